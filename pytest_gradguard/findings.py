@@ -1,0 +1,177 @@
+"""What gradguard says: one `Finding` shape for lint and runtime, and its JSON.
+
+The JSON has one schema for both origins (``schema: 1``); lines and columns count from 1.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+Origin = Literal["lint", "runtime"]
+
+SCHEMA = 1
+
+
+class Severity(enum.IntEnum):
+    """How bad a pitfall is; ordered, so that ``finding.severity >= Severity.WARNING`` works."""
+
+    INFO = 0
+    WARNING = 1
+    ERROR = 2
+
+    @property
+    def label(self) -> str:
+        """The lower-case name that reports and options use: ``info``, ``warning``, ``error``."""
+        return self.name.lower()
+
+    @classmethod
+    def parse(cls, text: str) -> Severity:
+        """The severity named `text`.
+
+        Raises:
+            ValueError: `text` is none of ``info``, ``warning``, ``error``.
+        """
+        for severity in cls:
+            if severity.label == text:
+                return severity
+        allowed = ", ".join(severity.label for severity in cls)
+        raise ValueError(f"unknown severity {text!r} (allowed: {allowed})")
+
+
+@dataclass(frozen=True)
+class Location:
+    """A place in source. `path` is as found; reports show it relative to the current folder."""
+
+    path: str
+    line: int
+    column: int = 1
+    end_line: int | None = None
+    end_column: int | None = None
+    function: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "path": display_path(self.path),
+            "line": self.line,
+            "column": self.column,
+            "end_line": self.end_line if self.end_line is not None else self.line,
+            "end_column": self.end_column if self.end_column is not None else self.column,
+            "function": self.function,
+        }
+
+
+@dataclass(frozen=True)
+class TraceStep:
+    """One link of the chain that led to a finding: a place and what happens there."""
+
+    path: str
+    line: int
+    message: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"path": display_path(self.path), "line": self.line, "message": self.message}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One report of one pitfall at one place.
+
+    `message` is one sentence of what happens here; `fix` one of what to do. `trace` is the chain
+    of places behind it. Equal findings (same code, location and test) are one, with a `count`.
+    """
+
+    code: str
+    name: str
+    severity: Severity
+    origin: Origin
+    message: str
+    location: Location
+    fix: str | None = None
+    trace: tuple[TraceStep, ...] = ()
+    test: str | None = None
+    count: int = 1
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, str, int, int, str | None]:
+        """What makes two findings equal: code, location and test."""
+        where = self.location
+        return (self.code, where.path, where.line, where.column, self.test)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "code": self.code,
+            "name": self.name,
+            "severity": self.severity.label,
+            "origin": self.origin,
+            "message": self.message,
+            "fix": self.fix,
+            "location": self.location.to_dict(),
+            "trace": [step.to_dict() for step in self.trace],
+            "test": self.test,
+            "count": self.count,
+            "details": dict(self.details),
+        }
+
+
+@dataclass(frozen=True)
+class ReadError:
+    """A file or place that could not be used; the other files are still reported."""
+
+    path: str
+    line: int
+    message: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"path": display_path(self.path), "line": self.line, "message": self.message}
+
+
+def merge(findings: Iterable[Finding]) -> list[Finding]:
+    """Join equal findings into one with the sum of their counts and the highest severity.
+
+    The order of first appearance is kept, and the first one's text, unless a later one is graver.
+    """
+    merged: dict[tuple[str, str, int, int, str | None], Finding] = {}
+    for finding in findings:
+        known = merged.get(finding.key)
+        if known is None:
+            merged[finding.key] = finding
+        else:
+            graver = finding if finding.severity > known.severity else known
+            merged[finding.key] = replace(graver, count=known.count + finding.count)
+    return list(merged.values())
+
+
+def report(findings: Iterable[Finding], errors: Iterable[ReadError] = ()) -> dict[str, Any]:
+    """The JSON object (as Python dicts and lists) of a whole run, equal findings merged."""
+    from pytest_gradguard import __version__
+
+    joined = merge(findings)
+    summary = {severity.label: 0 for severity in reversed(Severity)}
+    for finding in joined:
+        summary[finding.severity.label] += 1
+    return {
+        "schema": SCHEMA,
+        "tool": {"name": "gradguard", "version": __version__},
+        "findings": [finding.to_dict() for finding in joined],
+        "summary": summary,
+        "errors": [error.to_dict() for error in errors],
+    }
+
+
+def display_path(path: str) -> str:
+    """`path` relative to the current folder where it lies below it, with forward slashes."""
+    if not path or path.startswith("<"):
+        return path
+    try:
+        here = os.getcwd()
+        absolute = os.path.abspath(path)
+        if absolute == here or absolute.startswith(here.rstrip(os.sep) + os.sep):
+            path = os.path.relpath(absolute, here)
+    except (OSError, ValueError):  # a deleted current folder, or another drive
+        pass
+    return path.replace(os.sep, "/")

@@ -1,0 +1,93 @@
+"""The catalogue: one `Pitfall` for each code, in `entries/`, read by lint, runtime and docs.
+
+To add a pitfall, add one module to `entries/`, named after its code in lower case, that sets
+``PITFALL``. Listing codes imports no entry; `get` imports one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from pytest_gradguard.findings import Severity
+from pytest_gradguard.pitfalls import entries
+
+__all__ = ["Pitfall", "catalogue", "codes", "expand", "get"]
+
+
+@dataclass(frozen=True)
+class Pitfall:
+    """One pitfall: what every detector, report and page says of it.
+
+    Attributes:
+        code: ``GG`` and three digits.
+        name: the kebab-case name.
+        title: one line, no full stop.
+        severity: the severity of its findings, unless a confirmed harm raises it.
+        happens: what happens; every sentence was verified by running it.
+        why: the mechanism behind it.
+        fix: what to do instead; the first sentence stands alone in reports.
+        bad: a complete program that has the pitfall.
+        good: the same program without it.
+        lint: where the linter reports it, or None where it has no rule.
+        runtime: when the guard reports it, or None where it has no check.
+    """
+
+    code: str
+    name: str
+    title: str
+    severity: Severity
+    happens: str
+    why: str
+    fix: str
+    bad: str
+    good: str
+    lint: str | None = None
+    runtime: str | None = None
+
+
+@cache
+def codes() -> tuple[str, ...]:
+    """Every code of the catalogue, sorted."""
+    modules = pkgutil.iter_modules(entries.__path__)
+    return tuple(sorted(module.name.upper() for module in modules))
+
+
+@cache
+def get(code: str) -> Pitfall:
+    """The entry of `code`.
+
+    Raises:
+        KeyError: there is no such code.
+    """
+    if code not in codes():
+        raise KeyError(code)
+    module = importlib.import_module(f"{entries.__name__}.{code.lower()}")
+    pitfall: Pitfall = module.PITFALL
+    return pitfall
+
+
+def catalogue() -> Iterator[Pitfall]:
+    """Every entry, sorted by code."""
+    return (get(code) for code in codes())
+
+
+def expand(selectors: Iterable[str]) -> frozenset[str]:
+    """The codes that `selectors` (whole codes or prefixes such as ``GG1``) stand for.
+
+    Raises:
+        ValueError: a selector that stands for no code; the message names it and what is allowed.
+    """
+    selected: set[str] = set()
+    for selector in selectors:
+        matches = [code for code in codes() if selector and code.startswith(selector)]
+        if not matches:
+            raise ValueError(
+                f"unknown code {selector!r} (allowed: {', '.join(codes())}, "
+                "or a prefix of these such as GG1)"
+            )
+        selected.update(matches)
+    return frozenset(selected)

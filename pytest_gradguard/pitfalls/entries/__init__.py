@@ -1,0 +1,1 @@
+"""One module a pitfall, named after its code; each sets ``PITFALL``."""

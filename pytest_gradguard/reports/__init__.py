@@ -1,0 +1,1 @@
+"""How findings are written: `text` for people, JSON for tools; the same voice for every origin."""
