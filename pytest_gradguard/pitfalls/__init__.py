@@ -16,7 +16,7 @@ from functools import cache
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import entries
 
-__all__ = ["Pitfall", "catalogue", "codes", "expand", "files", "get"]
+__all__ = ["Pitfall", "catalogue", "codes", "expand", "files", "find", "get"]
 
 _FILE_HEADER = re.compile(r"^# (\w+\.py)\n", re.MULTILINE)
 
@@ -83,6 +83,21 @@ def get(code: str) -> Pitfall:
 def catalogue() -> Iterator[Pitfall]:
     """Every entry, sorted by code."""
     return (get(code) for code in codes())
+
+
+def find(text: str) -> Pitfall:
+    """The entry whose code or name is `text`, in capitals or not.
+
+    Raises:
+        ValueError: there is none; the message names `text` and what is allowed.
+    """
+    wanted = text.strip()
+    if wanted.upper() in codes():
+        return get(wanted.upper())
+    for pitfall in catalogue():
+        if pitfall.name == wanted.lower():
+            return pitfall
+    raise ValueError(f"unknown code {text!r} (allowed: {', '.join(codes())}, or a pitfall's name)")
 
 
 def expand(selectors: Iterable[str]) -> frozenset[str]:
