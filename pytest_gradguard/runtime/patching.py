@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
+import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -27,38 +30,61 @@ class Patch:
         owner: the class or module that holds the attribute.
         name: its name.
         wrap: makes the replacement from the original.
+        inherited: the attribute may stand on a base class of the owner.
     """
 
-    def __init__(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+    def __init__(
+        self, owner: Any, name: str, wrap: Callable[[Any], Any], *, inherited: bool = False
+    ) -> None:
         self._owner = owner
         self._name = name
         self._wrap = wrap
+        self._inherited = inherited
         self._original: Any = None
         self._mine: Any = None
+        self._own = True
 
     def apply(self) -> None:
         """Put the wrapper in place, once.
 
         Raises:
-            AttributeError: the owner has no such attribute of its own.
+            AttributeError: the owner has no such attribute (of its own).
         """
         if self._mine is not None:
             return
-        try:
+        self._own = self._name in vars(self._owner)
+        if self._own:
             original = vars(self._owner)[self._name]
-        except KeyError:
-            raise AttributeError(f"{self._owner!r} has no {self._name!r} of its own") from None
+        elif self._inherited:
+            original = inspect.getattr_static(self._owner, self._name)
+        else:
+            raise AttributeError(f"{self._owner!r} has no {self._name!r} of its own")
         mine = self._wrap(original)
         self._original, self._mine = original, mine
         setattr(self._owner, self._name, mine)
 
     def undo(self) -> None:
-        """Put the original back, unless somebody has wrapped ours since: theirs stays."""
+        """Put the original back, unless somebody has wrapped ours since: theirs stays.
+
+        Where the other wrapper is gradguard's too, its own undo puts our original back.
+        """
         if self._mine is None:
             return
         if vars(self._owner).get(self._name) is self._mine:
-            setattr(self._owner, self._name, self._original)
+            original = self._original
+            while isinstance(original, types.FunctionType) and original in _buried:
+                original = _buried[original]
+            if self._own:
+                setattr(self._owner, self._name, original)
+            else:
+                delattr(self._owner, self._name)
+        elif isinstance(self._mine, types.FunctionType):
+            _buried[self._mine] = self._original
         self._original = self._mine = None
+
+
+_buried: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+"""What stood below each wrapper that was undone while another one stood on it."""
 
 
 class Patches:

@@ -230,3 +230,14 @@ def _names_in(wanted: dict[int, tuple[Any, str]], frame: Any) -> dict[int, str]:
         identity: found.get(identity, f"{path or 'a tensor'} of the call")
         for identity, (_, path) in wanted.items()
     }
+
+
+def severed_among(references: Iterable[weakref.ref[Any]]) -> list[Severed]:
+    """Those of the live tensors behind `references` that came back without their graph."""
+    found = []
+    for reference in list(references):
+        tensor = reference()
+        known = None if tensor is None else _severed.get(id(tensor))
+        if known is not None and known[0]() is tensor:
+            found.append(known[1])
+    return found

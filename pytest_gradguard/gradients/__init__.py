@@ -1,0 +1,62 @@
+"""Says which watched tensors received no gradient, and why.
+
+`watch_gradients` watches a block; `why_no_grad` answers for one tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_gradguard.gradients.watch import Watch
+
+__all__ = ["watch_gradients", "why_no_grad"]
+
+
+def watch_gradients(
+    watched: Any,
+    *,
+    allow_none: str | Iterable[str] = (),
+    finite: bool = True,
+    nonzero: bool = False,
+) -> Watch:
+    """Watch tensors for the length of a `with` block: each must receive a gradient in it.
+
+    A gradient counts that a backward brings between the block's begin and its end, whether or not
+    it has been cleared since.
+
+    Args:
+        watched: an `nn.Module`, a Keras model or layer, a tensor or variable, or a dict or list
+            of these.
+        allow_none: glob patterns of the dotted names that may stay without a gradient.
+        finite: gradients must not hold NaN or infinity.
+        nonzero: gradients must not be zero everywhere.
+
+    Returns:
+        A context manager; it yields itself.
+
+    Raises:
+        TypeError: `watched` holds something that cannot be watched.
+        ValueError: there is nothing to watch; or, at the end, a pattern of `allow_none` fits no
+            watched name.
+        GradGuardError: at the end: watched tensors have no gradient. The findings (GG104) give
+            their names and the reason for each, with the line to look at where it is known.
+    """
+    from pytest_gradguard.gradients.watch import Watch
+
+    return Watch(watched, allow_none=allow_none, finite=finite, nonzero=nonzero)
+
+
+def why_no_grad(tensor: Any) -> str:
+    """Why `tensor` has no gradient, in a few readable lines.
+
+    Inside a `watch_gradients` block the answer knows what has happened since the block began;
+    elsewhere it is what the tensor itself shows.
+
+    Raises:
+        TypeError: `tensor` is neither a tensor nor a variable.
+    """
+    from pytest_gradguard.gradients.answer import answer
+
+    return answer(tensor)

@@ -1,0 +1,42 @@
+"""The answer of `why_no_grad`: one tensor, in a few readable lines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest_gradguard.findings import display_path
+from pytest_gradguard.gradients import reasons
+from pytest_gradguard.gradients.targets import items_of
+
+
+def answer(tensor: Any) -> str:
+    """Why `tensor` has no gradient.
+
+    Raises:
+        TypeError: it is neither a tensor nor a variable.
+    """
+    try:
+        item = items_of(tensor)[0]
+    except (TypeError, ValueError):
+        item = None
+    if item is None or item.value is not tensor or item.kind not in ("tensor", "variable"):
+        raise TypeError(
+            f"why_no_grad takes a tensor or a variable, not {type(tensor).__name__!r} "
+            "(for a whole module: watch_gradients)"
+        )
+    if item.kind == "variable":
+        from pytest_gradguard.gradients.tensorflow_watch import explain
+    else:
+        from pytest_gradguard.gradients.torch_diagnosis import explain
+    reason = explain(tensor)
+    if reason is None:
+        return "It has a gradient."
+    return said(reason)
+
+
+def said(reason: reasons.Reason) -> str:
+    """A reason as text: what happened, where, and what to do."""
+    lines = [f"{reason.kind}: {reason.text()}."]
+    lines += [f"  {display_path(step.path)}:{step.line}: {step.message}" for step in reason.trace()]
+    lines.append(f"fix: {reason.fix()}")
+    return "\n".join(lines)

@@ -1,0 +1,164 @@
+"""GG104 findings out of reasons: grouped by reason and by module, at most a screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from pytest_gradguard import pitfalls
+from pytest_gradguard.findings import Finding, Location, Severity
+from pytest_gradguard.gradients.reasons import Reason
+from pytest_gradguard.runtime.callsite import Site
+
+_NAMES = 8
+_GROUPS = 6
+_NOWHERE = Location(path="<unknown>", line=1)
+
+
+class Missing(NamedTuple):
+    """One watched tensor without a (good) gradient."""
+
+    name: str
+    reason: Reason
+    description: Mapping[str, Any]
+
+
+def findings_of(
+    missing: Iterable[Missing], names: Iterable[str], site: Site | None
+) -> list[Finding]:
+    """One finding for each reason, those with most tensors first.
+
+    Args:
+        missing: the tensors.
+        names: the names of everything that was watched, to say `encoder.*` where all of it is.
+        site: where the watch began: the place of what has no better line.
+    """
+    groups: dict[Reason, list[Missing]] = {}
+    for one in missing:
+        groups.setdefault(one.reason, []).append(one)
+    everything = list(names)
+    ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
+    findings = [_finding(reason, members, everything, site) for reason, members in ordered]
+    if len(findings) <= _GROUPS:
+        return findings
+    rest = [one for _, members in ordered[_GROUPS - 1 :] for one in members]
+    kinds = len(ordered) - _GROUPS + 1
+    return [*findings[: _GROUPS - 1], _rest(rest, kinds, everything, site)]
+
+
+def _finding(
+    reason: Reason, members: list[Missing], everything: list[str], site: Site | None
+) -> Finding:
+    pitfall = pitfalls.get("GG104")
+    names = [one.name for one in members]
+    place = reason.site or site
+    count = f" ({len(names)} of {len(everything)} watched)" if len(names) > 1 else ""
+    return Finding(
+        code="GG104",
+        name=pitfall.name,
+        severity=Severity.ERROR,
+        origin="runtime",
+        message=f"no gradient for {shown(names, everything)}{count}: {reason.text()}.",
+        fix=reason.fix(),
+        location=_NOWHERE if place is None else place.location(),
+        trace=reason.trace(),
+        count=len(names),
+        details={**_details(members), "reason": reason.kind},
+    )
+
+
+def _rest(members: list[Missing], kinds: int, everything: list[str], site: Site | None) -> Finding:
+    pitfall = pitfalls.get("GG104")
+    names = [one.name for one in members]
+    return Finding(
+        code="GG104",
+        name=pitfall.name,
+        severity=Severity.ERROR,
+        origin="runtime",
+        message=(
+            f"no gradient for {shown(names, everything)} ({len(names)} of {len(everything)} "
+            f"watched), for {kinds} more reasons; `why_no_grad(tensor)` says each."
+        ),
+        fix=pitfall.advice,
+        location=_NOWHERE if site is None else site.location(),
+        count=len(names),
+        details={**_details(members), "reason": "several"},
+    )
+
+
+def _details(members: list[Missing]) -> dict[str, Any]:
+    first = members[0]
+    return {
+        "framework": "torch",
+        **first.description,
+        "backend": None,
+        "direction": None,
+        "object": first.name,
+        "objects": [one.name for one in members],
+    }
+
+
+class _Node:
+    """One module in the tree that dotted names make."""
+
+    def __init__(self) -> None:
+        self.inner: dict[str, _Node] = {}
+        self.total = 0
+        self.missing = 0
+
+
+def shown(names: list[str], everything: list[str]) -> str:
+    """`names` as few as possible: a module of which all are missing is ``module.*``."""
+    root = _Node()
+    chosen = set(names)
+    for name in everything:
+        node = root
+        node.total += 1
+        node.missing += name in chosen
+        for part in name.split("."):
+            node = node.inner.setdefault(part, _Node())
+            node.total += 1
+            node.missing += name in chosen
+    parts: list[str] = []
+    _collect(root, "", parts)
+    if len(parts) > _NAMES:
+        more = len(parts) - _NAMES + 1
+        parts = [*parts[: _NAMES - 1], f"{more} more"]
+    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
+
+
+def _collect(node: _Node, path: str, parts: list[str]) -> None:
+    if not node.missing:
+        return
+    if node.missing == node.total and (node.total > 1 or not node.inner):
+        if not node.inner:
+            parts.append(f"`{path}`")
+            return
+        if node.total > 3 or not path:
+            pattern = f"`{path}.*`" if path else "everything"
+            if path or node.total > 3:
+                parts.append(f"{pattern} ({node.total})" if path else _all(node))
+                return
+    for part, inner in node.inner.items():
+        _collect(inner, f"{path}.{part}" if path else part, parts)
+
+
+def _all(node: _Node) -> str:
+    return f"everything that is watched ({', '.join(f'`{p}`' for p in _first_names(node, 3))} …)"
+
+
+def _first_names(node: _Node, count: int) -> list[str]:
+    found: list[str] = []
+
+    def visit(current: _Node, path: str) -> None:
+        for part, inner in current.inner.items():
+            if len(found) >= count:
+                return
+            below = f"{path}.{part}" if path else part
+            if inner.inner:
+                visit(inner, below)
+            else:
+                found.append(below)
+
+    visit(node, "")
+    return found

@@ -1,0 +1,112 @@
+"""What is watched: names and tensors out of a module, a model, a tensor, or a dict or list."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from types import FrameType
+from typing import Any, NamedTuple
+
+_WRAPPERS = {
+    "DataParallel": "module",
+    "DistributedDataParallel": "module",
+    "FullyShardedDataParallel": "_fsdp_wrapped_module",
+    "OptimizedModule": "_orig_mod",
+}
+
+
+class Item(NamedTuple):
+    """One thing to watch.
+
+    Attributes:
+        kind: ``"module"`` or ``"tensor"`` of torch, ``"model"`` or ``"variable"`` of TensorFlow.
+        name: its dotted name; empty for a module or model that is watched on its own.
+        value: the thing itself.
+    """
+
+    kind: str
+    name: str
+    value: Any
+
+
+def items_of(watched: Any, frame: FrameType | None = None) -> list[Item]:
+    """The modules, models, tensors and variables in `watched`.
+
+    Args:
+        watched: a module, a Keras model or layer, a tensor or variable, or a mapping or iterable
+            of these, nested to any depth.
+        frame: the caller's frame, for the name of a tensor that is watched on its own.
+
+    Raises:
+        TypeError: something in it is none of these; the message says where.
+        ValueError: there is nothing in it.
+    """
+    found = list(_walk(watched, ""))
+    if not found:
+        raise ValueError("watch_gradients: there is nothing to watch (it is empty)")
+    if len(found) == 1 and not found[0].name and found[0].kind in ("tensor", "variable"):
+        item = found[0]
+        return [item._replace(name=_local_name(item.value, frame) or item.kind)]
+    return found
+
+
+def _walk(value: Any, name: str) -> Iterator[Item]:
+    kind = _kind(value)
+    if kind is not None:
+        yield Item(kind, name, value)
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _walk(inner, join(name, str(key)))
+    elif isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
+        for index, inner in enumerate(value):
+            if isinstance(inner, tuple) and len(inner) == 2 and isinstance(inner[0], str):
+                yield from _walk(inner[1], join(name, inner[0]))  # from named_parameters()
+            else:
+                yield from _walk(inner, join(name, str(index)))
+    else:
+        where = f" at {name!r}" if name else ""
+        raise TypeError(
+            f"watch_gradients cannot watch {type(value).__name__!r}{where} (allowed: an nn.Module, "
+            "a Keras model or layer, a tensor or variable, or a dict or list of these)"
+        )
+
+
+def _kind(value: Any) -> str | None:
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "nn"):
+        if isinstance(value, torch.nn.Module):
+            return "module"
+        if isinstance(value, torch.Tensor):
+            return "tensor"
+    if "tensorflow" in sys.modules:
+        from pytest_gradguard.gradients import tensorflow_watch
+
+        return tensorflow_watch.kind_of(value)
+    return None
+
+
+def unwrapped(module: Any) -> Any:
+    """The module inside wrappers such as `DataParallel` and what `torch.compile` returns."""
+    for _ in range(10):
+        for base in type(module).__mro__:
+            inner = _WRAPPERS.get(base.__name__)
+            if inner is not None and base.__module__.startswith("torch."):
+                break
+        else:
+            return module
+        module = getattr(module, inner)
+    return module
+
+
+def join(prefix: str, name: str) -> str:
+    """`name` below `prefix`, with a dot."""
+    return f"{prefix}.{name}" if prefix else name
+
+
+def _local_name(value: Any, frame: FrameType | None) -> str | None:
+    if frame is None:
+        return None
+    for name, local in list(frame.f_locals.items()):
+        if local is value:
+            return name
+    return None

@@ -1,0 +1,87 @@
+"""Walks of autograd graphs: which leaves stand behind a tensor. Nothing of a graph is kept."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, NamedTuple
+
+import torch
+
+from pytest_gradguard.runtime.frameworks.torch import grad_fn
+
+_LIMIT = 50_000
+
+
+class Leaves(NamedTuple):
+    """What was found behind some tensors.
+
+    Attributes:
+        leaves: weak references to the leaves that require grad, by id.
+        complete: whether the whole graph was walked.
+        users: by the id of a leaf asked for, the names of the operations that use it.
+        passed: the ids of the non-leaf tensors asked for whose node is in the graph.
+    """
+
+    leaves: dict[int, weakref.ref[Any]]
+    complete: bool
+    users: dict[int, tuple[str, ...]]
+    passed: frozenset[int]
+
+
+def node_of(output: Any) -> Any:
+    """The autograd node behind a tensor or a `GradientEdge`; None for a leaf."""
+    if isinstance(output, torch.Tensor):
+        return grad_fn(output)
+    return getattr(output, "node", None)
+
+
+def behind(outputs: Any, asked: frozenset[int] = frozenset(), nonleaves: Any = ()) -> Leaves:
+    """The leaves behind `outputs` (tensors or graph edges).
+
+    Args:
+        outputs: where to start.
+        asked: ids of leaves whose users are wanted.
+        nonleaves: tensors with history; is their node in the graph?
+    """
+    wanted = {}
+    for tensor in nonleaves:
+        node = grad_fn(tensor)
+        if node is not None:
+            wanted[node] = id(tensor)
+    passed = set()
+    leaves: dict[int, weakref.ref[Any]] = {}
+    users: dict[int, dict[str, None]] = {}
+    stack = []
+    for output in outputs:
+        node = node_of(output)
+        if node is not None:
+            stack.append(node)
+        elif isinstance(output, torch.Tensor):
+            leaves[id(output)] = weakref.ref(output)
+    seen = set(stack)
+    while stack and len(seen) < _LIMIT:
+        current = stack.pop()
+        if current in wanted:
+            passed.add(wanted[current])
+        for following, _ in current.next_functions:
+            if following is None:
+                continue
+            variable = getattr(following, "variable", None)
+            if variable is not None:
+                identity = id(variable)
+                leaves[identity] = weakref.ref(variable)
+                if identity in asked:
+                    users.setdefault(identity, {})[_name(current)] = None
+            elif following not in seen:
+                seen.add(following)
+                stack.append(following)
+    return Leaves(
+        leaves,
+        not stack,
+        {identity: tuple(names) for identity, names in users.items()},
+        frozenset(passed),
+    )
+
+
+def _name(node: Any) -> str:
+    return str(node.name()) if hasattr(node, "name") else type(node).__name__

@@ -1,0 +1,274 @@
+"""What happens to torch tensors while something is watched: backwards, cuts, steps, clears.
+
+The log holds places and weak references only. It is switched on with the first watch and off
+with the last; what it replaces meanwhile stands in `torch_patches`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import threading
+import weakref
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+from typing import Any, Protocol
+
+import torch
+
+from pytest_gradguard.gradients.torch_graph import Leaves, behind
+from pytest_gradguard.runtime import callsite
+from pytest_gradguard.runtime.callsite import Site
+from pytest_gradguard.runtime.frameworks import torch as tensors
+
+_TORCH = torch.__path__[0] + os.sep
+_WALKS = 16
+
+_clock = itertools.count(1)
+
+
+def now() -> int:
+    """A number that grows with every event."""
+    return next(_clock)
+
+
+class Listener(Protocol):
+    """A watch: hears of the backwards that run."""
+
+    def before_backward(self) -> None:
+        """Look at what is watched before a backward begins."""
+
+    def after_backward(self, inputs: Any, outcome: Any) -> None:
+        """Look at it again; `outcome` are the gradients that `autograd.grad` returns."""
+
+    def missing(self) -> list[Any]:
+        """The live watched tensors that have received no gradient so far."""
+
+
+@dataclass
+class Backward:
+    """The backwards that ran at one place."""
+
+    site: Site | None
+    verb: str
+    last: int = 0
+    count: int = 0
+    restricted: bool = False
+    complete: bool = True
+    leaves: dict[int, weakref.ref[Any]] = field(default_factory=dict)
+    users: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    passed: set[int] = field(default_factory=set)
+
+    def reached(self, tensor: Any) -> bool:
+        """Whether a walk found `tensor` in the graph of a loss that ran backward here."""
+        reference = self.leaves.get(id(tensor))
+        return (reference is not None and reference() is tensor) or id(tensor) in self.passed
+
+
+@dataclass
+class Cut:
+    """The values that were taken out of a graph at one place, in one way."""
+
+    how: str
+    site: Site | None
+    mode: str = ""
+    entered: Site | None = None
+    first: int = 0
+    last: int = 0
+    count: int = 0
+    leaves: dict[int, weakref.ref[Any]] = field(default_factory=dict)
+    itself: dict[int, weakref.ref[Any]] = field(default_factory=dict)
+    made: dict[int, weakref.ref[Any]] = field(default_factory=dict)
+
+    def severed(self, tensor: Any) -> bool:
+        """Whether `tensor` stands behind a value that was taken out here."""
+        reference = self.leaves.get(id(tensor)) or self.itself.get(id(tensor))
+        return reference is not None and reference() is tensor
+
+    def produced(self, tensor: Any) -> bool:
+        """Whether `tensor` is what came out."""
+        reference = self.made.get(id(tensor))
+        return reference is not None and reference() is tensor
+
+
+@dataclass
+class Step:
+    """The steps that optimizers made at one place."""
+
+    site: Site | None
+    last: int = 0
+    parameters: dict[int, weakref.ref[Any]] = field(default_factory=dict)
+
+    def covers(self, tensor: Any) -> bool:
+        """Whether an optimizer that stepped here has `tensor` among its parameters."""
+        reference = self.parameters.get(id(tensor))
+        return reference is not None and reference() is tensor
+
+
+@dataclass
+class Change:
+    """Tensors that were frozen, replaced or cleared at one place."""
+
+    how: str
+    site: Site | None
+    last: int = 0
+    tensors: dict[int, weakref.ref[Any]] = field(default_factory=dict)
+
+    def concerns(self, tensor: Any) -> bool:
+        """Whether `tensor` is one of them."""
+        reference = self.tensors.get(id(tensor))
+        return reference is not None and reference() is tensor
+
+
+_Key = tuple[str, CodeType, int]
+
+
+class Log:
+    """Everything noted since the first of the watches that are open began."""
+
+    def __init__(self) -> None:
+        self.listeners: list[Listener] = []
+        self.backwards: dict[object, Backward] = {}
+        self.failed: tuple[int, str, Site | None] | None = None
+        self.cuts: dict[_Key, Cut] = {}
+        self.made: dict[int, Cut] = {}
+        self.steps: dict[_Key, Step] = {}
+        self.changes: dict[_Key, Change] = {}
+        self._lock = threading.Lock()
+
+    # -- backwards -----------------------------------------------------------------------------
+
+    def backward_ended(self, outputs: Any, inputs: Any, accumulates: bool, outcome: Any) -> None:
+        """Note a backward that ran, and which leaves it could reach."""
+        for listener in list(self.listeners):
+            listener.after_backward(inputs, () if accumulates else outcome)
+        site = callsite.user_site()
+        verb = "backward" if accumulates else "autograd.grad"
+        known = self.backwards.setdefault((site and site.key, verb), Backward(site, verb))
+        known.count += 1
+        known.last = now()
+        known.restricted = known.restricted or bool(inputs)
+        missing = [tensor for listener in list(self.listeners) for tensor in listener.missing()]
+        if not missing or not _due(known.count):
+            return
+        found = behind(
+            outputs,
+            frozenset(map(id, missing)),
+            [tensor for tensor in missing if not tensor.is_leaf],
+        )
+        with self._lock:
+            known.complete = known.complete and found.complete
+            known.leaves.update(found.leaves)
+            known.users.update(found.users)
+            known.passed.update(found.passed)
+
+    def backward_failed(self, error: BaseException) -> None:
+        """Note a backward that raised."""
+        self.failed = (now(), type(error).__name__, callsite.user_site())
+
+    # -- cuts ----------------------------------------------------------------------------------
+
+    def cut(self, how: str, sources: Any, made: Any, frame: FrameType | None) -> None:
+        """Note that `sources`, which require grad, were read at `frame` into `made`."""
+        if frame is None or _inside_torch(frame):
+            return
+        known = self._cut_at(how, frame)
+        self._fill(known, sources, made)
+
+    def blind_use(
+        self, sources: Any, made: Any, mode: str, entered: Site | None, frame: FrameType | None
+    ) -> None:
+        """Note that `sources` were computed with while gradients were switched off."""
+        while frame is not None and _inside_torch(frame):
+            frame = frame.f_back
+        if frame is None:
+            return
+        known = self._cut_at("no-grad", frame)
+        known.mode, known.entered = mode, entered
+        self._fill(known, sources, made)
+
+    def _cut_at(self, how: str, frame: FrameType) -> Cut:
+        key = (how, frame.f_code, frame.f_lasti)
+        known = self.cuts.get(key)
+        if known is None:
+            known = self.cuts.setdefault(key, Cut(how, callsite.user_site(), first=now()))
+        return known
+
+    def _fill(self, known: Cut, sources: Any, made: Any) -> None:
+        known.count += 1
+        known.last = now()
+        if not _due(known.count):
+            return
+        with torch._C.DisableTorchFunctionSubclass():
+            if isinstance(made, torch.Tensor):
+                known.made[id(made)] = weakref.ref(made)
+                self.made[id(made)] = known
+            found: Leaves = behind(sources)
+            with self._lock:
+                known.leaves.update(found.leaves)
+                for source in sources:
+                    known.itself[id(source)] = weakref.ref(source)
+
+    def went_on(self, tensor: Any, how: str, frame: FrameType) -> None:
+        """Note that what a cut made was read on, on the same line: `.detach().numpy()`."""
+        known = self.made[id(tensor)]
+        if known.site is None or not known.produced(tensor) or known.how.endswith(how):
+            return
+        if known.site.code is frame.f_code and known.site.line == frame.f_lineno:
+            known.how += how
+
+    # -- steps and changes ---------------------------------------------------------------------
+
+    def stepped(self, optimizer: Any, frame: FrameType | None) -> None:
+        """Note the step of an optimizer."""
+        while frame is not None and _inside_torch(frame):
+            frame = frame.f_back
+        if frame is None:
+            return
+        key = ("step", frame.f_code, frame.f_lasti)
+        known = self.steps.get(key)
+        if known is None:
+            known = self.steps.setdefault(key, Step(callsite.user_site()))
+        known.last = now()
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) not in known.parameters:
+                    known.parameters[id(parameter)] = weakref.ref(parameter)
+
+    def changed(self, how: str, changed: Any, frame: FrameType | None) -> None:
+        """Note that the tensors `changed` were frozen, replaced or cleared at `frame`."""
+        while frame is not None and _inside_torch(frame):
+            frame = frame.f_back
+        if frame is None:
+            return
+        key = (how, frame.f_code, frame.f_lasti)
+        known = self.changes.get(key)
+        if known is None:
+            known = self.changes.setdefault(key, Change(how, callsite.user_site()))
+        known.last = now()
+        for tensor in changed:
+            if id(tensor) not in known.tensors:
+                known.tensors[id(tensor)] = weakref.ref(tensor)
+
+
+def _due(count: int) -> bool:
+    """Whether a place that is passed for the `count`-th time is looked at closely."""
+    return count <= _WALKS or count & (count - 1) == 0
+
+
+def _inside_torch(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(_TORCH)
+
+
+def needs_grad(tensor: Any) -> bool:
+    """Whether `tensor` requires grad; cheap, and runs no code of a subclass."""
+    return tensors.requires_grad(tensor)
+
+
+log: Log | None = None
+
+
+def caller() -> FrameType:
+    """The frame that called the function that calls this."""
+    return sys._getframe(2)

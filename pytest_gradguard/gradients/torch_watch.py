@@ -1,0 +1,344 @@
+"""Watches torch tensors: which of them receive a gradient, and what they were when they did not.
+
+Everything is weak. What a tensor was is kept as plain values, so that a tensor that is gone by the
+end of the watch still gets its reason.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from pytest_gradguard.gradients import targets, torch_log, torch_patches
+from pytest_gradguard.gradients.reasons import Reason
+from pytest_gradguard.runtime.callsite import Site
+from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.frameworks import torch as tensors
+
+_plain = torch._C.DisableTorchFunctionSubclass
+
+
+class State(NamedTuple):
+    """What a tensor was when it was last looked at."""
+
+    requires_grad: bool
+    is_leaf: bool
+    retains_grad: bool
+    differentiable: bool
+    inference: bool
+    made_by: str
+    description: dict[str, Any]
+
+
+def state_of(tensor: Any) -> State:
+    """What `tensor` is now."""
+    with _plain():
+        history = tensor.grad_fn
+        return State(
+            requires_grad=tensor.requires_grad,
+            is_leaf=tensor.is_leaf,
+            retains_grad=tensor.retains_grad,
+            differentiable=tensor.is_floating_point() or tensor.is_complex(),
+            inference=tensor.is_inference(),
+            made_by="" if history is None else type(history).__name__,
+            description={} if _uninitialised(tensor) else tensors.describe(tensor),
+        )
+
+
+class Entry:
+    """One watched tensor.
+
+    Attributes:
+        name: its dotted name.
+        received: whether a gradient has reached it since it was watched, under its name.
+        received_late: whether one reached it after another object had taken its name.
+        arrived: where the backward ran that brought the last gradient.
+    """
+
+    def __init__(self, name: str, tensor: Any, *, appeared: bool) -> None:
+        self.name = name
+        self.ref = weakref.ref(tensor)
+        self.state: State | None = None
+        self.since = torch_log.now()
+        self.current = True
+        self.received = False
+        self.received_late = False
+        self.arrived: Site | None = None
+        self.norm: Any = None
+        self.hook: Any = None
+        gradient = None if appeared else gradient_of(tensor)
+        self._old = None if gradient is None else (weakref.ref(gradient), gradient._version)
+
+    def look(self) -> None:
+        """Note what the tensor is now, and whether its `.grad` is a new one."""
+        tensor = self.ref()
+        if tensor is None:
+            return
+        if self.state is None or not self.received:
+            self.state = state_of(tensor)
+        if not self.received and self.current:
+            gradient = gradient_of(tensor)
+            if gradient is not None and not self._is_old(gradient):
+                self.take()
+
+    def _is_old(self, gradient: Any) -> bool:
+        """Whether `gradient` is the one that was there when the watch began, unchanged."""
+        if self._old is None:
+            return False
+        reference, version = self._old
+        return reference() is gradient and bool(gradient._version == version)
+
+    def take(self) -> None:
+        """A gradient has arrived."""
+        if self.current:
+            self.received = True
+        else:
+            self.received_late = True
+
+    def watch(self, arrived: list[Entry]) -> None:
+        """Have torch report the gradients that arrive, as soon as that is possible."""
+        tensor = self.ref()
+        if tensor is None or self.hook is not None:
+            return
+        with _plain():
+            if not tensor.requires_grad or not tensor.is_leaf or _uninitialised(tensor):
+                return
+
+        def hook(parameter: Any) -> None:
+            self.take()
+            arrived.append(self)
+
+        with _plain():
+            self.hook = tensor.register_post_accumulate_grad_hook(hook)
+
+    def release(self) -> None:
+        """Take the hook off."""
+        if self.hook is not None:
+            self.hook.remove()
+            self.hook = None
+
+
+def gradient_of(tensor: Any) -> Any:
+    """`tensor.grad`, without torch's warning that a non-leaf keeps none."""
+    with _plain():
+        if _uninitialised(tensor) or not (tensor.is_leaf or tensor.retains_grad):
+            return None
+        return tensor.grad
+
+
+def _uninitialised(tensor: Any) -> bool:
+    return isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin)
+
+
+class TorchWatch:
+    """The torch part of one watch."""
+
+    def __init__(self, items: list[targets.Item], *, check_values: bool) -> None:
+        self._check_values = check_values
+        self._modules: list[tuple[str, weakref.ref[Any]]] = []
+        self._entries: dict[int, Entry] = {}
+        self._replaced: list[Entry] = []
+        self._by_name: dict[str, Entry] = {}
+        self._arrived: list[Entry] = []
+        self._nothing_missing = False
+        self.began = torch_log.now()
+        self.log: torch_log.Log | None = None
+        for item in items:
+            if item.kind == "module":
+                module = targets.unwrapped(item.value)
+                self._modules.append((item.name, weakref.ref(module)))
+            else:
+                self._add(item.name, item.value)
+        self._look_for_new()
+
+    def verdicts(self, *, finite: bool, nonzero: bool) -> dict[str, Reason | None]:
+        """The reason why each name has no gradient; None where it has one."""
+        from pytest_gradguard.gradients.torch_diagnosis import verdicts
+
+        return verdicts(self, finite=finite, nonzero=nonzero)
+
+    def description(self, name: str) -> dict[str, Any]:
+        """Type, shape, dtype and device of the tensor of that name."""
+        entry = self._by_name.get(name)
+        return {} if entry is None or entry.state is None else entry.state.description
+
+    # -- what is watched -----------------------------------------------------------------------
+
+    def _add(self, name: str, tensor: Any) -> None:
+        known = self._entries.get(id(tensor))
+        if known is not None:
+            if known.ref() is tensor:
+                return
+            self._replaced.append(known)
+        before = self._by_name.get(name)
+        entry = Entry(name, tensor, appeared=self.log is not None)
+        if before is not None and before is not known:
+            before.current = False
+            if not before.received:
+                before.look()
+        self._entries[id(tensor)] = entry
+        self._by_name[name] = entry
+        self._nothing_missing = False
+        entry.look()
+        entry.watch(self._arrived)
+
+    def _look_for_new(self) -> None:
+        """Find parameters that were added or replaced since the last time."""
+        for prefix, reference in self._modules:
+            module = reference()
+            if module is None:
+                continue
+            known = self._entries
+            if all(
+                id(parameter) in known and known[id(parameter)].ref() is parameter
+                for inner in _modules_of(module)
+                for parameter in inner._parameters.values()
+                if parameter is not None
+            ):
+                continue
+            for name, parameter in module.named_parameters():
+                self._add(targets.join(prefix, name), parameter)
+
+    @property
+    def entries(self) -> list[Entry]:
+        """One entry a name: what stands under it now."""
+        return list(self._by_name.values())
+
+    def replaced(self, name: str) -> list[Entry]:
+        """What stood under `name` before."""
+        return [
+            entry
+            for entry in [*self._entries.values(), *self._replaced]
+            if entry.name == name and entry is not self._by_name[name]
+        ]
+
+    # -- what happens --------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self.log = torch_patches.start(self)
+
+    def stop(self) -> None:
+        """Look a last time, and leave every tensor as it was."""
+        if self.log is None:
+            return
+        torch_patches.stop(self)
+        self._look_for_new()
+        for entry in [*self._entries.values(), *self._replaced]:
+            entry.look()
+            entry.release()
+
+    def before_backward(self) -> None:
+        """See what is new before a backward begins, so that its gradient is noticed."""
+        self._look_for_new()
+        if not self._nothing_missing:
+            for entry in list(self._by_name.values()):
+                if entry.hook is None:
+                    entry.watch(self._arrived)
+
+    def after_backward(self, inputs: Any, outcome: Any) -> None:
+        """See what a backward has brought."""
+        site: Site | None = None
+        arrived = self._arrived[:]
+        del self._arrived[: len(arrived)]
+        returned: list[tuple[Entry, Any]] = []
+        if isinstance(outcome, tuple):
+            for tensor, gradient in zip(inputs, outcome, strict=False):
+                entry = self.entry_of(tensor)
+                if entry is not None and gradient is not None:
+                    entry.take()
+                    returned.append((entry, gradient))
+        if not self._nothing_missing:
+            for entry in list(self._by_name.values()):
+                if not entry.received:
+                    entry.look()
+                    if entry.received:
+                        arrived.append(entry)
+            self._nothing_missing = all(entry.received for entry in self._by_name.values())
+        if arrived or returned:
+            from pytest_gradguard.runtime.callsite import user_site
+
+            site = user_site()
+            for entry in arrived:
+                entry.arrived = site
+            for entry, _ in returned:
+                entry.arrived = site
+        if self._check_values:
+            _measure([*_with_gradients(arrived), *returned])
+
+    def entry_of(self, tensor: Any) -> Entry | None:
+        """The entry of `tensor`, also where a functorch transform has wrapped it."""
+        entry = self._entries.get(id(tensor))
+        if entry is not None and entry.ref() is tensor:
+            return entry
+        functorch = torch._C._functorch
+        if functorch.maybe_current_level() is not None:
+            while functorch.is_functorch_wrapped_tensor(tensor):
+                tensor = functorch.get_unwrapped(tensor)
+            entry = self._entries.get(id(tensor))
+            if entry is not None and entry.ref() is tensor:
+                return entry
+        return None
+
+    def missing(self) -> list[Any]:
+        """The live watched tensors that have received no gradient so far."""
+        if self._nothing_missing:
+            return []
+        live = (entry.ref() for entry in self._by_name.values() if not entry.received)
+        return [tensor for tensor in live if tensor is not None and not _uninitialised(tensor)]
+
+
+def _modules_of(module: Any) -> Iterator[Any]:
+    stack = [module]
+    seen = {id(module)}
+    while stack:
+        current = stack.pop()
+        yield current
+        for inner in current._modules.values():
+            if inner is not None and id(inner) not in seen:
+                seen.add(id(inner))
+                stack.append(inner)
+
+
+def _with_gradients(entries: list[Entry]) -> Iterator[tuple[Entry, Any]]:
+    for entry in {id(entry): entry for entry in entries}.values():
+        tensor = entry.ref()
+        if tensor is not None:
+            gradient = gradient_of(tensor)
+            if gradient is not None:
+                yield entry, gradient
+
+
+def _measure(pairs: list[tuple[Entry, Any]]) -> None:
+    """Keep the largest absolute value of each gradient, where it lies: no device is waited for."""
+    measured: list[tuple[Entry, Any]] = []
+    for entry, gradient in pairs:
+        plain = gradient._values() if gradient.layout is torch.sparse_coo else gradient
+        if type(plain) in (torch.Tensor, torch.nn.Parameter) and plain.numel():
+            measured.append((entry, plain))
+    if not measured:
+        return
+    enabled = torch.is_grad_enabled()
+    torch._C._set_grad_enabled(False)
+    try:
+        norms = torch._foreach_norm([gradient for _, gradient in measured], math.inf)
+    except Exception as error:  # a kind of tensor that torch has no norm for
+        if not isinstance(error, (RuntimeError, NotImplementedError, TypeError)):
+            fault(error)
+        return
+    finally:
+        torch._C._set_grad_enabled(enabled)
+    for (entry, _), norm in zip(measured, norms, strict=True):
+        entry.norm = norm
+
+
+def largest(entry: Entry) -> float | None:
+    """The largest absolute value of the last gradient of `entry`; None where it is not known."""
+    tensor = entry.ref()
+    if tensor is not None:
+        _measure(list(_with_gradients([entry])))
+    return None if entry.norm is None else float(entry.norm)

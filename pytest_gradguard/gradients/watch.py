@@ -1,0 +1,165 @@
+"""One watch, whatever the framework: it begins, it ends, and it says what is missing and why."""
+
+from __future__ import annotations
+
+import fnmatch
+import sys
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, Protocol
+
+from pytest_gradguard.findings import Finding
+from pytest_gradguard.gradients.reasons import Reason
+from pytest_gradguard.gradients.report import Missing, findings_of
+from pytest_gradguard.gradients.targets import items_of
+from pytest_gradguard.messages import GradGuardError
+from pytest_gradguard.runtime import callsite
+
+
+class Part(Protocol):
+    """What watches the tensors of one framework."""
+
+    def start(self) -> None:
+        """Begin to watch."""
+
+    def stop(self) -> None:
+        """Look a last time, and leave everything as it was."""
+
+    def verdicts(self, *, finite: bool, nonzero: bool) -> dict[str, Reason | None]:
+        """The reason why each name has no gradient; None where it has one."""
+
+    def description(self, name: str) -> Mapping[str, Any]:
+        """Type, shape, dtype and device of the tensor of that name."""
+
+
+class Watch:
+    """The watched tensors of one call of `watch_gradients`; also a context manager.
+
+    Attributes:
+        reasons: after the end, the reason for every name without a gradient.
+        findings: after the end, the GG104 findings.
+    """
+
+    def __init__(
+        self,
+        watched: Any,
+        *,
+        allow_none: str | Iterable[str] = (),
+        finite: bool = True,
+        nonzero: bool = False,
+    ) -> None:
+        frame = callsite.user_frame()
+        self._site = None if frame is None else callsite.site_of(frame)
+        self._allow = _patterns(allow_none)
+        self._finite = finite
+        self._nonzero = nonzero
+        self._open = False
+        self._parts = _parts(items_of(watched, frame), check_values=finite or nonzero)
+        self.reasons: dict[str, Reason] = {}
+        self.findings: list[Finding] = []
+
+    def start(self) -> Watch:
+        """Begin to watch, once."""
+        if not self._open:
+            self._open = True
+            for part in self._parts:
+                part.start()
+        return self
+
+    def stop(self) -> list[Finding]:
+        """End the watch, and find out what is missing and why. Ending twice is ending once.
+
+        Raises:
+            ValueError: a pattern of `allow_none` fits no watched name.
+        """
+        if not self._open:
+            return self.findings
+        self.close()
+        verdicts: dict[str, Reason | None] = {}
+        for part in self._parts:
+            verdicts.update(part.verdicts(finite=self._finite, nonzero=self._nonzero))
+        allowed = self._allowed(list(verdicts))
+        self.reasons = {
+            name: reason
+            for name, reason in verdicts.items()
+            if reason is not None and not (name in allowed and reason.kind not in _BAD_VALUES)
+        }
+        missing = [
+            Missing(name, reason, self._description(name)) for name, reason in self.reasons.items()
+        ]
+        self.findings = findings_of(missing, verdicts, self._site)
+        return self.findings
+
+    def close(self) -> None:
+        """End the watch without a verdict."""
+        if self._open:
+            self._open = False
+            for part in self._parts:
+                part.stop()
+
+    def check(self) -> None:
+        """End the watch.
+
+        Raises:
+            GradGuardError: a watched tensor has no gradient.
+            ValueError: a pattern of `allow_none` fits no watched name.
+        """
+        if self._open and self.stop():
+            raise GradGuardError(self.findings)
+
+    def __enter__(self) -> Watch:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self.close()
+            return
+        self.check()
+
+    def _allowed(self, names: list[str]) -> set[str]:
+        allowed: set[str] = set()
+        for pattern in self._allow:
+            fits = fnmatch.filter(names, pattern)
+            if not fits:
+                some = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+                raise ValueError(f"allow_none: {pattern!r} fits none of the watched names ({some})")
+            allowed.update(fits)
+        return allowed
+
+    def _description(self, name: str) -> Mapping[str, Any]:
+        for part in self._parts:
+            description = part.description(name)
+            if description:
+                return description
+        return {}
+
+
+_BAD_VALUES = ("not-finite", "all-zero")
+
+
+def _patterns(allow_none: str | Iterable[str]) -> list[str]:
+    patterns = [allow_none] if isinstance(allow_none, str) else list(allow_none)
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise TypeError(f"allow_none: {pattern!r} is not a glob pattern such as 'head.*'")
+    return patterns
+
+
+def _parts(items: list[Any], *, check_values: bool) -> list[Part]:
+    parts: list[Part] = []
+    torch_items = [item for item in items if item.kind in ("module", "tensor")]
+    if torch_items:
+        from pytest_gradguard.gradients.torch_watch import TorchWatch
+
+        parts.append(TorchWatch(torch_items, check_values=check_values))
+    others = [item for item in items if item.kind in ("model", "variable")]
+    if others and "tensorflow" in sys.modules:
+        from pytest_gradguard.gradients.tensorflow_watch import TensorFlowWatch
+
+        parts.append(TensorFlowWatch(others, check_values=check_values))
+    return parts
