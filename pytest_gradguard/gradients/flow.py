@@ -37,7 +37,7 @@ def reaches(site: Site | None, backwards: Iterable[Site | None]) -> bool | None:
     start = [statement for statement in statements if _covers(statement, site.line)]
     if not start:
         return None
-    start = [min(start, key=_height)]
+    start = [min(reversed(start), key=_height)]  # of equals the innermost, which comes last
     sinks = [
         statement
         for known in backwards
@@ -207,9 +207,7 @@ def _names_of(target: ast.AST) -> Iterator[str]:
     if isinstance(target, (ast.Tuple, ast.List)):
         for element in target.elts:
             yield from _names_of(element)
-    elif isinstance(target, ast.Starred):
-        yield from _names_of(target.value)
-    elif isinstance(target, ast.Subscript):
+    elif isinstance(target, (ast.Starred, ast.Subscript)):
         yield from _names_of(target.value)
     elif isinstance(target, ast.Call):
         yield from _names_of(target.func)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable
 from typing import Any
 
 from pytest_gradguard.findings import TraceStep
@@ -157,9 +156,9 @@ def _without_grad(log: Log, tensor: Any, state: State) -> reasons.Reason:
     if state.inference:
         return reasons.GradModeOff(None, "torch.inference_mode")
     for change in log.changes.values():
-        if change.how.startswith("requires_grad_") and tensor is not None:
-            if change.concerns(tensor):
-                return reasons.Frozen(change.site, f": frozen by `{change.how}`")
+        frozen = change.how.startswith("requires_grad_") and tensor is not None
+        if frozen and change.concerns(tensor):
+            return reasons.Frozen(change.site, f": frozen by `{change.how}`")
     return reasons.Frozen(None)
 
 

@@ -109,11 +109,20 @@ class Entry:
                 return
 
         def hook(parameter: Any) -> None:
-            self.take()
-            arrived.append(self)
+            # torch calls it also where an operation gave no gradient (None) for this input.
+            if self.received:
+                arrived.append(self)
+                return
+            gradient = gradient_of(parameter)
+            if gradient is not None and not self._is_old(gradient):
+                self.take()
+                arrived.append(self)
 
         with _plain():
             self.hook = tensor.register_post_accumulate_grad_hook(hook)
+            hooks = tensor._post_accumulate_grad_hooks
+        if len(hooks) > 1:  # before the user's, which may use the gradient up
+            hooks.move_to_end(self.hook.id, last=False)
 
     def release(self) -> None:
         """Take the hook off."""

@@ -1,0 +1,61 @@
+"""What a watch costs: a training step of a transformer encoder with it and without, side by side.
+
+    python benchmarks/watch.py [--repeat N] [--threads N]
+
+The encoder has 12 layers of width 256, the batch is 8 × 64. Watched and bare steps take turns in
+one process, and the figure is the median over the turns of the ratio within one turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+
+import torch
+
+from pytest_gradguard.gradients import watch_gradients
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description="What a watch costs.")
+    parser.add_argument("--repeat", type=int, default=20)
+    parser.add_argument("--threads", type=int, default=0, help="torch's threads (default: its own)")
+    options = parser.parse_args()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(256, 4, dim_feedforward=1024, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 12)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    batch = torch.randn(8, 64, 256)
+
+    def train() -> float:
+        begin = time.perf_counter()
+        optimizer.zero_grad()
+        loss = model(batch).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        loss.item()
+        return time.perf_counter() - begin
+
+    for _ in range(3):
+        train()
+    bare, watched, first = [], [], []
+    for turn in range(options.repeat):
+        if turn % 2:
+            bare.append(train())
+        with watch_gradients(model):
+            first.append(train())
+            watched.append(train())
+        if not turn % 2:
+            bare.append(train())
+    ratio = statistics.median(w / b for w, b in zip(watched, bare, strict=True))
+    first_ratio = statistics.median(f / b for f, b in zip(first, bare, strict=True))
+    print(f"bare step: {statistics.median(bare) * 1e3:.1f} ms")
+    print(f"watched step, beside a bare one: {ratio:.3f} (the first of a watch: {first_ratio:.3f})")
+
+
+if __name__ == "__main__":
+    main()
