@@ -1,0 +1,210 @@
+"""The active part of the plugin: every test under the guard, every finding to its test."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from pytest_gradguard.findings import Finding, merge
+from pytest_gradguard.guard import install, uninstall
+from pytest_gradguard.guard.collector import Collector, collecting
+from pytest_gradguard.plugin import PROPERTY
+from pytest_gradguard.plugin.item import ItemGuard
+from pytest_gradguard.plugin.settings import Settings
+from pytest_gradguard.plugin.transport import Received, pack, relative, unpack
+from pytest_gradguard.reports.file import write_report
+
+__all__ = ["GuardPlugin"]
+
+_GUARD = pytest.StashKey[ItemGuard]()
+_WORKER_OUTPUT = "gradguard_findings"
+
+
+class _Patches:
+    """Counts who needs the guard's patches: runs of pytest may nest inside one process."""
+
+    def __init__(self) -> None:
+        self._holders = 0
+
+    def __enter__(self) -> None:
+        self._holders += 1
+        install(mode="record")  # also where a test has uninstalled it in between
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._holders -= 1
+        if self._holders == 0:
+            uninstall()
+
+
+_patches = _Patches()
+
+
+class GuardPlugin:
+    """Guards all tests (`everywhere`), or only those that ask for the fixture `gradguard`."""
+
+    def __init__(self, config: pytest.Config, settings: Settings, *, everywhere: bool) -> None:
+        self.config = config
+        self.settings = settings
+        self.everywhere = everywhere
+        self.base = str(config.invocation_params.dir)
+        self._received: list[Received] = []
+        self._outside_of_workers: dict[tuple[object, ...], Finding] = {}
+        self._guards: list[ItemGuard] = []
+        self._write_error: str | None = None
+        # What runs outside of tests, such as the import of a test module, belongs to none.
+        self._outside = Collector(ignore=settings.ignore)
+        self._session = ExitStack()
+        self._test = ExitStack()  # of the test that is running
+        if everywhere:
+            self._session.enter_context(_patches)
+            self._session.enter_context(collecting(self._outside))
+
+    @property
+    def received(self) -> list[Received]:
+        """What the whole run has reported so far, equal findings merged."""
+        shown = {entry.finding.key for entry in self._received if entry.shown}
+        found = [entry.finding for entry in self._received]
+        found.extend(self._outside_of_workers.values())
+        return [Received(finding, finding.key in shown) for finding in merge(found)]
+
+    # -- one test ------------------------------------------------------------------------------
+
+    def guard_of(self, item: pytest.Item) -> ItemGuard:
+        """The guard of `item`, started now if it has none.
+
+        Raises:
+            pytest.UsageError: a marker of the test is not usable.
+        """
+        guard = item.stash.get(_GUARD, None)
+        return self._start(item) if guard is None else guard
+
+    def _start(self, item: pytest.Item) -> ItemGuard:
+        self._test.close()  # of a test that was interrupted before its teardown
+        guard = item.stash[_GUARD] = ItemGuard(item, self.settings, self.base)
+        self._guards.append(guard)
+        self._test.enter_context(_patches)
+        self._test.enter_context(guard.collecting())
+        return guard
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        if _GUARD in item.stash:
+            del item.stash[_GUARD]  # of an earlier run of the same test
+        if self.everywhere or "gradguard" in getattr(item, "fixturenames", ()):
+            self._start(item)
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        return (yield from _settled(item))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        try:
+            return (yield from _settled(item))
+        finally:
+            self._test.close()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        guard = item.stash.get(_GUARD, None)
+        if guard is not None:
+            guard.complete(report, call.excinfo)
+            guard.publish(item)
+            report.user_properties = list(item.user_properties)
+        return report
+
+    # -- the whole run -------------------------------------------------------------------------
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when != "teardown":
+            return  # the last report of a test carries the findings of all its phases
+        for name, value in report.user_properties:
+            if name == PROPERTY and isinstance(value, str):
+                self._received.extend(unpack(value))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        text = (getattr(node, "workeroutput", None) or {}).get(_WORKER_OUTPUT)
+        for entry in unpack(text) if text else ():
+            if entry.finding.test is not None:
+                self._received.append(entry)
+                continue
+            # Every worker imports the same test modules: that is one finding, not one a worker.
+            known = self._outside_of_workers.get(entry.finding.key)
+            if known is None or known.count < entry.finding.count:
+                self._outside_of_workers[entry.finding.key] = entry.finding
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        late = [finding for guard in self._guards for finding in guard.unpublished()]
+        late.extend(relative(finding, self.base) for finding in self._outside.findings)
+        output = getattr(self.config, "workeroutput", None)
+        if output is not None:
+            output[_WORKER_OUTPUT] = pack(late)
+            return
+        self._received.extend(Received(finding, shown=False) for finding in late)
+        if self.settings.report is None:
+            return
+        try:
+            write_report(self.settings.report, (entry.finding for entry in self.received))
+        except OSError as error:
+            # The path was fine at the start; a run without its report must not look like one.
+            reason = error.strerror or str(error)
+            self._write_error = f"cannot write {str(self.settings.report)!r}: {reason}"
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
+
+    def pytest_unconfigure(self) -> None:
+        self._test.close()
+        self._session.close()
+
+    # -- the terminal --------------------------------------------------------------------------
+
+    def pytest_report_header(self) -> str:
+        settings = self.settings
+        if self.everywhere:
+            text = "gradguard: on"
+        else:
+            text = "gradguard: only for tests that use its fixture (--gradguard: for all)"
+        if settings.fail_on is None:
+            text += ", findings fail no test"
+        else:
+            text += f", tests fail at {settings.fail_on.label}"
+        if settings.ignore:
+            text += f", ignoring {', '.join(sorted(settings.ignore))}"
+        return text
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        received = self.received
+        if received:
+            from pytest_gradguard.plugin.summary import write_summary
+
+            write_summary(terminalreporter, received, self.base)
+        if self._write_error is not None:
+            terminalreporter.write_line(f"gradguard: {self._write_error}", red=True)
+        elif self.settings.report is not None and self.config.get_verbosity() >= 0:
+            terminalreporter.write_line(f"gradguard: report written to {self.settings.report}")
+
+
+def _settled(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Run one phase of `item`; settle what was found in it.
+
+    A phase that raises keeps its own exception: findings only add to it.
+    """
+    try:
+        result = yield
+    except BaseException:
+        guard = item.stash.get(_GUARD, None)
+        if guard is not None:
+            guard.settle(failing=True)
+        raise
+    guard = item.stash.get(_GUARD, None)
+    if guard is not None:
+        guard.settle(failing=False)
+    return result
