@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pytest_gradguard.findings import Finding, merge
-from pytest_gradguard.guard import install, uninstall
-from pytest_gradguard.guard.collector import Collector, collecting
+from pytest_gradguard.runtime import install, uninstall
+from pytest_gradguard.runtime.collector import Collector, collecting
 from pytest_gradguard.plugin import PROPERTY
 from pytest_gradguard.plugin.item import ItemGuard
 from pytest_gradguard.plugin.settings import Settings

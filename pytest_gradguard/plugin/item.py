@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 
 from pytest_gradguard.findings import Finding, Severity
-from pytest_gradguard.guard import allow
-from pytest_gradguard.guard.collector import Collector, collecting
+from pytest_gradguard.runtime import allow
+from pytest_gradguard.runtime.collector import Collector, collecting
 from pytest_gradguard.messages import GradGuardWarning, warning_for
 from pytest_gradguard.plugin import PROPERTY
 from pytest_gradguard.plugin.failure import FailureRepr, GradGuardFailure, lines
