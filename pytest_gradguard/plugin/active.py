@@ -9,37 +9,17 @@ from typing import Any
 import pytest
 
 from pytest_gradguard.findings import Finding, merge
-from pytest_gradguard.runtime import install, uninstall
-from pytest_gradguard.runtime.collector import Collector, collecting
 from pytest_gradguard.plugin import PROPERTY
 from pytest_gradguard.plugin.item import ItemGuard
 from pytest_gradguard.plugin.settings import Settings
 from pytest_gradguard.plugin.transport import Received, pack, relative, unpack
 from pytest_gradguard.reports.file import write_report
+from pytest_gradguard.runtime import Report, guard
 
 __all__ = ["GuardPlugin"]
 
 _GUARD = pytest.StashKey[ItemGuard]()
 _WORKER_OUTPUT = "gradguard_findings"
-
-
-class _Patches:
-    """Counts who needs the guard's patches: runs of pytest may nest inside one process."""
-
-    def __init__(self) -> None:
-        self._holders = 0
-
-    def __enter__(self) -> None:
-        self._holders += 1
-        install(mode="record")  # also where a test has uninstalled it in between
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._holders -= 1
-        if self._holders == 0:
-            uninstall()
-
-
-_patches = _Patches()
 
 
 class GuardPlugin:
@@ -54,13 +34,12 @@ class GuardPlugin:
         self._outside_of_workers: dict[tuple[object, ...], Finding] = {}
         self._guards: list[ItemGuard] = []
         self._write_error: str | None = None
-        # What runs outside of tests, such as the import of a test module, belongs to none.
-        self._outside = Collector(ignore=settings.ignore)
+        self._outside: Report | None = None
         self._session = ExitStack()
         self._test = ExitStack()  # of the test that is running
         if everywhere:
-            self._session.enter_context(_patches)
-            self._session.enter_context(collecting(self._outside))
+            # What runs outside of tests, such as the import of a test module, belongs to none.
+            self._outside = self._session.enter_context(guard(mode="record"))
 
     @property
     def received(self) -> list[Received]:
@@ -78,16 +57,17 @@ class GuardPlugin:
         Raises:
             pytest.UsageError: a marker of the test is not usable.
         """
-        guard = item.stash.get(_GUARD, None)
-        return self._start(item) if guard is None else guard
+        of_item = item.stash.get(_GUARD, None)
+        return self._start(item) if of_item is None else of_item
 
     def _start(self, item: pytest.Item) -> ItemGuard:
         self._test.close()  # of a test that was interrupted before its teardown
-        guard = item.stash[_GUARD] = ItemGuard(item, self.settings, self.base)
-        self._guards.append(guard)
-        self._test.enter_context(_patches)
-        self._test.enter_context(guard.collecting())
-        return guard
+        of_item = item.stash[_GUARD] = ItemGuard(item, self.settings, self.base)
+        self._guards.append(of_item)
+        if not self.everywhere:
+            self._test.enter_context(guard(mode="record"))
+        self._test.enter_context(of_item.collecting())
+        return of_item
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
@@ -113,10 +93,10 @@ class GuardPlugin:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        guard = item.stash.get(_GUARD, None)
-        if guard is not None:
-            guard.complete(report, call.excinfo)
-            guard.publish(item)
+        of_item = item.stash.get(_GUARD, None)
+        if of_item is not None:
+            of_item.complete(report, call.excinfo)
+            of_item.publish(item)
             report.user_properties = list(item.user_properties)
         return report
 
@@ -143,8 +123,10 @@ class GuardPlugin:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        late = [finding for guard in self._guards for finding in guard.unpublished()]
-        late.extend(relative(finding, self.base) for finding in self._outside.findings)
+        late = [finding for of_item in self._guards for finding in of_item.unpublished()]
+        if self._outside is not None:
+            found = (relative(finding, self.base) for finding in self._outside.findings)
+            late.extend(finding for finding in found if finding.code not in self.settings.ignore)
         output = getattr(self.config, "workeroutput", None)
         if output is not None:
             output[_WORKER_OUTPUT] = pack(late)
@@ -200,11 +182,11 @@ def _settled(item: pytest.Item) -> Generator[None, Any, Any]:
     try:
         result = yield
     except BaseException:
-        guard = item.stash.get(_GUARD, None)
-        if guard is not None:
-            guard.settle(failing=True)
+        of_item = item.stash.get(_GUARD, None)
+        if of_item is not None:
+            of_item.settle(failing=True)
         raise
-    guard = item.stash.get(_GUARD, None)
-    if guard is not None:
-        guard.settle(failing=False)
+    of_item = item.stash.get(_GUARD, None)
+    if of_item is not None:
+        of_item.settle(failing=False)
     return result

@@ -11,14 +11,14 @@ from dataclasses import replace
 import pytest
 
 from pytest_gradguard.findings import Finding, Severity
-from pytest_gradguard.runtime import allow
-from pytest_gradguard.runtime.collector import Collector, collecting
 from pytest_gradguard.messages import GradGuardWarning, warning_for
 from pytest_gradguard.plugin import PROPERTY
 from pytest_gradguard.plugin.failure import FailureRepr, GradGuardFailure, lines
 from pytest_gradguard.plugin.settings import Settings, marker_settings
 from pytest_gradguard.plugin.transport import pack, relative
 from pytest_gradguard.reports.overview import gravest_first
+from pytest_gradguard.runtime import allow
+from pytest_gradguard.runtime.collector import Collector, collecting
 
 __all__ = ["ItemGuard"]
 
