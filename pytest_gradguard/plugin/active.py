@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from pytest_gradguard.findings import Finding, merge
+from pytest_gradguard.findings import Finding
 from pytest_gradguard.plugin import PROPERTY
 from pytest_gradguard.plugin.item import ItemGuard
+from pytest_gradguard.plugin.received import Received
 from pytest_gradguard.plugin.settings import Settings
-from pytest_gradguard.plugin.transport import Received, pack, relative, unpack
-from pytest_gradguard.reports.file import write_report
 from pytest_gradguard.runtime import Report, guard
 
 __all__ = ["GuardPlugin"]
@@ -30,8 +29,7 @@ class GuardPlugin:
         self.settings = settings
         self.everywhere = everywhere
         self.base = str(config.invocation_params.dir)
-        self._received: list[Received] = []
-        self._outside_of_workers: dict[tuple[object, ...], Finding] = {}
+        self._received = Received()
         self._guards: list[ItemGuard] = []
         self._write_error: str | None = None
         self._outside: Report | None = None
@@ -40,14 +38,6 @@ class GuardPlugin:
         if everywhere:
             # What runs outside of tests, such as the import of a test module, belongs to none.
             self._outside = self._session.enter_context(guard(mode="record"))
-
-    @property
-    def received(self) -> list[Received]:
-        """What the whole run has reported so far, equal findings merged."""
-        shown = {entry.finding.key for entry in self._received if entry.shown}
-        found = [entry.finding for entry in self._received]
-        found.extend(self._outside_of_workers.values())
-        return [Received(finding, finding.key in shown) for finding in merge(found)]
 
     # -- one test ------------------------------------------------------------------------------
 
@@ -107,40 +97,50 @@ class GuardPlugin:
             return  # the last report of a test carries the findings of all its phases
         for name, value in report.user_properties:
             if name == PROPERTY and isinstance(value, str):
-                self._received.extend(unpack(value))
+                self._received.add_packed(value)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         text = (getattr(node, "workeroutput", None) or {}).get(_WORKER_OUTPUT)
-        for entry in unpack(text) if text else ():
-            if entry.finding.test is not None:
-                self._received.append(entry)
-                continue
-            # Every worker imports the same test modules: that is one finding, not one a worker.
-            known = self._outside_of_workers.get(entry.finding.key)
-            if known is None or known.count < entry.finding.count:
-                self._outside_of_workers[entry.finding.key] = entry.finding
+        if text:
+            self._received.add_of_worker(text)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        late = [finding for of_item in self._guards for finding in of_item.unpublished()]
-        if self._outside is not None:
-            found = (relative(finding, self.base) for finding in self._outside.findings)
-            late.extend(finding for finding in found if finding.code not in self.settings.ignore)
+        late = self._late()
         output = getattr(self.config, "workeroutput", None)
         if output is not None:
-            output[_WORKER_OUTPUT] = pack(late)
+            if late:
+                from pytest_gradguard.plugin.transport import pack
+
+                output[_WORKER_OUTPUT] = pack(late)
             return
-        self._received.extend(Received(finding, shown=False) for finding in late)
+        self._received.add(late)
         if self.settings.report is None:
             return
+        from pytest_gradguard.reports.file import write_report
+
         try:
-            write_report(self.settings.report, (entry.finding for entry in self.received))
+            write_report(self.settings.report, self._received.findings())
         except OSError as error:
             # The path was fine at the start; a run without its report must not look like one.
             reason = error.strerror or str(error)
             self._write_error = f"cannot write {str(self.settings.report)!r}: {reason}"
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
+
+    def _late(self) -> list[Finding]:
+        """What no test has reported: found after its end, or outside of all tests."""
+        late = [finding for of_item in self._guards for finding in of_item.unpublished()]
+        outside = [] if self._outside is None else self._outside.findings
+        if outside:
+            from pytest_gradguard.plugin.transport import relative
+
+            late.extend(
+                relative(finding, self.base)
+                for finding in outside
+                if finding.code not in self.settings.ignore
+            )
+        return late
 
     def pytest_unconfigure(self) -> None:
         self._test.close()
@@ -163,11 +163,11 @@ class GuardPlugin:
         return text
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        received = self.received
-        if received:
+        findings = self._received.findings()
+        if findings:
             from pytest_gradguard.plugin.summary import write_summary
 
-            write_summary(terminalreporter, received, self.base)
+            write_summary(terminalreporter, findings, self._received.shown, self.base)
         if self._write_error is not None:
             terminalreporter.write_line(f"gradguard: {self._write_error}", red=True)
         elif self.settings.report is not None and self.config.get_verbosity() >= 0:

@@ -1,22 +1,21 @@
-"""The guard of one test: what it found, what becomes a warning, what fails the test."""
+"""The guard of one test: what it found, what becomes a warning, what fails the test.
+
+Most tests find nothing: what only findings need is imported with the first of them.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 import warnings
 from contextlib import AbstractContextManager
-from dataclasses import replace
 
 import pytest
 
 from pytest_gradguard.findings import Finding, Severity
-from pytest_gradguard.messages import GradGuardWarning, warning_for
 from pytest_gradguard.plugin import PROPERTY
-from pytest_gradguard.plugin.failure import FailureRepr, GradGuardFailure, lines
 from pytest_gradguard.plugin.settings import Settings, marker_settings
-from pytest_gradguard.plugin.transport import pack, relative
-from pytest_gradguard.reports.overview import gravest_first
 from pytest_gradguard.runtime import allow
 from pytest_gradguard.runtime.collector import Collector, collecting
 
@@ -47,6 +46,11 @@ class ItemGuard:
     @property
     def findings(self) -> list[Finding]:
         """What was found in this test so far, its fixtures included; gravest first."""
+        if self._collector.empty:
+            return []
+        from pytest_gradguard.plugin.transport import relative
+        from pytest_gradguard.reports.overview import gravest_first
+
         found = (relative(finding, self._base) for finding in self._collector.findings)
         return gravest_first(found)
 
@@ -72,6 +76,8 @@ class ItemGuard:
             GradGuardFailure: new findings reach the severity that fails this test, or the
                 warning filters turned one into an error.
         """
+        if self._collector.empty:
+            return
         fatal = []
         for finding in self.findings:
             if self._settled.get(finding.key, -1) >= finding.severity:
@@ -82,12 +88,18 @@ class ItemGuard:
             if filtered or reached:
                 fatal.append(finding)
         if fatal and not failing:
+            from pytest_gradguard.plugin.failure import GradGuardFailure
+
             raise GradGuardFailure(fatal, self._base)
 
     def complete(
         self, report: pytest.TestReport, excinfo: pytest.ExceptionInfo[BaseException] | None
     ) -> None:
         """Show findings in `report`: as its failure, or beside a failure of the test's own."""
+        if self._collector.empty:
+            return
+        from pytest_gradguard.plugin.failure import FailureRepr, GradGuardFailure, lines
+
         failure = None if excinfo is None else excinfo.value
         if excinfo is not None and isinstance(failure, GradGuardFailure):
             report.longrepr = FailureRepr(failure, excinfo)  # type: ignore[assignment]
@@ -105,6 +117,8 @@ class ItemGuard:
         findings = self.findings
         properties = [entry for entry in item.user_properties if entry[0] != PROPERTY]
         if findings:
+            from pytest_gradguard.plugin.transport import pack
+
             properties.append((PROPERTY, pack(findings, self._shown)))
         item.user_properties[:] = properties  # of an earlier run of this test nothing stays
         self._published = {finding.key: finding.count for finding in findings}
@@ -115,12 +129,14 @@ class ItemGuard:
         for finding in self.findings:
             more = finding.count - self._published.get(finding.key, 0)
             if more > 0:
-                late.append(replace(finding, count=more))
+                late.append(dataclasses.replace(finding, count=more))
         return late
 
 
 def _warn(finding: Finding, base: str) -> bool:
     """Warn at the user's line; False where the warning filters make it an error."""
+    from pytest_gradguard.messages import GradGuardWarning, warning_for
+
     path = os.path.join(base, finding.location.path)
     try:
         warnings.warn_explicit(

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import expand
-from pytest_gradguard.reports.file import check_writable
 
 __all__ = ["MarkerSettings", "Settings", "check_markers", "marker_settings", "read_settings"]
 
@@ -19,8 +16,7 @@ _FAIL_ON = {"error": Severity.ERROR, "warning": Severity.WARNING, "never": None}
 _MARKER_KEYWORDS = ("allow", "fail_on", "reason")
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """What holds for the whole run. `fail_on` None: findings fail no test."""
 
     fail_on: Severity | None
@@ -28,8 +24,7 @@ class Settings:
     report: Path | None
 
 
-@dataclass(frozen=True)
-class MarkerSettings:
+class MarkerSettings(NamedTuple):
     """What the markers of one test say; `fail_on` is a name, or None where no marker sets it."""
 
     allow: frozenset[str]
@@ -127,6 +122,8 @@ def _fail_on(value: object, source: str) -> str:
 def _report(value: str, base: Path, source: str) -> Path:
     if not value:
         raise pytest.UsageError(f"{source}: the name of the file is empty")
+    from pytest_gradguard.reports.file import check_writable
+
     path = base / Path(value).expanduser()
     try:
         check_writable(path)
@@ -145,6 +142,10 @@ def _codes(value: str | Sequence[object], source: str) -> frozenset[str]:
         if not isinstance(text, str):
             raise pytest.UsageError(f"{source}: {text!r} is not a code (allowed: such as 'GG101')")
         selectors.extend(text.replace(",", " ").split())
+    if not selectors:
+        return frozenset()
+    from pytest_gradguard.pitfalls import expand
+
     try:
         return expand(selectors)
     except ValueError as error:

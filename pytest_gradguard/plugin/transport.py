@@ -5,20 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from pytest_gradguard.findings import Finding, Location, Severity, TraceStep
 
-__all__ = ["Received", "pack", "relative", "unpack"]
-
-
-@dataclass(frozen=True)
-class Received:
-    """A finding, and whether a failure has shown it in full."""
-
-    finding: Finding
-    shown: bool
+__all__ = ["pack", "relative", "unpack"]
 
 
 def relative(finding: Finding, base: str) -> Finding:
@@ -50,17 +42,21 @@ def pack(findings: Iterable[Finding], shown: Collection[tuple[Any, ...]] = ()) -
     return json.dumps(entries, default=str)
 
 
-def unpack(text: str) -> list[Received]:
-    """What `pack` wrote.
+def unpack(text: str) -> tuple[list[Finding], set[tuple[Any, ...]]]:
+    """What `pack` wrote: the findings, and the keys of those that are shown.
 
     Raises:
         ValueError, KeyError, TypeError: `text` is something else.
     """
-    received = []
+    findings = []
+    keys = set()
     for entry in json.loads(text):
         shown = entry.pop("shown")
         entry["severity"] = Severity.parse(entry["severity"])
         entry["location"] = Location(**entry["location"])
         entry["trace"] = tuple(TraceStep(**step) for step in entry["trace"])
-        received.append(Received(Finding(**entry), shown))
-    return received
+        finding = Finding(**entry)
+        findings.append(finding)
+        if shown:
+            keys.add(finding.key)
+    return findings, keys

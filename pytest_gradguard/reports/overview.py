@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from pytest_gradguard.findings import Finding, Severity, merge
 
@@ -18,8 +19,7 @@ def gravest_first(findings: Iterable[Finding]) -> list[Finding]:
     )
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """One pitfall at one place, and the tests that met it there, in order of first meeting."""
 
     finding: Finding
