@@ -32,8 +32,8 @@ __all__ = [
 
 if TYPE_CHECKING:
     from pytest_gradguard.findings import Finding
-    from pytest_gradguard.runtime import allow, guard, install, uninstall
     from pytest_gradguard.messages import GradGuardError, GradGuardWarning
+    from pytest_gradguard.runtime import allow, guard, install, uninstall
 
 
 def __getattr__(name: str) -> Any:

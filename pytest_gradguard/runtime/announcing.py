@@ -7,8 +7,8 @@ import warnings
 from typing import Any
 
 from pytest_gradguard.findings import Finding
-from pytest_gradguard.runtime.collector import Announce
 from pytest_gradguard.messages import GradGuardError, warning_for
+from pytest_gradguard.runtime.collector import Announce
 
 MODES = ("warn", "error", "record")
 

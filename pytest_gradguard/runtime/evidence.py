@@ -48,7 +48,9 @@ class Object(NamedTuple):
         about = self.description
         shape = "×".join(str(size) for size in about["shape"]) or "scalar"
         history = f", made by {self.history}" if self.history else ""
-        return f"`{self.path}` ({about['type']} {shape}, {about['dtype']}, {about['device']}{history})"
+        return (
+            f"`{self.path}` ({about['type']} {shape}, {about['dtype']}, {about['device']}{history})"
+        )
 
 
 class Crossed:
@@ -60,24 +62,23 @@ class Crossed:
         self.backend = backend
         self.announced = False
         self.count = 0
-        self.calls: set[int] = set()
-        self.tasks = 0
         self.samples: list[Object] = []
         self.plain = False
         self._lock = threading.Lock()
 
-    def add(self, sample: Object | None, token: int, plain: bool = True) -> None:
+    def add(self, sample: Object, plain: bool = True) -> None:
         """Count one more object; keep it as a sample while there are few."""
         with self._lock:
-            self.count += 1
             self.plain = self.plain or plain
-            if len(self.calls) < _SAMPLES:
-                self.calls.add(token)
-            if sample is None:
-                return
             known = {(kept.path, kept.task.name) for kept in self.samples}
             if (sample.path, sample.task.name) not in known and len(self.samples) < _SAMPLES:
                 self.samples.append(sample)
+        self.add_more(1)
+
+    def add_more(self, count: int) -> None:
+        """Count `count` more objects, undescribed."""
+        with self._lock:
+            self.count += count
 
     @property
     def wants_sample(self) -> bool:
@@ -232,9 +233,7 @@ class Stopped:
             message += f"; {names} {'has' if len(self.without) == 1 else 'have'} no gradient"
         if self.partial:
             names = _names(self.partial)
-            message += (
-                f"; the gradient of {names} lacks the part that went through the workers"
-            )
+            message += f"; the gradient of {names} lacks the part that went through the workers"
         if not self.error:
             message += "; the leaves of that graph live in the worker"
         trace: list[TraceStep] = []

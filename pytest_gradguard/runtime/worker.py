@@ -6,6 +6,7 @@ Workers import this module by name, so it stays light, and its functions keep th
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -18,13 +19,22 @@ from pytest_gradguard.runtime.faults import fault
 _inside = collector.Collector()
 
 
-def open_batch(token: int, rebuild: Callable[..., Any], arguments: tuple[Any, ...]) -> WorkerBatch:
+def open_batch(token: int, *arguments: Any) -> WorkerBatch:
     """Rebuild a batch of tasks in the worker; called by unpickling."""
+    return WorkerBatch(token, sys.modules["joblib.parallel"].BatchedCalls(*arguments))
+
+
+def open_other_batch(
+    token: int, rebuild: Callable[..., Any], arguments: tuple[Any, ...]
+) -> WorkerBatch:
+    """The same for a batch of another class than joblib's usual one."""
     return WorkerBatch(token, rebuild(*arguments))
 
 
 class WorkerBatch:
     """A batch of joblib's in a worker; calling it runs the tasks and returns their results."""
+
+    __slots__ = ("_batch", "_token")
 
     def __init__(self, token: int, batch: Any) -> None:
         self._token = token
@@ -34,21 +44,28 @@ class WorkerBatch:
         return len(self._batch)
 
     def __call__(self) -> Any:
-        _watch_nested_calls()
-        collector.enter(_inside)
+        if not _ready:
+            _watch_nested_calls()
+        inside = _inside
+        collector.enter(inside)
         try:
             results = self._batch()
         finally:
-            collector.leave(_inside)
-        found = _take_findings()
-        if found or frameworks.loaded():
-            return Outbox(self._token, results, self._batch.items, found)
-        return results
+            collector.leave(inside)
+        if inside.empty and not frameworks.loaded():
+            return results
+        return Outbox(self._token, results, self._batch.items, _take_findings())
+
+
+_ready = False
 
 
 def _watch_nested_calls() -> None:
+    """Guard the parallel calls that tasks make, once in a worker process."""
+    global _ready
     from pytest_gradguard.runtime import dispatch
 
+    _ready = True
     try:
         dispatch.apply()
     except Exception as error:
@@ -111,6 +128,9 @@ class Return:
         rebuild, arguments, *rest = reduction
         return (rebuild_result, (self._token, note, rebuild, arguments), *rest)
 
+    def ended(self) -> None:
+        """The results are pickled; their notes went with them."""
+
     def _locate(self, tensor: Any) -> tuple[str, bool]:
         if self._plain is None:
             self._plain = self._find(deep=False)
@@ -146,7 +166,7 @@ def task_of(function: Any) -> Task:
         function = inner
     code = getattr(function, "__code__", None)
     if code is None and not isinstance(function, type):
-        code = getattr(getattr(type(function), "__call__", None), "__code__", None)
+        code = getattr(type(function).__call__, "__code__", None)
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     return Task(
         name=name.replace("<locals>.", ""),
