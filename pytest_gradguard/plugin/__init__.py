@@ -71,7 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
             "--gradguard-html is not built yet; --gradguard-report=FILE writes a JSON report"
         )
     try:
-        everywhere = bool(option.gradguard or config.getini("gradguard"))
+        everywhere = bool(config.getini("gradguard") or option.gradguard)
     except (TypeError, ValueError, pytest.UsageError) as error:
         raise pytest.UsageError(f"ini key gradguard: {error} (allowed: true, false)") from None
     flags = (option.gradguard_fail_on, option.gradguard_report)
