@@ -6,7 +6,7 @@ import collections
 import functools
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -62,7 +62,7 @@ Pair = collections.namedtuple("Pair", "left right")
 class Custom(torch.Tensor):
     """A subclass that would be disturbed by being asked for its attributes."""
 
-    asked: list[str] = []
+    asked: ClassVar[list[str]] = []
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

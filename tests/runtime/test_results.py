@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import linecache
 import pickle
 import warnings
 import weakref
@@ -68,12 +69,9 @@ def test_the_line_is_the_backwards_own_and_the_trace_names_the_call() -> None:
         loss.backward()
     by_code = {finding.code: finding for finding in report.findings}
     here = by_code["GG103"].location
-    source = open(here.path).read().splitlines()[here.line - 1]
-    assert source.strip() == "loss.backward()"
+    assert linecache.getline(here.path, here.line).strip() == "loss.backward()"
     dispatched, made = by_code["GG103"].trace
-    assert (
-        "return Parallel(2, **options)" in open(__file__).read().splitlines()[dispatched.line - 1]
-    )
+    assert "return Parallel(2, **options)" in linecache.getline(__file__, dispatched.line)
     assert made.path == workers.__file__
     assert "double" in made.message
 
