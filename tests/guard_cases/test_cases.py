@@ -6,8 +6,8 @@ expected of it in three ways:
 * ``EXPECT``: for each test, the exact set of codes at severity warning and above;
 * a trailing comment ``# -> GG101 GG103:error``: at this statement a finding of that code (and of
   that severity) is due. Every finding has to lie at a statement that says so, and every such
-  statement inside a test's own body has to be reported for that test. ``GG102?`` allows a finding without asking for
-  it;
+  statement inside a test's own body has to be reported for that test. ``GG102?`` allows a finding
+  without asking for it;
 * ``DETAILS``: for a test and a code, some of the finding's ``details``.
 
 ``MAY`` holds codes that a test may have or not: where the contract leaves the verdict open
