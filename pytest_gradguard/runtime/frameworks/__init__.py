@@ -1,0 +1,33 @@
+"""Which objects carry gradients; one module a framework, used once the program has imported it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_gradguard.runtime.patching import Patches
+
+_torch: Patches | None = None
+
+
+def watch_reductions() -> None:
+    """Make the tensors of every framework that is loaded report to the active crossing."""
+    global _torch
+    if _torch is None:
+        if "torch.nn.parameter" not in sys.modules:
+            return
+        from pytest_gradguard.runtime.frameworks.torch import reductions as _torch
+    if not _torch.applied:
+        _torch.apply()
+
+
+def undo() -> None:
+    """Undo `watch_reductions`."""
+    if _torch is not None:
+        _torch.undo()
+
+
+def loaded() -> bool:
+    """Whether the program has imported a framework with gradients."""
+    return "torch.nn.parameter" in sys.modules
