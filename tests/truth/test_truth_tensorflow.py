@@ -140,12 +140,29 @@ def test_the_environment_of_a_reused_worker_stays(crossing):
     assert crossing["environment_of_reused_workers"]["stays"] is True
 
 
+@pytest.fixture(scope="module")
+def forks_that_work(facts_of):
+    return facts_of(
+        "tf_fork",
+        "only_imported_in_parent",  # first: the others use TensorFlow in the parent
+        "random_numbers_unseeded",
+        "random_numbers_seeded",
+        "small_operations",
+        "numpy_in_workers",
+    )
+
+
 @linux
-def test_forks_that_work(facts_of):
-    facts = facts_of("tf_fork", "only_imported_in_parent", "small_operations", "numpy_in_workers")
-    assert facts["only_imported_in_parent"] == [300.0**2] * 2
-    assert facts["small_operations"] == [2.0, 2.0]
-    assert facts["numpy_in_workers"] == [300.0**2] * 2
+def test_a_fork_that_works(forks_that_work):
+    assert forks_that_work["only_imported_in_parent"] == [300.0**2] * 2
+    assert forks_that_work["small_operations"] == [2.0, 2.0]
+    assert forks_that_work["numpy_in_workers"] == [300.0**2] * 2
+
+
+@linux
+def test_forked_workers_draw_the_same_numbers_once_the_parent_has_a_seed(forks_that_work):
+    assert len(set(forks_that_work["random_numbers_unseeded"])) == 4
+    assert len(set(forks_that_work["random_numbers_seeded"])) == 1
 
 
 @linux

@@ -1,4 +1,4 @@
-"""torch and the process pools of the standard library; forks that hang; CUDA where there is none."""
+"""torch and the standard process pools; forks that hang; CUDA where there is none."""
 
 from __future__ import annotations
 
