@@ -5,7 +5,6 @@ It watches joblib's own pickling; it imports no framework that the program has n
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from pytest_gradguard import pitfalls
 from pytest_gradguard.findings import Finding
 from pytest_gradguard.runtime import collector as _collector
 from pytest_gradguard.runtime import watching as _watching
-from pytest_gradguard.runtime.announcing import MODES, announcer
+from pytest_gradguard.runtime.announcing import announcer
 
 __all__ = ["CHECKS", "Report", "allow", "guard", "install", "uninstall"]
 

@@ -7,8 +7,8 @@ import warnings
 from typing import Any
 
 from pytest_gradguard.findings import Finding
-from pytest_gradguard.runtime.collector import Announce
 from pytest_gradguard.messages import GradGuardError, warning_for
+from pytest_gradguard.runtime.collector import Announce
 
 MODES = ("warn", "error", "record")
 
@@ -52,7 +52,7 @@ def warn(finding: Finding) -> None:
     module, registry = _module_of(where.path)
     warnings.warn_explicit(
         warning_for(finding),
-        None,  # type: ignore[arg-type]
+        None,
         filename=where.path,
         lineno=where.line,
         module=module,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from typing import Any, NamedTuple
+from typing import Any
 
 from pytest_gradguard.runtime.callsite import Site, user_site
 from pytest_gradguard.runtime.collector import Collector, allowed_now
@@ -17,13 +17,6 @@ _SEARCHES = 8
 """How many batches of one call are searched for the paths of their objects; all are counted."""
 
 
-class Shipped(NamedTuple):
-    """A tensor of this process that requires grad and was pickled for a worker."""
-
-    tensor: weakref.ref[Any]
-    path: str
-
-
 class Call:
     """One call of a `Parallel` object, from its first task to the last mention of its results."""
 
@@ -34,7 +27,7 @@ class Call:
         self.dropped = collector.ignore | allowed_now()
         self.backend = ""
         self.ships_gradients = False
-        self.shipped: dict[int, Shipped] = {}
+        self.shipped: dict[int, tuple[weakref.ref[Any], str]] = {}
         self.evidence: dict[int, Evidence] = {}
         self._searches = _SEARCHES
         _by_token[self.token] = self
@@ -42,7 +35,7 @@ class Call:
     def remember_shipped(self, tensor: Any, path: str) -> None:
         """Remember, weakly, that `tensor` requires grad and goes to a worker of this call."""
         if id(tensor) not in self.shipped:
-            self.shipped[id(tensor)] = Shipped(weakref.ref(tensor), path)
+            self.shipped[id(tensor)] = (weakref.ref(tensor), path)
 
     def may_search(self) -> bool:
         """Whether the slow road may be taken once more for this call."""

@@ -100,6 +100,9 @@ def enter_first(collector: Collector) -> None:
 
 def leave(collector: Collector) -> None:
     """Take `collector` off the stack, wherever it stands in it."""
+    if _stack and _stack[-1] is collector:
+        _stack.pop()
+        return
     for index in range(len(_stack) - 1, -1, -1):
         if _stack[index] is collector:
             del _stack[index]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from pytest_gradguard.runtime import frameworks
+from pytest_gradguard.runtime.faults import fault
 
 
 class Crossing(Protocol):
@@ -19,6 +20,9 @@ class Crossing(Protocol):
 
     def reduced(self, tensor: Any, is_parameter: bool, reduction: Any) -> Any:
         """Note `tensor`; return its `reduction`, or one that carries a note along with it."""
+
+    def ended(self) -> None:
+        """Hear that the pickling is over."""
 
 
 class _Active(threading.local):
@@ -46,5 +50,9 @@ def bracketed(
 def _end(crossing: Crossing) -> Iterator[Any]:
     if active.crossing is crossing:
         active.crossing = None
+    try:
+        crossing.ended()
+    except Exception as error:
+        fault(error)
     return
     yield

@@ -14,7 +14,12 @@ from pytest_gradguard.runtime.crossing import bracketed
 from pytest_gradguard.runtime.evidence import Crossed, Object
 from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.patching import Patch, Patches
-from pytest_gradguard.runtime.worker import open_batch, task_of
+from pytest_gradguard.runtime.worker import open_batch, open_other_batch, task_of
+
+
+class UnknownJoblib(Exception):
+    """This joblib is built otherwise than those that the guard knows."""
+
 
 _current: dict[int, tuple[weakref.ref[Any], Call]] = {}
 _patches: Patches | None = None
@@ -24,7 +29,7 @@ def apply() -> None:
     """Watch `joblib.Parallel`, where joblib is loaded.
 
     Raises:
-        AttributeError: this joblib has no such methods; it is not known to the guard.
+        UnknownJoblib: this joblib's `Parallel` lacks what the guard watches.
     """
     global _patches
     if _patches is not None and _patches.applied:
@@ -39,7 +44,14 @@ def apply() -> None:
                 Patch(parallel.Parallel, "_dispatch", _watched_dispatch),
             ]
         )
-    _patches.apply()
+    try:
+        _patches.apply()
+    except AttributeError as error:
+        version = getattr(sys.modules.get("joblib"), "__version__", "of unknown version")
+        raise UnknownJoblib(
+            f"joblib {version} is not known to gradguard ({error}); "
+            "its parallel calls are not watched"
+        ) from error
 
 
 def undo() -> None:
@@ -155,46 +167,84 @@ class GuardedBatch:
         try:
             rebuild, arguments = reduction
             crossing = Shipment(self._call, self._batch.items)
-            return bracketed(crossing, open_batch, (self._call.token, rebuild, arguments))
+            token = self._call.token
+            if rebuild is sys.modules["joblib.parallel"].BatchedCalls:
+                return bracketed(crossing, open_batch, (token, *arguments))
+            return bracketed(crossing, open_other_batch, (token, rebuild, arguments))
         except Exception as error:
             fault(error)
             return reduction
 
 
 class Shipment:
-    """Hears of the tensors in one batch on its way to a worker."""
+    """Hears of the tensors in one batch on its way to a worker.
+
+    A model has many parameters: what comes after the first few costs a count and a weak
+    reference, and the counts are handed over at the end.
+    """
 
     def __init__(self, call: Call, items: Any) -> None:
         self._call = call
         self._items = items
         self._paths: dict[int, str] | None = None
+        self._evidence: dict[str, Crossed] = {}
+        self._uncounted: dict[str, int] = {}
 
     def reduced(self, tensor: Any, is_parameter: bool, reduction: Any) -> Any:
         """Note a tensor that requires grad; its reduction stays as it is."""
+        code = "GG107" if is_parameter else "GG101"
+        if code in self._uncounted:
+            self._uncounted[code] += 1
+            path = ""
+        else:
+            path = self._note(code, tensor, is_parameter)
+        self._call.remember_shipped(tensor, path)
+        return reduction
+
+    def ended(self) -> None:
+        """The batch is pickled: hand over the counts."""
+        for code, count in self._uncounted.items():
+            if count and code in self._evidence:
+                self._evidence[code].add_more(count)
+
+    def _note(self, code: str, tensor: Any, is_parameter: bool) -> str:
+        """Count `tensor`, describe it where that is still wanted, and return its path."""
         from pytest_gradguard.runtime.frameworks import torch
 
         call = self._call
-        code = "GG107" if is_parameter else "GG101"
         call.ships_gradients = True
         history = None if is_parameter else torch.grad_fn(tensor)
         path = ""
-        if code not in call.dropped:
-            key = (code, call.site and call.site.key, call.backend)
-            evidence = call.collector.evidence(
-                key, lambda: Crossed(code, call.site, call.backend)
-            )
-            assert isinstance(evidence, Crossed)
-            sample = None
-            if evidence.wants_sample:
+        if code in call.dropped:
+            full = True
+        else:
+            evidence = self._evidence.get(code) or self._open(code)
+            searched = self._paths is not None or not evidence.samples
+            if evidence.wants_sample and (searched or call.may_search()):
                 sample = self._sample(tensor, history)
                 path = sample.path
-            evidence.add(sample, call.token)
-            call.note(evidence)
-        call.remember_shipped(tensor, path)
-        if history is not None and call.may_search():
-            for leaf in torch.leaves(history):
-                call.remember_shipped(leaf, path)
-        return reduction
+                evidence.add(sample)
+                full = False
+            else:
+                evidence.add_more(1)
+                full = True
+        if history is not None:
+            full = False
+            if call.may_search():
+                for leaf in torch.leaves(history):
+                    call.remember_shipped(leaf, path)
+        if full:
+            self._uncounted[code] = 0
+        return path
+
+    def _open(self, code: str) -> Crossed:
+        call = self._call
+        key = (code, call.site and call.site.key, call.backend)
+        evidence = call.collector.evidence(key, lambda: Crossed(code, call.site, call.backend))
+        assert isinstance(evidence, Crossed)
+        self._evidence[code] = evidence
+        call.note(evidence)
+        return evidence
 
     def _sample(self, tensor: Any, history: Any) -> Object:
         from pytest_gradguard.runtime.frameworks import torch

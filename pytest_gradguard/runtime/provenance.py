@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pytest_gradguard.runtime import callsite, calls, collector, locate
+from pytest_gradguard.runtime import calls, callsite, collector, locate
 from pytest_gradguard.runtime.evidence import Crossed, Object, Stopped
 from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.frameworks import torch as tensors
@@ -38,11 +38,9 @@ def remember(token: int, note: Object, tensor: Any) -> None:
         return
     if "GG102" not in call.dropped:
         key = ("GG102", call.site and call.site.key, call.backend, note.plain)
-        evidence = call.collector.evidence(
-            key, lambda: Crossed("GG102", call.site, call.backend)
-        )
+        evidence = call.collector.evidence(key, lambda: Crossed("GG102", call.site, call.backend))
         assert isinstance(evidence, Crossed)
-        evidence.add(note, call.token, note.plain)
+        evidence.add(note, note.plain)
         call.note(evidence)
     if not tensors.requires_grad(tensor):
         return
@@ -77,8 +75,8 @@ class _Backward:
         self.stopped: list[Severed] = []
         self.had_no_gradient: set[int] = set()
         for known in _live_calls():
-            for shipped in known.shipped.values():
-                tensor = shipped.tensor()
+            for reference, _ in list(known.shipped.values()):
+                tensor = reference()
                 if tensor is not None and tensor.is_leaf and tensors.gradient_missing(tensor):
                     self.had_no_gradient.add(id(tensor))
 
@@ -161,9 +159,7 @@ def undo() -> None:
     _severed.clear()
 
 
-def _report(
-    stopped: list[Severed], backward: _Backward, accumulates: bool, outcome: Any
-) -> None:
+def _report(stopped: list[Severed], backward: _Backward, accumulates: bool, outcome: Any) -> None:
     frame = callsite.user_frame()
     site = None if frame is None else callsite.site_of(frame)
     home = collector.innermost() or stopped[0].call.collector
@@ -175,11 +171,11 @@ def _report(
     verb = "backward" if accumulates else "autograd.grad"
     evidence = home.evidence(key, lambda: Stopped(site, verb))
     assert isinstance(evidence, Stopped)
-    first = not evidence.count
     for severed in stopped:
         call = severed.call
         evidence.add(severed.note, call.site, call.backend, call.ships_gradients)
-    if first:
+    evidence.backwards += 1
+    if evidence.backwards == 1:
         _name_harm(evidence, stopped, backward, accumulates, outcome, frame)
     collector.announce(home, [evidence])
 
@@ -198,24 +194,23 @@ def _name_harm(
     returned = {}
     if not accumulates and isinstance(outcome, tuple):
         returned = {
-            id(tensor): gradient
-            for tensor, gradient in zip(backward.inputs, outcome, strict=False)
+            id(tensor): gradient for tensor, gradient in zip(backward.inputs, outcome, strict=False)
         }
     for call in {id(severed.call): severed.call for severed in stopped}.values():
-        for shipped in list(call.shipped.values()):
-            tensor = shipped.tensor()
+        for reference, path in list(call.shipped.values()):
+            tensor = reference()
             if tensor is None:
                 continue
             identity = id(tensor)
             if not accumulates:
                 if identity in returned:
                     bucket = without if returned[identity] is None else partial
-                    bucket[identity] = (tensor, shipped.path)
+                    bucket[identity] = (tensor, path)
             elif tensor.is_leaf:
                 if tensors.gradient_missing(tensor):
-                    without[identity] = (tensor, shipped.path)
+                    without[identity] = (tensor, path)
                 elif identity in backward.had_no_gradient:
-                    partial[identity] = (tensor, shipped.path)
+                    partial[identity] = (tensor, path)
     names = _names_in({**without, **partial}, frame)
     evidence.without.update(dict.fromkeys(names[identity] for identity in without))
     evidence.partial.update(dict.fromkeys(names[identity] for identity in partial))
@@ -232,6 +227,6 @@ def _names_in(wanted: dict[int, tuple[Any, str]], frame: Any) -> dict[int, str]:
         ]
         found = locate.find(roots, lambda item: id(item) in wanted, limit=5_000)
     return {
-        identity: found.get(identity, f"{path} of the call")
+        identity: found.get(identity, f"{path or 'a tensor'} of the call")
         for identity, (_, path) in wanted.items()
     }

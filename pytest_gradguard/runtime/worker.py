@@ -6,6 +6,8 @@ Workers import this module by name, so it stays light, and its functions keep th
 from __future__ import annotations
 
 import functools
+import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -18,13 +20,22 @@ from pytest_gradguard.runtime.faults import fault
 _inside = collector.Collector()
 
 
-def open_batch(token: int, rebuild: Callable[..., Any], arguments: tuple[Any, ...]) -> WorkerBatch:
+def open_batch(token: int, *arguments: Any) -> WorkerBatch:
     """Rebuild a batch of tasks in the worker; called by unpickling."""
+    return WorkerBatch(token, sys.modules["joblib.parallel"].BatchedCalls(*arguments))
+
+
+def open_other_batch(
+    token: int, rebuild: Callable[..., Any], arguments: tuple[Any, ...]
+) -> WorkerBatch:
+    """The same for a batch of another class than joblib's usual one."""
     return WorkerBatch(token, rebuild(*arguments))
 
 
 class WorkerBatch:
     """A batch of joblib's in a worker; calling it runs the tasks and returns their results."""
+
+    __slots__ = ("_batch", "_token")
 
     def __init__(self, token: int, batch: Any) -> None:
         self._token = token
@@ -34,21 +45,28 @@ class WorkerBatch:
         return len(self._batch)
 
     def __call__(self) -> Any:
-        _watch_nested_calls()
-        collector.enter(_inside)
+        if not _ready:
+            _watch_nested_calls()
+        inside = _inside
+        collector.enter(inside)
         try:
             results = self._batch()
         finally:
-            collector.leave(_inside)
-        found = _take_findings()
-        if found or frameworks.loaded():
-            return Outbox(self._token, results, self._batch.items, found)
-        return results
+            collector.leave(inside)
+        if inside.empty and not frameworks.loaded():
+            return results
+        return Outbox(self._token, results, self._batch.items, _take_findings())
+
+
+_ready = False
 
 
 def _watch_nested_calls() -> None:
+    """Guard the parallel calls that tasks make, once in a worker process."""
+    global _ready
     from pytest_gradguard.runtime import dispatch
 
+    _ready = True
     try:
         dispatch.apply()
     except Exception as error:
@@ -76,6 +94,9 @@ class Outbox:
         self._results = results
         self._items = items
         self._found = found
+
+    def __repr__(self) -> str:  # errors quote results that cannot be pickled
+        return repr(self._results)
 
     def __reduce__(self) -> tuple[Any, ...]:
         crossing = Return(self._token, self._results, self._items)
@@ -111,6 +132,9 @@ class Return:
         rebuild, arguments, *rest = reduction
         return (rebuild_result, (self._token, note, rebuild, arguments), *rest)
 
+    def ended(self) -> None:
+        """The results are pickled; their notes went with them."""
+
     def _locate(self, tensor: Any) -> tuple[str, bool]:
         if self._plain is None:
             self._plain = self._find(deep=False)
@@ -131,28 +155,29 @@ class Return:
 def task_of(function: Any) -> Task:
     """The user's own function behind what `delayed` was given."""
     for _ in range(20):
-        if isinstance(function, functools.partial):
-            inner = function.func
-        else:
-            inner = (
-                getattr(function, "__func__", None)
-                or getattr(function, "__wrapped__", None)
-                or vars(function).get("function")
-                if hasattr(function, "__dict__")
-                else None
-            )
+        inner = _wrapped(function)
         if not callable(inner) or inner is function:
             break
         function = inner
     code = getattr(function, "__code__", None)
     if code is None and not isinstance(function, type):
-        code = getattr(getattr(type(function), "__call__", None), "__code__", None)
+        code = getattr(type(function).__call__, "__code__", None)
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     return Task(
-        name=name.replace("<locals>.", ""),
+        name=name.rpartition("<locals>.")[2],
         path=None if code is None else code.co_filename,
         line=None if code is None else code.co_firstlineno,
     )
+
+
+def _wrapped(function: Any) -> Any:
+    """What a partial, a bound method, a decorator or scikit-learn's wrapper stands for."""
+    if isinstance(function, functools.partial):
+        return function.func
+    if isinstance(function, types.MethodType):
+        return function.__func__
+    attributes = getattr(function, "__dict__", {})
+    return attributes.get("__wrapped__") or attributes.get("function")
 
 
 def receive(token: int, results: Any, found: list[Finding]) -> Any:

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_gradguard.runtime.patching import Patches
+
+_torch: Patches | None = None
 
 
 def watch_reductions() -> None:
     """Make the tensors of every framework that is loaded report to the active crossing."""
-    if "torch.nn.parameter" in sys.modules:
-        from pytest_gradguard.runtime.frameworks import torch
+    global _torch
+    if _torch is None:
+        if "torch.nn.parameter" not in sys.modules:
+            return
+        from pytest_gradguard.runtime.frameworks.torch import reductions
 
-        torch.reductions.apply()
+        _torch = reductions
+    if not _torch.applied:
+        _torch.apply()
 
 
 def undo() -> None:
     """Undo `watch_reductions`."""
-    torch = sys.modules.get("pytest_gradguard.runtime.frameworks.torch")
-    if torch is not None:
-        torch.reductions.undo()
+    if _torch is not None:
+        _torch.undo()
 
 
 def loaded() -> bool:

@@ -31,7 +31,7 @@ def _watched(original: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
         finally:
             active.busy = False
         try:
-            if requires_grad(self):
+            if self.requires_grad if type(self) in _PLAIN else requires_grad(self):
                 return current.reduced(self, isinstance(self, torch.nn.Parameter), reduction)
         except Exception as error:
             fault(error)

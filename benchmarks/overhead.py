@@ -1,0 +1,131 @@
+"""What the guard costs: parallel calls with it, without it, and with a naive guard, side by side.
+
+    python benchmarks/overhead.py [--repeat N] [--warmup N]
+
+The variants take turns in one process on one pool of warm loky workers, and every figure is the
+median over the turns of the ratio to the bare run of the same turn. The naive guard is what first
+comes to mind: pickle every task once more, to look inside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import cloudpickle
+import joblib
+import torch
+from joblib import Parallel, delayed
+
+from pytest_gradguard import guard
+
+
+def nothing(index: int) -> int:
+    return index
+
+
+def forward(module: torch.nn.Module) -> float:
+    with torch.no_grad():
+        return float(module(torch.ones(1, 8)).sum())
+
+
+def batched() -> Any:
+    return Parallel(n_jobs=2)(delayed(nothing)(i) for i in range(20_000))
+
+
+def unbatched() -> Any:
+    return Parallel(n_jobs=2, batch_size=1)(delayed(nothing)(i) for i in range(2_000))
+
+
+MODULES = [torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(40))) for _ in range(20)]
+
+
+def modules() -> Any:
+    return Parallel(n_jobs=2)(delayed(forward)(module) for module in MODULES)
+
+
+WORKLOADS: dict[str, Callable[[], Any]] = {
+    "20,000 no-op tasks": batched,
+    "2,000 unbatched tasks": unbatched,
+    "20 modules of 40 linear layers": modules,
+}
+
+
+class _Looking(cloudpickle.Pickler):
+    """Looks at every object that is pickled."""
+
+    seen = 0
+
+    def reducer_override(self, item: Any) -> Any:
+        if isinstance(item, torch.Tensor) and item.requires_grad:
+            type(self).seen += 1
+        return super().reducer_override(item)
+
+
+@contextmanager
+def naive() -> Iterator[None]:
+    """Pickle the tasks of every batch once more before joblib does."""
+    import io
+
+    original = joblib.parallel.Parallel._dispatch
+
+    def dispatch(self: Any, batch: Any) -> Any:
+        _Looking(io.BytesIO()).dump(batch.items)
+        return original(self, batch)
+
+    joblib.parallel.Parallel._dispatch = dispatch
+    try:
+        yield
+    finally:
+        joblib.parallel.Parallel._dispatch = original
+
+
+VARIANTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "off": nullcontext,
+    "on": lambda: guard("record"),
+    "naive": naive,
+}
+
+
+def measure(
+    workload: Callable[[], Any], repeat: int, warmup: int
+) -> tuple[dict[str, float], float]:
+    """The median ratio of each variant to the bare run of its turn, and the bare median in s."""
+    taken: dict[str, list[float]] = {name: [] for name in VARIANTS}
+    names = list(VARIANTS)
+    for turn in range(warmup + repeat):
+        shift = turn % len(names)
+        for name in names[shift:] + names[:shift]:
+            with VARIANTS[name]():
+                start = time.perf_counter()
+                workload()
+                spent = time.perf_counter() - start
+            if turn >= warmup:
+                taken[name].append(spent)
+    ratios = {
+        name: statistics.median(
+            spent / bare for spent, bare in zip(taken[name], taken["off"], strict=True)
+        )
+        for name in names
+    }
+    return ratios, statistics.median(taken["off"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeat", type=int, default=31, help="counted turns (default 31)")
+    parser.add_argument("--warmup", type=int, default=3, help="turns not counted (default 3)")
+    options = parser.parse_args()
+    print(f"joblib {joblib.__version__}, torch {torch.__version__}, {options.repeat} turns")
+    print(f"{'workload':<32} {'off':>9} {'on / off':>9} {'naive / off':>12}")
+    for name, workload in WORKLOADS.items():
+        ratios, bare = measure(workload, options.repeat, options.warmup)
+        print(f"{name:<32} {bare:>7.3f} s {ratios['on']:>9.3f} {ratios['naive']:>12.3f}")
+
+
+if __name__ == "__main__":
+    main()
