@@ -53,9 +53,11 @@ def test_submit_refuses_what_does_not_pickle(facts):
 
 def test_joblibs_dask_backend_hangs_on_what_does_not_serialise(facts_of):
     assert facts_of("dask_hangs")["calls_that_end"] == {
-        "float32 tensor as result": True,
-        "bfloat16 tensor as result": False,
-        "float32 tensor after that": True,
-        "lock as result": False,
+        "float32 tensor": True,
+        "bfloat16 tensor": False,
+        "sparse tensor": False,
+        "conjugate tensor": False,
+        "lock": False,
+        "float32 tensor after those": True,
         "lock as argument": False,
     }
