@@ -20,8 +20,6 @@ _NOWHERE = Location(path="<unknown>", line=1)
 class Evidence(Protocol):
     """What stands behind one finding."""
 
-    announced: bool
-
     def build(self) -> Finding:
         """The finding as it stands now."""
 
@@ -60,7 +58,6 @@ class Crossed:
         self.code = code
         self.site = site
         self.backend = backend
-        self.announced = False
         self.count = 0
         self.samples: list[Object] = []
         self.plain = False
@@ -201,7 +198,7 @@ class Stopped:
     def __init__(self, site: Site | None, verb: str) -> None:
         self.site = site
         self.verb = verb
-        self.announced = False
+        self.backwards = 0
         self.count = 0
         self.error = False
         self.results: list[Object] = []
@@ -210,8 +207,8 @@ class Stopped:
         self.partial: dict[str, None] = {}
 
     def add(self, result: Object, site: Site | None, backend: str, shipped: bool) -> None:
-        """Count one more result that the gradient stopped at."""
-        self.count += 1
+        """Count one more result that the gradient stopped at, in the first backward here."""
+        self.count += not self.backwards
         self.error = self.error or shipped
         known = {(kept.path, kept.task.name) for kept in self.results}
         if len(self.results) < _SAMPLES and (result.path, result.task.name) not in known:
@@ -252,7 +249,7 @@ class Stopped:
             fix=short_fix(pitfall),
             location=_NOWHERE if self.site is None else self.site.location(),
             trace=tuple(trace),
-            count=1,
+            count=self.backwards,
             details={
                 **first.description,
                 "backend": backend,
