@@ -49,8 +49,7 @@ def write_summary(
             else:
                 for line in lines(group.finding, base, style):
                     writer.line(line)
-        if verbosity >= 0:
-            writer.line()
+                writer.line()
     writer.line(_last_line(groups, findings, lowest))
 
 

@@ -164,7 +164,7 @@ def task_of(function: Any) -> Task:
         code = getattr(type(function).__call__, "__code__", None)
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     return Task(
-        name=name.replace("<locals>.", ""),
+        name=name.rpartition("<locals>.")[2],
         path=None if code is None else code.co_filename,
         line=None if code is None else code.co_firstlineno,
     )
