@@ -86,7 +86,7 @@ class GuardPlugin:
         of_item = item.stash.get(_GUARD, None)
         if of_item is not None:
             of_item.complete(report, call.excinfo)
-            of_item.publish(item)
+            of_item.publish()
             report.user_properties = list(item.user_properties)
         return report
 

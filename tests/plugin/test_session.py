@@ -77,7 +77,6 @@ def test_many(number):
 """
 
 ALL = {"GG101", "GG102", "GG103"}
-DOCTEST = "<doctest test_unusual.documented[0]>"  # what Python calls the source of an example
 
 
 @pytest.fixture(scope="module")
@@ -119,16 +118,28 @@ def test_a_better_second_run_is_what_counts(run: Run) -> None:
 
 def test_a_test_may_leave_the_folder(run: Run) -> None:
     paths = {finding["location"]["path"] for finding in run.report()["findings"]}
-    assert paths == {"losing.py", "test_importing.py", "test_unusual.py", DOCTEST}
+    assert paths == {"losing.py", "test_importing.py", "test_unusual.py"}
     failure = run.text[run.text.index("_ test_elsewhere _") :]
     assert re.search(r"--> test_unusual.py:\d+:\d+ in test_elsewhere$", failure, re.M)
     assert "results().backward()" in failure
 
 
+def test_a_doctest_is_reported_at_its_line(run: Run) -> None:
+    line = UNUSUAL.splitlines().index("    >>> documented().backward()") + 1
+    (found,) = (
+        finding
+        for finding in run.report()["findings"]
+        if "documented" in (finding["test"] or "") and finding["code"] == "GG103"
+    )
+    assert found["location"]["line"] == line
+    text = UNUSUAL.splitlines()[line - 1]
+    assert text[found["location"]["column"] - 1 :] == "documented().backward()"
+
+
 def test_summary_names_few_of_many_tests(run: Run) -> None:
     section = run.text[run.text.index("= gradguard =") :]
     assert re.search(r" and \d+ more$", section, re.M)
-    assert re.search(r"^\d errors, 2 warnings in 10 tests$", section, re.M)
+    assert re.search(r"^\d errors, 2 warnings in 9 tests$", section, re.M)
 
 
 def test_import_is_one_finding_under_xdist(folder: Path) -> None:
