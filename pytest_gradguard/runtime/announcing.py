@@ -52,7 +52,7 @@ def warn(finding: Finding) -> None:
     module, registry = _module_of(where.path)
     warnings.warn_explicit(
         warning_for(finding),
-        None,  # type: ignore[arg-type]
+        None,
         filename=where.path,
         lineno=where.line,
         module=module,

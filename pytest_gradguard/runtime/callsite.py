@@ -95,7 +95,7 @@ def site_of(frame: FrameType) -> Site:
     return Site(
         path=code.co_filename,
         line=frame.f_lineno,
-        function=name.replace("<locals>.", ""),
+        function=name.rpartition("<locals>.")[2],
         code=code,
         instruction=frame.f_lasti,
     )

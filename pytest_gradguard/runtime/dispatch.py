@@ -16,6 +16,11 @@ from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.patching import Patch, Patches
 from pytest_gradguard.runtime.worker import open_batch, open_other_batch, task_of
 
+
+class UnknownJoblib(Exception):
+    """This joblib is built otherwise than those that the guard knows."""
+
+
 _current: dict[int, tuple[weakref.ref[Any], Call]] = {}
 _patches: Patches | None = None
 
@@ -24,7 +29,7 @@ def apply() -> None:
     """Watch `joblib.Parallel`, where joblib is loaded.
 
     Raises:
-        AttributeError: this joblib has no such methods; it is not known to the guard.
+        UnknownJoblib: this joblib's `Parallel` lacks what the guard watches.
     """
     global _patches
     if _patches is not None and _patches.applied:
@@ -39,7 +44,14 @@ def apply() -> None:
                 Patch(parallel.Parallel, "_dispatch", _watched_dispatch),
             ]
         )
-    _patches.apply()
+    try:
+        _patches.apply()
+    except AttributeError as error:
+        version = getattr(sys.modules.get("joblib"), "__version__", "of unknown version")
+        raise UnknownJoblib(
+            f"joblib {version} is not known to gradguard ({error}); "
+            "its parallel calls are not watched"
+        ) from error
 
 
 def undo() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 
 from pytest_gradguard.messages import GradGuardError, GradGuardWarning
@@ -13,8 +14,8 @@ def fault(error: BaseException) -> None:
     """Say once in this process that the guard itself failed; the call goes on unguarded.
 
     Raises:
-        GradGuardError: `error` is one, that is, the user asked for findings to be raised.
-        GradGuardWarning: the user's warning filters turn the warning into an error.
+        GradGuardError, GradGuardWarning: `error` is one: a finding that the user asked to have
+            raised, by mode ``"error"`` or by a warning filter.
     """
     global _reported
     if isinstance(error, (GradGuardError, GradGuardWarning)):
@@ -22,9 +23,8 @@ def fault(error: BaseException) -> None:
     if _reported:
         return
     _reported = True
-    warnings.warn(
-        f"gradguard itself failed and looks away from here on where it did: "
-        f"{type(error).__name__}: {error}",
-        GradGuardWarning,
-        stacklevel=2,
-    )
+    text = f"gradguard itself failed, and the program goes on: {type(error).__name__}: {error}"
+    try:
+        warnings.warn(text, GradGuardWarning, stacklevel=2)
+    except GradGuardWarning:  # under -W error, in the middle of somebody's parallel call
+        print(text, file=sys.stderr)

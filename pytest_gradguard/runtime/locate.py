@@ -72,9 +72,10 @@ def _inside(path: str, item: Any, kind: type, deep: bool) -> Iterator[tuple[str,
         for key, value in list(dict.items(item)):
             yield f"{path}[{_key(key)}]", value
     elif isinstance(item, tuple):
-        names = getattr(kind, "_fields", None)
+        fields = getattr(kind, "_fields", ())
+        names = fields if isinstance(fields, tuple) else ()
         for index, value in enumerate(tuple.__iter__(item)):
-            named = isinstance(names, tuple) and index < len(names)
+            named = index < len(names)
             yield (f"{path}.{names[index]}" if named else f"{path}[{index}]"), value
     elif isinstance(item, list):
         for index, value in enumerate([*list.__iter__(item)]):
@@ -92,14 +93,14 @@ def _inside(path: str, item: Any, kind: type, deep: bool) -> Iterator[tuple[str,
     if isinstance(item, types.FunctionType):
         yield from _captures(path, item)
     elif isinstance(item, types.MethodType):
-        yield f"{path}.__self__", item.__self__
+        yield f"{path}.self", item.__self__
         yield path, item.__func__
     elif isinstance(item, functools.partial):
         yield path, item.func
         for index, value in enumerate(item.args):
-            yield f"{path}.args[{index}]", value
+            yield f"{path}.partial.args[{index}]", value
         for key, value in item.keywords.items():
-            yield f"{path}.keywords[{key!r}]", value
+            yield f"{path}.partial.keywords[{key!r}]", value
     elif not issubclass(kind, type):
         yield from _attributes(path, item, kind)
 

@@ -171,11 +171,11 @@ def _report(stopped: list[Severed], backward: _Backward, accumulates: bool, outc
     verb = "backward" if accumulates else "autograd.grad"
     evidence = home.evidence(key, lambda: Stopped(site, verb))
     assert isinstance(evidence, Stopped)
-    first = not evidence.count
     for severed in stopped:
         call = severed.call
         evidence.add(severed.note, call.site, call.backend, call.ships_gradients)
-    if first:
+    evidence.backwards += 1
+    if evidence.backwards == 1:
         _name_harm(evidence, stopped, backward, accumulates, outcome, frame)
     collector.announce(home, [evidence])
 

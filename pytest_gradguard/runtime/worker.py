@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -94,6 +95,9 @@ class Outbox:
         self._items = items
         self._found = found
 
+    def __repr__(self) -> str:  # errors quote results that cannot be pickled
+        return repr(self._results)
+
     def __reduce__(self) -> tuple[Any, ...]:
         crossing = Return(self._token, self._results, self._items)
         return bracketed(crossing, receive, (self._token, self._results, self._found))
@@ -151,16 +155,7 @@ class Return:
 def task_of(function: Any) -> Task:
     """The user's own function behind what `delayed` was given."""
     for _ in range(20):
-        if isinstance(function, functools.partial):
-            inner = function.func
-        else:
-            inner = (
-                getattr(function, "__func__", None)
-                or getattr(function, "__wrapped__", None)
-                or vars(function).get("function")
-                if hasattr(function, "__dict__")
-                else None
-            )
+        inner = _wrapped(function)
         if not callable(inner) or inner is function:
             break
         function = inner
@@ -169,10 +164,20 @@ def task_of(function: Any) -> Task:
         code = getattr(type(function).__call__, "__code__", None)
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     return Task(
-        name=name.replace("<locals>.", ""),
+        name=name.rpartition("<locals>.")[2],
         path=None if code is None else code.co_filename,
         line=None if code is None else code.co_firstlineno,
     )
+
+
+def _wrapped(function: Any) -> Any:
+    """What a partial, a bound method, a decorator or scikit-learn's wrapper stands for."""
+    if isinstance(function, functools.partial):
+        return function.func
+    if isinstance(function, types.MethodType):
+        return function.__func__
+    attributes = getattr(function, "__dict__", {})
+    return attributes.get("__wrapped__") or attributes.get("function")
 
 
 def receive(token: int, results: Any, found: list[Finding]) -> Any:

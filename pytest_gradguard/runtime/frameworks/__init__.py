@@ -17,7 +17,9 @@ def watch_reductions() -> None:
     if _torch is None:
         if "torch.nn.parameter" not in sys.modules:
             return
-        from pytest_gradguard.runtime.frameworks.torch import reductions as _torch
+        from pytest_gradguard.runtime.frameworks.torch import reductions
+
+        _torch = reductions
     if not _torch.applied:
         _torch.apply()
 
