@@ -92,7 +92,7 @@ class Logged(torch.Tensor):
 class Tagged(torch.Tensor):
     def backward(self, *args, **kwargs):
         Tagged.calls += 1
-        return super().backward(*args, **kwargs)
+        return super().backward(*args, **kwargs)  # -> GG103:warning?
 
     calls = 0
 
@@ -317,7 +317,7 @@ def test_backward_returns_as_before():
 def test_backward_of_a_subclass():
     out = Parallel(n_jobs=2)(delayed(tagged)(k) for k in (1, 2))  # -> GG102
     before = Tagged.calls
-    (out[0] * 2).sum().backward()  # -> GG103:warning
+    (out[0] * 2).sum().backward()  # -> GG103:warning?
     assert Tagged.calls - before == 1
     assert type(out[0]) is Tagged
 
