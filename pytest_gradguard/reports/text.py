@@ -6,6 +6,7 @@ One layout, used by lint, the terminal summary of pytest, `gradguard run` and ex
 from __future__ import annotations
 
 import linecache
+import textwrap
 from collections.abc import Callable, Iterator
 
 from pytest_gradguard.findings import Finding, display_path
@@ -17,6 +18,7 @@ Style = Callable[[str, str], str]
 SourceLine = Callable[[str, int], str]
 """``source_line(path, line)`` returns that line of source, or an empty string."""
 
+_WIDTH = 100
 _ANSI = {"error": "1;31", "warning": "1;33", "info": "1;36", "strong": "1", "dim": "2"}
 
 
@@ -48,13 +50,23 @@ def render(
     yield style("dim", " " * gutter + "--> ") + place
     yield from _frame(finding, gutter, style, source_line)
     margin = style("dim", " " * gutter + " = ")
-    yield margin + finding.message
-    if finding.trace:
-        yield margin + style("strong", "how it got here:")
-        for step in finding.trace:
-            yield " " * (gutter + 5) + f"{display_path(step.path)}:{step.line}: {step.message}"
+    hanging = " " * (gutter + 3)
+    for number, text in enumerate(_wrapped(finding.message, gutter)):
+        yield (hanging if number else margin) + text
+    for step in finding.trace:
+        place = f"{display_path(step.path)}:{step.line}"
+        yield hanging + style("dim", "- ") + f"{place}: {step.message}"
     if finding.fix:
-        yield margin + style("strong", "fix: ") + finding.fix
+        for number, text in enumerate(_wrapped(f"fix: {finding.fix}", gutter)):
+            if number:
+                yield hanging + text
+            else:
+                yield margin + style("strong", "fix:") + text.removeprefix("fix:")
+
+
+def _wrapped(text: str, gutter: int) -> list[str]:
+    """`text` in lines that fit; a word such as a path is never broken."""
+    return textwrap.wrap(text, _WIDTH - gutter - 3, break_long_words=False, break_on_hyphens=False)
 
 
 def _frame(finding: Finding, gutter: int, style: Style, source_line: SourceLine) -> Iterator[str]:

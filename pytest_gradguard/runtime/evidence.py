@@ -42,13 +42,11 @@ class Object(NamedTuple):
     plain: bool
 
     def label(self) -> str:
-        """`path` (type, shape, dtype, device) as messages show it."""
+        """Type, shape, dtype, device and history, as messages show them."""
         about = self.description
-        shape = "×".join(str(size) for size in about["shape"]) or "scalar"
         history = f", made by {self.history}" if self.history else ""
-        return (
-            f"`{self.path}` ({about['type']} {shape}, {about['dtype']}, {about['device']}{history})"
-        )
+        shape = f"{about['type']} of shape {about['shape']}"
+        return f"{shape}, {about['dtype']} on {about['device']}{history}"
 
 
 class Crossed:
@@ -95,7 +93,7 @@ class Crossed:
             name=pitfall.name,
             severity=severity,
             origin="runtime",
-            message=_MESSAGES[self.code](self, first, samples),
+            message=_MESSAGES[self.code](self, first),
             fix=short_fix(pitfall),
             location=_NOWHERE if self.site is None else self.site.location(),
             trace=tuple(_steps(samples, _VERBS[self.code])),
@@ -143,44 +141,29 @@ def _steps(samples: list[Object], verb: str) -> list[TraceStep]:
     return steps
 
 
-def _argument_message(crossed: Crossed, first: Object, samples: list[Object]) -> str:
-    more = f", and {times(crossed.count - 1, 'more')}" if crossed.count > 1 else ""
-    more = more.replace("mores", "more")
-    lost = (
-        "its history stays behind, and the worker gets a fresh leaf"
-        if first.history
-        else "the worker gets a leaf of its own"
-    )
+def _argument_message(crossed: Crossed, first: Object) -> str:
+    how = "a capture" if direction(first.path) == "capture" else "an argument"
+    lost = "its history stays behind, and" if first.history else "the worker works on a copy, and"
     return (
-        f"{first.label()} requires grad and is pickled for {crossed.backend} workers "
-        f"as {_as(first)}{more}: {lost}, so no gradient can come back to it."
+        f"`{first.path}`, {how} of `{first.task.name}`, requires grad and is pickled for "
+        f"{crossed.backend} workers ({first.label()}): {lost} no gradient comes back to it."
     )
 
 
-def _as(sample: Object) -> str:
-    how = direction(sample.path)
-    article = "an argument" if how == "argument" else "a capture"
-    return f"{article} of `{sample.task.name}`"
-
-
-def _result_message(crossed: Crossed, first: Object, samples: list[Object]) -> str:
-    many = f" ({crossed.count} such results)" if crossed.count > 1 else ""
-    tail = (
-        "pickling drops its graph, and it arrives as a fresh leaf"
-        if crossed.plain
-        else "it lies inside another object; pickling drops its graph"
-    )
+def _result_message(crossed: Crossed, first: Object) -> str:
+    inside = "" if crossed.plain else " inside another object"
+    what = "`result`" if first.path == "result" else f"`{first.path}`"
     return (
-        f"`{first.task.name}` hands back {first.label()} from a {crossed.backend} worker"
-        f"{many}: {tail}."
+        f"`{first.task.name}` hands back {what} with its graph{inside} from a {crossed.backend} "
+        f"worker ({first.label()}): pickling drops the graph, and a new leaf arrives."
     )
 
 
-def _parameter_message(crossed: Crossed, first: Object, samples: list[Object]) -> str:
+def _parameter_message(crossed: Crossed, first: Object) -> str:
+    many = times(crossed.count, "parameter")
     return (
-        f"{times(crossed.count, 'parameter')} such as {first.label()} "
-        f"{'is' if crossed.count == 1 else 'are'} pickled for {crossed.backend} workers: "
-        f"`{first.task.name}` reads or trains a copy."
+        f"{many} pickled for {crossed.backend} workers, the first `{first.path}` "
+        f"({first.label()}): `{first.task.name}` reads or trains a copy."
     )
 
 
@@ -220,26 +203,23 @@ class Stopped:
         pitfall = pitfalls.get("GG103")
         first = self.results[0]
         backend = self.dispatched[0][1]
-        results = times(self.count, "result")
         message = (
-            f"this {self.verb} gives its gradient to {results} of `{first.task.name}` and stops "
-            f"there: {first.label()} had its graph in the {backend} worker, and pickling dropped it"
+            f"this {self.verb} stops at {times(self.count, 'result')} of `{first.task.name}`, "
+            f"which lost the graph on the way back from {backend} workers"
         )
         if self.without:
-            names = _names(self.without)
-            message += f"; {names} {'has' if len(self.without) == 1 else 'have'} no gradient"
-        if self.partial:
-            names = _names(self.partial)
-            message += f"; the gradient of {names} lacks the part that went through the workers"
-        if not self.error:
-            message += "; the leaves of that graph live in the worker"
+            message += f": {_names(self.without)} {_have(self.without)} no gradient"
+        elif self.partial:
+            message += f": the gradient of {_names(self.partial)} lacks the part from the workers"
+        elif not self.error:
+            message += "; the leaves of that graph were made in the worker"
+        if self.without and self.partial:
+            message += f", and {_names(self.partial)} {_have(self.partial)} only a part of it"
         trace: list[TraceStep] = []
         for site, name in self.dispatched:
             if site is not None:
-                trace.append(
-                    TraceStep(site.path, site.line, f"the tasks go to {name} workers here")
-                )
-        trace += _steps(self.results, "makes the graph in the worker of")
+                trace.append(TraceStep(site.path, site.line, f"the tasks go to {name} workers"))
+        trace += _steps(self.results, "makes the graph of")
         return Finding(
             code="GG103",
             name=pitfall.name,
@@ -263,6 +243,10 @@ class Stopped:
                 "partial_gradient": list(self.partial),
             },
         )
+
+
+def _have(names: dict[str, None]) -> str:
+    return "has" if len(names) == 1 else "have"
 
 
 def _names(names: dict[str, None]) -> str:

@@ -1,0 +1,49 @@
+# make demo   the guard at work on the examples
+# make test   the checks and the whole suite
+# make lint   the checks alone
+# make clean  remove what these made
+
+# The newest Python on the path that can run this; PYTHON=... chooses another.
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.10; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null \
+	&& echo $$python && break; done)
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+
+.PHONY: demo test lint clean
+
+# Findings fail no test here: the report is what the demo is about, the examples are as they are.
+demo: .venv/demo.stamp
+	$(BIN)/python -m pytest --gradguard --gradguard-fail-on=never --disable-warnings examples
+
+test: .venv/dev.stamp lint
+	$(BIN)/python -m pytest -p no:asyncio -n 2 --dist loadfile
+
+lint: .venv/dev.stamp
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m mypy
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .gradguard_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/pyvenv.cfg:
+	@test -n "$(PYTHON)" || { echo "Python 3.10 or newer is needed; name it: make PYTHON=..." >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+
+# torch first and by itself: asked for by its exact version it comes in the build for CPUs where
+# there is one, which later requirements then keep.
+.venv/torch.stamp: .venv/pyvenv.cfg constraints.txt
+	@echo "Installing torch into .venv; this takes a few minutes."
+	$(PIP) install "$$(grep '^torch==' constraints.txt)"
+	@touch $@
+
+.venv/demo.stamp: .venv/torch.stamp pyproject.toml
+	$(PIP) install -c constraints.txt --editable . joblib numpy
+	@touch $@
+
+.venv/dev.stamp: .venv/demo.stamp requirements-dev.txt
+	@echo "Installing what the tests need into .venv; this takes a few minutes."
+	$(PIP) install -r requirements-dev.txt
+	@touch $@

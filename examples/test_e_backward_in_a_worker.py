@@ -1,0 +1,28 @@
+"""The workers run backward() on the model that they were sent; the parent takes the step.
+
+Each worker has a copy of the model, and the gradients stay in that copy: the parent's parameters
+have none, so step() moves nothing, without a word.
+
+The guard reports GG107, for information (shown with -v): the parameters are copied to the
+workers. A worker that reads a model does the same and is right, so this alone is no warning.
+"""
+
+import torch
+from joblib import Parallel, delayed
+
+
+def accumulate(model, batch):
+    loss = model(batch).square().mean()
+    loss.backward()
+    return loss.item()
+
+
+def test_step_without_gradients():
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = model.weight.detach().clone()
+    Parallel(n_jobs=2)(delayed(accumulate)(model, torch.randn(8, 3)) for _ in range(2))
+    optimizer.step()
+    assert model.weight.grad is None
+    assert torch.equal(model.weight, before)  # nothing was learned

@@ -1,0 +1,144 @@
+"""A program as the interpreter would run it: its code, and the `__main__` module it runs in."""
+
+from __future__ import annotations
+
+import builtins
+import importlib.machinery
+import importlib.util
+import io
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import CodeType, ModuleType
+from typing import Any
+
+__all__ = ["Program", "ProgramNotFound", "find_module", "find_script"]
+
+
+class ProgramNotFound(Exception):
+    """There is no such program; the message is one line that names it."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program that was found, but of which nothing has run yet.
+
+    Attributes:
+        argv0: what it finds as ``sys.argv[0]``.
+        first_path: what it finds as ``sys.path[0]``.
+        file: the path of its source, for ``__file__``.
+        spec: its import spec where it runs as a module, else None.
+    """
+
+    argv0: str
+    first_path: str
+    file: str
+    spec: importlib.machinery.ModuleSpec | None = None
+
+    def execute(self, arguments: Sequence[str]) -> None:
+        """Run the program in a new `__main__` module, which stays in place afterwards.
+
+        What joblib, pickle and multiprocessing ask about a main program they find there: functions
+        are pickled by value, and workers import the program again by its path or name.
+
+        Raises:
+            BaseException: whatever the program raises; SyntaxError where it cannot be compiled.
+        """
+        sys.argv[:] = [self.argv0, *arguments]
+        if not getattr(sys.flags, "safe_path", False):
+            # It is the folder of `gradguard` that stands there, or the one of `python -m`.
+            sys.path[0] = self.first_path
+        main = ModuleType("__main__")
+        main.__dict__.update(self._names())
+        sys.modules["__main__"] = main
+        exec(self._code(), main.__dict__)
+
+    def _names(self) -> dict[str, Any]:
+        names: dict[str, Any]
+        if self.spec is None:
+            loader = importlib.machinery.SourceFileLoader("__main__", self.file)
+            names = {
+                "__loader__": loader,
+                "__spec__": None,
+                "__package__": None,
+                "__cached__": None,
+            }
+        else:
+            names = {
+                "__loader__": self.spec.loader,
+                "__spec__": self.spec,
+                "__package__": self.spec.parent,
+                "__cached__": self.spec.cached,
+            }
+        return {
+            "__name__": "__main__",
+            "__file__": self.file,
+            "__builtins__": builtins,
+            "__annotations__": {},
+            **names,
+        }
+
+    def _code(self) -> CodeType:
+        if self.spec is not None:
+            loader: Any = self.spec.loader
+            code: CodeType = loader.get_code(self.spec.name)
+            return code
+        with io.open_code(self.file) as file:
+            source = file.read()
+        return compile(source, self.file, "exec", dont_inherit=True)
+
+
+def find_script(path: str) -> Program:
+    """The program that ``python PATH`` would run: a file, or a folder or archive with a main.
+
+    Raises:
+        ProgramNotFound: there is none.
+    """
+    file = os.path.abspath(path)
+    if os.path.isfile(file) and not file.endswith((".zip", ".pyz", ".whl")):
+        try:
+            with open(file, "rb"):
+                pass
+        except OSError as error:
+            raise ProgramNotFound(f"cannot read {path!r}: {error.strerror}") from None
+        return Program(path, os.path.dirname(os.path.realpath(file)), file)
+    if not os.path.exists(file):
+        raise ProgramNotFound(f"cannot find {path!r}: there is no such file")
+    spec = importlib.machinery.PathFinder.find_spec("__main__", [file])
+    if spec is None or spec.origin is None or not hasattr(spec.loader, "get_code"):
+        raise ProgramNotFound(f"cannot run {path!r}: it holds no __main__.py")
+    return Program(path, file, spec.origin, spec)
+
+
+def find_module(name: str) -> Program:
+    """The program that ``python -m NAME`` would run.
+
+    Its parent packages are imported, as Python does.
+
+    Raises:
+        ProgramNotFound: there is none.
+    """
+    here = os.getcwd()
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = here
+    spec = _spec(name)
+    if spec.submodule_search_locations is not None:
+        spec = _spec(f"{name}.__main__", within=name)
+    if spec.origin is None or not hasattr(spec.loader, "get_code"):
+        raise ProgramNotFound(f"cannot run the module {name!r}: it has no source to run")
+    return Program(spec.origin, here, spec.origin, spec)
+
+
+def _spec(name: str, within: str | None = None) -> importlib.machinery.ModuleSpec:
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError) as error:
+        raise ProgramNotFound(f"cannot find the module {name!r}: {error}") from None
+    if spec is None:
+        if within is not None:
+            raise ProgramNotFound(
+                f"cannot run the module {within!r}: it is a package without a __main__.py"
+            )
+        raise ProgramNotFound(f"cannot find the module {name!r}: there is no such module")
+    return spec

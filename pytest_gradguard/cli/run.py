@@ -1,0 +1,134 @@
+"""``gradguard run``: a program under the guard, unchanged, and what was found at its end."""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from pytest_gradguard.cli.program import Program, ProgramNotFound, find_module, find_script
+from pytest_gradguard.findings import Finding, Severity
+from pytest_gradguard.reports.file import check_writable, write_report
+from pytest_gradguard.reports.overview import count_line, gravest_first
+from pytest_gradguard.reports.text import ansi, plain, render
+from pytest_gradguard.runtime import Report, install
+
+__all__ = ["build_parser", "run"]
+
+_INTERRUPTED = 130  # what a shell reports of a program that Ctrl-C ended
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line of ``gradguard run``."""
+    parser = argparse.ArgumentParser(
+        prog="gradguard run",
+        usage="gradguard run [-h] [--report FILE] [--min-severity LEVEL] "
+        "(SCRIPT | -m MODULE) [ARG ...]",
+        description="Run a program under the guard: the same results, the same exit status; "
+        "at its end, the findings on standard error.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--report", metavar="FILE", help="write the findings to this JSON file")
+    parser.add_argument(
+        "--min-severity",
+        metavar="{info,warning,error}",
+        default="warning",
+        help="print findings of this severity and above (default: warning)",
+    )
+    parser.add_argument("-m", dest="as_module", action="store_true", help="PROGRAM is a module")
+    # PARSER, not a positional and REMAINDER: that pair loses a `--` meant for the program.
+    parser.add_argument(
+        "program",
+        metavar="PROGRAM",
+        nargs=argparse.PARSER,
+        help="the script, or with -m the module; what follows are its own arguments",
+    )
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the program; return its exit status, or 2 where the command line is not usable.
+
+    Raises:
+        SystemExit: what the program itself raised.
+    """
+    name, *arguments = args.program[args.program[0] == "--" :]
+    try:
+        lowest = Severity.parse(args.min_severity)
+        report_path = None if args.report is None else Path(args.report).absolute()
+        if report_path is not None:
+            check_writable(report_path)
+        program = (find_module if args.as_module else find_script)(name)
+    except (ValueError, ProgramNotFound) as error:
+        print(f"gradguard run: {error}", file=sys.stderr)
+        return 2
+    report = install(mode="record")
+    # At exit, since threads and exit handlers of the program still run when its last line is done.
+    # Handlers run in reverse order: this one, the first, is the last.
+    atexit.register(_conclude, report, report_path, lowest, os.getcwd(), os.getpid())
+    return _execute(program, arguments)
+
+
+def _execute(program: Program, arguments: Sequence[str]) -> int:
+    try:
+        program.execute(arguments)
+    except SystemExit:
+        raise  # the interpreter knows best what to do with it
+    except BaseException as error:
+        # The uncaught exception, shown as the interpreter would: without the frames below the
+        # program's own.
+        error.__traceback__ = _own_frames(error.__traceback__)
+        sys.excepthook(type(error), error, error.__traceback__)
+        return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+    return 0
+
+
+def _own_frames(traceback: TracebackType | None) -> TracebackType | None:
+    """`traceback` from the program's first frame on; None where it never came so far."""
+    package = os.path.dirname(os.path.abspath(__file__))
+    while traceback is not None and _is_below(traceback.tb_frame.f_code.co_filename, package):
+        traceback = traceback.tb_next
+    return traceback
+
+
+def _is_below(filename: str, package: str) -> bool:
+    return filename.startswith((package + os.sep, "<frozen importlib", "<frozen runpy"))
+
+
+def _conclude(
+    report: Report, path: Path | None, lowest: Severity, folder: str, process: int
+) -> None:
+    """Print the findings and write the report; paths are relative to `folder`."""
+    if os.getpid() != process:
+        return  # a child that the program forked, and that ends as if it were the program
+    try:
+        os.chdir(folder)  # the program may have left it; nothing runs after this
+    except OSError:
+        pass
+    findings = gravest_first(report.findings)
+    _print(findings, lowest)
+    if path is not None:
+        try:
+            write_report(path, findings)
+        except OSError as error:
+            reason = error.strerror or error
+            print(f"gradguard run: cannot write {str(path)!r}: {reason}", file=sys.stderr)
+
+
+def _print(findings: Sequence[Finding], lowest: Severity) -> None:
+    shown = [finding for finding in findings if finding.severity >= lowest]
+    if not shown or sys.stderr is None:
+        return
+    colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    style = ansi if colour else plain
+    for finding in shown:
+        for line in render(finding, style=style):
+            print(line, file=sys.stderr)
+        print(file=sys.stderr)
+    hidden = sum(finding.severity is Severity.INFO for finding in findings if finding not in shown)
+    line = count_line(shown, hidden=hidden, show_hidden="--min-severity info")
+    print(f"gradguard: {line}", file=sys.stderr)

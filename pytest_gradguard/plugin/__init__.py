@@ -1,0 +1,164 @@
+"""What pytest loads: options, the marker, the fixture, and the switch to the active part.
+
+Everything else is imported only once the guard is on, or once a test asks for the fixture: an
+installed plugin that nobody uses costs pytest's start next to nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_gradguard.plugin.active import GuardPlugin
+    from pytest_gradguard.plugin.item import ItemGuard
+
+ACTIVE = "gradguard-active"
+"""The name under which the active part is registered."""
+
+PROPERTY = "gradguard"
+"""The user property of a test that carries its findings."""
+
+_USAGE_ERROR = "gradguard_usage_error"
+
+_MARKER = (
+    "gradguard(allow=[...], fail_on='error'|'warning'|'never', reason=...): findings of these "
+    "codes (or prefixes) are expected here; which findings fail these tests"
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("gradguard", "gradients lost in parallel calls")
+    # The default is None, not False: an unset flag must not hide the ini key.
+    group.addoption(
+        "--gradguard",
+        action="store_true",
+        default=None,
+        help="report gradients that joblib, processes and threads lose without an error",
+    )
+    group.addoption(
+        "--gradguard-fail-on",
+        metavar="{error,warning,never}",
+        default=None,
+        help="which findings fail the test that caused them (default: error)",
+    )
+    group.addoption(
+        "--gradguard-report",
+        metavar="FILE",
+        default=None,
+        help="write the findings of the whole run to this JSON file",
+    )
+    group.addoption("--gradguard-html", metavar="FILE", default=None, help=argparse.SUPPRESS)
+    parser.addini("gradguard", "turn the guard on, as --gradguard does", type="bool", default=False)
+    parser.addini("gradguard_fail_on", "as --gradguard-fail-on", default=None)
+    parser.addini(
+        "gradguard_ignore",
+        "codes or prefixes of codes to leave out, separated by commas or spaces",
+        type="args",
+        default=None,
+    )
+    parser.addini("gradguard_report", "as --gradguard-report; relative to the root folder")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", _MARKER)
+    option = config.option
+    if option.gradguard_html is not None:
+        raise pytest.UsageError(
+            "--gradguard-html is not built yet; --gradguard-report=FILE writes a JSON report"
+        )
+    try:
+        everywhere = bool(config.getini("gradguard") or option.gradguard)
+    except (TypeError, ValueError, pytest.UsageError) as error:
+        raise pytest.UsageError(f"ini key gradguard: {error} (allowed: true, false)") from None
+    flags = (option.gradguard_fail_on, option.gradguard_report)
+    keys = ("gradguard_fail_on", "gradguard_ignore", "gradguard_report")
+    if everywhere or option.gradguard_report is not None:
+        _activate(config, everywhere=everywhere)
+    elif any(flag is not None for flag in flags) or any(config.getini(key) for key in keys):
+        from pytest_gradguard.plugin.settings import read_settings
+
+        read_settings(config)  # the fixture will use them: bad values are refused now
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    manager = session.config.pluginmanager
+    if manager.has_plugin("dsession") and not manager.has_plugin(ACTIVE):
+        manager.register(_Listener(session.config))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, Any, Any]:
+    collected = list(items)  # also those that will be deselected: their markers are checked too
+    result = yield
+    marked = [item for item in collected if item.get_closest_marker("gradguard")]
+    if marked:
+        from pytest_gradguard.plugin.settings import check_markers
+
+        try:
+            check_markers(marked)
+        except pytest.UsageError as error:
+            # An exception would be a crash of this xdist worker: the controller raises it.
+            output = getattr(config, "workeroutput", None)
+            if output is None:
+                raise
+            output[_USAGE_ERROR] = str(error)
+            items.clear()
+    if any("gradguard" in getattr(item, "fixturenames", ()) for item in items):
+        _activate(config, everywhere=False)
+    return result
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    message = (getattr(node, "workeroutput", None) or {}).get(_USAGE_ERROR)
+    if message:
+        raise pytest.UsageError(message)
+
+
+@pytest.fixture
+def gradguard(request: pytest.FixtureRequest) -> ItemGuard:
+    """The guard of this test: its `findings` so far, and `allow("GG101")` for a with block.
+
+    Works without --gradguard too: then only the tests that ask for it are guarded.
+    """
+    return _activate(request.config, everywhere=False).guard_of(request.node)
+
+
+def _activate(config: pytest.Config, *, everywhere: bool) -> GuardPlugin:
+    """The active part, registered if it is not yet there.
+
+    Raises:
+        pytest.UsageError: an option or an ini key is not usable.
+    """
+    known: GuardPlugin | None = config.pluginmanager.get_plugin(ACTIVE)
+    if known is not None:
+        return known
+    from pytest_gradguard.plugin.active import GuardPlugin
+    from pytest_gradguard.plugin.settings import read_settings
+
+    plugin = GuardPlugin(config, read_settings(config), everywhere=everywhere)
+    config.pluginmanager.register(plugin, ACTIVE)
+    return plugin
+
+
+class _Listener:
+    """On an xdist controller with the guard off: wakes the active part for tests that use it.
+
+    Tests are collected in the workers, so only their reports tell that one asked for the fixture.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        manager = self._config.pluginmanager
+        if manager.has_plugin(ACTIVE):
+            return
+        if any(name == PROPERTY for name, _ in report.user_properties):
+            _activate(self._config, everywhere=False).pytest_runtest_logreport(report)

@@ -1,0 +1,191 @@
+"""The active part of the plugin: every test under the guard, every finding to its test."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from pytest_gradguard.findings import Finding
+from pytest_gradguard.plugin import PROPERTY
+from pytest_gradguard.plugin.item import ItemGuard
+from pytest_gradguard.plugin.received import Received
+from pytest_gradguard.plugin.settings import Settings
+from pytest_gradguard.runtime import Report, guard
+
+__all__ = ["GuardPlugin"]
+
+_GUARD = pytest.StashKey[ItemGuard]()
+_WORKER_OUTPUT = "gradguard_findings"
+
+
+class GuardPlugin:
+    """Guards all tests (`everywhere`), or only those that ask for the fixture `gradguard`."""
+
+    def __init__(self, config: pytest.Config, settings: Settings, *, everywhere: bool) -> None:
+        self.config = config
+        self.settings = settings
+        self.everywhere = everywhere
+        self.base = str(config.invocation_params.dir)
+        self._received = Received()
+        self._guards: list[ItemGuard] = []
+        self._write_error: str | None = None
+        self._outside: Report | None = None
+        self._session = ExitStack()
+        self._test = ExitStack()  # of the test that is running
+        if everywhere:
+            # What runs outside of tests, such as the import of a test module, belongs to none.
+            self._outside = self._session.enter_context(guard(mode="record"))
+
+    # -- one test ------------------------------------------------------------------------------
+
+    def guard_of(self, item: pytest.Item) -> ItemGuard:
+        """The guard of `item`, started now if it has none.
+
+        Raises:
+            pytest.UsageError: a marker of the test is not usable.
+        """
+        of_item = item.stash.get(_GUARD, None)
+        return self._start(item) if of_item is None else of_item
+
+    def _start(self, item: pytest.Item) -> ItemGuard:
+        self._test.close()  # of a test that was interrupted before its teardown
+        of_item = item.stash[_GUARD] = ItemGuard(item, self.settings, self.base)
+        self._guards.append(of_item)
+        if not self.everywhere:
+            self._test.enter_context(guard(mode="record"))
+        self._test.enter_context(of_item.collecting())
+        return of_item
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        if _GUARD in item.stash:
+            del item.stash[_GUARD]  # of an earlier run of the same test
+        if self.everywhere or "gradguard" in getattr(item, "fixturenames", ()):
+            self._start(item)
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        return (yield from _settled(item))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        try:
+            return (yield from _settled(item))
+        finally:
+            self._test.close()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        of_item = item.stash.get(_GUARD, None)
+        if of_item is not None:
+            of_item.complete(report, call.excinfo)
+            of_item.publish()
+            report.user_properties = list(item.user_properties)
+        return report
+
+    # -- the whole run -------------------------------------------------------------------------
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when != "teardown":
+            return  # the last report of a test carries the findings of all its phases
+        packed = [value for name, value in report.user_properties if name == PROPERTY]
+        self._received.of_test(report.nodeid, str(packed[-1]) if packed else None)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        text = (getattr(node, "workeroutput", None) or {}).get(_WORKER_OUTPUT)
+        if text:
+            self._received.add_of_worker(text)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        late = self._late()
+        output = getattr(self.config, "workeroutput", None)
+        if output is not None:
+            if late:
+                from pytest_gradguard.plugin.transport import pack
+
+                output[_WORKER_OUTPUT] = pack(late)
+            return
+        self._received.add(late)
+        if self.settings.report is None:
+            return
+        from pytest_gradguard.reports.file import write_report
+
+        try:
+            write_report(self.settings.report, self._received.findings())
+        except OSError as error:
+            # The path was fine at the start; a run without its report must not look like one.
+            reason = error.strerror or str(error)
+            self._write_error = f"cannot write {str(self.settings.report)!r}: {reason}"
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
+
+    def _late(self) -> list[Finding]:
+        """What no test has reported: found after its end, or outside of all tests."""
+        late = [finding for of_item in self._guards for finding in of_item.unpublished()]
+        outside = [] if self._outside is None else self._outside.findings
+        if outside:
+            from pytest_gradguard.plugin.transport import relative
+
+            late.extend(
+                relative(finding, self.base)
+                for finding in outside
+                if finding.code not in self.settings.ignore
+            )
+        return late
+
+    def pytest_unconfigure(self) -> None:
+        self._test.close()
+        self._session.close()
+
+    # -- the terminal --------------------------------------------------------------------------
+
+    def pytest_report_header(self) -> str:
+        settings = self.settings
+        if self.everywhere:
+            text = "gradguard: on"
+        else:
+            text = "gradguard: only for tests that use its fixture (--gradguard: for all)"
+        if settings.fail_on is None:
+            text += ", findings fail no test"
+        else:
+            text += f", tests fail at {settings.fail_on.label}"
+        if settings.ignore:
+            text += f", ignoring {', '.join(sorted(settings.ignore))}"
+        return text
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        findings = self._received.findings()
+        if findings:
+            from pytest_gradguard.plugin.summary import write_summary
+
+            write_summary(terminalreporter, findings, self._received.shown(), self.base)
+        if self._write_error is not None:
+            terminalreporter.write_line(f"gradguard: {self._write_error}", red=True)
+        elif self.settings.report is not None and self.config.get_verbosity() >= 0:
+            terminalreporter.write_line(f"gradguard: report written to {self.settings.report}")
+
+
+def _settled(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Run one phase of `item`; settle what was found in it.
+
+    A phase that raises keeps its own exception: findings only add to it.
+    """
+    try:
+        result = yield
+    except BaseException:
+        of_item = item.stash.get(_GUARD, None)
+        if of_item is not None:
+            of_item.settle(failing=True)
+        raise
+    of_item = item.stash.get(_GUARD, None)
+    if of_item is not None:
+        of_item.settle(failing=False)
+    return result

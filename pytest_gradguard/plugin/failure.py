@@ -1,0 +1,96 @@
+"""A test that fails because of its findings: the exception, and what pytest shows of it."""
+
+from __future__ import annotations
+
+import linecache
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from pytest_gradguard.findings import Finding
+from pytest_gradguard.reports.text import Style, render
+
+__all__ = ["FailureRepr", "GradGuardFailure", "lines", "terminal_style"]
+
+_MARKUP: dict[str, dict[str, bool]] = {
+    "error": {"red": True, "bold": True},
+    "warning": {"yellow": True, "bold": True},
+    "info": {"cyan": True, "bold": True},
+    "strong": {"bold": True},
+    "dim": {"light": True},
+}
+
+
+class GradGuardFailure(pytest.fail.Exception):  # type: ignore[name-defined,misc]
+    """Fails the test whose findings reach `fail_on`."""
+
+    def __init__(self, findings: Sequence[Finding], base: str) -> None:
+        self.findings = tuple(findings)
+        self.base = base
+        super().__init__(msg="\n\n".join(map("\n".join, _blocks(self))), pytrace=False)
+
+
+def _blocks(failure: GradGuardFailure) -> list[list[str]]:
+    return [lines(finding, failure.base) for finding in failure.findings]
+
+
+def lines(finding: Finding, base: str, style: Style | None = None) -> list[str]:
+    """The lines that show `finding`, whose paths are relative to `base`."""
+
+    def source_line(path: str, line: int) -> str:
+        return linecache.getline(os.path.join(base, path), line)
+
+    if style is None:
+        return list(render(finding, source_line=source_line))
+    return list(render(finding, style=style, source_line=source_line))
+
+
+def terminal_style(writer: Any) -> Style:
+    """A style in pytest's own colours, or none where its terminal shows none."""
+
+    def style(role: str, text: str) -> str:
+        marked: str = writer.markup(text, **_MARKUP[role])
+        return marked
+
+    return style
+
+
+class FailureRepr:
+    """What pytest shows of a `GradGuardFailure`: its findings, and nothing of the plugin's frames.
+
+    In one process it is written in colour. Under xdist pytest takes `reprcrash` and
+    `reprtraceback` apart and puts them together in the controller, so they hold the same text.
+    """
+
+    def __init__(
+        self, failure: GradGuardFailure, excinfo: pytest.ExceptionInfo[BaseException]
+    ) -> None:
+        self._failure = failure
+        self._text = "\n\n".join(map("\n".join, _blocks(failure)))
+        first = failure.findings[0]
+        native: Any = excinfo.getrepr(style="native")
+        native.reprtraceback.reprentries = native.reprtraceback.reprentries[:1]
+        native.reprtraceback.reprentries[0].lines = [self._text + "\n"]
+        self.reprtraceback = native.reprtraceback
+        self.reprcrash = native.reprcrash
+        self.reprcrash.path = first.location.path
+        self.reprcrash.lineno = first.location.line
+        self.reprcrash.message = f"{first.code} {first.name}: {first.message}"
+        self.sections: list[tuple[str, str, str]] = native.sections
+
+    def __str__(self) -> str:
+        return self._text
+
+    def toterminal(self, writer: Any) -> None:
+        """Write the findings to pytest's terminal `writer`."""
+        style = terminal_style(writer)
+        for number, finding in enumerate(self._failure.findings):
+            if number:
+                writer.line()
+            for line in lines(finding, self._failure.base, style):
+                writer.line(line)
+        for name, content, separator in self.sections:
+            writer.sep(separator, name)
+            writer.line(content)

@@ -1,0 +1,164 @@
+"""The guard of one test: what it found, what becomes a warning, what fails the test.
+
+Most tests find nothing: what only findings need is imported with the first of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import warnings
+from contextlib import AbstractContextManager
+
+import pytest
+
+from pytest_gradguard.findings import Finding, Severity
+from pytest_gradguard.plugin import PROPERTY
+from pytest_gradguard.plugin.settings import Settings, marker_settings
+from pytest_gradguard.runtime import allow
+from pytest_gradguard.runtime.collector import Collector, collecting
+
+__all__ = ["ItemGuard"]
+
+
+class ItemGuard:
+    """The guard of one run of one test. The fixture `gradguard` hands it to the test.
+
+    Args:
+        item: the test.
+        settings: those of the whole run.
+        base: the folder that paths are relative to.
+
+    Raises:
+        pytest.UsageError: a marker of the test is not usable.
+    """
+
+    def __init__(self, item: pytest.Item, settings: Settings, base: str) -> None:
+        said = marker_settings(item)
+        self._item = item
+        self._collector = Collector(test=item.nodeid, ignore=settings.ignore | said.allow)
+        self._fail_on = said.fails_at(settings)
+        self._base = base
+        self._settled: dict[tuple[object, ...], Severity] = {}
+        self._shown: set[tuple[object, ...]] = set()
+        self._published: dict[tuple[object, ...], int] = {}
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What was found in this test so far, its fixtures included; gravest first."""
+        if self._collector.empty:
+            return []
+        from pytest_gradguard.plugin.doctests import in_file
+        from pytest_gradguard.plugin.transport import relative
+        from pytest_gradguard.reports.overview import gravest_first
+
+        found = (
+            relative(in_file(finding, self._item), self._base)
+            for finding in self._collector.findings
+        )
+        return gravest_first(found)
+
+    def allow(self, *codes: str, reason: str | None = None) -> AbstractContextManager[None]:
+        """Inside this context, findings of `codes` are expected and not reported.
+
+        Raises:
+            ValueError: there is no such code.
+        """
+        return allow(*codes, reason=reason)
+
+    def collecting(self) -> AbstractContextManager[object]:
+        """Inside this context, the test is the one that new findings belong to."""
+        return collecting(self._collector)
+
+    def settle(self, *, failing: bool) -> None:
+        """Turn what was found since the last time into warnings, and into the test's failure.
+
+        Args:
+            failing: the test fails (or is skipped) for a reason of its own, and keeps it.
+
+        Raises:
+            GradGuardFailure: new findings reach the severity that fails this test, or the
+                warning filters turned one into an error.
+        """
+        if self._collector.empty:
+            return
+        fatal = []
+        for finding in self.findings:
+            if self._settled.get(finding.key, -1) >= finding.severity:
+                continue
+            self._settled[finding.key] = finding.severity
+            filtered = finding.severity >= Severity.WARNING and not _warn(finding, self._base)
+            reached = self._fail_on is not None and finding.severity >= self._fail_on
+            if filtered or reached:
+                fatal.append(finding)
+        if fatal and not failing:
+            from pytest_gradguard.plugin.failure import GradGuardFailure
+
+            raise GradGuardFailure(fatal, self._base)
+
+    def complete(
+        self, report: pytest.TestReport, excinfo: pytest.ExceptionInfo[BaseException] | None
+    ) -> None:
+        """Show findings in `report`: as its failure, or beside a failure of the test's own."""
+        if self._collector.empty:
+            return
+        from pytest_gradguard.plugin.failure import FailureRepr, GradGuardFailure, lines
+
+        failure = None if excinfo is None else excinfo.value
+        if excinfo is not None and isinstance(failure, GradGuardFailure):
+            report.longrepr = FailureRepr(failure, excinfo)  # type: ignore[assignment]
+            shown = list(failure.findings)
+        else:
+            shown = [f for f in self.findings if f.severity >= Severity.WARNING]
+            if report.failed and shown:
+                text = "\n\n".join("\n".join(lines(f, self._base)) for f in shown)
+                report.sections.append(("gradguard", text))
+        if report.failed:
+            self._shown.update(finding.key for finding in shown)
+
+    def publish(self) -> None:
+        """Hand the findings to the test's reports, from which summary and JUnit take them."""
+        findings = self.findings
+        properties = [entry for entry in self._item.user_properties if entry[0] != PROPERTY]
+        if findings:
+            from pytest_gradguard.plugin.transport import pack
+
+            properties.append((PROPERTY, pack(findings, self._shown)))
+        self._item.user_properties[:] = properties  # of an earlier run of this test nothing stays
+        self._published = {finding.key: finding.count for finding in findings}
+
+    def unpublished(self) -> list[Finding]:
+        """What was found since `publish`: by work of the test that went on after its end."""
+        late = []
+        for finding in self.findings:
+            more = finding.count - self._published.get(finding.key, 0)
+            if more > 0:
+                late.append(dataclasses.replace(finding, count=more))
+        return late
+
+
+def _warn(finding: Finding, base: str) -> bool:
+    """Warn at the user's line; False where the warning filters make it an error."""
+    from pytest_gradguard.messages import GradGuardWarning, warning_for
+
+    path = os.path.join(base, finding.location.path)
+    try:
+        warnings.warn_explicit(
+            warning_for(finding),
+            None,  # the category is the warning's own class
+            filename=path,
+            lineno=finding.location.line,
+            module=_module_of(path),
+        )
+    except GradGuardWarning:
+        return False
+    return True
+
+
+def _module_of(path: str) -> str | None:
+    """The name of the module at `path`, which warning filters may name."""
+    for name, module in list(sys.modules.items()):
+        if getattr(module, "__file__", None) == path:
+            return name
+    return None

@@ -1,0 +1,54 @@
+"""The findings of a whole run, as they arrive from tests and from xdist workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pytest_gradguard.findings import Finding, merge
+
+__all__ = ["Received"]
+
+
+class Received:
+    """Gathers findings; of a test that ran several times, those of its last run."""
+
+    def __init__(self) -> None:
+        self._of_tests: dict[str, tuple[list[Finding], set[tuple[Any, ...]]]] = {}
+        self._late: list[Finding] = []
+        self._outside_of_tests: dict[tuple[Any, ...], Finding] = {}
+
+    def findings(self) -> list[Finding]:
+        """All so far, equal ones merged."""
+        of_tests = (finding for findings, _ in self._of_tests.values() for finding in findings)
+        return merge([*of_tests, *self._late, *self._outside_of_tests.values()])
+
+    def shown(self) -> set[tuple[Any, ...]]:
+        """The keys of those that a test's failure shows in full."""
+        return {key for _, keys in self._of_tests.values() for key in keys}
+
+    def add(self, findings: Iterable[Finding]) -> None:
+        """Take findings of this process that no test's report carries."""
+        self._late.extend(findings)
+
+    def of_test(self, test: str, text: str | None) -> None:
+        """Take what the report of `test` carries, None for nothing, in place of an earlier one."""
+        if text is None:
+            self._of_tests.pop(test, None)
+            return
+        from pytest_gradguard.plugin.transport import unpack
+
+        self._of_tests[test] = unpack(text)
+
+    def add_of_worker(self, text: str) -> None:
+        """Take what an xdist worker has found beside its tests' reports."""
+        from pytest_gradguard.plugin.transport import unpack
+
+        for finding in unpack(text)[0]:
+            if finding.test is not None:
+                self._late.append(finding)
+                continue
+            # Every worker imports the same test modules: one finding, not one for each worker.
+            known = self._outside_of_tests.get(finding.key)
+            if known is None or known.count < finding.count:
+                self._outside_of_tests[finding.key] = finding

@@ -1,0 +1,152 @@
+"""Flags, ini keys and markers, checked and joined; marker before command line before ini."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from pytest_gradguard.findings import Severity
+
+__all__ = ["MarkerSettings", "Settings", "check_markers", "marker_settings", "read_settings"]
+
+_FAIL_ON = {"error": Severity.ERROR, "warning": Severity.WARNING, "never": None}
+_MARKER_KEYWORDS = ("allow", "fail_on", "reason")
+
+
+class Settings(NamedTuple):
+    """What holds for the whole run. `fail_on` None: findings fail no test."""
+
+    fail_on: Severity | None
+    ignore: frozenset[str]
+    report: Path | None
+
+
+class MarkerSettings(NamedTuple):
+    """What the markers of one test say; `fail_on` is a name, or None where no marker sets it."""
+
+    allow: frozenset[str]
+    fail_on: str | None
+
+    def fails_at(self, settings: Settings) -> Severity | None:
+        """The lowest severity that fails this test; None: none does."""
+        return settings.fail_on if self.fail_on is None else _FAIL_ON[self.fail_on]
+
+
+def read_settings(config: pytest.Config) -> Settings:
+    """The settings of the run.
+
+    Raises:
+        pytest.UsageError: a value is not usable; one line names it and what is allowed.
+    """
+    option = config.option
+    if option.gradguard_fail_on is not None:
+        fail_on = _fail_on(option.gradguard_fail_on, "--gradguard-fail-on")
+    else:
+        fail_on = _fail_on(
+            _ini(config, "gradguard_fail_on") or "error", "ini key gradguard_fail_on"
+        )
+    report: Path | None
+    if hasattr(config, "workerinput"):
+        report = None  # the controller writes it, and has checked the path
+    elif option.gradguard_report is not None:
+        report = _report(
+            option.gradguard_report, config.invocation_params.dir, "--gradguard-report"
+        )
+    elif _ini(config, "gradguard_report"):
+        report = _report(
+            _ini(config, "gradguard_report"), config.rootpath, "ini key gradguard_report"
+        )
+    else:
+        report = None
+    ignore = _codes(_ini(config, "gradguard_ignore") or (), "ini key gradguard_ignore")
+    return Settings(_FAIL_ON[fail_on], ignore, report)
+
+
+def check_markers(items: Iterable[pytest.Item]) -> None:
+    """Check the `gradguard` markers of all `items`.
+
+    Raises:
+        pytest.UsageError: one of them is not usable; one line names the test and the reason.
+    """
+    for item in items:
+        marker_settings(item)
+
+
+def marker_settings(item: pytest.Item) -> MarkerSettings:
+    """What the markers of `item`, its class and its module say together.
+
+    Codes to allow add up; of several `fail_on` the closest wins.
+
+    Raises:
+        pytest.UsageError: a marker is not usable.
+    """
+    allow: frozenset[str] = frozenset()
+    fail_on: str | None = None
+    for mark in item.iter_markers("gradguard"):
+        where = f"{item.nodeid}: marker gradguard"
+        if mark.args:
+            raise pytest.UsageError(
+                f"{where} takes keywords only, not {mark.args[0]!r} "
+                f"(allowed: {', '.join(_MARKER_KEYWORDS)})"
+            )
+        for keyword in mark.kwargs:
+            if keyword not in _MARKER_KEYWORDS:
+                raise pytest.UsageError(
+                    f"{where} has no keyword {keyword!r} (allowed: {', '.join(_MARKER_KEYWORDS)})"
+                )
+        allow |= _codes(mark.kwargs.get("allow") or (), f"{where}, allow")
+        if fail_on is None and mark.kwargs.get("fail_on") is not None:
+            fail_on = _fail_on(mark.kwargs["fail_on"], f"{where}, fail_on")
+        reason = mark.kwargs.get("reason")
+        if reason is not None and not isinstance(reason, str):
+            raise pytest.UsageError(f"{where}, reason: {reason!r} is not a string")
+    return MarkerSettings(allow, fail_on)
+
+
+def _ini(config: pytest.Config, key: str) -> Any:
+    try:
+        return config.getini(key)
+    except (TypeError, ValueError) as error:
+        raise pytest.UsageError(f"ini key {key}: {error}") from None
+
+
+def _fail_on(value: object, source: str) -> str:
+    if isinstance(value, str) and value in _FAIL_ON:
+        return value
+    raise pytest.UsageError(f"{source}: unknown value {value!r} (allowed: {', '.join(_FAIL_ON)})")
+
+
+def _report(value: str, base: Path, source: str) -> Path:
+    if not value:
+        raise pytest.UsageError(f"{source}: the name of the file is empty")
+    from pytest_gradguard.reports.file import check_writable
+
+    path = base / Path(value).expanduser()
+    try:
+        check_writable(path)
+    except ValueError as error:
+        raise pytest.UsageError(f"{source}: {error}") from None
+    return path
+
+
+def _codes(value: str | Sequence[object], source: str) -> frozenset[str]:
+    """The codes that `value`, one string or several, names."""
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple | set | frozenset):
+        raise pytest.UsageError(f"{source}: {value!r} is neither a code nor a list of codes")
+    selectors: list[str] = []
+    for text in texts:
+        if not isinstance(text, str):
+            raise pytest.UsageError(f"{source}: {text!r} is not a code (allowed: such as 'GG101')")
+        selectors.extend(text.replace(",", " ").split())
+    if not selectors:
+        return frozenset()
+    from pytest_gradguard.pitfalls import expand
+
+    try:
+        return expand(selectors)
+    except ValueError as error:
+        raise pytest.UsageError(f"{source}: {error}") from None

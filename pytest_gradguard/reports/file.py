@@ -1,0 +1,43 @@
+"""The JSON report as a file: checked before a run starts, written at its end."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from pytest_gradguard.findings import Finding, report
+
+__all__ = ["check_writable", "write_report"]
+
+
+def check_writable(path: Path) -> None:
+    """Make sure that `path` can be written, without leaving anything behind.
+
+    Raises:
+        ValueError: it cannot; the message is one line that names `path` and the reason.
+    """
+    if path.is_dir():
+        raise ValueError(f"cannot write {str(path)!r}: it is a folder, not a file")
+    if not path.parent.is_dir():
+        raise ValueError(f"cannot write {str(path)!r}: there is no folder {str(path.parent)!r}")
+    there_before = os.path.lexists(path)
+    try:
+        with path.open("a", encoding="utf-8"):  # appending leaves an earlier report as it is
+            pass
+        if not there_before:
+            path.unlink()
+    except OSError as error:
+        raise ValueError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
+
+
+def write_report(path: Path, findings: Iterable[Finding]) -> None:
+    """Write the JSON object of a whole run to `path`.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    # `default=str`: details may hold what JSON has no word for; a name beats a lost report.
+    text = json.dumps(report(findings), indent=2, default=str, ensure_ascii=False)
+    path.write_text(text + "\n", encoding="utf-8")

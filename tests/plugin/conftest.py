@@ -1,0 +1,26 @@
+"""Folders and runs that several files of tests look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pytest_runs import Run, run_pytest
+from situations import SITUATIONS
+
+
+@pytest.fixture(scope="session")
+def situations(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the file of all situations."""
+    folder = tmp_path_factory.mktemp("situations")
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / "test_situations.py").write_text(SITUATIONS)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def plain_run(situations: Path) -> Run:
+    """All situations in one process, with the default settings."""
+    return run_pytest(
+        situations, "--gradguard", "-rA", "--gradguard-report=plain.json", "--junitxml=plain.xml"
+    )

@@ -1,0 +1,50 @@
+"""Runs of pytest in a process of their own, with real joblib workers and real torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+QUIET = ("-p", "no:cacheprovider", "-W", "ignore::pytest.PytestDeprecationWarning")
+LIMIT = 240  # seconds; only a hang takes so long
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run of pytest."""
+
+    folder: Path
+    status: int
+    text: str
+
+    def report(self, name: str = "report.json") -> dict[str, Any]:
+        return json.loads((self.folder / name).read_text(encoding="utf-8"))
+
+    def codes(self, name: str = "report.json") -> dict[str | None, set[str]]:
+        """The codes of warning and above, for each test that has any."""
+        found: dict[str | None, set[str]] = {}
+        for finding in self.report(name)["findings"]:
+            if finding["severity"] != "info":
+                found.setdefault(finding["test"], set()).add(finding["code"])
+        return found
+
+
+def run_pytest(folder: Path, *arguments: str, environment: dict[str, str] | None = None) -> Run:
+    """Run pytest in `folder`; its own process, so that nothing of this one is in force."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *QUIET, *arguments],
+        cwd=folder,
+        env={**inherited, "COLUMNS": "120", **(environment or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    return Run(folder, done.returncode, done.stdout)

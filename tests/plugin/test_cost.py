@@ -1,0 +1,45 @@
+"""What the plugin imports: next to nothing while it is off, and no framework ever."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pytest_runs import run_pytest
+
+HEAVY = {"torch", "tensorflow", "joblib", "numpy", "libcst", "rich", "cupy", "sklearn"}
+
+# Other plugins are kept out: what they import is not what is asked here.
+ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+
+
+def imported(folder: Path, *arguments: str) -> set[str]:
+    """The modules that are there once an empty test runs, and at the end of the run."""
+    (folder / "conftest.py").write_text(
+        "import sys\n"
+        "def pytest_unconfigure(config):\n"
+        "    open('modules.txt', 'w').write('\\n'.join(sys.modules))\n"
+    )
+    (folder / "test_empty.py").write_text("def test_nothing():\n    pass\n")
+    run = run_pytest(folder, "-p", "pytest_gradguard.plugin", *arguments, environment=ALONE)
+    assert run.status == pytest.ExitCode.OK, run.text
+    return set((folder / "modules.txt").read_text().split())
+
+
+def test_off_imports_the_options_only(tmp_path: Path) -> None:
+    modules = imported(tmp_path)
+    ours = {name for name in modules if name.startswith("pytest_gradguard")}
+    assert ours == {"pytest_gradguard", "pytest_gradguard.plugin"}
+    assert not modules & HEAVY
+
+
+def test_on_imports_no_framework(tmp_path: Path) -> None:
+    modules = imported(tmp_path, "--gradguard", "--gradguard-report=report.json")
+    assert "pytest_gradguard.runtime" in modules
+    assert not modules & HEAVY
+
+
+def test_on_and_nothing_found_leaves_the_report_layout_alone(tmp_path: Path) -> None:
+    modules = imported(tmp_path, "--gradguard")
+    assert "pytest_gradguard.plugin.failure" not in modules
+    assert "pytest_gradguard.plugin.summary" not in modules

@@ -1,0 +1,237 @@
+"""What becomes of a test whose findings reach, or do not reach, the severity that fails it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from pytest_runs import Run, run_pytest
+
+FILE = "test_situations.py"
+ALL = {"GG101", "GG102", "GG103"}
+
+CODES = {
+    "test_crossing": {"GG101", "GG102"},
+    "test_backward": ALL,
+    "test_own_failure": ALL,
+    "test_expected": ALL,
+    "test_expected_strictly": ALL,
+    "test_skipped": ALL,
+    "test_teardown": ALL,
+    "test_first_user": {"GG101", "GG102"},
+    "test_second_user": {"GG103"},
+    "test_setup": ALL,
+    "test_setup_fails": ALL,
+    "test_never": ALL,
+    "TestMarked::test_closest": {"GG102"},
+    "TestCase::test_backward": ALL,
+    "TestCase::test_own_failure": ALL,
+    "test_fixture": {"GG101", "GG102"},
+}
+
+OUTCOMES = {
+    "test_clean": {"PASSED"},
+    "test_crossing": {"PASSED"},
+    "test_backward": {"FAILED"},
+    "test_parameters": {"PASSED"},
+    "test_own_failure": {"FAILED"},
+    "test_expected": {"XFAIL"},
+    "test_expected_strictly": {"XFAIL"},
+    "test_teardown": {"PASSED", "ERROR"},
+    "test_first_user": {"PASSED"},
+    "test_second_user": {"FAILED"},
+    "test_setup": {"FAILED"},
+    "test_setup_fails": {"ERROR"},
+    "test_allowed": {"PASSED"},
+    "test_never": {"PASSED"},
+    "TestMarked::test_closest": {"FAILED"},
+    "TestCase::test_backward": {"FAILED"},
+    "TestCase::test_own_failure": {"FAILED"},
+    "test_fixture": {"PASSED"},
+}
+
+
+def outcomes(run: Run) -> dict[str, set[str]]:
+    """What the short test summary says of each test."""
+    found: dict[str, set[str]] = {}
+    for word, name in re.findall(rf"^(PASSED|FAILED|ERROR|XFAIL) {FILE}::(\S+)", run.text, re.M):
+        found.setdefault(name, set()).add(word)
+    return found
+
+
+def expected_codes() -> dict[str, set[str]]:
+    return {f"{FILE}::{name}": codes for name, codes in CODES.items()}
+
+
+def failure_of(run: Run, title: str) -> str:
+    """The text under the heading `title` among the failures and errors."""
+    found = re.search(rf"^_+ {re.escape(title)} _+$\n(.*?)(?=^_+ |^=+ )", run.text, re.M | re.S)
+    assert found, f"no failure of {title}"
+    return found[1]
+
+
+def test_each_test_has_its_own_findings(plain_run: Run) -> None:
+    assert plain_run.codes("plain.json") == expected_codes()
+
+
+def test_each_test_has_its_outcome(plain_run: Run) -> None:
+    assert outcomes(plain_run) == OUTCOMES
+    assert plain_run.status == pytest.ExitCode.TESTS_FAILED
+    assert "1 skipped" in plain_run.text
+
+
+@pytest.mark.parametrize(
+    "title",
+    ["test_backward", "test_second_user", "test_setup", "TestCase.test_backward"],
+)
+def test_a_finding_is_the_report_of_its_failure(plain_run: Run, title: str) -> None:
+    text = failure_of(plain_run, title)
+    assert text.startswith("error[GG103] backward-through-worker-result\n")
+    assert f"--> {FILE}:" in text
+    assert "fix: " in text
+    assert "Traceback" not in text
+    assert "pytest_gradguard" not in text
+
+
+def test_a_fixture_that_loses_at_its_end_is_an_error_of_its_test(plain_run: Run) -> None:
+    text = failure_of(plain_run, "ERROR at teardown of test_teardown")
+    assert text.startswith("error[GG103]")
+
+
+@pytest.mark.parametrize(
+    ("title", "own"),
+    [
+        ("test_own_failure", "assert 'mine' == 'not the finding'"),
+        ("TestCase.test_own_failure", "AssertionError: mine"),
+        ("ERROR at setup of test_setup_fails", "RuntimeError: the fixture's own"),
+    ],
+)
+def test_a_failure_of_its_own_stays_and_findings_stand_beside(
+    plain_run: Run, title: str, own: str
+) -> None:
+    text = failure_of(plain_run, title)
+    assert own in text
+    assert re.search(r"^-+ gradguard -+$", text, re.M)
+    assert text.index(own) < text.index("error[GG103]")
+
+
+def test_findings_are_warnings_at_the_users_line(plain_run: Run) -> None:
+    source = (plain_run.folder / FILE).read_text().splitlines()
+    line = next(number for number, text in enumerate(source, 1) if "results().backward()" in text)
+    assert re.search(rf"{FILE}:{line}: GradGuard\w+: GG103 ", plain_run.text)
+
+
+def test_summary_counts_and_repeats_nothing(plain_run: Run) -> None:
+    section = plain_run.text[plain_run.text.index("= gradguard =") :]
+    shown = re.findall(r"^error\[GG103\] backward-through-worker-result at (.*)$", section, re.M)
+    assert len(shown) == 2
+    assert all(place.endswith("(shown above)") for place in shown)
+    assert re.search(
+        r"^2 errors, 2 warnings in 16 tests; 1 info finding not shown \(-v shows it\)$",
+        section,
+        re.M,
+    )
+
+
+def test_junit_has_the_findings_of_each_test(plain_run: Run) -> None:
+    root = ElementTree.parse(plain_run.folder / "plain.xml").getroot()
+    found: dict[str, set[str]] = {}
+    for case in root.iter("testcase"):
+        scope = case.get("classname", "").partition("test_situations.")[2]
+        name = "::".join(filter(None, [scope, case.get("name")]))
+        for entry in case.iterfind("properties/property[@name='gradguard']"):
+            said = json.loads(entry.get("value", ""))
+            found[name] = {one["code"] for one in said if one["severity"] != "info"}
+    assert {name: codes for name, codes in found.items() if codes} == CODES
+    failure = root.find(".//testcase[@name='test_backward']/failure")
+    assert failure is not None
+    assert failure.get("message", "").startswith("GG103 backward-through-worker-result: ")
+    assert "pytest_gradguard" not in (failure.text or "")
+
+
+def test_xdist_finds_the_same(situations: Path, plain_run: Run) -> None:
+    # --dist=loadfile: a fixture of the module runs once, as in one process
+    run = run_pytest(
+        situations, "--gradguard", "-rA", "-n2", "--dist=loadfile", "--gradguard-report=xdist.json"
+    )
+    one, two = plain_run.report("plain.json"), run.report("xdist.json")
+    assert len(one["findings"]) > len(CODES)
+    for report in (one, two):
+        report["findings"].sort(key=lambda finding: (finding["test"], finding["code"]))
+    assert two == one
+    assert outcomes(run) == OUTCOMES
+    assert failure_of(run, "test_backward").partition("\n")[2].startswith("error[GG103]")
+    assert re.search(r"^FAILED \S+::test_backward - GG103 ", run.text, re.M)
+    assert "2 errors, 2 warnings in 16 tests" in run.text
+
+
+def test_warning_filters_can_fail_a_test(situations: Path) -> None:
+    run = run_pytest(
+        situations,
+        "--gradguard",
+        "-rA",
+        "-v",
+        *("-W", "error::pytest_gradguard.GradGuardWarning"),
+        *("-k", "clean or crossing or never or own_failure or parameters"),
+    )
+    assert "INTERNALERROR" not in run.text
+    found = outcomes(run)
+    assert found["test_crossing"] == found["test_never"] == {"FAILED"}
+    assert found["test_clean"] == found["test_parameters"] == {"PASSED"}
+    assert failure_of(run, "test_crossing").startswith("warning[GG101]")
+    assert "AssertionError: mine" in failure_of(run, "TestCase.test_own_failure")
+    # -v shows info findings, too
+    assert re.search(r"^info\[GG107\] parameters-to-worker", run.text, re.M)
+
+
+def test_fail_on_warning(situations: Path) -> None:
+    run = run_pytest(
+        situations,
+        *("--gradguard", "--gradguard-fail-on=warning", "-rA", "-q"),
+        *("-k", "crossing or parameters or never"),
+    )
+    found = outcomes(run)
+    assert found["test_crossing"] == {"FAILED"}
+    assert found["test_parameters"] == found["test_never"] == {"PASSED"}
+    # -q: one line for each place
+    section = run.text[run.text.index("= gradguard =") :]
+    assert re.search(
+        r"^warning\[GG101\] grad-tensor-to-worker at test_situations.py:\d+$", section, re.M
+    )
+    assert "-->" not in section
+
+
+def test_fail_on_never(situations: Path) -> None:
+    run = run_pytest(
+        situations,
+        *("--gradguard", "--gradguard-fail-on=never", "-rA", "--tb=line"),
+        *("-k", "backward or teardown"),
+    )
+    assert run.status == pytest.ExitCode.OK
+    assert outcomes(run)["test_backward"] == {"PASSED"}
+    section = run.text[run.text.index("= gradguard =") :]
+    assert "error[GG103] backward-through-worker-result (3 times)\n" in section
+    assert "results().backward()" in section  # nothing was shown above, so it is shown in full
+    assert re.search(r"^1 error, 2 warnings in 3 tests$", section, re.M)
+
+
+def test_without_a_terminal(situations: Path) -> None:
+    run = run_pytest(
+        situations,
+        *("--gradguard", "-p", "no:terminal", "--gradguard-report=silent.json"),
+        *("-k", "test_backward and not TestCase"),
+    )
+    assert run.status == pytest.ExitCode.TESTS_FAILED
+    assert run.text == ""
+    assert run.codes("silent.json") == {f"{FILE}::test_backward": ALL}
+
+
+def test_switched_off(situations: Path) -> None:
+    for off in ([], ["-p", "no:gradguard"]):
+        run = run_pytest(situations, *off, "-rA", "-k", "test_backward and not TestCase")
+        assert outcomes(run) == {"test_backward": {"PASSED"}}
+        assert "gradguard:" not in run.text
+        assert "backward-through-worker-result" not in run.text

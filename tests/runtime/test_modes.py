@@ -1,0 +1,164 @@
+"""`install`, `guard`, `allow` and the three modes."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from typing import Any
+
+import pytest
+import torch
+import workers
+from joblib import Parallel, delayed
+
+import pytest_gradguard
+from pytest_gradguard import (
+    GradGuardError,
+    GradGuardWarning,
+    allow,
+    guard,
+    install,
+    uninstall,
+)
+
+
+def leaf() -> torch.Tensor:
+    return torch.ones(3, requires_grad=True)
+
+
+def ship(tensor: torch.Tensor, **options: Any) -> Any:
+    return Parallel(2, **options)(delayed(workers.double)(tensor) for _ in range(2))
+
+
+def test_warn_says_each_finding_once_at_the_users_line() -> None:
+    x = leaf()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with guard("warn"):
+            for _ in range(3):
+                ship(x.detach().requires_grad_())[0].sum().backward()
+    said = [str(warning.message)[:5] for warning in caught]
+    assert sorted(said) == ["GG101", "GG102", "GG103"]
+    assert {warning.filename for warning in caught} == {__file__}
+    assert all(issubclass(warning.category, GradGuardWarning) for warning in caught)
+    assert caught[0].message.finding.code == said[0]
+
+
+def test_warn_is_the_default_and_filters_reach_it() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", GradGuardWarning)
+        with guard(), pytest.raises(GradGuardWarning, match="GG101 grad-tensor-to-worker"):
+            ship(leaf())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warnings.filterwarnings("ignore", category=GradGuardWarning)
+        with guard():
+            ship(leaf())
+    assert caught == []
+
+
+@pytest.mark.parametrize("way", ["list", "generator"])
+def test_error_raises_at_the_call(way: str) -> None:
+    with guard("error") as report, pytest.raises(GradGuardError) as raised:
+        list(ship(leaf(), return_as=way))
+    assert {finding.code for finding in raised.value.findings} == {"GG101", "GG102"}
+    assert "grad-tensor-to-worker" in str(raised.value)
+    assert len(report.findings) == 2
+
+
+def test_error_raises_at_the_backward_and_again_at_the_next() -> None:
+    with guard("error"):
+        for _ in range(2):
+            with allow("GG101", "GG102"):
+                out = ship(leaf())
+            with pytest.raises(GradGuardError, match="backward-through-worker-result"):
+                out[0].sum().backward()
+
+
+def test_error_lets_info_pass() -> None:
+    with guard("error") as report:
+        Parallel(2)(delayed(workers.train)(torch.nn.Linear(3, 3)) for _ in range(2))
+    assert [finding.code for finding in report.findings] == ["GG107"]
+
+
+def test_the_programs_own_error_comes_before_ours() -> None:
+    def run() -> None:
+        Parallel(2)(delayed(workers.fail)(leaf()) for _ in range(2))
+
+    with guard("error"), pytest.raises(KeyError, match="task"):
+        run()
+
+
+def test_the_error_survives_pickling() -> None:
+    with guard("error"), pytest.raises(GradGuardError) as raised:
+        ship(leaf())
+    again = pickle.loads(pickle.dumps(raised.value))
+    assert again.findings == raised.value.findings
+    assert str(again) == str(raised.value)
+
+
+def test_record_is_silent() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with guard("record") as report:
+            ship(leaf())
+    assert {finding.code for finding in report.findings} == {"GG101", "GG102"}
+
+
+def test_install_is_once_and_uninstall_ends_it() -> None:
+    try:
+        first = install("record")
+        second = install(mode="record")
+        ship(leaf())
+        assert {f.code for f in first.findings} == {"GG101", "GG102"}
+        assert first.findings == second.findings
+        uninstall()
+        ship(leaf())
+        assert [f.count for f in first.findings] == [f.count for f in second.findings] == [2, 2]
+        uninstall()
+    finally:
+        uninstall()
+
+
+def test_a_guard_inside_an_installed_one_hears_alone() -> None:
+    try:
+        outer = install("record")
+        with guard("record") as inner:
+            ship(leaf())
+        assert len(inner.findings) == 2
+        assert outer.findings == []
+        ship(leaf())
+        assert len(outer.findings) == 2
+    finally:
+        uninstall()
+
+
+def test_allow_holds_for_what_begins_inside() -> None:
+    with guard("record") as report:
+        with allow("GG101", reason="the worker only reads it"):
+            out = ship(leaf())
+        assert {finding.code for finding in report.findings} == {"GG102"}
+        with allow("GG1"):
+            out[0].sum().backward()
+    assert {finding.code for finding in report.findings} == {"GG102"}
+
+
+@pytest.mark.parametrize("enter", [install, lambda mode: guard(mode).__enter__()])
+def test_a_bad_mode_names_itself_and_what_is_allowed(enter: Any) -> None:
+    with pytest.raises(ValueError, match=r"unknown mode 'loud' \(allowed: warn, error, record\)"):
+        enter("loud")
+
+
+def test_an_unknown_code_names_itself_and_what_is_allowed() -> None:
+    with (
+        pytest.raises(ValueError, match=r"unknown code 'GG999' \(allowed: GG101, "),
+        allow("GG999"),
+    ):
+        pass
+
+
+def test_public_names() -> None:
+    for name in pytest_gradguard.__all__:
+        assert getattr(pytest_gradguard, name) is not None
+    with pytest.raises(AttributeError, match="nonsense"):
+        pytest_gradguard.nonsense  # noqa: B018

@@ -1,0 +1,161 @@
+"""What `uninstall` leaves is what was there; nothing is imported that the program has not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import joblib.parallel
+import torch
+import workers
+from joblib import Parallel, delayed
+
+from pytest_gradguard import guard
+
+PATCHED = [
+    (joblib.parallel.Parallel, "__call__"),
+    (joblib.parallel.Parallel, "_dispatch"),
+    (torch.Tensor, "__reduce_ex__"),
+    (torch.nn.Parameter, "__reduce_ex__"),
+    (torch.autograd, "_engine_run_backward"),
+]
+
+
+def names() -> list[Any]:
+    return [vars(owner)[name] for owner, name in PATCHED]
+
+
+def use() -> None:
+    out = Parallel(2)(delayed(workers.double)(torch.ones(3, requires_grad=True)) for _ in range(2))
+    out[0].sum().backward()
+
+
+def test_every_name_is_as_it_was() -> None:
+    before, finders = names(), list(sys.meta_path)
+    with guard("record"):
+        use()
+        during = names()
+        with guard("record"):
+            use()
+        assert names() == during
+    assert all(new is not old for new, old in zip(during, before, strict=True))
+    assert names() == before
+    assert sys.meta_path == finders
+
+
+def test_somebody_elses_patch_over_ours_stays_and_works() -> None:
+    before = vars(joblib.parallel.Parallel)["__call__"]
+    called = []
+    try:
+        with guard("record"):
+            ours = joblib.parallel.Parallel.__call__
+
+            def theirs(self: Any, iterable: Any) -> Any:
+                called.append(self)
+                return ours(self, iterable)
+
+            joblib.parallel.Parallel.__call__ = theirs
+        assert joblib.parallel.Parallel.__call__ is theirs
+        assert Parallel(2)(delayed(abs)(i) for i in (-1, 1)) == [1, 1]
+        assert called
+    finally:
+        joblib.parallel.Parallel.__call__ = before
+
+
+def child(program: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_reused_worker_is_quiet_after_the_guard_has_gone() -> None:
+    with guard("record"):
+        use()
+    out = Parallel(2)(delayed(workers.double)(torch.ones(3, requires_grad=True)) for _ in range(2))
+    assert not out[0]._backward_hooks
+
+
+def test_installing_imports_no_framework_and_waits_for_joblib() -> None:
+    out = child(
+        """
+        import sys
+        from pytest_gradguard import install
+        report = install("record")
+        heavy = ["joblib", "torch", "numpy", "tensorflow", "libcst", "rich", "pytest"]
+        print([name for name in heavy if name in sys.modules])
+        from joblib import Parallel, delayed
+        print([name for name in ("torch", "tensorflow") if name in sys.modules])
+        Parallel(2)(delayed(abs)(i) for i in range(4))
+        print([name for name in ("torch", "tensorflow") if name in sys.modules])
+        import torch
+        Parallel(2)(delayed(id)(torch.ones(2, requires_grad=True)) for i in range(4))
+        print([finding.code for finding in report.findings])
+        """
+    )
+    assert out.splitlines() == ["[]", "[]", "[]", "['GG101']"]
+
+
+def test_importing_the_package_imports_next_to_nothing() -> None:
+    out = child(
+        """
+        import sys
+        before = set(sys.modules)
+        import pytest_gradguard
+        print(sorted(set(sys.modules) - before))
+        """
+    )
+    assert out.strip() == "['__future__', 'pytest_gradguard']"
+
+
+def test_a_joblib_that_is_not_known_gives_one_clear_warning() -> None:
+    out = child(
+        """
+        import warnings, joblib.parallel
+        class Parallel: pass
+        joblib.parallel.Parallel = Parallel
+        from pytest_gradguard import guard
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                with guard("record"):
+                    pass
+        print([str(warning.message) for warning in caught])
+        """
+    )
+    assert out.count("is not known to gradguard") == 1
+    assert joblib.__version__ in out
+
+
+def test_a_fault_of_the_guards_own_breaks_nothing() -> None:
+    out = child(
+        """
+        import warnings, torch
+        from joblib import Parallel, delayed
+        from pytest_gradguard import guard
+        from pytest_gradguard.runtime import calls, dispatch
+        def broken(*args, **kwargs):
+            raise ZeroDivisionError("ours")
+        calls.user_site = broken
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with guard("record"):
+                print(Parallel(2)(delayed(abs)(i) for i in (-1, 2)))
+        calls.user_site = lambda: None
+        dispatch.Shipment.reduced = broken
+        with guard("error"):
+            print(Parallel(2)(delayed(len)([torch.ones(2, requires_grad=True)]) for i in range(2)))
+        print([str(warning.message) for warning in caught])
+        """
+    )
+    lines = out.splitlines()
+    assert lines[:2] == ["[1, 2]", "[1, 1]"]
+    assert "gradguard itself failed" in lines[2]
+    assert "ZeroDivisionError: ours" in lines[2]
