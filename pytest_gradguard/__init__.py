@@ -18,6 +18,8 @@ _HOMES = {
     "guard": "pytest_gradguard.runtime",
     "install": "pytest_gradguard.runtime",
     "uninstall": "pytest_gradguard.runtime",
+    "watch_gradients": "pytest_gradguard.gradients",
+    "why_no_grad": "pytest_gradguard.gradients",
 }
 
 __all__ = [
@@ -28,10 +30,13 @@ __all__ = [
     "guard",
     "install",
     "uninstall",
+    "watch_gradients",
+    "why_no_grad",
 ]
 
 if TYPE_CHECKING:
     from pytest_gradguard.findings import Finding
+    from pytest_gradguard.gradients import watch_gradients, why_no_grad
     from pytest_gradguard.messages import GradGuardError, GradGuardWarning
     from pytest_gradguard.runtime import allow, guard, install, uninstall
 

@@ -369,10 +369,12 @@ class Unknown(Reason):
     kind = "unknown"
     site: Site | None = None
     ruled_out: tuple[str, ...] = field(default_factory=tuple)
+    undecided: str = ""
 
     def text(self) -> str:
         out = f"; ruled out: {', '.join(self.ruled_out)}" if self.ruled_out else ""
-        return f"has no gradient, and what was seen does not tell why{out}"
+        why = f": {self.undecided}" if self.undecided else ""
+        return f"has no gradient, and what was seen does not tell why{why}{out}"
 
     def fix(self) -> str:
         return "Watch it with `watch_gradients` from before the forward on."

@@ -62,7 +62,6 @@ def _finding(
         fix=reason.fix(),
         location=_NOWHERE if place is None else place.location(),
         trace=reason.trace(),
-        count=len(names),
         details={**_details(members), "reason": reason.kind},
     )
 
@@ -81,7 +80,6 @@ def _rest(members: list[Missing], kinds: int, everything: list[str], site: Site 
         ),
         fix=pitfall.advice,
         location=_NOWHERE if site is None else site.location(),
-        count=len(names),
         details={**_details(members), "reason": "several"},
     )
 
@@ -122,9 +120,23 @@ def shown(names: list[str], everything: list[str]) -> str:
     parts: list[str] = []
     _collect(root, "", parts)
     if len(parts) > _NAMES:
+        parts = _alike(names)
+    if len(parts) > _NAMES:
         more = len(parts) - _NAMES + 1
         parts = [*parts[: _NAMES - 1], f"{more} more"]
     return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
+
+
+def _alike(names: list[str]) -> list[str]:
+    """`names` with `*` for the numbers in them, and how many each pattern stands for."""
+    counts: dict[str, list[str]] = {}
+    for name in names:
+        pattern = ".".join("*" if part.isdigit() else part for part in name.split("."))
+        counts.setdefault(pattern, []).append(name)
+    return [
+        f"`{pattern}` ({len(fit)}, such as `{fit[0]}`)" if len(fit) > 1 else f"`{fit[0]}`"
+        for pattern, fit in counts.items()
+    ]
 
 
 def _collect(node: _Node, path: str, parts: list[str]) -> None:

@@ -13,6 +13,7 @@ from pytest_gradguard.gradients.torch_log import Backward, Change, Cut, Log, Ste
 from pytest_gradguard.gradients.torch_watch import Entry, State, TorchWatch
 
 _NO_LOG = Log()
+_RULED_OUT = ("no backward ran", "does not require grad", "a non-leaf that keeps no `.grad`")
 
 
 def verdicts(watch: TorchWatch, *, finite: bool, nonzero: bool) -> dict[str, reasons.Reason | None]:
@@ -263,7 +264,14 @@ def _stepped_and_reached(step: Step, known: Backward) -> bool:
 
 def _not_in_graph(log: Log, since: int, tensor: Any, backwards: list[Backward]) -> reasons.Reason:
     if not all(known.complete for known in backwards):
-        return reasons.Unknown(None, ("never ran backward", "does not require grad", "a cut"))
+        return reasons.Unknown(None, _RULED_OUT, "the loss's graph is too large to be searched")
+    sites = [known.site for known in backwards]
+    last = max(known.last for known in backwards)
+    for cut in log.cuts.values():
+        if cut.partial and since < cut.last and cut.first < last:
+            if reaches(cut.site, sites) is not False:
+                open_ = f"`{cut.how}`{reasons.at(cut.site)} ran too often to be followed each time"
+                return reasons.Unknown(None, _RULED_OUT, open_)
     read = [cut for cut in _cuts(log, since, tensor, backwards) if cut.site is not None]
     notes = tuple(
         f"its value was only read{reasons.at(cut.site)}"

@@ -17,12 +17,14 @@ class Leaves(NamedTuple):
 
     Attributes:
         leaves: weak references to the leaves that require grad, by id.
+        walked: how many nodes were looked at.
         complete: whether the whole graph was walked.
         users: by the id of a leaf asked for, the names of the operations that use it.
         passed: the ids of the non-leaf tensors asked for whose node is in the graph.
     """
 
     leaves: dict[int, weakref.ref[Any]]
+    walked: int
     complete: bool
     users: dict[int, tuple[str, ...]]
     passed: frozenset[int]
@@ -77,6 +79,7 @@ def behind(outputs: Any, asked: frozenset[int] = frozenset(), nonleaves: Any = (
                 stack.append(following)
     return Leaves(
         leaves,
+        len(seen) + 1,
         not stack,
         {identity: tuple(names) for identity, names in users.items()},
         frozenset(passed),

@@ -23,7 +23,8 @@ from pytest_gradguard.runtime.callsite import Site
 from pytest_gradguard.runtime.frameworks import torch as tensors
 
 _TORCH = torch.__path__[0] + os.sep
-_WALKS = 16
+_WALKED = 50_000
+"""How many nodes are walked for one place; beyond that, ever fewer of its visits are looked at."""
 
 _clock = itertools.count(1)
 
@@ -54,6 +55,7 @@ class Backward:
     verb: str
     last: int = 0
     count: int = 0
+    walked: int = 0
     restricted: bool = False
     complete: bool = True
     leaves: dict[int, weakref.ref[Any]] = field(default_factory=dict)
@@ -77,6 +79,8 @@ class Cut:
     first: int = 0
     last: int = 0
     count: int = 0
+    walked: int = 0
+    partial: bool = False
     leaves: dict[int, weakref.ref[Any]] = field(default_factory=dict)
     itself: dict[int, weakref.ref[Any]] = field(default_factory=dict)
     made: dict[int, weakref.ref[Any]] = field(default_factory=dict)
@@ -150,7 +154,7 @@ class Log:
         known.last = now()
         known.restricted = known.restricted or bool(inputs)
         missing = [tensor for listener in list(self.listeners) for tensor in listener.missing()]
-        if not missing or not _due(known.count):
+        if not missing or not _due(known.walked, known.count):
             return
         found = behind(
             outputs,
@@ -158,6 +162,7 @@ class Log:
             [tensor for tensor in missing if not tensor.is_leaf],
         )
         with self._lock:
+            known.walked += found.walked
             known.complete = known.complete and found.complete
             known.leaves.update(found.leaves)
             known.users.update(found.users)
@@ -198,7 +203,10 @@ class Log:
     def _fill(self, known: Cut, sources: Any, made: Any) -> None:
         known.count += 1
         known.last = now()
-        if not _due(known.count):
+        if known.count > 2 and not any(listener.missing() for listener in list(self.listeners)):
+            return
+        if not _due(known.walked, known.count):
+            known.partial = True
             return
         with torch._C.DisableTorchFunctionSubclass():
             if isinstance(made, torch.Tensor):
@@ -206,6 +214,8 @@ class Log:
                 self.made[id(made)] = known
             found: Leaves = behind(sources)
             with self._lock:
+                known.walked += found.walked
+                known.partial = known.partial or not found.complete
                 known.leaves.update(found.leaves)
                 for source in sources:
                     known.itself[id(source)] = weakref.ref(source)
@@ -252,9 +262,9 @@ class Log:
                 known.tensors[id(tensor)] = weakref.ref(tensor)
 
 
-def _due(count: int) -> bool:
+def _due(walked: int, count: int) -> bool:
     """Whether a place that is passed for the `count`-th time is looked at closely."""
-    return count <= _WALKS or count & (count - 1) == 0
+    return walked < _WALKED or count & (count - 1) == 0
 
 
 def _inside_torch(frame: FrameType) -> bool:

@@ -121,8 +121,8 @@ class Entry:
         with _plain():
             self.hook = tensor.register_post_accumulate_grad_hook(hook)
             hooks = tensor._post_accumulate_grad_hooks
-        if len(hooks) > 1:  # before the user's, which may use the gradient up
-            hooks.move_to_end(self.hook.id, last=False)
+        for key in [key for key in hooks if key != self.hook.id]:
+            hooks[key] = hooks.pop(key)  # after ours: a user's hook may use the gradient up
 
     def release(self) -> None:
         """Take the hook off."""

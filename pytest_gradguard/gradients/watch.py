@@ -13,7 +13,7 @@ from pytest_gradguard.gradients.reasons import Reason
 from pytest_gradguard.gradients.report import Missing, findings_of
 from pytest_gradguard.gradients.targets import items_of
 from pytest_gradguard.messages import GradGuardError
-from pytest_gradguard.runtime import callsite
+from pytest_gradguard.runtime import callsite, collector, watching
 
 
 class Part(Protocol):
@@ -54,6 +54,7 @@ class Watch:
         self._finite = finite
         self._nonzero = nonzero
         self._open = False
+        self._listener = collector.Collector()
         self._parts = _parts(items_of(watched, frame), check_values=finite or nonzero)
         self.reasons: dict[str, Reason] = {}
         self.findings: list[Finding] = []
@@ -62,6 +63,9 @@ class Watch:
         """Begin to watch, once."""
         if not self._open:
             self._open = True
+            # The guard knows what went through workers; findings go to whoever listens already.
+            watching.start()
+            collector.enter_first(self._listener)
             for part in self._parts:
                 part.start()
         return self
@@ -90,12 +94,19 @@ class Watch:
         self.findings = findings_of(missing, verdicts, self._site)
         return self.findings
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it has begun and not ended."""
+        return self._open
+
     def close(self) -> None:
         """End the watch without a verdict."""
         if self._open:
             self._open = False
             for part in self._parts:
                 part.stop()
+            collector.leave(self._listener)
+            watching.stop()
 
     def check(self) -> None:
         """End the watch.
@@ -104,6 +115,7 @@ class Watch:
             GradGuardError: a watched tensor has no gradient.
             ValueError: a pattern of `allow_none` fits no watched name.
         """
+        __tracebackhide__ = True
         if self._open and self.stop():
             raise GradGuardError(self.findings)
 
@@ -116,6 +128,7 @@ class Watch:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        __tracebackhide__ = True
         if kind is not None:
             self.close()
             return

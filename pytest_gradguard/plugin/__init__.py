@@ -7,7 +7,7 @@ installed plugin that nobody uses costs pytest's start next to nothing.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +15,7 @@ import pytest
 if TYPE_CHECKING:
     from pytest_gradguard.plugin.active import GuardPlugin
     from pytest_gradguard.plugin.item import ItemGuard
+    from pytest_gradguard.plugin.watches import Watches
 
 ACTIVE = "gradguard-active"
 """The name under which the active part is registered."""
@@ -128,6 +129,21 @@ def gradguard(request: pytest.FixtureRequest) -> ItemGuard:
     Works without --gradguard too: then only the tests that ask for it are guarded.
     """
     return _activate(request.config, everywhere=False).guard_of(request.node)
+
+
+@pytest.fixture
+def watch_gradients(request: pytest.FixtureRequest) -> Iterator[Watches]:
+    """Watch tensors until the test's end: each must have received a gradient by then.
+
+    ``watch_gradients(model, allow_none=("frozen.*",), finite=True, nonzero=False)`` takes what
+    `pytest_gradguard.watch_gradients` takes, as often as needed. A tensor without a gradient fails
+    the test with GG104, its name and the reason.
+    """
+    from pytest_gradguard.plugin.watches import Watches
+
+    watches = Watches.of(request)
+    yield watches
+    watches.close()
 
 
 def _activate(config: pytest.Config, *, everywhere: bool) -> GuardPlugin:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import ExitStack
 from typing import Any
 
@@ -49,6 +49,12 @@ class GuardPlugin:
         """
         of_item = item.stash.get(_GUARD, None)
         return self._start(item) if of_item is None else of_item
+
+    def take(self, item: pytest.Item, findings: Iterable[Finding]) -> None:
+        """Report `findings`, made by another part of the plugin, with those of `item`."""
+        of_item = item.stash.get(_GUARD, None)
+        if of_item is not None:
+            of_item.take(findings)
 
     def _start(self, item: pytest.Item) -> ItemGuard:
         self._test.close()  # of a test that was interrupted before its teardown

@@ -9,6 +9,7 @@ import dataclasses
 import os
 import sys
 import warnings
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 
 import pytest
@@ -66,6 +67,11 @@ class ItemGuard:
             ValueError: there is no such code.
         """
         return allow(*codes, reason=reason)
+
+    def take(self, findings: Iterable[Finding]) -> None:
+        """Add findings that were made elsewhere, such as those of `watch_gradients`."""
+        for finding in findings:
+            self._collector.add(finding)
 
     def collecting(self) -> AbstractContextManager[object]:
         """Inside this context, the test is the one that new findings belong to."""

@@ -1,0 +1,145 @@
+"""The fixture `watch_gradients`: the watches of one test, and its failure with GG104."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Generator, Iterable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from pytest_gradguard.findings import Finding
+from pytest_gradguard.gradients.watch import Watch
+
+__all__ = ["Watches"]
+
+_NAME = "gradguard-watches"
+_WATCHES = pytest.StashKey["Watches"]()
+
+
+class Watches:
+    """What the fixture hands to a test: call it to watch something until the test's end."""
+
+    def __init__(self, item: pytest.Item) -> None:
+        function = inspect.unwrap(getattr(item, "function", lambda: None))
+        self._code = getattr(function, "__code__", None)
+        self._open: list[Watch] = []
+        self._test: FrameType | None = None
+
+    @classmethod
+    def of(cls, request: pytest.FixtureRequest) -> Watches:
+        """The watches of the test that asks."""
+        manager = request.config.pluginmanager
+        if not manager.has_plugin(_NAME):
+            manager.register(_Checker(), _NAME)
+        item: pytest.Item = request.node
+        watches = item.stash[_WATCHES] = cls(item)
+        return watches
+
+    def __call__(
+        self,
+        watched: Any,
+        *,
+        allow_none: str | Iterable[str] = (),
+        finite: bool = True,
+        nonzero: bool = False,
+    ) -> Watch:
+        """Watch `watched` from now to the test's end, or to that of a `with` block over the result.
+
+        Raises:
+            TypeError: `watched` holds something that cannot be watched.
+            ValueError: there is nothing to watch.
+        """
+        watch = Watch(watched, allow_none=allow_none, finite=finite, nonzero=nonzero)
+        self._open.append(watch.start())
+        if self._test is None:
+            # The test's own frame keeps its variables until the verdict, and nothing longer.
+            frame: FrameType | None = sys._getframe(1)
+            while frame is not None and frame.f_code is not self._code:
+                frame = frame.f_back
+            self._test = frame
+        return watch
+
+    def check(self) -> list[Finding]:
+        """End all watches; what they found, each finding once.
+
+        Raises:
+            ValueError: a pattern of `allow_none` fits no watched name.
+        """
+        found: dict[object, Finding] = {}
+        try:
+            for watch in self._open:
+                if watch.is_open:
+                    for finding in watch.stop():
+                        found.setdefault((finding.key, finding.message), finding)
+        finally:
+            self.close()
+        return list(found.values())
+
+    def close(self) -> None:
+        """End all watches without a verdict."""
+        for watch in self._open:
+            watch.close()
+        self._open.clear()
+        self._test = None
+
+
+class _Checker:
+    """Looks at the watches of a test as soon as it has passed, and words its failure."""
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        __tracebackhide__ = True
+        watches = item.stash.get(_WATCHES, None)
+        if watches is None:
+            return (yield)
+        try:
+            result = yield
+        except BaseException:
+            watches.close()
+            raise
+        refused = ""
+        findings: list[Finding] = []
+        try:
+            findings = watches.check()
+        except ValueError as error:
+            refused = str(error)
+        if refused:
+            pytest.fail(f"watch_gradients: {refused}", pytrace=False)
+        if findings:
+            _fail(item, findings)
+        return result
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if call.excinfo is not None and item.stash.get(_WATCHES, None) is not None:
+            from pytest_gradguard.plugin.failure import FailureRepr, GradGuardFailure
+
+            if isinstance(call.excinfo.value, GradGuardFailure):
+                report.longrepr = FailureRepr(call.excinfo.value, call.excinfo)  # type: ignore[assignment]
+        return report
+
+
+def _fail(item: pytest.Item, findings: list[Finding]) -> None:
+    """Fail the test with `findings`, unless it or the run permits GG104.
+
+    Raises:
+        GradGuardFailure: they are not permitted.
+    """
+    __tracebackhide__ = True
+    from pytest_gradguard.plugin.failure import GradGuardFailure
+    from pytest_gradguard.plugin.settings import marker_settings, read_settings
+    from pytest_gradguard.plugin.transport import relative
+
+    if "GG104" in marker_settings(item).allow | read_settings(item.config).ignore:
+        return
+    active: Any = item.config.pluginmanager.get_plugin("gradguard-active")
+    if active is not None:
+        active.take(item, findings)
+    base = str(item.config.invocation_params.dir)
+    raise GradGuardFailure([relative(finding, base) for finding in findings], base)
