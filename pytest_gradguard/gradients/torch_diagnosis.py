@@ -228,7 +228,17 @@ def _at_worker(tensor: Any, backwards: list[Backward]) -> reasons.Reason | None:
 
 
 def _left_in_worker(tensor: Any) -> reasons.Reason | None:
-    return None
+    """The parallel call whose worker computed the gradient for a copy, and kept it."""
+    kept: Any = sys.modules.get("pytest_gradguard.runtime.left")
+    known = None if kept is None or tensor is None else kept.of(tensor)
+    if known is None:
+        return None
+    call, left = known
+    where: tuple[TraceStep, ...] = ()
+    if left.task.path is not None and left.task.line is not None:
+        text = f"`{left.task.name}` runs backward on the copy"
+        where = (TraceStep(left.task.path, left.task.line, text),)
+    return reasons.LeftInWorker(call.site, call.backend, where)
 
 
 def _elsewhere(
@@ -268,10 +278,10 @@ def _not_in_graph(log: Log, since: int, tensor: Any, backwards: list[Backward]) 
     sites = [known.site for known in backwards]
     last = max(known.last for known in backwards)
     for cut in log.cuts.values():
-        if cut.partial and since < cut.last and cut.first < last:
-            if reaches(cut.site, sites) is not False:
-                open_ = f"`{cut.how}`{reasons.at(cut.site)} ran too often to be followed each time"
-                return reasons.Unknown(None, _RULED_OUT, open_)
+        between = cut.partial and since < cut.last and cut.first < last
+        if between and reaches(cut.site, sites) is not False:
+            often = f"`{cut.how}`{reasons.at(cut.site)} ran too often to be followed each time"
+            return reasons.Unknown(None, _RULED_OUT, often)
     read = [cut for cut in _cuts(log, since, tensor, backwards) if cut.site is not None]
     notes = tuple(
         f"its value was only read{reasons.at(cut.site)}"

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from pytest_gradguard.gradients import torch_log
 from pytest_gradguard.runtime import callsite
 from pytest_gradguard.runtime.callsite import Site
-from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.patching import Patch, Patches
 
 _compiling = torch.compiler.is_compiling
@@ -38,6 +38,7 @@ def _watched_backward(original: Callable[..., Any]) -> Callable[..., Any]:
             outcome = original(t_outputs, *args, **kwargs)
         except BaseException as error:
             log.backward_failed(error)
+            without_this_frame(error)
             raise
         try:
             inputs = args[3] if len(args) > 3 else kwargs.get("inputs", ())

@@ -16,7 +16,6 @@ import torch
 from pytest_gradguard.gradients import targets, torch_log, torch_patches
 from pytest_gradguard.gradients.reasons import Reason
 from pytest_gradguard.runtime.callsite import Site
-from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.frameworks import torch as tensors
 
 _plain = torch._C.DisableTorchFunctionSubclass
@@ -68,7 +67,7 @@ class Entry:
         self.received = False
         self.received_late = False
         self.arrived: Site | None = None
-        self.norm: Any = None
+        self.range: Any = None
         self.hook: Any = None
         gradient = None if appeared else gradient_of(tensor)
         self._old = None if gradient is None else (weakref.ref(gradient), gradient._version)
@@ -323,7 +322,7 @@ def _with_gradients(entries: list[Entry]) -> Iterator[tuple[Entry, Any]]:
 
 
 def _measure(pairs: list[tuple[Entry, Any]]) -> None:
-    """Keep the largest absolute value of each gradient, where it lies: no device is waited for."""
+    """Keep the range of each gradient's values, where it lies: no device is waited for."""
     measured: list[tuple[Entry, Any]] = []
     for entry, gradient in pairs:
         plain = gradient._values() if gradient.layout is torch.sparse_coo else gradient
@@ -334,15 +333,14 @@ def _measure(pairs: list[tuple[Entry, Any]]) -> None:
     enabled = torch.is_grad_enabled()
     torch._C._set_grad_enabled(False)
     try:
-        norms = torch._foreach_norm([gradient for _, gradient in measured], math.inf)
-    except Exception as error:  # a kind of tensor that torch has no norm for
-        if not isinstance(error, (RuntimeError, NotImplementedError, TypeError)):
-            fault(error)
-        return
+        for entry, gradient in measured:
+            if gradient.is_complex():
+                gradient = torch.view_as_real(gradient.resolve_conj())
+            entry.range = torch.aminmax(gradient)  # NaN comes through; ten times as fast as a norm
+    except (RuntimeError, NotImplementedError, TypeError):
+        pass  # a kind of tensor that torch has no order for
     finally:
         torch._C._set_grad_enabled(enabled)
-    for (entry, _), norm in zip(measured, norms, strict=True):
-        entry.norm = norm
 
 
 def largest(entry: Entry) -> float | None:
@@ -350,4 +348,7 @@ def largest(entry: Entry) -> float | None:
     tensor = entry.ref()
     if tensor is not None:
         _measure(list(_with_gradients([entry])))
-    return None if entry.norm is None else float(entry.norm)
+    if entry.range is None:
+        return None
+    low, high = (float(bound) for bound in entry.range)
+    return high if math.isnan(high) else max(abs(low), abs(high))

@@ -78,10 +78,13 @@ class Watch:
         """
         if not self._open:
             return self.findings
-        self.close()
         verdicts: dict[str, Reason | None] = {}
-        for part in self._parts:
-            verdicts.update(part.verdicts(finite=self._finite, nonzero=self._nonzero))
+        try:
+            for part in self._parts:
+                part.stop()
+                verdicts.update(part.verdicts(finite=self._finite, nonzero=self._nonzero))
+        finally:
+            self.close()
         allowed = self._allowed(list(verdicts))
         self.reasons = {
             name: reason

@@ -47,6 +47,7 @@ _UNDONE = (
     "pytest_gradguard.runtime.dispatch",
     "pytest_gradguard.runtime.provenance",
     "pytest_gradguard.runtime.frameworks",
+    "pytest_gradguard.runtime.left",
 )
 
 

@@ -48,6 +48,7 @@ class WorkerBatch:
         if not _ready:
             _watch_nested_calls()
         inside = _inside
+        backwards = _before_tasks()
         collector.enter(inside)
         try:
             results = self._batch()
@@ -58,7 +59,9 @@ class WorkerBatch:
             collector.leave(inside)
         if inside.empty and not frameworks.loaded():
             return results
-        return Outbox(self._token, results, self._batch.items, _take_findings())
+        items = self._batch.items
+        left = [] if backwards is None else _left_behind(backwards, items, results)
+        return Outbox(self._token, results, items, _take_findings(), left)
 
 
 _ready = False
@@ -74,6 +77,29 @@ def _watch_nested_calls() -> None:
         dispatch.apply()
     except Exception as error:
         fault(error)
+
+
+def _before_tasks() -> int | None:
+    """How many backwards have run in this worker, where torch is loaded."""
+    if not frameworks.loaded():
+        return None
+    try:
+        from pytest_gradguard.runtime import worker_gradients
+
+        return worker_gradients.before_tasks()
+    except Exception as error:
+        fault(error)
+        return None
+
+
+def _left_behind(backwards: int, items: Any, results: Any) -> list[Any]:
+    from pytest_gradguard.runtime import worker_gradients
+
+    try:
+        return list(worker_gradients.left_behind(backwards, items, results, task_of))
+    except Exception as error:
+        fault(error)
+        return []
 
 
 def _take_findings() -> list[Finding]:
@@ -92,18 +118,22 @@ def _take_findings() -> list[Finding]:
 class Outbox:
     """The results of a batch on their way back; unpickled, it is the plain list of them."""
 
-    def __init__(self, token: int, results: Any, items: Any, found: list[Finding]) -> None:
+    def __init__(
+        self, token: int, results: Any, items: Any, found: list[Finding], left: list[Any]
+    ) -> None:
         self._token = token
         self._results = results
         self._items = items
         self._found = found
+        self._left = left
 
     def __repr__(self) -> str:  # errors quote results that cannot be pickled
         return repr(self._results)
 
     def __reduce__(self) -> tuple[Any, ...]:
         crossing = Return(self._token, self._results, self._items)
-        return bracketed(crossing, receive, (self._token, self._results, self._found))
+        notes = (self._found, self._left) if self._left else (self._found,)
+        return bracketed(crossing, receive, (self._token, self._results, *notes))
 
 
 class Return:
@@ -183,16 +213,27 @@ def _wrapped(function: Any) -> Any:
     return attributes.get("__wrapped__") or attributes.get("function")
 
 
-def receive(token: int, results: Any, found: list[Finding]) -> Any:
+def receive(token: int, results: Any, found: list[Finding], left: Any = ()) -> Any:
     """Take the results of a batch in the parent; called by unpickling."""
-    if found:
+    if found or left:
         from pytest_gradguard.runtime import calls
 
         call = calls.by_token(token)
         if call is not None:
             for finding in found:
                 call.collector.add(finding)
+            if left:
+                _remember_left(call, left)
     return results
+
+
+def _remember_left(call: Any, left: Any) -> None:
+    try:
+        from pytest_gradguard.runtime import left as kept
+
+        kept.remember(call, left)
+    except Exception as error:
+        fault(error)
 
 
 def rebuild_result(
