@@ -25,10 +25,13 @@ def answer(tensor: Any) -> str:
             "(for a whole module: watch_gradients)"
         )
     if item.kind == "variable":
-        from pytest_gradguard.gradients.tensorflow_watch import explain
+        from pytest_gradguard.gradients import tensorflow_watch
+
+        reason = tensorflow_watch.explain(tensor)
     else:
-        from pytest_gradguard.gradients.torch_diagnosis import explain
-    reason = explain(tensor)
+        from pytest_gradguard.gradients import torch_diagnosis
+
+        reason = torch_diagnosis.explain(tensor)
     if reason is None:
         return "It has a gradient."
     return said(reason)

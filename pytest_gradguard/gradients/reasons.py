@@ -49,13 +49,15 @@ class NeverBackward(Reason):
     kind = "never-backward"
     site: Site | None = None
     failed: str | None = None
+    what: str = "backward"
 
     def text(self) -> str:
         raised = f" (one was begun, and raised {self.failed}{at(self.site)})" if self.failed else ""
-        return f"no backward ran while it was watched{raised}"
+        return f"no {self.what} ran while it was watched{raised}"
 
     def fix(self) -> str:
-        return "Call `loss.backward()` before the watch ends."
+        call = "`loss.backward()`" if self.what == "backward" else self.what
+        return f"Call {call} before the watch ends."
 
 
 @dataclass(frozen=True)
@@ -133,8 +135,14 @@ class NotInGraph(Reason):
     backwards: int = 1
     ruled_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    loss: str = "loss"
 
     def text(self) -> str:
+        if self.loss != "loss":
+            out = f" (ruled out: {', '.join(self.ruled_out)})" if self.ruled_out else ""
+            return (
+                f"the {self.loss} of `tape.gradient`{at(self.site)} was not computed from it{out}"
+            )
         loss = "the loss that ran backward" if self.backwards == 1 else "any loss that ran backward"
         text = (
             f"is not part of the graph of {loss}{at(self.site)}: the loss was not computed from it"
@@ -305,14 +313,19 @@ class NotAsked(Reason):
 
     kind = "not-asked"
     verb: str = "backward"
+    other: bool = True
 
     def text(self) -> str:
+        if not self.other:
+            return f"`{self.verb}`{at(self.site)} was not asked for its gradient"
         return (
             f"is part of the loss's graph, but the {self.verb}{at(self.site)} was asked for the "
             "gradients of other tensors only (`inputs=`)"
         )
 
     def fix(self) -> str:
+        if not self.other:
+            return "Name it among the sources of `tape.gradient`."
         return "Name it in `inputs=`, or leave `inputs=` out."
 
 
@@ -333,6 +346,73 @@ class NotProduced(Reason):
 
     def fix(self) -> str:
         return "Look at the backward of that operation: it returns None for this input."
+
+
+@dataclass(frozen=True)
+class NotWatched(Reason):
+    """The tape was asked for a gradient of something that it did not watch."""
+
+    kind = "not-watched-by-tape"
+    because: str = ""
+
+    def text(self) -> str:
+        return f"was not watched by the tape whose gradient{at(self.site)} is None: {self.because}"
+
+    def fix(self) -> str:
+        return "Call `tape.watch(…)` on it at the start of the tape."
+
+
+@dataclass(frozen=True)
+class OtherThread(Reason):
+    """The forward ran in a thread in which no tape was recording."""
+
+    kind = "other-thread"
+    tape: Site | None = None
+
+    def text(self) -> str:
+        return (
+            f"was read{at(self.site)} in a thread in which no tape records: a tape records its own "
+            f"thread only, and its gradient{at(self.tape)} is None"
+        )
+
+    def fix(self) -> str:
+        return "Open the tape inside the function that the thread runs."
+
+    def trace(self) -> tuple[TraceStep, ...]:
+        return step(self.tape, "the tape of another thread is asked for the gradient here")
+
+
+@dataclass(frozen=True)
+class OutsideTape(Reason):
+    """The forward ran while the tape was not recording."""
+
+    kind = "outside-tape"
+    tape: Site | None = None
+
+    def text(self) -> str:
+        return (
+            f"was read{at(self.site)} while no tape was recording, so the gradient{at(self.tape)} "
+            "is None"
+        )
+
+    def fix(self) -> str:
+        return "Compute what the loss needs inside the tape's `with` block."
+
+    def trace(self) -> tuple[TraceStep, ...]:
+        return step(self.tape, "the tape is asked for the gradient here")
+
+
+@dataclass(frozen=True)
+class NotBuilt(Reason):
+    """A Keras model that has no variables yet."""
+
+    kind = "not-built"
+
+    def text(self) -> str:
+        return "the model was never called, so it has no variables yet"
+
+    def fix(self) -> str:
+        return "Call the model, or `build` it, before the watch ends."
 
 
 @dataclass(frozen=True)

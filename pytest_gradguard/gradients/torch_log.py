@@ -6,7 +6,6 @@ with the last; what it replaces meanwhile stands in `torch_patches`.
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 import threading
@@ -17,6 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
+from pytest_gradguard.gradients.clock import now
 from pytest_gradguard.gradients.torch_graph import Leaves, behind
 from pytest_gradguard.runtime import callsite
 from pytest_gradguard.runtime.callsite import Site
@@ -25,13 +25,6 @@ from pytest_gradguard.runtime.frameworks import torch as tensors
 _TORCH = torch.__path__[0] + os.sep
 _WALKED = 50_000
 """How many nodes are walked for one place; beyond that, ever fewer of its visits are looked at."""
-
-_clock = itertools.count(1)
-
-
-def now() -> int:
-    """A number that grows with every event."""
-    return next(_clock)
 
 
 class Listener(Protocol):

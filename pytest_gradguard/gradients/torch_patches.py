@@ -197,7 +197,7 @@ def _data_property(original: Any) -> property:
 # -- gradients switched off --------------------------------------------------------------------
 
 
-class _Blind(TorchFunctionMode):
+class _Blind(TorchFunctionMode):  # type: ignore[misc]
     """Notes what is computed from tensors that require grad while gradients are switched off."""
 
     def __init__(self, mode: str, entered: Site | None) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_gradguard.gradients import targets, torch_log, torch_patches
+from pytest_gradguard.gradients.clock import now
 from pytest_gradguard.gradients.reasons import Reason
 from pytest_gradguard.runtime.callsite import Site
 from pytest_gradguard.runtime.frameworks import torch as tensors
@@ -62,7 +63,7 @@ class Entry:
         self.name = name
         self.ref = weakref.ref(tensor)
         self.state: State | None = None
-        self.since = torch_log.now()
+        self.since = now()
         self.current = True
         self.received = False
         self.received_late = False
@@ -70,7 +71,9 @@ class Entry:
         self.range: Any = None
         self.hook: Any = None
         gradient = None if appeared else gradient_of(tensor)
-        self._old = None if gradient is None else (weakref.ref(gradient), gradient._version)
+        self._old: tuple[Any, int] | None = None
+        if gradient is not None:
+            self._old = (weakref.ref(gradient), gradient._version)
 
     def look(self) -> None:
         """Note what the tensor is now, and whether its `.grad` is a new one."""
@@ -153,7 +156,7 @@ class TorchWatch:
         self._by_name: dict[str, Entry] = {}
         self._arrived: list[Entry] = []
         self._nothing_missing = False
-        self.began = torch_log.now()
+        self.began = now()
         self.log: torch_log.Log | None = None
         for item in items:
             if item.kind == "module":

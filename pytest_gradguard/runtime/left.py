@@ -48,9 +48,9 @@ def of(tensor: Any) -> tuple[Call, Left] | None:
     """The call that `tensor` was shipped to, and the task that left its gradient there."""
     for call, left in list(_waiting.values()):
         shipped = call.shipped.get(id(tensor))
-        if shipped is None or shipped[0]() is not tensor:
+        if tensor is None or shipped is None or shipped[0]() is not tensor:
             continue
-        shape = tuple(int(size) for size in tensor.shape)
+        shape = tuple(int(size) for size in tensors.describe(tensor)["shape"])
         for one in left:
             if one.direct or shape in one.shapes:
                 return call, one

@@ -1,0 +1,283 @@
+"""Watches TensorFlow variables and Keras models: what the tapes return for them decides."""
+
+from __future__ import annotations
+
+import math
+import sys
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from pytest_gradguard.gradients import reasons, targets, tensorflow_log, tensorflow_patches
+from pytest_gradguard.gradients.clock import now
+from pytest_gradguard.gradients.flow import reaches
+from pytest_gradguard.gradients.tensorflow_log import TapeNotes, variable_of
+from pytest_gradguard.runtime.callsite import Site
+
+
+def kind_of(value: Any) -> str | None:
+    """``"model"`` or ``"variable"``, or None for what is neither."""
+    keras: Any = sys.modules.get("keras")
+    if keras is not None:
+        if isinstance(value, keras.Variable):
+            return "variable"
+        if isinstance(value, keras.Layer):
+            return "model"
+    if isinstance(value, (tf.Variable, tf.Tensor)):
+        return "variable"
+    return "model" if isinstance(value, tf.Module) else None
+
+
+class Entry:
+    """One watched variable."""
+
+    def __init__(self, name: str, outer: Any, inner: Any) -> None:
+        self.name = name
+        self.outer = weakref.ref(outer)
+        self.ref = weakref.ref(inner)
+        self.identity = id(inner)
+        self.trainable = bool(getattr(outer, "trainable", True))
+        dtype = tf.as_dtype(inner.dtype)
+        self.differentiable = dtype.is_floating or dtype.is_complex
+        self.description = {
+            "framework": "tensorflow",
+            "type": type(inner).__name__,
+            "shape": [None if size is None else int(size) for size in inner.shape],
+            "dtype": dtype.name,
+            "device": str(getattr(inner, "device", "") or ""),
+        }
+        self.is_variable = isinstance(inner, tf.Variable)
+        self.received = False
+        self.asked: list[TapeNotes] = []
+        self.arrived: Site | None = None
+        self.range: tuple[Any, Any] | None = None
+
+
+class TensorFlowWatch:
+    """The TensorFlow part of one watch."""
+
+    def __init__(self, items: list[targets.Item], *, check_values: bool) -> None:
+        self._check_values = check_values
+        self._models: list[tuple[str, weakref.ref[Any]]] = []
+        self._entries: dict[int, Entry] = {}
+        self._by_name: dict[str, Entry] = {}
+        self._graphs: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._began = now()
+        self._log: tensorflow_log.Log | None = None
+        for item in items:
+            if item.kind == "model":
+                self._models.append((item.name, weakref.ref(item.value)))
+            else:
+                self._add(item.name, item.value)
+        self._look_for_new()
+
+    def _add(self, name: str, outer: Any) -> None:
+        inner = variable_of(outer)
+        if inner is None:  # a Keras variable that is not built yet
+            return
+        known = self._entries.get(id(inner))
+        if known is not None and known.ref() is inner:
+            known.trainable = bool(getattr(outer, "trainable", True))
+            return
+        while name in self._by_name:
+            name += "'"
+        self._entries[id(inner)] = self._by_name[name] = Entry(name, outer, inner)
+
+    def _look_for_new(self) -> None:
+        for prefix, reference in self._models:
+            model = reference()
+            if model is not None:
+                for name, variable in _variables_of(model):
+                    self._add(targets.join(prefix, name), variable)
+
+    # -- what happens --------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._log = tensorflow_patches.start(self)
+
+    def stop(self) -> None:
+        """Look a last time, and leave everything as it was."""
+        if self._log is not None:
+            tensorflow_patches.stop(self)
+            self._look_for_new()
+
+    def gradients(self, tape: TapeNotes, sources: list[Any], gradients: list[Any]) -> None:
+        """Hear what a tape has returned for its sources."""
+        self._look_for_new()
+        for source, gradient in zip(sources, gradients, strict=False):
+            entry = self._entries.get(id(source))
+            if entry is None or entry.ref() is not source:
+                continue
+            if gradient is None:
+                entry.asked.append(tape)
+                continue
+            entry.received = True
+            entry.arrived = tape.site
+            if self._check_values:
+                entry.range = _range_of(gradient)
+
+    def ran_traced(self, graph: Any) -> None:
+        """Hear that a function ran which was traced before: its tapes were seen by nobody.
+
+        Where its graph computes gradients and holds a watched variable, that one counts as having
+        received one.
+        """
+        if graph in self._graphs:
+            return
+        self._graphs.add(graph)
+        if not _takes_gradients(graph):
+            return
+        self._look_for_new()
+        for variable in graph.variables:
+            entry = self._entries.get(id(variable))
+            if entry is not None and entry.ref() is variable:
+                entry.received = True
+
+    # -- the verdict ---------------------------------------------------------------------------
+
+    def verdicts(self, *, finite: bool, nonzero: bool) -> dict[str, reasons.Reason | None]:
+        """The reason why each name has no gradient; None where it has one."""
+        found: dict[str, reasons.Reason | None] = {}
+        for entry in self._by_name.values():
+            if entry.received:
+                found[entry.name] = _value_reason(entry, finite=finite, nonzero=nonzero)
+            else:
+                found[entry.name] = self._why(entry)
+        for prefix, reference in self._models:
+            model = reference()
+            if model is not None and not any(True for _ in _variables_of(model)):
+                found[prefix or "model"] = reasons.NotBuilt(None)
+        return found
+
+    def description(self, name: str) -> dict[str, Any]:
+        """Type, shape, dtype and device of the variable of that name."""
+        entry = self._by_name.get(name)
+        return {} if entry is None else entry.description
+
+    def _why(self, entry: Entry) -> reasons.Reason:
+        log = self._log or tensorflow_log.Log()
+        if not entry.differentiable:
+            return reasons.NotDifferentiable(None, entry.description["dtype"])
+        if not entry.trainable and not entry.asked:
+            return reasons.Frozen(None, " (`trainable=False`)")
+        calls = [call for call in log.calls if call.last > self._began]
+        if not calls:
+            return reasons.NeverBackward(what="`tape.gradient`")
+        if not entry.asked:
+            return reasons.NotAsked(calls[-1].site, "tape.gradient", other=False)
+        tape = entry.asked[-1]
+        if entry.identity in tape.watched:
+            return self._recorded(log, entry, tape)
+        if not entry.is_variable:
+            return reasons.NotWatched(tape.site, "a tape watches variables by itself, not tensors")
+        if not tape.automatic and any(
+            read.recording for key, read in log.reads.items() if key[0] == entry.identity
+        ):
+            return reasons.NotWatched(
+                tape.site, "it was made with `watch_accessed_variables=False`"
+            )
+        if not entry.trainable:
+            return reasons.NotWatched(tape.site, "a tape watches trainable variables by itself")
+        return self._unrecorded(log, entry, tape)
+
+    def _recorded(self, log: tensorflow_log.Log, entry: Entry, tape: TapeNotes) -> reasons.Reason:
+        """The tape saw the variable; what was made of it did not come to the target."""
+        judged = [
+            (reaches(left.site, [tape.site]), left)
+            for left in log.exits.values()
+            if entry.identity in left.seen and self._began < left.last and left.first < tape.last
+        ]
+        likely = [left for flows, left in judged if flows] or [
+            left for flows, left in judged if flows is None
+        ]
+        if len({(left.how, left.site) for left in likely}) == 1:
+            return reasons.Cut(likely[0].site, likely[0].how)
+        if likely:
+            places = " or ".join(f"`{left.how}`{reasons.at(left.site)}" for left in likely[:3])
+            return reasons.Unknown(None, ("not watched by the tape",), f"it may be cut by {places}")
+        out = ("not watched by the tape", "`tf.stop_gradient`", "`.numpy()`", "a cast to integers")
+        return reasons.NotInGraph(tape.site, 1, out, loss="target")
+
+    def _unrecorded(self, log: tensorflow_log.Log, entry: Entry, tape: TapeNotes) -> reasons.Reason:
+        """The tape never saw the variable."""
+        reads = [
+            read
+            for key, read in log.reads.items()
+            if key[0] == entry.identity and read.when > self._began
+        ]
+        other = [read for read in reads if read.thread != tape.thread and not read.recording]
+        if other and any(read.elsewhere for read in other):
+            return reasons.OtherThread(other[0].site, tape.site)
+        outside = [read for read in reads if read.thread == tape.thread and not read.recording]
+        if outside:
+            return reasons.OutsideTape(outside[0].site, tape.site)
+        return reasons.NotInGraph(tape.site, 1, ("read while a tape recorded",), loss="target")
+
+
+def _variables_of(model: Any) -> Iterator[tuple[str, Any]]:
+    """The variables of a model that can be trained, frozen ones included, with dotted names."""
+    keras: Any = sys.modules.get("keras")
+    if keras is not None and isinstance(model, keras.Layer):
+        seen: set[int] = set()
+        for layer in model._flatten_layers():
+            for variable in layer._trainable_variables:
+                if id(variable) not in seen:
+                    seen.add(id(variable))
+                    path = variable.path.split("/")
+                    inner = path[1:] if len(path) > 1 and path[0] == model.name else path
+                    yield ".".join(inner), variable
+        return
+    for path, variable in model._flatten(
+        predicate=lambda item: isinstance(item, tf.Variable), with_path=True
+    ):
+        yield ".".join(str(part) for part in path), variable
+
+
+def _takes_gradients(graph: Any) -> bool:
+    """Whether a traced function, or one that it calls, holds what a tape's `gradient` made."""
+    definition = graph.as_graph_def()
+    inner = (node for function in definition.library.function for node in function.node_def)
+    return any("gradient_tape/" in node.name for node in (*definition.node, *inner))
+
+
+def _range_of(gradient: Any) -> tuple[Any, Any] | None:
+    """The smallest and largest value of an eager gradient."""
+    values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+    if not tf.executing_eagerly() or not hasattr(values, "numpy") or not values.dtype.is_floating:
+        return None
+    with tf.init_scope():
+        if not int(tf.size(values)):
+            return None
+        return tf.reduce_min(values), tf.reduce_max(values)
+
+
+def _value_reason(entry: Entry, *, finite: bool, nonzero: bool) -> reasons.Reason | None:
+    if entry.range is None:
+        return None
+    low, high = (float(bound) for bound in entry.range)
+    if finite and not (math.isfinite(low) and math.isfinite(high)):
+        nan = math.isnan(low) or math.isnan(high)
+        return reasons.NotFinite(entry.arrived, "nan" if nan else "inf")
+    if nonzero and low == high == 0:
+        return reasons.AllZero(entry.arrived)
+    return None
+
+
+def explain(variable: Any) -> reasons.Reason | None:
+    """Why any variable has no gradient, as far as an open watch knows."""
+    inner = variable_of(variable)
+    if tensorflow_log.log is not None:
+        for listener in tensorflow_log.log.listeners:
+            if isinstance(listener, TensorFlowWatch):
+                entry = listener._entries.get(id(inner))
+                if entry is not None and entry.ref() is inner:
+                    return None if entry.received else listener._why(entry)
+    dtype = tf.as_dtype(variable.dtype)
+    if not (dtype.is_floating or dtype.is_complex):
+        return reasons.NotDifferentiable(None, dtype.name)
+    if not getattr(variable, "trainable", True):
+        return reasons.Frozen(None, " (`trainable=False`)")
+    return reasons.Unknown(None, ("an integer dtype", "`trainable=False`"))
