@@ -1,0 +1,565 @@
+"""Programs that lose a gradient, each with the reason, the tensors, and `# <- here` at its line."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from pytest_gradguard import watch_gradients
+
+
+class Program(NamedTuple):
+    run: Callable[[], None]
+    reason: str
+    names: tuple[str, ...]
+
+
+PROGRAMS: list[Program] = []
+
+
+def loses(reason: str, *names: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    def add(run: Callable[[], None]) -> Callable[[], None]:
+        PROGRAMS.append(Program(run, reason, names))
+        return run
+
+    return add
+
+
+class Two(nn.Module):
+    """Two layers, and something between them."""
+
+    def __init__(self, between: Callable[[Any], Any] = lambda h: h) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 3)
+        self.second = nn.Linear(3, 1)
+        self.between = between
+
+    def forward(self, x: Any) -> Any:
+        return self.second(self.between(self.first(x)))
+
+
+FIRST = ("first.weight", "first.bias")
+SECOND = ("second.weight", "second.bias")
+
+
+def batch() -> Any:
+    return torch.linspace(0.5, 2.0, 6).reshape(2, 3)
+
+
+# -- no backward -------------------------------------------------------------------------------
+
+
+@loses("never-backward", *FIRST, *SECOND)
+def forward_only() -> None:
+    model = Two()
+    with watch_gradients(model):
+        model(batch()).sum()
+
+
+@loses("never-backward", "w")
+def backward_before_the_watch() -> None:
+    w = torch.ones(2, requires_grad=True)
+    (w * w).sum().backward()
+    with watch_gradients({"w": w}):
+        (w * 2).sum()
+
+
+@loses("never-backward", *FIRST, *SECOND)
+def steps_without_backward() -> None:
+    model = Two()
+    optimizer = torch.optim.Adam(model.parameters())
+    with watch_gradients(model):
+        for _ in range(3):
+            optimizer.zero_grad()
+            F.mse_loss(model(batch()), torch.ones(2, 1))
+            optimizer.step()
+
+
+# -- frozen ------------------------------------------------------------------------------------
+
+
+@loses("frozen", *FIRST)
+def frozen_before() -> None:
+    model = Two()
+    for parameter in model.first.parameters():
+        parameter.requires_grad = False
+    with watch_gradients(model):
+        model(batch()).sum().backward()
+
+
+@loses("frozen", *SECOND)
+def frozen_inside() -> None:
+    model = Two()
+    with watch_gradients(model):
+        model.second.requires_grad_(False)  # <- here
+        model(batch()).sum().backward()
+
+
+@loses("frozen", "bias")
+def a_plain_tensor() -> None:
+    weight, bias = torch.ones(3, requires_grad=True), torch.zeros(3)
+    with watch_gradients({"weight": weight, "bias": bias}):
+        (batch() * weight + bias).sum().backward()
+
+
+# -- not part of the graph ---------------------------------------------------------------------
+
+
+@loses("not-in-graph", *FIRST)
+def a_layer_never_called() -> None:
+    model = Two()
+    with watch_gradients(model):
+        model.second(batch()).sum().backward()  # <- here
+
+
+@loses("not-in-graph", "aux.weight", "aux.bias")
+def an_output_left_out_of_the_loss() -> None:
+    model = nn.ModuleDict({"main": nn.Linear(3, 1), "aux": nn.Linear(3, 1)})
+    history = []
+    with watch_gradients(model):
+        main, aux = model["main"](batch()), model["aux"](batch())
+        history.append(aux.mean().item())
+        print("aux", float(aux.detach().abs().max()))
+        loss = main.pow(2).mean()
+        loss.backward()  # <- here
+
+
+@loses("not-in-graph", *FIRST)
+def only_validated() -> None:
+    model = Two()
+    with watch_gradients(model):
+        model.eval()
+        with torch.no_grad():
+            score = model(batch()).mean()
+        print("validation", score)
+        model.train()
+        loss = model.second(batch()).mean()
+        loss.backward()  # <- here
+
+
+@loses("not-in-graph", "0")
+def initialised_through_data() -> None:
+    unused, used = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    with watch_gradients([unused, used]):
+        unused.data.normal_(0, 0.1)
+        with torch.no_grad():
+            unused.mul_(2.0)
+        (used * 3).sum().backward()  # <- here
+
+
+@loses("not-in-graph", "scale")
+def decides_only() -> None:
+    scale, w = (torch.tensor(2.0, requires_grad=True) for _ in range(2))
+    with watch_gradients({"scale": scale, "w": w}):
+        loss = w * 3
+        if scale.item() > 1:
+            loss = loss * 2
+        loss.backward()  # <- here
+
+
+# -- cut by a method ---------------------------------------------------------------------------
+
+
+@loses("cut", *FIRST)
+def detach() -> None:
+    model = Two(lambda h: h.detach())  # <- here
+    with watch_gradients(model):
+        model(batch()).sum().backward()
+
+
+@loses("cut", "w")
+def detach_among_metrics() -> None:
+    w = torch.ones(3, requires_grad=True)
+    v = torch.ones(3, requires_grad=True)
+    log = {}
+    with watch_gradients({"w": w, "v": v}):
+        h = (batch() * w).tanh()
+        log["mean"] = h.mean().item()
+        target = h.sum(0).detach()  # <- here
+        loss = (target * v).sum()
+        loss.backward()
+
+
+@loses("cut", *FIRST)
+def detach_in_place() -> None:
+    model = Two()
+    with watch_gradients(model):
+        h = model.first(batch())
+        h.detach_()  # <- here
+        model.second(h).sum().backward()
+
+
+@loses("cut", *FIRST)
+def data() -> None:
+    model = Two()
+    with watch_gradients(model):
+        hidden = model.first(batch()).data  # <- here
+        F.mse_loss(model.second(hidden), torch.zeros(2, 1)).backward()
+
+
+@loses("cut", "w")
+def data_of_the_parameter() -> None:
+    w = nn.Parameter(torch.ones(3))
+    v = nn.Parameter(torch.ones(3))
+    with watch_gradients({"w": w, "v": v}):
+        weight = w.data  # <- here
+        (batch() * weight * v).sum().backward()
+
+
+@loses("cut", *FIRST)
+def data_through_a_helper() -> None:
+    def plain(tensor: Any) -> Any:
+        return tensor.data  # <- here
+
+    model = Two(plain)
+    with watch_gradients(model):
+        model(batch()).sum().backward()
+
+
+@loses("cut", "temperature")
+def item() -> None:
+    temperature = torch.tensor(2.0, requires_grad=True)
+    model = nn.Linear(3, 2)
+    with watch_gradients({"temperature": temperature, "model": model}):
+        scores = model(batch()) / temperature.item()  # <- here
+        F.cross_entropy(scores, torch.tensor([0, 1])).backward()
+
+
+@loses("cut", *FIRST)
+def item_summed_over_a_loop() -> None:
+    model = Two()
+    with watch_gradients(model):
+        total = 0.0
+        for row in batch():
+            total += model.first(row).sum().item()  # <- here
+        (model.second(batch()).sum() * total).backward()
+
+
+@loses("cut", *FIRST)
+def a_python_float() -> None:
+    model = Two()
+    with watch_gradients(model):
+        scale = math.exp(-float(model.first(batch()).mean()))  # <- here
+        (model.second(batch()) * scale).mean().backward()
+
+
+@loses("cut", "w")
+def tolist() -> None:
+    w = torch.ones(3, requires_grad=True)
+    v = torch.ones(1, requires_grad=True)
+    with watch_gradients({"w": w, "v": v}):
+        values = (w * 2).tolist()  # <- here
+        (v * sum(values)).sum().backward()
+
+
+@loses("cut", *FIRST)
+def numpy() -> None:
+    import numpy as np
+
+    def through_numpy(h: Any) -> Any:
+        array = h.detach().numpy()  # <- here
+        return torch.from_numpy(np.tanh(array))
+
+    model = Two(through_numpy)
+    with watch_gradients(model):
+        model(batch()).sum().backward()
+
+
+@loses("cut", "w")
+def numpy_forced() -> None:
+    w = torch.ones(3, requires_grad=True)
+    v = torch.ones(3, requires_grad=True)
+    with watch_gradients({"w": w, "v": v}):
+        array = (w * 2).numpy(force=True)  # <- here
+        (torch.as_tensor(array) * v).sum().backward()
+
+
+@loses("cut", *FIRST)
+def numpy_in_a_method() -> None:
+    class Net(Two):
+        def encode(self, x: Any) -> Any:
+            return self.first(x).cpu().data.numpy().copy()  # <- here
+
+        def forward(self, x: Any) -> Any:
+            return self.second(torch.tensor(self.encode(x)))
+
+    model = Net()
+    with watch_gradients(model):
+        model(batch()).mean().backward()
+
+
+@loses("cut", "a", "b")
+def tensor_of_a_list() -> None:
+    a, b, c = (torch.tensor(1.0, requires_grad=True) for _ in range(3))
+    with watch_gradients({"a": a, "b": b, "c": c}):
+        stacked = torch.tensor([a * 2, b * 3])  # <- here
+        (stacked * c).sum().backward()
+
+
+@loses("cut", *FIRST)
+def tensor_of_a_tensor() -> None:
+    model = Two()
+    with watch_gradients(model):
+        h = torch.tensor(model.first(batch()))  # <- here
+        model.second(h).sum().backward()
+
+
+@loses("cut", "losses.0", "losses.1")
+def tensor_of_losses() -> None:
+    losses = [torch.tensor(1.0, requires_grad=True) for _ in range(2)]
+    with watch_gradients({"losses": losses}):
+        total = torch.tensor([loss * 2 for loss in losses], requires_grad=True)  # <- here
+        total.sum().backward()
+
+
+@loses("cut", *FIRST)
+def integer_cast() -> None:
+    model = Two(lambda h: h.long().float())  # <- here
+    with watch_gradients(model):
+        model(batch()).sum().backward()
+
+
+@loses("cut", "w")
+def integer_cast_by_to() -> None:
+    w = torch.full((3,), 1.5, requires_grad=True)
+    v = torch.ones(3, requires_grad=True)
+    with watch_gradients({"w": w, "v": v}):
+        indices = w.to(torch.int64)  # <- here
+        v[indices].sum().backward()
+
+
+@loses("cut", *FIRST)
+def integer_cast_in_a_loss() -> None:
+    model = Two()
+    with watch_gradients(model):
+        rounded = (model.first(batch()) * 10).int()  # <- here
+        (model.second(batch()) * rounded.sum()).sum().backward()
+
+
+# -- gradients switched off --------------------------------------------------------------------
+
+
+@loses("no-grad", *FIRST)
+def no_grad_block() -> None:
+    model = Two()
+    with watch_gradients(model):
+        with torch.no_grad():  # <- here
+            h = model.first(batch())
+        model.second(h).sum().backward()
+
+
+@loses("no-grad", *FIRST)
+def no_grad_method() -> None:
+    class Net(Two):
+        @torch.no_grad()  # <- here
+        def encode(self, x: Any) -> Any:
+            return self.first(x).relu()
+
+        def forward(self, x: Any) -> Any:
+            return self.second(self.encode(x))
+
+    model = Net()
+    with watch_gradients(model):
+        F.mse_loss(model(batch()), torch.zeros(2, 1)).backward()
+
+
+@loses("no-grad", "embedding.weight")
+def no_grad_around_an_embedding() -> None:
+    model = nn.ModuleDict({"embedding": nn.Embedding(4, 3), "head": nn.Linear(3, 1)})
+    with watch_gradients(model):
+        with torch.no_grad():  # <- here
+            vectors = model["embedding"](torch.tensor([0, 2]))
+        model["head"](vectors).sum().backward()
+
+
+@loses("no-grad", *FIRST)
+def inference_mode() -> None:
+    model = Two()
+    with watch_gradients(model):
+        with torch.inference_mode():  # <- here
+            h = model.first(batch())
+        model.second(h.clone()).sum().backward()
+
+
+@loses("no-grad", "w")
+def grad_mode_left_off() -> None:
+    w = torch.ones(3, requires_grad=True)
+    v = torch.ones(3, requires_grad=True)
+    with watch_gradients({"w": w, "v": v}):
+        torch.set_grad_enabled(False)  # <- here
+        h = batch() @ w
+        torch.set_grad_enabled(True)
+        (h.sum() * v).sum().backward()
+
+
+# -- non-leaves --------------------------------------------------------------------------------
+
+
+@loses("non-leaf", "h")
+def a_hidden_state() -> None:
+    x = batch().requires_grad_()
+    h = x * 2
+    with watch_gradients(h):
+        h.sum().backward()  # <- here
+
+
+@loses("non-leaf", "w")
+def a_parameter_moved_after_it_was_made() -> None:
+    w = torch.randn(3, requires_grad=True).to(torch.float64)
+    with watch_gradients({"w": w}):
+        (w * 2).sum().backward()  # <- here
+
+
+@loses("non-leaf", "0")
+def scaled_at_birth() -> None:
+    w = torch.randn(3, requires_grad=True) * 0.1
+    with watch_gradients([w]):
+        loss = (batch() * w).sum()
+        loss.backward()  # <- here
+
+
+# -- replaced ----------------------------------------------------------------------------------
+
+
+@loses("replaced", "first.weight")
+def a_new_parameter_after_the_forward() -> None:
+    model = Two()
+    with watch_gradients(model):
+        loss = model(batch()).sum()
+        model.first.weight = nn.Parameter(torch.zeros(3, 3))
+        loss.backward()
+
+
+@loses("replaced", *FIRST)
+def a_new_layer_after_the_forward() -> None:
+    model = Two()
+    with watch_gradients(model):
+        h = model.first(batch())
+        model.first = nn.Linear(3, 3)
+        model.second(h).sum().backward()
+
+
+@loses("replaced", *FIRST, *SECOND)
+def state_assigned() -> None:
+    model = Two()
+    state = copy.deepcopy(model.state_dict())
+    with watch_gradients(model):
+        loss = model(batch()).sum()
+        model.load_state_dict(state, assign=True)  # <- here
+        loss.backward()
+
+
+# -- other parameters --------------------------------------------------------------------------
+
+
+@loses("other-parameters", *FIRST, *SECOND)
+def a_copy_is_trained() -> None:
+    model = Two()
+    student = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+    with watch_gradients(model):
+        student(batch()).sum().backward()
+        optimizer.step()  # <- here
+
+
+@loses("other-parameters", "weight", "bias")
+def a_model_made_twice() -> None:
+    def build() -> Any:
+        return nn.Linear(3, 1)
+
+    trained, watched = build(), build()
+    optimizer = torch.optim.AdamW(trained.parameters())
+    with watch_gradients(watched):
+        for _ in range(2):
+            optimizer.zero_grad()
+            trained(batch()).pow(2).mean().backward()
+            optimizer.step()  # <- here
+
+
+@loses("other-parameters", *FIRST, *SECOND)
+def a_shadow_is_watched() -> None:
+    model = Two()
+    shadow = Two()
+    shadow.load_state_dict(model.state_dict())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch_gradients(shadow):
+        model(batch()).sum().backward()
+        optimizer.step()  # <- here
+        for p, q in zip(model.parameters(), shadow.parameters(), strict=True):
+            q.data.lerp_(p.data, 0.1)
+
+
+# -- asked for others, or not given ------------------------------------------------------------
+
+
+@loses("not-asked", *FIRST)
+def inputs_named() -> None:
+    model = Two()
+    with watch_gradients(model):
+        model(batch()).sum().backward(inputs=list(model.second.parameters()))  # <- here
+
+
+@loses("not-asked", *SECOND)
+def autograd_grad_of_some() -> None:
+    model = Two()
+    with watch_gradients(model):
+        torch.autograd.grad(model(batch()).sum(), list(model.first.parameters()))  # <- here
+
+
+class OneSided(torch.autograd.Function):
+    """A product whose backward forgets its second factor."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, w: Any) -> Any:
+        return x * w
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return gradient, None
+
+
+@loses("not-produced", "w")
+def a_function_that_gives_none() -> None:
+    x, w = (torch.ones(3, requires_grad=True) for _ in range(2))
+    with watch_gradients({"x": x, "w": w}):
+        OneSided.apply(x, w).sum().backward()  # <- here
+
+
+# -- dtypes and values -------------------------------------------------------------------------
+
+
+@loses("integer-dtype", "indices")
+def an_integer_tensor() -> None:
+    indices, w = torch.arange(3), torch.ones(3, requires_grad=True)
+    with watch_gradients({"indices": indices, "w": w}):
+        w[indices].sum().backward()
+
+
+@loses("not-finite", "w")
+def a_root_of_zero() -> None:
+    w = torch.zeros(3, requires_grad=True)
+    with watch_gradients({"w": w}):
+        w.sqrt().sum().backward()  # <- here
+
+
+@loses("not-finite", *FIRST, *SECOND)
+def a_nan_in_the_batch() -> None:
+    model = Two()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch_gradients(model):
+        (model(batch()) * math.nan).sum().backward()  # <- here
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@loses("all-zero", "w")
+def a_dead_relu() -> None:
+    w = torch.full((3,), -1.0, requires_grad=True)
+    with watch_gradients({"w": w}, nonzero=True):
+        w.relu().sum().backward()  # <- here
