@@ -15,42 +15,87 @@ from types import CodeType
 
 from pytest_gradguard.runtime.callsite import Site
 
+_REPORTING = frozenset(
+    [
+        "debug",
+        "info",
+        "warning",
+        "error",
+        "critical",
+        "exception",
+        "log",
+        "log_dict",
+        "log_metric",
+        "log_metrics",
+        "write",
+        "add_scalar",
+        "add_scalars",
+        "add_histogram",
+        "set_description",
+        "set_postfix",
+        "track",
+    ]
+)
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module
 
 
-def reaches(site: Site | None, backwards: Iterable[Site | None]) -> bool | None:
-    """Whether what is read at `site` goes on to a loss that runs backward at `backwards`.
+Chain = tuple[Site, ...]
+"""The places of the user's own frames, the innermost first."""
+
+
+def reaches(chain: Chain, backwards: Iterable[Chain]) -> bool | None:
+    """Whether what is read at the head of `chain` goes on to a loss that runs backward.
+
+    The value is followed through the function that holds the place; where it is returned, through
+    the caller; and so on, up to the function that a backward's own chain goes through.
 
     Returns:
         True where the source shows it, False where it shows that the value stays away from the
         loss, None where it does not tell.
     """
-    if site is None:
-        return None
+    sinks: dict[CodeType, set[int]] = {}
+    for known in backwards:
+        for site in known:
+            sinks.setdefault(site.code, set()).add(site.line)
+    for site in chain:
+        flows = _through(site, sinks.get(site.code))
+        if flows != "returned":
+            return {"loss": True, "nowhere": False}.get(flows)
+    return None
+
+
+def _through(site: Site, sinks: set[int] | None) -> str:
+    """What becomes of the value read at `site`, in its own function.
+
+    ``loss``: a line of `sinks` reads it; ``returned``; ``nowhere``; or ``unknown``.
+    """
     source = _tree(site.path)
     if source is None:
-        return None
+        return "unknown"
+    if site.code.co_name == "<lambda>":
+        return "returned"
     function = _function_of(source, site.code)
     if function is None:
-        return None
+        return "unknown"
     statements = list(_statements(function))
-    start = [statement for statement in statements if _covers(statement, site.line)]
-    if not start:
-        return None
-    start = [min(reversed(start), key=_height)]  # of equals the innermost, which comes last
-    sinks = [
-        statement
-        for known in backwards
-        if known is not None and known.code is site.code
-        for statement in statements
-        if _covers(statement, known.line) and not _is_block(statement)
-    ]
-    tainted, escapes = _follow(start[0], statements, site.line)
-    if sinks:
-        if any(tainted & _reads(statement) for statement in sinks) or start[0] in sinks:
-            return True
-        return None if escapes else False
-    return None if escapes else False
+    around = [statement for statement in statements if _covers(statement, site.line)]
+    if not around:
+        return "unknown"
+    start = min(reversed(around), key=_height)  # of equals the innermost, which comes last
+    if _is_test(start, site.line):
+        return "nowhere"
+    value = _Value(function, source)
+    value.follow(start, statements)
+    if sinks is not None:
+        for statement in statements:
+            if _is_block(statement) or not any(_covers(statement, line) for line in sinks):
+                continue
+            if statement is start or value.names & _reads(statement):
+                return "loss"
+        return "unknown" if value.stored else "nowhere"
+    if value.stored:
+        return "unknown"
+    return "returned" if value.returned else "nowhere"
 
 
 @lru_cache(maxsize=32)
@@ -104,24 +149,83 @@ def _height(statement: ast.stmt) -> int:
     return (statement.end_lineno or statement.lineno) - statement.lineno
 
 
-def _follow(start: ast.stmt, statements: list[ast.stmt], line: int) -> tuple[frozenset[str], bool]:
-    """The names that hold the value read in `start`, and whether it leaves the function."""
-    tainted = set(_writes(start))
-    escapes = _escapes(start, tainted)
-    if _is_test(start, line):
-        return frozenset(), False
-    changed = True
-    while changed:
-        changed = False
-        for statement in statements:
-            if statement is start or not tainted & _reads(statement):
-                continue
-            new = set(_writes(statement)) - tainted
-            if new:
-                tainted |= new
-                changed = True
-            escapes = escapes or _escapes(statement, tainted)
-    return frozenset(tainted), escapes
+class _Value:
+    """One value on its way through a function.
+
+    Attributes:
+        names: the names that hold something made of it.
+        returned: whether the function hands it back.
+        stored: whether it goes where it can be found without the function: into an attribute, a
+            global, something that was passed in.
+    """
+
+    def __init__(self, function: _Function, source: ast.Module) -> None:
+        self.names: set[str] = set()
+        self.returned = False
+        self.stored = False
+        self._source = source
+        self._own = _own_names(function)
+
+    def follow(self, start: ast.stmt, statements: list[ast.stmt]) -> None:
+        """Follow what `start` reads through the other `statements`."""
+        self._pass(start)
+        changed = True
+        while changed:
+            before = len(self.names)
+            for statement in statements:
+                if statement is not start and self.names & _reads(statement):
+                    self._pass(statement)
+            changed = len(self.names) > before
+
+    def _pass(self, statement: ast.stmt) -> None:
+        written = set(_writes(statement))
+        self.names |= written
+        if isinstance(statement, ast.Return) or any(
+            isinstance(node, (ast.Yield, ast.YieldFrom))
+            for head in _heads(statement)
+            for node in ast.walk(head)
+        ):
+            self.returned = True
+        self.stored = self.stored or any(self._outlives(name) for name in written)
+
+    def _outlives(self, name: str) -> bool:
+        first, _, rest = name.partition(".")
+        if rest:
+            return _read_somewhere(self._source, rest.rpartition(".")[2])
+        return first not in self._own
+
+
+def _own_names(function: _Function) -> set[str]:
+    """The names that live in a function and nowhere else."""
+    if isinstance(function, ast.Module):
+        return {name for statement in _statements(function) for name in _writes(statement)}
+    own: set[str] = set()
+    for statement in _statements(function):
+        if isinstance(statement, (ast.Global, ast.Nonlocal)):
+            continue
+        if not isinstance(statement, ast.Expr):
+            own.update(_writes(statement))
+    for statement in _statements(function):
+        if isinstance(statement, (ast.Global, ast.Nonlocal)):
+            own.difference_update(statement.names)
+    return own
+
+
+def _read_somewhere(source: ast.Module, attribute: str) -> bool:
+    """Whether any code of the module reads an attribute of that name, but to add to it."""
+    reads = adds = 0
+    for node in ast.walk(source):
+        if (
+            isinstance(node, ast.Attribute)
+            and node.attr == attribute
+            and isinstance(node.ctx, ast.Load)
+        ):
+            reads += 1
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            for owner in _changed_by(node.value):
+                inner = owner.value if isinstance(owner, ast.Subscript) else owner
+                adds += isinstance(inner, ast.Attribute) and inner.attr == attribute
+    return reads > adds
 
 
 def _is_test(statement: ast.stmt, line: int) -> bool:
@@ -198,6 +302,8 @@ def _changed_by(expression: ast.AST) -> Iterator[ast.AST]:
         expression = expression.value
     if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Attribute):
         owner = expression.func.value
+        if expression.func.attr in _REPORTING:
+            return
         if isinstance(owner, ast.Attribute) and owner.attr == "data":
             return  # p.data.copy_(…) writes into a tensor; nothing is read for a loss
         yield owner
@@ -227,12 +333,3 @@ def _dotted(node: ast.AST) -> str | None:
     if not isinstance(node, ast.Name):
         return None
     return ".".join([node.id, *reversed(parts)])
-
-
-def _escapes(statement: ast.stmt, tainted: set[str]) -> bool:
-    """Whether the value leaves the function here: returned, yielded, or stored on an object."""
-    if isinstance(statement, (ast.Return, ast.Global, ast.Nonlocal)):
-        return True
-    if any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in ast.walk(statement)):
-        return True
-    return any("." in name for name in _writes(statement) if name in tainted)

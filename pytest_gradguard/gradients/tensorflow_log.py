@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from pytest_gradguard.gradients.clock import now
+from pytest_gradguard.gradients.flow import Chain
 from pytest_gradguard.runtime import callsite
 from pytest_gradguard.runtime.callsite import Site
 
@@ -35,6 +36,7 @@ class TapeNotes:
     """One use of a tape's `gradient`."""
 
     site: Site | None
+    chain: Chain
     thread: int
     automatic: bool
     watched: frozenset[int]
@@ -58,6 +60,7 @@ class Exit:
 
     how: str
     site: Site | None
+    chain: Chain
     first: int
     last: int = 0
     seen: set[int] = field(default_factory=set)
@@ -108,6 +111,7 @@ class Log:
         """What a tape is when its gradients are asked for."""
         return TapeNotes(
             site=callsite.user_site(),
+            chain=callsite.user_chain(),
             thread=threading.get_ident(),
             automatic=bool(getattr(tape, "_watch_accessed_variables", True)),
             watched=self._watched_by(tape),
@@ -148,7 +152,9 @@ class Log:
         key = (how, frame.f_code, frame.f_lasti)
         known = self.exits.get(key)
         if known is None:
-            known = self.exits.setdefault(key, Exit(how, callsite.site_of(frame), now()))
+            known = self.exits.setdefault(
+                key, Exit(how, callsite.site_of(frame), callsite.user_chain(), now())
+            )
         known.last = now()
         for tape in mine:
             known.seen.update(self._watched_by(tape))

@@ -186,7 +186,7 @@ class TensorFlowWatch:
     def _recorded(self, log: tensorflow_log.Log, entry: Entry, tape: TapeNotes) -> reasons.Reason:
         """The tape saw the variable; what was made of it did not come to the target."""
         judged = [
-            (reaches(left.site, [tape.site]), left)
+            (reaches(left.chain, [tape.chain]), left)
             for left in log.exits.values()
             if entry.identity in left.seen and self._began < left.last and left.first < tape.last
         ]

@@ -197,8 +197,8 @@ def _cuts(log: Log, since: int, tensor: Any, backwards: list[Backward]) -> list[
 
 def _cut(log: Log, since: int, tensor: Any, backwards: list[Backward]) -> reasons.Reason | None:
     """The cut between `tensor` and the loss, where the source says that its value goes there."""
-    sites = [known.site for known in backwards]
-    judged = [(reaches(cut.site, sites), cut) for cut in _cuts(log, since, tensor, backwards)]
+    chains = [known.chain for known in backwards]
+    judged = [(reaches(cut.chain, chains), cut) for cut in _cuts(log, since, tensor, backwards)]
     likely = [cut for flows, cut in judged if flows] or [
         cut for flows, cut in judged if flows is None
     ]
@@ -275,11 +275,11 @@ def _stepped_and_reached(step: Step, known: Backward) -> bool:
 def _not_in_graph(log: Log, since: int, tensor: Any, backwards: list[Backward]) -> reasons.Reason:
     if not all(known.complete for known in backwards):
         return reasons.Unknown(None, _RULED_OUT, "the loss's graph is too large to be searched")
-    sites = [known.site for known in backwards]
+    chains = [known.chain for known in backwards]
     last = max(known.last for known in backwards)
     for cut in log.cuts.values():
         between = cut.partial and since < cut.last and cut.first < last
-        if between and reaches(cut.site, sites) is not False:
+        if between and reaches(cut.chain, chains) is not False:
             often = f"`{cut.how}`{reasons.at(cut.site)} ran too often to be followed each time"
             return reasons.Unknown(None, _RULED_OUT, often)
     read = [cut for cut in _cuts(log, since, tensor, backwards) if cut.site is not None]

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from pytest_gradguard.gradients.clock import now
+from pytest_gradguard.gradients.flow import Chain
 from pytest_gradguard.gradients.torch_graph import Leaves, behind
 from pytest_gradguard.runtime import callsite
 from pytest_gradguard.runtime.callsite import Site
@@ -46,6 +47,7 @@ class Backward:
 
     site: Site | None
     verb: str
+    chain: Chain = ()
     last: int = 0
     count: int = 0
     walked: int = 0
@@ -67,6 +69,7 @@ class Cut:
 
     how: str
     site: Site | None
+    chain: Chain = ()
     mode: str = ""
     entered: Site | None = None
     first: int = 0
@@ -128,7 +131,7 @@ class Log:
         self.listeners: list[Listener] = []
         self.backwards: dict[object, Backward] = {}
         self.failed: tuple[int, str, Site | None] | None = None
-        self.cuts: dict[_Key, Cut] = {}
+        self.cuts: dict[object, Cut] = {}
         self.made: dict[int, Cut] = {}
         self.steps: dict[_Key, Step] = {}
         self.changes: dict[_Key, Change] = {}
@@ -140,9 +143,14 @@ class Log:
         """Note a backward that ran, and which leaves it could reach."""
         for listener in list(self.listeners):
             listener.after_backward(inputs, () if accumulates else outcome)
-        site = callsite.user_site()
+        frames = callsite.user_frames(sys._getframe(1))
         verb = "backward" if accumulates else "autograd.grad"
-        known = self.backwards.setdefault((site and site.key, verb), Backward(site, verb))
+        key = (verb, *((frame.f_code, frame.f_lasti) for frame in frames))
+        known = self.backwards.get(key)
+        if known is None:
+            chain = tuple(callsite.site_of(frame) for frame in frames)
+            fresh = Backward(callsite.user_site(), verb, chain)
+            known = self.backwards.setdefault(key, fresh)
         known.count += 1
         known.last = now()
         known.restricted = known.restricted or bool(inputs)
@@ -187,10 +195,13 @@ class Log:
         self._fill(known, sources, made)
 
     def _cut_at(self, how: str, frame: FrameType) -> Cut:
-        key = (how, frame.f_code, frame.f_lasti)
+        frames = callsite.user_frames(frame)
+        key = (how, *((frame.f_code, frame.f_lasti) for frame in frames))
         known = self.cuts.get(key)
         if known is None:
-            known = self.cuts.setdefault(key, Cut(how, callsite.user_site(), first=now()))
+            chain = tuple(callsite.site_of(frame) for frame in frames)
+            site = chain[0] if chain else callsite.user_site()
+            known = self.cuts.setdefault(key, Cut(how, site, chain, first=now()))
         return known
 
     def _fill(self, known: Cut, sources: Any, made: Any) -> None:

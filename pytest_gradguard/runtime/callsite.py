@@ -124,6 +124,21 @@ def _outward(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
+def user_frames(frame: FrameType | None, depth: int = 8) -> list[FrameType]:
+    """Up to `depth` of the user's own frames, from `frame` outwards."""
+    found: list[FrameType] = []
+    while frame is not None and len(found) < depth:
+        if _kind(frame.f_code.co_filename) == "user":
+            found.append(frame)
+        frame = frame.f_back
+    return found
+
+
+def user_chain(depth: int = 8) -> tuple[Site, ...]:
+    """Where up to `depth` of the user's own frames stand, the innermost first."""
+    return tuple(site_of(frame) for frame in user_frames(sys._getframe(1), depth))
+
+
 _kinds: dict[str, str] = {}
 
 
