@@ -54,7 +54,7 @@ AMBIGUOUS = {
     "case_dispatch::test_processes_in_processes": "the shipping is a worker's, not the parent's",
     "case_dispatch::test_generator_dropped": "what was pickled before the drop is timing",
     "case_forms::test_live_tensor_in_an_error": "the error hands the tensor back, not the result",
-    "case_forms::test_distribution_result": "a distribution is no plain container; nor an estimator",
+    "case_forms::test_distribution_result": "a distribution is no container, nor an estimator",
     "case_failures::test_unpicklable_beside_a_tensor": "the task never left",
     "case_sklearn::test_bagging_of_torch_estimators": (
         "fitted estimators that keep their last loss are shipped again by predict"
