@@ -8,7 +8,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null \
 	&& echo $$python && break; done)
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .PHONY: demo test lint clean
 
@@ -17,7 +17,7 @@ demo: .venv/demo.stamp
 	$(BIN)/python -m pytest --gradguard --gradguard-fail-on=never --disable-warnings examples
 
 test: .venv/dev.stamp lint
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -p no:asyncio -n 2 --dist loadfile
 
 lint: .venv/dev.stamp
 	$(BIN)/python -m ruff check .
@@ -35,6 +35,7 @@ clean:
 # torch first and by itself: asked for by its exact version it comes in the build for CPUs where
 # there is one, which later requirements then keep.
 .venv/torch.stamp: .venv/pyvenv.cfg constraints.txt
+	@echo "Installing torch into .venv; this takes a few minutes."
 	$(PIP) install "$$(grep '^torch==' constraints.txt)"
 	@touch $@
 
@@ -43,5 +44,6 @@ clean:
 	@touch $@
 
 .venv/dev.stamp: .venv/demo.stamp requirements-dev.txt
+	@echo "Installing what the tests need into .venv; this takes a few minutes."
 	$(PIP) install -r requirements-dev.txt
 	@touch $@

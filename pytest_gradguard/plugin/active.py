@@ -86,7 +86,7 @@ class GuardPlugin:
         of_item = item.stash.get(_GUARD, None)
         if of_item is not None:
             of_item.complete(report, call.excinfo)
-            of_item.publish(item)
+            of_item.publish()
             report.user_properties = list(item.user_properties)
         return report
 
@@ -95,9 +95,8 @@ class GuardPlugin:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when != "teardown":
             return  # the last report of a test carries the findings of all its phases
-        for name, value in report.user_properties:
-            if name == PROPERTY and isinstance(value, str):
-                self._received.add_packed(value)
+        packed = [value for name, value in report.user_properties if name == PROPERTY]
+        self._received.of_test(report.nodeid, str(packed[-1]) if packed else None)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -167,7 +166,7 @@ class GuardPlugin:
         if findings:
             from pytest_gradguard.plugin.summary import write_summary
 
-            write_summary(terminalreporter, findings, self._received.shown, self.base)
+            write_summary(terminalreporter, findings, self._received.shown(), self.base)
         if self._write_error is not None:
             terminalreporter.write_line(f"gradguard: {self._write_error}", red=True)
         elif self.settings.report is not None and self.config.get_verbosity() >= 0:

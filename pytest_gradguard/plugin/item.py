@@ -36,6 +36,7 @@ class ItemGuard:
 
     def __init__(self, item: pytest.Item, settings: Settings, base: str) -> None:
         said = marker_settings(item)
+        self._item = item
         self._collector = Collector(test=item.nodeid, ignore=settings.ignore | said.allow)
         self._fail_on = said.fails_at(settings)
         self._base = base
@@ -48,10 +49,14 @@ class ItemGuard:
         """What was found in this test so far, its fixtures included; gravest first."""
         if self._collector.empty:
             return []
+        from pytest_gradguard.plugin.doctests import in_file
         from pytest_gradguard.plugin.transport import relative
         from pytest_gradguard.reports.overview import gravest_first
 
-        found = (relative(finding, self._base) for finding in self._collector.findings)
+        found = (
+            relative(in_file(finding, self._item), self._base)
+            for finding in self._collector.findings
+        )
         return gravest_first(found)
 
     def allow(self, *codes: str, reason: str | None = None) -> AbstractContextManager[None]:
@@ -112,15 +117,15 @@ class ItemGuard:
         if report.failed:
             self._shown.update(finding.key for finding in shown)
 
-    def publish(self, item: pytest.Item) -> None:
-        """Hand the findings to the reports of `item`, from which summary and JUnit take them."""
+    def publish(self) -> None:
+        """Hand the findings to the test's reports, from which summary and JUnit take them."""
         findings = self.findings
-        properties = [entry for entry in item.user_properties if entry[0] != PROPERTY]
+        properties = [entry for entry in self._item.user_properties if entry[0] != PROPERTY]
         if findings:
             from pytest_gradguard.plugin.transport import pack
 
             properties.append((PROPERTY, pack(findings, self._shown)))
-        item.user_properties[:] = properties  # of an earlier run of this test nothing stays
+        self._item.user_properties[:] = properties  # of an earlier run of this test nothing stays
         self._published = {finding.key: finding.count for finding in findings}
 
     def unpublished(self) -> list[Finding]:

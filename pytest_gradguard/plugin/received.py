@@ -11,28 +11,34 @@ __all__ = ["Received"]
 
 
 class Received:
-    """Gathers findings. `shown` holds the keys of those that a test's failure shows in full."""
+    """Gathers findings; of a test that ran several times, those of its last run."""
 
     def __init__(self) -> None:
-        self.shown: set[tuple[Any, ...]] = set()
-        self._findings: list[Finding] = []
+        self._of_tests: dict[str, tuple[list[Finding], set[tuple[Any, ...]]]] = {}
+        self._late: list[Finding] = []
         self._outside_of_tests: dict[tuple[Any, ...], Finding] = {}
 
     def findings(self) -> list[Finding]:
         """All so far, equal ones merged."""
-        return merge([*self._findings, *self._outside_of_tests.values()])
+        of_tests = (finding for findings, _ in self._of_tests.values() for finding in findings)
+        return merge([*of_tests, *self._late, *self._outside_of_tests.values()])
+
+    def shown(self) -> set[tuple[Any, ...]]:
+        """The keys of those that a test's failure shows in full."""
+        return {key for _, keys in self._of_tests.values() for key in keys}
 
     def add(self, findings: Iterable[Finding]) -> None:
-        """Take findings of this process."""
-        self._findings.extend(findings)
+        """Take findings of this process that no test's report carries."""
+        self._late.extend(findings)
 
-    def add_packed(self, text: str) -> None:
-        """Take what a test's report carries."""
+    def of_test(self, test: str, text: str | None) -> None:
+        """Take what the report of `test` carries, None for nothing, in place of an earlier one."""
+        if text is None:
+            self._of_tests.pop(test, None)
+            return
         from pytest_gradguard.plugin.transport import unpack
 
-        findings, shown = unpack(text)
-        self._findings.extend(findings)
-        self.shown |= shown
+        self._of_tests[test] = unpack(text)
 
     def add_of_worker(self, text: str) -> None:
         """Take what an xdist worker has found beside its tests' reports."""
@@ -40,7 +46,7 @@ class Received:
 
         for finding in unpack(text)[0]:
             if finding.test is not None:
-                self._findings.append(finding)
+                self._late.append(finding)
                 continue
             # Every worker imports the same test modules: one finding, not one for each worker.
             known = self._outside_of_tests.get(finding.key)

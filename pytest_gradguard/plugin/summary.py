@@ -41,15 +41,19 @@ def write_summary(
     for tests, of_tests in _by_tests(groups).items():
         if verbosity >= 0:
             writer.line(style("strong", _heading(tests)))
+        brief = False
         for group in of_tests:
+            brief = verbosity < 0 or group.finding.key[:-1] in in_full
             if verbosity < 0:
                 writer.line(_one_line(group, style))
-            elif group.finding.key[:-1] in in_full:
+            elif brief:
                 writer.line(_one_line(group, style) + style("dim", " (shown above)"))
             else:
                 for line in lines(group.finding, base, style):
                     writer.line(line)
                 writer.line()
+        if brief and verbosity >= 0:
+            writer.line()
     writer.line(_last_line(groups, findings, lowest))
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType, FrameType
+from typing import Any
 
 import pytest_gradguard
 from pytest_gradguard.findings import Location
@@ -99,6 +101,21 @@ def site_of(frame: FrameType) -> Site:
         code=code,
         instruction=frame.f_lasti,
     )
+
+
+def local_names(frame: FrameType) -> list[tuple[str, Any]]:
+    """The names and values of `frame`, leaving nothing of them behind in it.
+
+    Up to Python 3.12, `f_locals` of a function is a snapshot that the frame keeps from then on, and
+    with it every object in it. It is emptied again, unless the program itself holds it.
+    """
+    snapshot = frame.f_locals
+    values = [(name, value) for name, value in snapshot.items() if not name.startswith("__")]
+    optimized = frame.f_code.co_flags & inspect.CO_OPTIMIZED
+    # Held by the frame, by `snapshot`, and by the call that counts.
+    if optimized and type(snapshot) is dict and sys.getrefcount(snapshot) <= 3:
+        snapshot.clear()
+    return values
 
 
 def _outward(frame: FrameType | None) -> Iterator[FrameType]:

@@ -8,11 +8,11 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pytest_gradguard.runtime import collector, locate
+from pytest_gradguard.runtime import collector, frameworks, locate
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.crossing import bracketed
 from pytest_gradguard.runtime.evidence import Crossed, Object
-from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.patching import Patch, Patches
 from pytest_gradguard.runtime.worker import open_batch, open_other_batch, task_of
 
@@ -65,15 +65,16 @@ def _watched_call(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def __call__(self: Any, iterable: Any) -> Any:
         call = _begin(self)
-        if call is None:
-            return original(self, iterable)
-        output = original(self, iterable)
-        home = call.collector
-        if home.announce is None:
+        try:
+            output = original(self, iterable)
+        except BaseException as error:
+            without_this_frame(error)
+            raise
+        if call is None or call.collector.announce is None:
             return output
         if getattr(self, "return_generator", False):
             return _announcing(output, call)
-        collector.announce(home, call.evidence.values())
+        collector.announce(call.collector, call.evidence.values())
         return output
 
     return __call__
@@ -112,7 +113,11 @@ def _watched_dispatch(original: Callable[..., Any]) -> Callable[..., Any]:
         known = _current.get(id(self))
         if known is not None and known[0]() is self:
             batch = _guarded(batch, self, known[1])
-        return original(self, batch)
+        try:
+            return original(self, batch)
+        except BaseException as error:
+            without_this_frame(error)
+            raise
 
     return _dispatch
 
@@ -192,6 +197,8 @@ class Shipment:
 
     def reduced(self, tensor: Any, is_parameter: bool, reduction: Any) -> Any:
         """Note a tensor that requires grad; its reduction stays as it is."""
+        if not is_parameter and frameworks.buried_result(tensor):
+            return reduction
         code = "GG107" if is_parameter else "GG101"
         if code in self._uncounted:
             self._uncounted[code] += 1

@@ -28,3 +28,14 @@ def fault(error: BaseException) -> None:
         warnings.warn(text, GradGuardWarning, stacklevel=2)
     except GradGuardWarning:  # under -W error, in the middle of somebody's parallel call
         print(text, file=sys.stderr)
+
+
+def without_this_frame(error: BaseException) -> None:
+    """Take the calling frame off the traceback of the program's own `error`.
+
+    To be called in an ``except`` block that ends with a bare ``raise``, which adds no frame again:
+    the user then sees the traceback of the unguarded program.
+    """
+    traceback = error.__traceback__
+    if traceback is not None and traceback.tb_frame is sys._getframe(1):
+        error.__traceback__ = traceback.tb_next

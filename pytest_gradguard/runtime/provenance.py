@@ -16,7 +16,7 @@ import torch
 
 from pytest_gradguard.runtime import calls, callsite, collector, locate
 from pytest_gradguard.runtime.evidence import Crossed, Object, Stopped
-from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.frameworks import torch as tensors
 from pytest_gradguard.runtime.patching import Patch, Patches
 
@@ -67,6 +67,12 @@ def _forget(identity: int, reference: weakref.ref[Any]) -> None:
         del _severed[identity]
 
 
+def is_buried(tensor: Any) -> bool:
+    """Whether `tensor` came back inside another object, such as an estimator's last loss."""
+    known = _severed.get(id(tensor))
+    return known is not None and known[0]() is tensor and not known[1].note.plain
+
+
 class _Backward:
     """One run of the autograd engine while severed results are alive."""
 
@@ -108,18 +114,19 @@ def _arrived(severed: Severed) -> None:
 def _watched(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _severed:
-            return original(t_outputs, *args, **kwargs)
         inputs = args[3] if len(args) > 3 else kwargs.get("inputs", ())
         accumulates = kwargs.get("accumulate_grad", True)
         backward = _Backward(tuple(inputs or ()))
-        if backward.inputs:
+        if backward.inputs and _severed:
             _look_through(t_outputs, backward)
         _running.stack.append(backward)
         _anywhere.append(backward)
         outcome: Any = ()
         try:
             outcome = original(t_outputs, *args, **kwargs)
+        except BaseException as error:
+            without_this_frame(error)
+            raise
         finally:
             _running.stack.remove(backward)
             _anywhere.remove(backward)
@@ -220,11 +227,7 @@ def _names_in(wanted: dict[int, tuple[Any, str]], frame: Any) -> dict[int, str]:
     """What the user calls these tensors where the backward runs; else the path they went by."""
     found: dict[int, str] = {}
     if frame is not None:
-        roots = [
-            (name, value)
-            for name, value in list(frame.f_locals.items())
-            if not name.startswith("__")
-        ]
+        roots = callsite.local_names(frame)
         found = locate.find(roots, lambda item: id(item) in wanted, limit=5_000)
     return {
         identity: found.get(identity, f"{path or 'a tensor'} of the call")

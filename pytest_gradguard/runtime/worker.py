@@ -15,7 +15,7 @@ from pytest_gradguard.findings import Finding
 from pytest_gradguard.runtime import collector, frameworks, locate
 from pytest_gradguard.runtime.crossing import bracketed
 from pytest_gradguard.runtime.evidence import Object, Task
-from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.faults import fault, without_this_frame
 
 _inside = collector.Collector()
 
@@ -51,6 +51,9 @@ class WorkerBatch:
         collector.enter(inside)
         try:
             results = self._batch()
+        except BaseException as error:
+            without_this_frame(error)
+            raise
         finally:
             collector.leave(inside)
         if inside.empty and not frameworks.loaded():

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+QUIET = ("-p", "no:cacheprovider", "-W", "ignore::pytest.PytestDeprecationWarning")
 LIMIT = 240  # seconds; only a hang takes so long
 
 
@@ -37,7 +38,7 @@ def run_pytest(folder: Path, *arguments: str, environment: dict[str, str] | None
     """Run pytest in `folder`; its own process, so that nothing of this one is in force."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
+        [sys.executable, "-m", "pytest", *QUIET, *arguments],
         cwd=folder,
         env={**inherited, "COLUMNS": "120", **(environment or {})},
         stdout=subprocess.PIPE,

@@ -234,4 +234,4 @@ def test_switched_off(situations: Path) -> None:
         run = run_pytest(situations, *off, "-rA", "-k", "test_backward and not TestCase")
         assert outcomes(run) == {"test_backward": {"PASSED"}}
         assert "gradguard:" not in run.text
-        assert "GG1" not in run.text
+        assert "backward-through-worker-result" not in run.text

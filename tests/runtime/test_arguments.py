@@ -52,8 +52,7 @@ def test_a_tensor_that_requires_grad_is_reported_with_its_path(backend: str, his
     assert finding.details["type"] == "Tensor"
     assert finding.details["history"] == ("MulBackward0" if history else None)
     assert finding.location.path == __file__
-    assert finding.location.function is not None
-    assert "is_reported_with_its_path" in finding.location.function
+    assert finding.location.function == "<lambda>"
 
 
 Pair = collections.namedtuple("Pair", "left right")

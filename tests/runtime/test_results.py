@@ -216,6 +216,14 @@ def test_an_estimator_that_keeps_its_last_loss_is_worth_knowing_only() -> None:
     assert visible(findings) == set()
 
 
+def test_nor_when_it_goes_to_workers_again() -> None:
+    def run() -> None:
+        fitted = Parallel(2)(delayed(workers.Estimator.fit)(workers.Estimator()) for _ in range(2))
+        Parallel(2)(delayed(estimator.score)(1) for estimator in fitted)
+
+    assert visible(found(run)) == set()
+
+
 def test_unless_somebody_runs_backward_from_it() -> None:
     def run() -> None:
         fitted = Parallel(2)(delayed(workers.Estimator.fit)(workers.Estimator()) for _ in range(2))
@@ -281,6 +289,7 @@ def test_results_live_as_long_as_the_program_keeps_them() -> None:
     x = leaf()
     with guard("record"):
         out = doubled(x)
+        sum(out).sum().backward()
         alive = [weakref.ref(result) for result in out]
         shipped = weakref.ref(x)
         del out, x

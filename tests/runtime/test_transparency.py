@@ -140,3 +140,37 @@ def test_gradients_that_arrive_are_what_they_would_be() -> None:
     bare = run()
     with guard("record"):
         assert torch.equal(run(), bare)
+
+
+def frames(error: BaseException) -> list[str]:
+    names = []
+    traceback = error.__traceback__
+    while traceback is not None:
+        names.append(traceback.tb_frame.f_code.co_filename)
+        traceback = traceback.tb_next
+    return names
+
+
+@pytest.mark.parametrize("backend", ["loky", "multiprocessing", "threading"])
+def test_tracebacks_are_the_programs_own(backend: str) -> None:
+    with guard("record"), pytest.raises(KeyError) as raised:
+        Parallel(2, backend=backend)(delayed(workers.fail)(1) for _ in range(2))
+    assert not [name for name in frames(raised.value) if "pytest_gradguard" in name]
+    assert "pytest_gradguard" not in str(raised.value.__cause__)
+
+    with guard("record"), pytest.raises(ZeroDivisionError) as raised_here:
+        Parallel(2, backend=backend)(delayed(abs)(one_at_a_time(2)) for _ in range(2))
+    assert not [name for name in frames(raised_here.value) if "pytest_gradguard" in name]
+
+
+def test_the_traceback_of_a_failing_backward_is_the_programs_own() -> None:
+    with guard("record"):
+        out = Parallel(2)(delayed(workers.own_graph)(index) for index in range(2))
+        with pytest.raises(RuntimeError, match="grad can be implicitly created") as raised:
+            (out[0] * 2).backward()
+        loss = (out[0] * out[0]).sum()
+        loss.backward()
+        with pytest.raises(RuntimeError, match="second time") as again:
+            loss.backward()
+    for error in (raised.value, again.value):
+        assert not [name for name in frames(error) if "pytest_gradguard" in name]

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import pytest
 
@@ -85,7 +85,14 @@ def _facts(program: str, *cases: str) -> Facts:
     return facts
 
 
-def _hangs(program: str, case: str, *, after: str) -> bool:
+class Hang(NamedTuple):
+    """Whether a case stood still, and whether its workers stay when its own process is killed."""
+
+    hung: bool
+    workers_outlive_the_parent: bool
+
+
+def _hangs(program: str, case: str, *, after: str) -> Hang:
     """Whether `case` stands still once it has printed the line `after`.
 
     What the program does before that line fails the test when it does not end.
@@ -101,8 +108,19 @@ def _hangs(program: str, case: str, *, after: str) -> bool:
             try:
                 child.wait(HANGS)
             except subprocess.TimeoutExpired:
-                return True
-            return False
+                child.kill()
+                child.wait()
+                time.sleep(1)  # time for workers that notice
+                return Hang(True, _alive(child.pid))
+            return Hang(False, False)
+
+
+def _alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 @pytest.fixture(scope="session")
@@ -112,6 +130,6 @@ def facts_of() -> Callable[..., Facts]:
 
 
 @pytest.fixture(scope="session")
-def hangs() -> Callable[..., bool]:
+def hangs() -> Callable[..., Hang]:
     """``hangs(program, case, after=line)``: whether the case stands still after that line."""
     return _hangs

@@ -8,8 +8,8 @@ from importlib.util import find_spec
 import pytest
 
 pytestmark = pytest.mark.skipif(
-    not (find_spec("tensorflow") and find_spec("joblib") and find_spec("dask")),
-    reason="TensorFlow, joblib or dask is not installed",
+    not all(map(find_spec, ("tensorflow", "joblib", "dask", "sklearn"))),
+    reason="TensorFlow, joblib, dask or scikit-learn is not installed",
 )
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="native threads at a fork: Linux")
@@ -129,6 +129,10 @@ def test_fit_in_a_worker_does_not_change_the_parent(crossing):
     assert crossing["fit_in_a_worker"] == {"raises": False, "parent moved": False}
 
 
+def test_a_search_over_a_keras_wrapper_pickles_no_model(crossing):
+    assert crossing["searches_over_wrappers"] == {"search": 0, "model as argument": True}
+
+
 def test_visible_devices_may_be_set_again_but_not_changed(crossing):
     found = crossing["visible_devices_in_reused_workers"]
     assert found["same"] == ["set"]
@@ -140,14 +144,33 @@ def test_the_environment_of_a_reused_worker_stays(crossing):
     assert crossing["environment_of_reused_workers"]["stays"] is True
 
 
+@pytest.fixture(scope="module")
+def forks_that_work(facts_of):
+    return facts_of(
+        "tf_fork",
+        "only_imported_in_parent",  # first: the others use TensorFlow in the parent
+        "random_numbers_unseeded",
+        "random_numbers_seeded",
+        "small_operations",
+        "numpy_in_workers",
+    )
+
+
 @linux
-def test_forks_that_work(facts_of):
-    facts = facts_of("tf_fork", "only_imported_in_parent", "small_operations", "numpy_in_workers")
-    assert facts["only_imported_in_parent"] == [300.0**2] * 2
-    assert facts["small_operations"] == [2.0, 2.0]
-    assert facts["numpy_in_workers"] == [300.0**2] * 2
+def test_a_fork_that_works(forks_that_work):
+    assert forks_that_work["only_imported_in_parent"] == [300.0**2] * 2
+    assert forks_that_work["small_operations"] == [2.0, 2.0]
+    assert forks_that_work["numpy_in_workers"] == [300.0**2] * 2
+
+
+@linux
+def test_forked_workers_draw_the_same_numbers_once_the_parent_has_a_seed(forks_that_work):
+    assert len(set(forks_that_work["random_numbers_unseeded"])) == 4
+    assert len(set(forks_that_work["random_numbers_seeded"])) == 1
 
 
 @linux
 def test_operations_before_and_after_a_fork_hang(hangs):
-    assert hangs("tf_fork", "large_in_parent_and_workers", after="forking")
+    hang = hangs("tf_fork", "large_in_parent_and_workers", after="forking")
+    assert hang.hung
+    assert hang.workers_outlive_the_parent

@@ -1,4 +1,4 @@
-"""torch and the process pools of the standard library; forks that hang; CUDA where there is none."""
+"""torch and the standard process pools; forks that hang; CUDA where there is none."""
 
 from __future__ import annotations
 
@@ -77,7 +77,9 @@ def test_a_fork_that_works(forks_that_work, case, result):
 
 @linux
 def test_large_operations_before_and_after_a_fork_hang(hangs):
-    assert hangs("torch_fork", "large_in_parent_and_workers", after="forking")
+    hang = hangs("torch_fork", "large_in_parent_and_workers", after="forking")
+    assert hang.hung
+    assert hang.workers_outlive_the_parent
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ PITFALL = Pitfall(
     title="A fork backend after CUDA was initialised",
     severity=Severity.ERROR,
     happens=(
-        'Every CUDA call in the forked workers fails: torch raises "Cannot re-initialize CUDA'
-        ' in forked subprocess". Work on the CPU in those workers goes on.'
+        'Whatever needs CUDA in the forked workers fails: torch raises "Cannot re-initialize '
+        'CUDA in forked subprocess". Work on the CPU in those workers goes on.'
     ),
     why=(
         "A fork copies the parent's memory, with a CUDA context that the driver does not let "

@@ -11,12 +11,12 @@ PITFALL = Pitfall(
     happens=(
         "Every forked worker starts with the parent's generator state, so the workers draw "
         "the same numbers as one another, and the next parallel call draws them again: noise,"
-        " dropout and sampling repeat."
+        " dropout and sampling repeat. (Python's own `random` is seeded anew in each.)"
     ),
     why=(
-        "A fork copies the state of torch's, NumPy's and TensorFlow's global generators. "
-        "loky's workers are fresh interpreters, each seeded on its own; the parent's seed has"
-        " no effect there."
+        "A fork copies the state of torch's and NumPy's global generators, and of "
+        "TensorFlow's once the parent has seeded or used it. loky's workers are fresh "
+        "interpreters, each seeded on its own; the parent's seed has no effect there."
     ),
     fix=(
         "Give every task a seed of its own and make a generator from it in the worker. "

@@ -10,11 +10,12 @@ PITFALL = Pitfall(
     severity=Severity.WARNING,
     happens=(
         "Each task gets a copy of the generator in the same state, so every task draws the "
-        "same numbers. The generator in the parent does not move."
+        "same numbers (tasks that joblib joins into one batch share a copy: then the numbers "
+        "repeat from batch to batch). The generator in the parent does not move."
     ),
     why=(
-        "The generator is pickled once for each task, with its state, before any task has "
-        "drawn from it."
+        "The generator is pickled with every batch, often a single task, in the state that it"
+        " has in the parent, and no worker's copy is ever sent back."
     ),
     fix=(
         "Give every task a generator of its own, from `rng.spawn(n)` (NumPy 1.25 and later) "

@@ -14,8 +14,9 @@ PITFALL = Pitfall(
         " says so. `parallel_iterations=tf.data.AUTOTUNE` raises `TypeError`."
     ),
     why=(
-        "Eager mode has no graph whose iterations could overlap. In a `tf.function`, the loop"
-        " is a graph and the option works; AUTOTUNE is a number for `tf.data` only."
+        "Eager mode has no graph whose iterations could overlap. Inside a `tf.function` the "
+        "loop is part of a graph, where the option has a meaning. AUTOTUNE is a value for "
+        "`tf.data` only."
     ),
     fix=(
         "Use `tf.vectorized_map` inside a `tf.function`: it computes the whole batch with "

@@ -9,15 +9,17 @@ PITFALL = Pitfall(
     title="Gradients are collected one example at a time",
     severity=Severity.INFO,
     happens=(
-        "The numbers are right, and the loop is slow: for a small model on a CPU, batched "
-        "per-example gradients were measured 100 to 460 times faster."
+        "The numbers are right, and the loop is slow. For a small function and 256 examples "
+        "on a CPU, `torch.func.vmap` was measured 100 times faster, and `tf.vectorized_map` "
+        "in a `tf.function` several hundred times (outside a `tf.function` 4 times, "
+        "`tape.jacobian` 2 times)."
     ),
     why=(
         "Every turn of the loop pays Python's and the framework's cost of a forward and a "
         "backward for a single example, where one batched operation would do."
     ),
     fix=(
-        "Use `tf.vectorized_map` in a `tf.function` or `tape.jacobian` for TensorFlow, "
+        "Use `tf.vectorized_map` in a `tf.function` for TensorFlow, and "
         "`torch.func.vmap(torch.func.grad(...))` for torch. If only the sum or the mean is "
         "needed, take one gradient of the batch's loss."
     ),
@@ -38,10 +40,20 @@ import tensorflow as tf
 
 weight = tf.Variable([1.0, 2.0])
 batch = tf.constant([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
-with tf.GradientTape() as tape:
-    losses = tf.reduce_sum(weight * batch, axis=1) ** 2
-gradients = tape.jacobian(losses, weight)
-print(gradients.numpy().tolist())  # prints: [[2.0, 0.0], [0.0, 16.0], [6.0, 6.0]]
+
+
+def gradient(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(weight * x) ** 2
+    return tape.gradient(loss, weight)
+
+
+@tf.function
+def gradients(batch):
+    return tf.vectorized_map(gradient, batch)
+
+
+print(gradients(batch).numpy().tolist())  # prints: [[2.0, 0.0], [0.0, 16.0], [6.0, 6.0]]
 """,
     lint=(
         "On a Python loop over examples that opens a tape, or calls backward, for each "

@@ -25,7 +25,8 @@ from dask.distributed import Client
 from joblib import Parallel, delayed
 
 with Client(processes=False, dashboard_address=None):
-    print(Parallel(n_jobs=2, backend="dask")(delayed(abs)(k) for k in (-1, -2)))
+    parallel = Parallel(n_jobs=2, backend="dask")  # raises: ValueError
+    print(parallel(delayed(abs)(k) for k in (-1, -2)))
 """,
     good="""\
 from dask.distributed import Client

@@ -33,3 +33,13 @@ def undo() -> None:
 def loaded() -> bool:
     """Whether the program has imported a framework with gradients."""
     return "torch.nn.parameter" in sys.modules
+
+
+def buried_result(tensor: object) -> bool:
+    """Whether `tensor` came back from a worker inside another object.
+
+    Where that object goes to workers again, as fitted estimators do to predict, what it keeps of
+    its training goes along: nobody expects a gradient of it.
+    """
+    provenance = sys.modules.get("pytest_gradguard.runtime.provenance")
+    return provenance is not None and provenance.is_buried(tensor)

@@ -88,23 +88,5 @@ def submit_of_a_lock():
         return attempt(lambda: cluster.submit(repr, lock()).result())
 
 
-@case
-def joblib_argument_that_does_not_pickle():
-    with client(processes=True), parallel_config(backend="dask"):
-        print("dispatching", flush=True)
-        return attempt(lambda: Parallel(2)([delayed(repr)(lock())]))
-
-
-def bfloat16(_):
-    return torch.ones(2, dtype=torch.bfloat16)
-
-
-@case
-def joblib_result_that_does_not_serialise():
-    with client(processes=True), parallel_config(backend="dask"):
-        print("dispatching", flush=True)
-        return attempt(lambda: str(Parallel(2)([delayed(bfloat16)(0)])))
-
-
 if __name__ == "__main__":
     main()

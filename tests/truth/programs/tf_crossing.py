@@ -116,5 +116,37 @@ def environment_of_reused_workers():
     return {"one job is this process": first, "stays": any(value is not None for value in seen[2:])}
 
 
+def build(X, y):
+    layers = [keras.Input((X.shape[1],)), keras.layers.Dense(y.shape[1], activation="softmax")]
+    model = keras.Sequential(layers)
+    model.compile(optimizer="sgd", loss="categorical_crossentropy")
+    return model
+
+
+@case
+def searches_over_wrappers():
+    """How many models the parent pickles for a search over a function that builds them."""
+    from keras.src.saving.keras_saveable import KerasSaveable
+    from keras.wrappers import SKLearnClassifier
+    from sklearn.model_selection import GridSearchCV
+
+    pickled = []
+    original = KerasSaveable.__reduce__
+
+    def counting(self):
+        pickled.append(type(self).__name__)
+        return original(self)
+
+    KerasSaveable.__reduce__ = counting
+    inputs = np.random.default_rng(0).normal(size=(20, 2))
+    wrapper = SKLearnClassifier(build, fit_kwargs={"verbose": 0})
+    grid = {"fit_kwargs": [{"verbose": 0, "epochs": n} for n in (1, 2)]}
+    search = GridSearchCV(wrapper, grid, cv=2, n_jobs=2, refit=False)
+    search.fit(inputs, inputs[:, 0] > 0)
+    by_search = len(pickled)
+    call(type, (build(inputs, np.ones((20, 2))),))
+    return {"search": by_search, "model as argument": len(pickled) > by_search}
+
+
 if __name__ == "__main__":
     main()

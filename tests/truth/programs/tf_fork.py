@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import numpy as np
 import tensorflow as tf
 from cases import case, main
@@ -22,6 +25,25 @@ def multiply_numpy(size):
     return float((matrix @ matrix).trace())
 
 
+def draw(_):
+    time.sleep(0.1)
+    return os.getpid(), float(tf.random.uniform(()))
+
+
+def first_draws():
+    """What each of two workers drew first, for two calls."""
+    firsts = []
+    while len(firsts) < 4:
+        drawn: dict[int, float] = {}
+        for process, number in Parallel(2, backend="multiprocessing", batch_size=1)(
+            delayed(draw)(k) for k in range(4)
+        ):
+            drawn.setdefault(process, number)
+        if len(drawn) == 2:
+            firsts += drawn.values()
+    return firsts
+
+
 def fork(task, size):
     print("forking", flush=True)
     return Parallel(2, backend="multiprocessing")(delayed(task)(size) for _ in range(2))
@@ -30,6 +52,17 @@ def fork(task, size):
 @case
 def only_imported_in_parent():
     return fork(multiply, 300)
+
+
+@case
+def random_numbers_unseeded():
+    return first_draws()
+
+
+@case
+def random_numbers_seeded():
+    tf.random.set_seed(0)
+    return first_draws()
 
 
 @case

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 
-
 import torch
 import torch.multiprocessing
 from cases import attempt, case, main

@@ -6,9 +6,9 @@ import sys
 
 sys.modules["numpy"] = None  # what an import of it meets then
 
-import torch
-from cases import attempt, case, main
-from joblib import Parallel, delayed
+import torch  # noqa: E402
+from cases import attempt, case, main  # noqa: E402
+from joblib import Parallel, delayed  # noqa: E402
 
 
 def leaf(tensor):

@@ -1,0 +1,42 @@
+"""Run programs under the guard, one after the other, and print one JSON line for each.
+
+``python run_programs.py FOLDER NAME…`` runs ``FOLDER/NAME/main.py`` for each name. They share one
+process, so that torch or TensorFlow is imported once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+from pytest_gradguard import guard
+
+
+def outcome(program: Path) -> dict[str, Any]:
+    """What the program printed, what it raised, and what the guard found."""
+    said, raised = io.StringIO(), None
+    os.chdir(program.parent)
+    sys.path.insert(0, str(program.parent))
+    with guard("record") as report:
+        try:
+            with contextlib.redirect_stdout(said):
+                runpy.run_path(str(program), run_name="__main__")
+        except Exception as error:
+            raised = [type(error).__name__, str(error)]
+        finally:
+            sys.path.remove(str(program.parent))
+        found = {finding.code: finding.severity.label for finding in report.findings}
+    return {"prints": said.getvalue().splitlines(), "raises": raised, "found": found}
+
+
+if __name__ == "__main__":
+    root = Path(sys.argv[1])
+    for name in sys.argv[2:]:
+        result = outcome(root / name / "main.py")
+        print(json.dumps({"program": name, **result}), flush=True)

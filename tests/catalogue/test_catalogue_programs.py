@@ -1,0 +1,240 @@
+"""The catalogue's programs do what their entries say, and detectors say so.
+
+Each prints what its comments say (``# prints: …``), or raises it (``# raises: …``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_gradguard.cli.detectors import lint_rules, runtime_checks
+from pytest_gradguard.pitfalls import catalogue, files, get
+
+RUNNER = Path(__file__).with_name("run_programs.py")
+
+TENSORFLOW = ("GG105", "GG110", "GG401", "GG402", "GG403", "GG404")
+ON_A_GPU = ("GG201", "GG202", "GG203", "GG204", "GG205")
+TORCH = ("GG101", "GG102", "GG103", "GG106", "GG107", "GG108", "GG301", "GG304", "GG305")
+
+# GG303 computes with all threads in the parent, after which no fork may follow: it comes last.
+GROUPS = (
+    tuple(f"{code}_{kind}" for code in TORCH for kind in ("bad", "good"))
+    + tuple(f"{code}_bad" for code in ON_A_GPU)
+    + tuple(f"{code}_good" for code in ON_A_GPU)
+    + ("GG302_good", "GG303_good"),
+    tuple(f"{code}_{kind}" for code in TENSORFLOW for kind in ("bad", "good")),
+    ("GG405_bad", "GG405_good"),
+    # Workers that live on would know the module of the other program.
+    ("GG109_bad",),
+    ("GG109_good",),
+)
+"""Programs that share a process."""
+
+LEFT_OUT = {
+    "GG104_bad": "it is a test, and run as one below",
+    "GG104_good": "it is a test, and run as one below",
+    "GG302_bad": "a race, which can crash the interpreter",
+    "GG303_bad": "it hangs, and is run as such below",
+}
+
+NEEDS = {
+    **dict.fromkeys((*TORCH, *ON_A_GPU), ("torch", "joblib", "numpy")),
+    **dict.fromkeys(("GG109", "GG302", "GG303"), ("torch", "joblib", "numpy")),
+    **dict.fromkeys(TENSORFLOW, ("tensorflow", "keras", "joblib", "dask", "sklearn")),
+    "GG405": ("distributed", "joblib"),
+}
+NEEDS["GG205"] += ("sklearn", "skorch")
+
+COMES_WITH = {
+    "GG103": {"GG101", "GG102"},  # the graph had to be dropped before
+    "GG203": {"GG201"},  # the forked workers use CUDA
+    "GG204": {"GG201"},  # what the variable is set for
+}
+"""Codes that a bad program inevitably has besides its own."""
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    """All programs, each in a folder of its own."""
+    root = tmp_path_factory.mktemp("programs")
+    for pitfall in catalogue():
+        for kind in ("bad", "good"):
+            place = root / f"{pitfall.code}_{kind}"
+            place.mkdir()
+            for name, text in files(getattr(pitfall, kind)).items():
+                (place / name).write_text(text)
+    return root
+
+
+def text_of(program: str) -> str:
+    code, kind = program.split("_")
+    return getattr(get(code), kind)
+
+
+def missing(program: str) -> list[str]:
+    return [name for name in NEEDS[program.split("_")[0]] if find_spec(name) is None]
+
+
+@cache
+def outcomes(folder: Path, group: tuple[str, ...]) -> dict[str, Any]:
+    names = [program for program in group if not missing(program)]
+    said = run([str(RUNNER), str(folder), *names], limit=200)
+    found: dict[str, Any] = {"said": said}
+    for line in said.splitlines():
+        if line.startswith('{"program":'):
+            record = json.loads(line)
+            found[record["program"]] = record
+    return found
+
+
+def run(arguments: Iterable[str], *, limit: float, cwd: Path | None = None) -> str:
+    """What a child says; its whole process group is killed at the limit, and the test fails."""
+    child = subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3", PYTHONWARNINGS="ignore"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        return child.communicate(timeout=limit)[0]
+    finally:
+        try:
+            os.killpg(child.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        child.communicate()
+
+
+@pytest.fixture
+def outcome(request, folder):
+    program = request.param
+    if lacking := missing(program):
+        pytest.skip(f"{', '.join(lacking)} not installed")
+    group = next(group for group in GROUPS if program in group)
+    found = outcomes(folder, group)
+    assert program in found, found["said"]
+    return found[program]
+
+
+def test_every_program_is_run_or_left_out_for_a_reason():
+    programs = [f"{p.code}_{kind}" for p in catalogue() for kind in ("bad", "good")]
+    grouped = [program for group in GROUPS for program in group]
+    assert sorted([*grouped, *LEFT_OUT]) == sorted(programs)
+
+
+def parametrized(programs: Iterable[str]) -> Any:
+    names = [(program, program) for program in programs]
+    return pytest.mark.parametrize(
+        ("program", "outcome"), names, indirect=["outcome"], ids=[name for name, _ in names]
+    )
+
+
+RUN_ANYWHERE = [
+    program
+    for group in GROUPS
+    for program in group
+    if program not in {f"{code}_bad" for code in ON_A_GPU}
+]
+
+
+@parametrized(RUN_ANYWHERE)
+def test_a_program_does_what_its_comments_say(program, outcome):
+    text = text_of(program)
+    promised = re.findall(r"# raises: (.*)", text)
+    assert (outcome["raises"] or [None])[0] == (promised[0] if promised else None), outcome
+    assert outcome["prints"] == re.findall(r"# prints: (.*)", text)
+
+
+@parametrized(f"{code}_bad" for code in ON_A_GPU)
+def test_a_program_for_a_gpu_fails_without_one(program, outcome):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert outcome["raises"], outcome
+    assert "CUDA" in outcome["raises"][1] or "NVIDIA" in outcome["raises"][1]
+
+
+@parametrized(f"{code}_bad" for code in sorted(runtime_checks()) if f"{code}_bad" not in LEFT_OUT)
+def test_the_guard_reports_a_bad_program_as_its_code(program, outcome):
+    code = program.split("_")[0]
+    assert outcome["found"].get(code) == get(code).severity.label
+    assert set(outcome["found"]) - {"GG107"} <= {code} | COMES_WITH.get(code, set())
+
+
+@parametrized(program for program in RUN_ANYWHERE if program.endswith("_good"))
+def test_the_guard_is_silent_on_a_good_program(program, outcome):
+    assert [code for code, severity in outcome["found"].items() if severity != "info"] == []
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+@pytest.mark.parametrize(
+    ("kind", "without_gradient"),
+    [("bad", ["body.weight", "body.bias"]), ("good", [])],
+)
+def test_the_programs_of_gg104_leave_gradients_out_or_not(kind, without_gradient):
+    namespace: dict[str, Any] = {"__name__": "program"}
+    exec(compile(text_of(f"GG104_{kind}"), "main.py", "exec"), namespace)
+    watched: list[Any] = []
+    namespace["test_every_parameter_learns"](watched.append)
+    (model,) = watched
+    assert [n for n, p in model.named_parameters() if p.grad is None] == without_gradient
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="native threads at a fork: Linux")
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+def test_the_bad_program_of_gg303_hangs(folder):
+    (first,) = re.findall(r"# prints: (.*)", text_of("GG303_bad"))
+    program = folder / "GG303_bad" / "main.py"
+    child = subprocess.Popen(
+        [sys.executable, str(program)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline().strip() == first  # the parent's part is done
+        with pytest.raises(subprocess.TimeoutExpired):
+            child.wait(timeout=10)
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.communicate()
+
+
+@cache
+def lint_codes(folder: Path) -> dict[str, set[str]]:
+    """The codes that the linter reports in each program's folder."""
+    options = ("--no-cache", "--exit-zero", "--min-severity=info", "--output-format=json")
+    said = run(["-m", "pytest_gradguard", "lint", *options, "."], limit=120, cwd=folder)
+    found: dict[str, set[str]] = {}
+    for finding in json.loads(said)["findings"]:
+        program = finding["location"]["path"].split("/")[0]
+        found.setdefault(program, set()).add(finding["code"])
+    return found
+
+
+@pytest.mark.skipif(not lint_rules(), reason="this version has no lint rules")
+@pytest.mark.parametrize("code", [p.code for p in catalogue()])
+def test_the_linter_reports_the_bad_program_and_not_the_good_one(code, folder):
+    found = lint_codes(folder)
+    expected = ({code} | COMES_WITH.get(code, set())) & lint_rules()
+    assert found.get(f"{code}_bad", set()) == expected
+    assert found.get(f"{code}_good", set()) == set()

@@ -1,0 +1,238 @@
+"""`gradguard run`: the same program, the same end, and the findings after it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+LIMIT = 120  # seconds; only a hang takes so long
+
+Done = subprocess.CompletedProcess[str]
+
+
+def execute(folder: Path, *command: str) -> Done:
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+
+
+def guarded(folder: Path, *arguments: str) -> Done:
+    return execute(folder, "-m", "pytest_gradguard", "run", *arguments)
+
+
+SHOW = """
+import sys
+import __main__
+
+print(sys.argv, sys.path[0], __name__, __file__, __package__, __spec__ and __spec__.name)
+print(__main__.__dict__ is globals(), sys.modules["__main__"] is __main__, __annotations__)
+print(__loader__ and type(__loader__).__name__, __builtins__.__name__, __doc__)
+"""
+
+PROGRAMS = {
+    "names": SHOW,
+    "status": "import sys\nsys.exit(5)\n",
+    "message": "raise SystemExit('all is lost')\n",
+    "none": "raise SystemExit\n",
+    "error": "def inner():\n    raise ValueError('lost')\n\n\ninner()\n",
+    "cause": (
+        "def inner():\n    {}['x']\n\n\ntry:\n    inner()\n"
+        "except KeyError as error:\n    raise ValueError('lost') from error\n"
+    ),
+    "syntax": "print('never')\nif True print\n",
+    "encoding": "# coding: latin-1\nprint(len('\xe9'))\n",
+    "hook": (
+        "import sys\nsys.excepthook = lambda *args: print('hook', args[0].__name__)\n"
+        "raise ValueError\n"
+    ),
+    "exit_handler": (
+        "import atexit, threading, time\n"
+        "atexit.register(print, 'handler')\n"
+        "threading.Thread(target=lambda: (time.sleep(0.3), print('thread'))).start()\n"
+        "print('end')\n"
+    ),
+    "forks": "import os, sys\npid = os.fork()\nif pid:\n    os.wait()\nsys.exit(3)\n",
+    "future": "from __future__ import annotations\nx: nonsense = 1\nprint(__annotations__)\n",
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_script_ends_as_it_would_without_the_guard(tmp_path: Path, name: str) -> None:
+    encoding = "latin-1" if name == "encoding" else "utf-8"
+    (tmp_path / "program.py").write_text(PROGRAMS[name], encoding=encoding)
+    alone = execute(tmp_path, "program.py", "a", "--report", "-m", "--", "b")
+    under = guarded(tmp_path, "program.py", "a", "--report", "-m", "--", "b")
+    assert (under.stdout, under.stderr, under.returncode) == (
+        alone.stdout,
+        alone.stderr,
+        alone.returncode,
+    )
+
+
+@pytest.mark.parametrize("module", ["package", "package.module", "alone"])
+def test_a_module_ends_as_it_would_without_the_guard(tmp_path: Path, module: str) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").touch()
+    for path in ("package/__main__.py", "package/module.py", "alone.py"):
+        (tmp_path / path).write_text(SHOW + "raise SystemExit(4)\n")
+    alone = execute(tmp_path, "-m", module, "--", "-x", "--report")
+    under = guarded(tmp_path, "-m", module, "--", "-x", "--report")
+    assert alone.returncode == 4, alone.stderr
+    assert (under.stdout, under.stderr, under.returncode) == (alone.stdout, alone.stderr, 4)
+
+
+def test_a_folder_with_a_main(tmp_path: Path) -> None:
+    (tmp_path / "program").mkdir()
+    (tmp_path / "program" / "__main__.py").write_text(SHOW)
+    alone = execute(tmp_path, "program", "x")
+    under = guarded(tmp_path, "program", "x")
+    assert (under.stdout, under.stderr, under.returncode) == (alone.stdout, alone.stderr, 0)
+
+
+def test_an_interrupt_is_130(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("raise KeyboardInterrupt\n")
+    done = guarded(tmp_path, "program.py")
+    assert done.returncode == 130
+    assert done.stderr.endswith("KeyboardInterrupt\n")
+    assert "pytest_gradguard" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["missing.py"], "missing.py"),
+        (["-m", "missing_module"], "missing_module"),
+        (["-m", "package"], "__main__"),
+        (["package"], "__main__.py"),
+        (["--report", "none/r.json", "program.py"], "none/r.json"),
+        (["--report", ".", "program.py"], "folder"),
+        (["--min-severity", "grave", "program.py"], "info, warning, error"),
+        (["--unknown", "program.py"], "--unknown"),
+        ([], "PROGRAM"),
+    ],
+)
+def test_bad_command_lines_are_one_line_and_run_nothing(
+    tmp_path: Path, arguments: Sequence[str], named: str
+) -> None:
+    (tmp_path / "program.py").write_text("print('it ran')\n")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").touch()
+    done = guarded(tmp_path, *arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("gradguard run: ")
+    assert named in line
+
+
+LOSING = """
+import os
+import sys
+
+import torch
+from joblib import Parallel, delayed
+
+print("imported as", __name__, flush=True)
+
+
+def add(tensor, number):
+    return tensor + number
+
+
+if __name__ == "__main__":
+    x = torch.ones(3, requires_grad=True)
+    out = Parallel(n_jobs=2)(delayed(add)(x.clone(), number) for number in range(2))
+    sum(out).mean().backward()
+    print(x.grad, add.__module__)
+    os.chdir("/")
+    sys.exit(6)
+"""
+
+
+@pytest.fixture(scope="module")
+def losing(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
+    folder = tmp_path_factory.mktemp("losing")
+    (folder / "program.py").write_text(LOSING)
+    return folder, guarded(folder, "--report", "report.json", "program.py")
+
+
+def test_the_program_sees_nothing_of_the_guard(losing: tuple[Path, Done]) -> None:
+    folder, done = losing
+    assert done.returncode == 6
+    # Once: functions of __main__ go to the workers by value, and nothing runs twice.
+    assert done.stdout == "imported as __main__\nNone __main__\n"
+    assert execute(folder, "program.py").stdout == done.stdout
+
+
+def test_the_findings_are_printed_at_the_end(losing: tuple[Path, Done]) -> None:
+    _, done = losing
+    heads = re.findall(r"^(\w+\[GG\d+\])", done.stderr, re.M)
+    assert heads == ["error[GG103]", "warning[GG101]", "warning[GG102]"]
+    assert re.search(r"^ +--> program.py:\d+:\d+$", done.stderr, re.M)
+    assert done.stderr.endswith("gradguard: 1 error, 2 warnings\n")
+
+
+def test_the_report_is_written_though_the_program_failed(losing: tuple[Path, Done]) -> None:
+    folder, _ = losing
+    report = json.loads((folder / "report.json").read_text())
+    assert report["summary"] == {"error": 1, "warning": 2, "info": 0}
+    assert {finding["location"]["path"] for finding in report["findings"]} == {"program.py"}
+    assert {finding["test"] for finding in report["findings"]} == {None}
+
+
+def test_nothing_found_prints_nothing(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("print('fine')\n")
+    done = guarded(tmp_path, "--report=report.json", "program.py")
+    assert (done.stdout, done.stderr, done.returncode) == ("fine\n", "", 0)
+    assert json.loads((tmp_path / "report.json").read_text())["findings"] == []
+
+
+def test_info_findings_are_printed_when_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
+        "import torch\n"
+        "from joblib import Parallel, delayed\n\n"
+        "def size(model):\n"
+        "    return len(list(model.parameters()))\n\n"
+        "models = [torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)]\n"
+        "print(Parallel(n_jobs=2)(delayed(size)(model) for model in models))\n"
+    )
+    silent = guarded(tmp_path, "program.py")
+    assert (silent.stdout, silent.stderr) == ("[2, 2]\n", "")
+    asked = guarded(tmp_path, "--min-severity", "info", "program.py")
+    assert asked.stdout == "[2, 2]\n"
+    assert asked.stderr.startswith("info[GG107]")
+
+
+def test_classes_of_a_program_come_back_from_workers(tmp_path: Path) -> None:
+    """Workers import a module that runs as the main program by its name, as without the guard."""
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").touch()
+    (tmp_path / "package" / "module.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from joblib import Parallel, delayed\n"
+        "from . import __name__ as parent\n\n"
+        "@dataclass\n"
+        "class Point:\n"
+        "    x: int\n\n"
+        "def make(x):\n"
+        "    return Point(x)\n\n"
+        "if __name__ == '__main__':\n"
+        "    for backend in ('loky', 'multiprocessing'):\n"
+        "        out = Parallel(n_jobs=2, backend=backend)(delayed(make)(x) for x in range(2))\n"
+        "        print(out, type(out[0]) is Point, parent)\n"
+    )
+    alone = execute(tmp_path, "-m", "package.module")
+    under = guarded(tmp_path, "-m", "package.module")
+    assert "True" in alone.stdout
+    assert (under.stdout, under.stderr, under.returncode) == (alone.stdout, alone.stderr, 0)

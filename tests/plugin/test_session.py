@@ -1,0 +1,203 @@
+"""The whole run: work outside of tests, unusual kinds of tests, and the report as a file."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pytest_runs import Run, run_pytest
+
+HELPERS = """
+import torch
+from joblib import Parallel, delayed
+
+
+def add(tensor, number):
+    return tensor + number
+
+
+def results():
+    x = torch.ones(3, requires_grad=True)
+    tasks = [delayed(add)(x.clone(), number) for number in range(2)]
+    return sum(Parallel(n_jobs=2, backend="multiprocessing")(tasks)).mean()
+"""
+
+IMPORTING = """
+from losing import results
+
+at_import = results()
+
+
+def test_harmless():
+    pass
+
+
+def test_backward():
+    at_import.backward()
+"""
+
+UNUSUAL = """
+import os
+
+import pytest
+from losing import results
+
+
+def documented():
+    '''
+    >>> documented().backward()
+    '''
+    return results()
+
+
+@pytest.mark.asyncio
+async def test_coroutine():
+    results().backward()
+
+
+def test_elsewhere(tmp_path):
+    os.chdir(tmp_path)
+    results().backward()
+
+
+runs = []
+
+
+@pytest.mark.flaky(reruns=1)
+def test_better_the_second_time():
+    runs.append(1)
+    if len(runs) == 1:
+        results().backward()
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_many(number):
+    results()
+"""
+
+ALL = {"GG101", "GG102", "GG103"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("session")
+    (made / "losing.py").write_text(HELPERS)
+    (made / "test_importing.py").write_text(IMPORTING)
+    (made / "test_unusual.py").write_text(UNUSUAL)
+    return made
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Run:
+    pytest.importorskip("pytest_asyncio")
+    pytest.importorskip("pytest_rerunfailures")
+    return run_pytest(
+        folder,
+        *("--gradguard", "--doctest-modules", "-rA", "--junitxml=r.xml"),
+        "--gradguard-report=report.json",
+    )
+
+
+def test_every_kind_of_test_has_its_findings(run: Run) -> None:
+    many = {f"test_unusual.py::test_many[{number}]": {"GG101", "GG102"} for number in range(5)}
+    assert run.codes() == {
+        None: {"GG101", "GG102"},  # the import of the module belongs to no test
+        "test_importing.py::test_backward": {"GG103"},
+        "test_unusual.py::test_unusual.documented": ALL,
+        "test_unusual.py::test_coroutine": ALL,
+        "test_unusual.py::test_elsewhere": ALL,
+        **many,
+    }
+
+
+def test_a_better_second_run_is_what_counts(run: Run) -> None:
+    assert re.search(r"^PASSED \S+::test_better_the_second_time$", run.text, re.M)
+    assert "test_unusual.py::test_better_the_second_time" not in run.codes()
+
+
+def test_a_test_may_leave_the_folder(run: Run) -> None:
+    paths = {finding["location"]["path"] for finding in run.report()["findings"]}
+    assert paths == {"losing.py", "test_importing.py", "test_unusual.py"}
+    failure = run.text[run.text.index("_ test_elsewhere _") :]
+    assert re.search(r"--> test_unusual.py:\d+:\d+ in test_elsewhere$", failure, re.M)
+    assert "results().backward()" in failure
+
+
+def test_a_doctest_is_reported_at_its_line(run: Run) -> None:
+    line = UNUSUAL.splitlines().index("    >>> documented().backward()") + 1
+    (found,) = (
+        finding
+        for finding in run.report()["findings"]
+        if "documented" in (finding["test"] or "") and finding["code"] == "GG103"
+    )
+    assert found["location"]["line"] == line
+    text = UNUSUAL.splitlines()[line - 1]
+    assert text[found["location"]["column"] - 1 :] == "documented().backward()"
+
+
+def test_summary_names_few_of_many_tests(run: Run) -> None:
+    section = run.text[run.text.index("= gradguard =") :]
+    assert re.search(r" and \d+ more$", section, re.M)
+    assert re.search(r"^\d errors, 2 warnings in 9 tests$", section, re.M)
+
+
+def test_import_is_one_finding_under_xdist(folder: Path) -> None:
+    options = ("--gradguard", "--dist=loadfile", "test_importing.py")
+    one = run_pytest(folder, *options, "--gradguard-report=one.json")
+    two = run_pytest(folder, *options, "-n2", "--gradguard-report=two.json")
+    found = one.report("one.json")["findings"]
+    assert [finding["test"] for finding in found if finding["code"] == "GG101"] == [None]
+    for finding in two.report("two.json")["findings"]:
+        assert finding in found
+    assert len(two.report("two.json")["findings"]) == len(found)
+    assert "outside of tests" in one.text
+
+
+def test_nothing_found_is_a_report_too(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("def test_it():\n    pass\n")
+    (tmp_path / "out").mkdir()
+    run = run_pytest(tmp_path, "--gradguard", "--gradguard-report=out/report.json")
+    assert run.report("out/report.json") == {
+        "schema": 1,
+        "tool": {"name": "gradguard", "version": run.report("out/report.json")["tool"]["version"]},
+        "findings": [],
+        "summary": {"error": 0, "warning": 0, "info": 0},
+        "errors": [],
+    }
+    assert "= gradguard =" not in run.text
+
+
+def test_a_report_that_cannot_be_written_in_the_end_is_no_success(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "test_it.py").write_text("import os\ndef test_it():\n    os.rmdir('out')\n")
+    run = run_pytest(tmp_path, "--gradguard", "--gradguard-report=out/report.json")
+    assert run.status == pytest.ExitCode.USAGE_ERROR
+    assert "1 passed" in run.text
+    assert re.search(r"^gradguard: cannot write '.*report.json': No such file", run.text, re.M)
+
+
+def test_collecting_alone_writes_a_report_without_findings(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("def test_it():\n    assert False\n")
+    run = run_pytest(tmp_path, "--gradguard", "--co", "--gradguard-report=report.json")
+    assert run.status == pytest.ExitCode.OK
+    assert run.report()["findings"] == []
+
+
+def test_pytest_within_a_guarded_test_leaves_the_guard_in_force(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text("pytest_plugins = ['pytester']\n")
+    (tmp_path / "losing.py").write_text(HELPERS)
+    (tmp_path / "test_it.py").write_text(
+        "from losing import results\n\n"
+        "def test_it(pytester):\n"
+        "    pytester.makepyfile(test_inner='def test_inner(gradguard): pass')\n"
+        "    pytester.runpytest_inprocess('--gradguard').assert_outcomes(passed=1)\n"
+        "    results()\n"
+        "    import pytest_gradguard\n"
+        "    pytest_gradguard.uninstall()\n"
+        "    results().backward()\n"
+    )
+    run = run_pytest(tmp_path, "--gradguard", "--gradguard-report=report.json")
+    assert run.codes() == {"test_it.py::test_it": ALL}
+    counts = {one["code"]: one["count"] for one in run.report()["findings"]}
+    assert counts["GG101"] == 4
