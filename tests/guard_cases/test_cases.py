@@ -55,6 +55,13 @@ AMBIGUOUS = {
     "case_dispatch::test_generator_dropped": "what was pickled before the drop is timing",
     "case_forms::test_live_tensor_in_an_error": "the error hands the tensor back, not the result",
     "case_forms::test_distribution_result": "is a distribution a plain container?",
+    "case_picklers::test_subclass_that_detaches_itself": "what is pickled no longer requires grad",
+    "case_picklers::test_reducer_in_the_dispatch_table": "the same",
+    "case_picklers::test_forward_reducers": "the same",
+    "case_picklers::test_multiprocessing_reducer": "the same",
+    "case_picklers::test_object_that_pickles_itself_to_bytes": (
+        "a pickling inside the pickling, by the program itself"
+    ),
     "case_failures::test_unpicklable_beside_a_tensor": "the task never left",
     "case_sklearn::test_bagging_of_torch_estimators": (
         "fitted estimators that keep their last loss are shipped again by predict"
