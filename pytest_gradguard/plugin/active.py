@@ -175,7 +175,7 @@ class GuardPlugin:
             write_summary(terminalreporter, findings, self._received.shown(), self.base)
         if self._write_error is not None:
             terminalreporter.write_line(f"gradguard: {self._write_error}", red=True)
-        elif self.settings.report is not None and self.config.get_verbosity() >= 0:
+        elif self.settings.report is not None and self.config.option.verbose >= 0:
             terminalreporter.write_line(f"gradguard: report written to {self.settings.report}")
 
 

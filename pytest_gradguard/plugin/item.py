@@ -19,6 +19,7 @@ from pytest_gradguard.plugin import PROPERTY
 from pytest_gradguard.plugin.settings import Settings, marker_settings
 from pytest_gradguard.runtime import allow
 from pytest_gradguard.runtime.collector import Collector, collecting
+from pytest_gradguard.runtime.faults import fault
 
 __all__ = ["ItemGuard"]
 
@@ -54,10 +55,14 @@ class ItemGuard:
         from pytest_gradguard.plugin.transport import relative
         from pytest_gradguard.reports.overview import gravest_first
 
-        found = (
-            relative(in_file(finding, self._item), self._base)
-            for finding in self._collector.findings
-        )
+        try:
+            found = [
+                relative(in_file(finding, self._item), self._base)
+                for finding in self._collector.findings
+            ]
+        except Exception as error:  # pytest would end the whole run for a fault of the guard's
+            fault(error)
+            return []
         return gravest_first(found)
 
     def allow(self, *codes: str, reason: str | None = None) -> AbstractContextManager[None]:

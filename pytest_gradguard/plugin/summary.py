@@ -28,7 +28,7 @@ def write_summary(
     Info findings show with ``-v`` only. A finding that a failure has shown in full (its key is in
     `shown`) is one line, and with ``-q`` all are.
     """
-    verbosity = terminal.config.get_verbosity()
+    verbosity: int = terminal.config.option.verbose
     lowest = Severity.INFO if verbosity > 0 else Severity.WARNING
     groups = [group for group in group_by_place(findings) if group.finding.severity >= lowest]
     if not groups:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shared_results import folder_of_the_run, once
 
 from pytest_gradguard.cli.detectors import lint_rules, runtime_checks
 from pytest_gradguard.pitfalls import catalogue, files, get
@@ -68,14 +69,20 @@ COMES_WITH = {
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):
     """All programs, each in a folder of its own."""
-    root = tmp_path_factory.mktemp("programs")
+    root = folder_of_the_run(tmp_path_factory) / "programs"
+    root.mkdir(exist_ok=True)
+    once(root, "written", lambda: write_programs(root))
+    return root
+
+
+def write_programs(root: Path) -> str:
     for pitfall in catalogue():
         for kind in ("bad", "good"):
             place = root / f"{pitfall.code}_{kind}"
             place.mkdir()
             for name, text in files(getattr(pitfall, kind)).items():
                 (place / name).write_text(text)
-    return root
+    return "yes"
 
 
 def text_of(program: str) -> str:
@@ -90,7 +97,9 @@ def missing(program: str) -> list[str]:
 @cache
 def outcomes(folder: Path, group: tuple[str, ...]) -> dict[str, Any]:
     names = [program for program in group if not missing(program)]
-    said = run([str(RUNNER), str(folder), *names], limit=200)
+    said = once(
+        folder, f"group-{group[0]}", lambda: run([str(RUNNER), str(folder), *names], limit=300)
+    )
     found: dict[str, Any] = {"said": said}
     for line in said.splitlines():
         if line.startswith('{"program":'):

@@ -62,7 +62,6 @@ PROGRAMS = {
         "threading.Thread(target=lambda: (time.sleep(0.3), print('thread'))).start()\n"
         "print('end')\n"
     ),
-    "forks": "import os, sys\npid = os.fork()\nif pid:\n    os.wait()\nsys.exit(3)\n",
     "future": "from __future__ import annotations\nx: nonsense = 1\nprint(__annotations__)\n",
 }
 
@@ -189,6 +188,21 @@ def test_the_report_is_written_though_the_program_failed(losing: tuple[Path, Don
     assert report["summary"] == {"error": 1, "warning": 2, "info": 0}
     assert {finding["location"]["path"] for finding in report["findings"]} == {"program.py"}
     assert {finding["test"] for finding in report["findings"]} == {None}
+
+
+def test_a_forked_child_repeats_nothing(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
+        "import os, sys, torch\n"
+        "from joblib import Parallel, delayed\n\n"
+        "x = torch.ones(2, requires_grad=True)\n"
+        "Parallel(n_jobs=2, backend='multiprocessing')(delayed(len)(x) for _ in range(2))\n"
+        "if os.fork():\n"
+        "    os.wait()\n"
+        "sys.exit(3)\n"
+    )
+    done = guarded(tmp_path, "program.py")
+    assert done.returncode == 3
+    assert done.stderr.count("warning[GG101]") == 1
 
 
 def test_nothing_found_prints_nothing(tmp_path: Path) -> None:

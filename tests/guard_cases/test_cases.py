@@ -54,7 +54,14 @@ AMBIGUOUS = {
     "case_dispatch::test_processes_in_processes": "the shipping is a worker's, not the parent's",
     "case_dispatch::test_generator_dropped": "what was pickled before the drop is timing",
     "case_forms::test_live_tensor_in_an_error": "the error hands the tensor back, not the result",
-    "case_forms::test_distribution_result": "a distribution is no container, nor an estimator",
+    "case_forms::test_distribution_result": "is a distribution a plain container?",
+    "case_picklers::test_subclass_that_detaches_itself": "what is pickled no longer requires grad",
+    "case_picklers::test_reducer_in_the_dispatch_table": "the same",
+    "case_picklers::test_forward_reducers": "the same",
+    "case_picklers::test_multiprocessing_reducer": "the same",
+    "case_picklers::test_object_that_pickles_itself_to_bytes": (
+        "a pickling inside the pickling, by the program itself"
+    ),
     "case_failures::test_unpicklable_beside_a_tensor": "the task never left",
     "case_sklearn::test_bagging_of_torch_estimators": (
         "fitted estimators that keep their last loss are shipped again by predict"
@@ -351,6 +358,42 @@ def test_tables_fit_together() -> None:
         assert set(program.may) <= set(program.expect), name
     clean = [test for name, test in CASES if not ALL_PROGRAMS[name].expect[test]]
     assert len(clean) > len(CASES) / 3
+
+
+def finding_at(line: int, code: str = "GG101", severity: str = "warning") -> dict[str, Any]:
+    where = {"path": "case_x.py", "line": line, "column": 1}
+    details = {"object": "args[0]", "shape": [3]}
+    about = {"message": "", "location": where, "details": details}
+    return {"code": code, "severity": severity, **about}
+
+
+def test_comparison_notices_what_is_wrong(tmp_path: Path) -> None:
+    """Each kind of fault that a guard can have is a complaint here."""
+    path = tmp_path / "case_x.py"
+    path.write_text(
+        'EXPECT = {"test_a": {"GG101"}, "test_b": set()}\n'
+        'DETAILS = {"test_a": {"GG101": {"object": "args[0]", "shape": [3]}}}\n'
+        "def test_a():\n"
+        "    call(\n"
+        "        x)  # -> GG101:warning\n"
+        "def test_b():\n"
+        "    call(x)\n"
+    )
+    program = read_program(path)
+    right = finding_at(4)
+    assert complaints(program, "test_a", [right]) == []
+    assert complaints(program, "test_b", []) == []
+    wrong = {
+        "missed": ("test_a", []),
+        "false alarm": ("test_b", [right]),
+        "not the user's line": ("test_a", [right, finding_at(7)]),
+        "no GG101 at line": ("test_a", [finding_at(7)]),
+        "is error": ("test_a", [finding_at(4, severity="error")]),
+        "details": ("test_a", [{**right, "details": {"object": "args[1]", "shape": [3]}}]),
+        "listed 2 times": ("test_a", [right, right]),
+    }
+    for complaint, (test, findings) in wrong.items():
+        assert complaint in "\n".join(complaints(program, test, findings)), complaint
 
 
 # --- scripts: what `__main__` holds is pickled with the functions that use it ----------------

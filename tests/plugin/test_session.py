@@ -77,6 +77,7 @@ def test_many(number):
 """
 
 ALL = {"GG101", "GG102", "GG103"}
+STRICT = "error::pytest_gradguard.GradGuardWarning"
 
 
 @pytest.fixture(scope="module")
@@ -201,3 +202,19 @@ def test_pytest_within_a_guarded_test_leaves_the_guard_in_force(tmp_path: Path) 
     assert run.codes() == {"test_it.py::test_it": ALL}
     counts = {one["code"]: one["count"] for one in run.report()["findings"]}
     assert counts["GG101"] == 4
+
+
+@pytest.mark.parametrize("options", [[], ["-W", STRICT]], ids=["default", "strict"])
+def test_a_fault_of_the_guard_fails_nobody(tmp_path: Path, options: list[str]) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "from pytest_gradguard.runtime.collector import innermost\n\n"
+        "class Broken:\n"
+        "    def build(self):\n"
+        "        raise RuntimeError('broken')\n\n"
+        "def test_it():\n"
+        "    innermost().evidence('key', Broken)\n"
+    )
+    run = run_pytest(tmp_path, "--gradguard", *options)
+    assert run.status == pytest.ExitCode.OK
+    assert "INTERNALERROR" not in run.text
+    assert options or "gradguard itself failed" in run.text

@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import pytest
+from shared_results import folder_of_the_run, once
 
 PROGRAMS = Path(__file__).parent / "programs"
 
-ENOUGH = 150.0
+ENOUGH = 300.0
 """Seconds that no program needs, on a slow machine either."""
 
 HANGS = 8.0
@@ -69,20 +70,20 @@ def _started(
             child.wait()
 
 
-@cache
-def _facts(program: str, *cases: str) -> Facts:
+def _run(program: str, *cases: str) -> str:
+    """What the program says; one that does not end fails the test."""
+    ended = True
     with tempfile.TemporaryFile("w+") as said:
-        ended = True
         with _started(program, cases, said) as child:
             try:
                 child.wait(ENOUGH)
             except subprocess.TimeoutExpired:
                 ended = False
         said.seek(0)
-        facts = Facts(said.read())
+        text = said.read()
     if not ended:
-        pytest.fail(f"{program} did not end; it said:\n{facts.said}")
-    return facts
+        pytest.fail(f"{program} did not end; it said:\n{text}")
+    return text
 
 
 class Hang(NamedTuple):
@@ -124,9 +125,16 @@ def _alive(group: int) -> bool:
 
 
 @pytest.fixture(scope="session")
-def facts_of() -> Callable[..., Facts]:
+def facts_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Facts]:
     """``facts_of(program, *cases)``: what its cases (all by default) gave; it runs once."""
-    return _facts
+    folder = folder_of_the_run(tmp_path_factory)
+
+    @cache
+    def facts(program: str, *cases: str) -> Facts:
+        key = "-".join(("truth", program, *cases[:1]))
+        return Facts(once(folder, key, lambda: _run(program, *cases)))
+
+    return facts
 
 
 @pytest.fixture(scope="session")

@@ -55,6 +55,8 @@ def forks_that_work(facts_of):
         "one_thread_in_workers",
         "numpy_in_workers",
         "loky_workers",
+        "spawned_workers",
+        "forkserver_workers",
         "one_thread_from_a_fork_hook",  # last: the hook stays
     )
 
@@ -68,10 +70,12 @@ def forks_that_work(facts_of):
         ("one_thread_in_workers", 2000.0**2),
         ("numpy_in_workers", 500.0**2),
         ("loky_workers", 2000.0**2),
+        ("spawned_workers", 2000.0**2),
+        ("forkserver_workers", 2000.0**2),
         ("one_thread_from_a_fork_hook", 2000.0**2),
     ],
 )
-def test_a_fork_that_works(forks_that_work, case, result):
+def test_workers_that_compute(forks_that_work, case, result):
     assert forks_that_work[case] == [result, result]
 
 

@@ -22,8 +22,8 @@ PITFALL = Pitfall(
     ),
     fix=(
         "Send `tensor.detach()`, return gradients from the worker, and continue the backward "
-        'in the parent with them. Where the work releases the GIL, `backend="threading"` '
-        "keeps the graph and needs no other change."
+        'in the parent with them. `backend="threading"` keeps the graph and needs no other '
+        "change; it pays where the work releases the GIL."
     ),
     bad="""\
 import torch

@@ -19,8 +19,8 @@ PITFALL = Pitfall(
     ),
     fix=(
         "Return the gradients (or the new parameters) from the worker and put them into the "
-        'parent\'s model before `optimizer.step()`. Or use `backend="threading"`, where every '
-        "thread has the same model."
+        'parent\'s model before `optimizer.step()`. Or use `backend="threading"`: the backward'
+        " calls of several threads on one model add up."
     ),
     bad="""\
 import torch

@@ -20,7 +20,8 @@ PITFALL = Pitfall(
     ),
     fix=(
         "If the worker trains, return the model or its `state_dict()` and load it in the "
-        'parent. If the parent\'s model itself must change, use `backend="threading"`.'
+        "parent. If all workers are to train one model, return gradients from them and step "
+        "in the parent."
     ),
     bad="""\
 import torch

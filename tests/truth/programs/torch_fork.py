@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 
 import numpy as np
@@ -73,6 +74,22 @@ def backward(size):
     x = torch.ones(size, requires_grad=True)
     x.square().sum().backward()
     return x.grad.tolist()
+
+
+def by_pool(method):
+    compute(2000)
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        return pool.map(compute, [2000, 2000])
+
+
+@case
+def spawned_workers():
+    return by_pool("spawn")
+
+
+@case
+def forkserver_workers():
+    return by_pool("forkserver")
 
 
 @case

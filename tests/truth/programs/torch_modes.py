@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import tempfile
@@ -196,7 +197,11 @@ def memory_cache():
 @case
 def global_of_an_imported_module():
     stale.weight.fill_(20.0)
-    return each(stale.read)
+    found = each(stale.read)
+    for method in ("fork", "spawn", "forkserver"):
+        with multiprocessing.get_context(method).Pool(1) as pool:
+            found[method] = pool.apply(stale.read)
+    return found
 
 
 @case
