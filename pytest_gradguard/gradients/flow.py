@@ -16,26 +16,12 @@ from types import CodeType
 from pytest_gradguard.runtime.callsite import Site
 
 _REPORTING = frozenset(
-    [
-        "debug",
-        "info",
-        "warning",
-        "error",
-        "critical",
-        "exception",
-        "log",
-        "log_dict",
-        "log_metric",
-        "log_metrics",
-        "write",
-        "add_scalar",
-        "add_scalars",
-        "add_histogram",
-        "set_description",
-        "set_postfix",
-        "track",
-    ]
+    {"debug", "info", "warning", "error", "critical", "exception", "write"}
+    | {"log", "log_dict", "log_metric", "log_metrics", "track"}
+    | {"add_scalar", "add_scalars", "add_histogram", "set_description", "set_postfix"}
 )
+"""Methods that only tell somebody about a value."""
+
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module
 
 

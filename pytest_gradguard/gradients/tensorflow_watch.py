@@ -69,9 +69,9 @@ class TensorFlowWatch:
         for item in items:
             if item.kind == "model":
                 self._models.append((item.name, weakref.ref(item.value)))
+                self._look_for_new()
             else:
                 self._add(item.name, item.value)
-        self._look_for_new()
 
     def _add(self, name: str, outer: Any) -> None:
         inner = variable_of(outer)

@@ -209,11 +209,8 @@ def _cut(log: Log, since: int, tensor: Any, backwards: list[Backward]) -> reason
 
 def _at_worker(tensor: Any, backwards: list[Backward]) -> reasons.Reason | None:
     """The parallel call whose results came back without their graph, and took a gradient."""
-    provenance: Any = sys.modules.get("pytest_gradguard.runtime.provenance")
-    if provenance is None:
-        return None
     for known in backwards:
-        for severed in provenance.severed_among(known.leaves.values()):
+        for severed in known.severed:
             call = severed.call
             shipped = call.shipped.get(id(tensor))
             if shipped is not None and shipped[0]() is tensor:

@@ -26,6 +26,8 @@ from pytest_gradguard.runtime.frameworks import torch as tensors
 _TORCH = torch.__path__[0] + os.sep
 _WALKED = 50_000
 """How many nodes are walked for one place; beyond that, ever fewer of its visits are looked at."""
+_SEVERED = 1_000
+"""How many results of workers are kept in mind for one place."""
 
 
 class Listener(Protocol):
@@ -56,6 +58,7 @@ class Backward:
     leaves: dict[int, weakref.ref[Any]] = field(default_factory=dict)
     users: dict[int, tuple[str, ...]] = field(default_factory=dict)
     passed: set[int] = field(default_factory=set)
+    severed: list[Any] = field(default_factory=list)
 
     def reached(self, tensor: Any) -> bool:
         """Whether a walk found `tensor` in the graph of a loss that ran backward here."""
@@ -168,6 +171,10 @@ class Log:
             known.leaves.update(found.leaves)
             known.users.update(found.users)
             known.passed.update(found.passed)
+        # Results of workers among them: they may be gone by the end of the watch.
+        provenance: Any = sys.modules.get("pytest_gradguard.runtime.provenance")
+        if provenance is not None and len(known.severed) < _SEVERED:
+            known.severed.extend(provenance.severed_among(found.leaves.values()))
 
     def backward_failed(self, error: BaseException) -> None:
         """Note a backward that raised."""

@@ -162,9 +162,9 @@ class TorchWatch:
             if item.kind == "module":
                 module = targets.unwrapped(item.value)
                 self._modules.append((item.name, weakref.ref(module)))
+                self._look_for_new()
             else:
                 self._add(item.name, item.value)
-        self._look_for_new()
 
     def verdicts(self, *, finite: bool, nonzero: bool) -> dict[str, Reason | None]:
         """The reason why each name has no gradient; None where it has one."""
@@ -262,7 +262,8 @@ class TorchWatch:
                 entry = self.entry_of(tensor)
                 if entry is not None and gradient is not None:
                     entry.take()
-                    returned.append((entry, gradient))
+                    if not torch._C._functorch.is_functorch_wrapped_tensor(gradient):
+                        returned.append((entry, gradient))
         if not self._nothing_missing:
             for entry in list(self._by_name.values()):
                 if not entry.received:

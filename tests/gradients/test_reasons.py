@@ -32,7 +32,7 @@ def _line(program: Program) -> int | None:
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.run.__name__)
 def test_the_reason_is_right(program: Program) -> None:
-    warnings.simplefilter("ignore")  # torch itself warns of some of them; pytest restores filters
+    warnings.simplefilter("ignore")  # torch warns of some of them
     with pytest.raises(GradGuardError) as caught:
         program.run()
     findings = caught.value.findings

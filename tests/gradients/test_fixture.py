@@ -1,0 +1,170 @@
+"""The fixture: a test that loses a gradient fails once, readably; nothing else changes."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+MODEL = """
+import pytest
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(2, 2)
+        self.head = nn.Linear(2, 1)
+
+    def forward(self, x):
+        return self.head(self.body(x).detach())
+
+
+def train(model):
+    model(torch.ones(1, 2)).sum().backward()
+
+
+original = torch.Tensor.detach
+"""
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester) -> pytest.Pytester:
+    pytester.makepyfile(model=MODEL)
+    return pytester
+
+
+def test_a_missing_gradient_fails_the_test_with_names_reason_and_line(
+    project: pytest.Pytester,
+) -> None:
+    project.makepyfile("""
+        from model import *
+
+        def test_it(watch_gradients):
+            model = Net()
+            watch_gradients(model)
+            train(model)
+
+        def test_after():
+            assert torch.Tensor.detach is original
+    """)
+    result = project.runpytest_subprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(failed=1, passed=1)
+    text = result.stdout.str()
+    assert "error[GG104] missing-gradient" in text
+    assert "model.py:13" in text
+    assert "`body.weight` and `body.bias`" in text
+    assert "Traceback" not in text
+    assert "watches.py" not in text
+    assert "watch.py" not in text
+
+
+def test_options_loops_several_watches_and_with_blocks(project: pytest.Pytester) -> None:
+    project.makepyfile("""
+        from model import *
+
+        def test_allowed(watch_gradients):
+            model = Net()
+            watch_gradients(model, allow_none=("body.*",))
+            train(model)
+
+        def test_a_loop(watch_gradients):
+            for _ in range(3):
+                model = Net()
+                watch_gradients(model.head)
+                train(model)
+
+        def test_two(watch_gradients):
+            one, two = Net(), Net()
+            watch_gradients(one.head)
+            watch_gradients({"two": two.head})
+            train(one)
+            train(two)
+
+        def test_a_block(watch_gradients):
+            model = Net()
+            with watch_gradients(model.head):
+                train(model)
+
+        @pytest.mark.gradguard(allow=["GG104"], reason="known")
+        def test_permitted(watch_gradients):
+            watch_gradients(Net())
+
+        def test_skipped(watch_gradients):
+            watch_gradients(Net())
+            pytest.skip("not here")
+
+        @pytest.fixture
+        def watched_model(watch_gradients):
+            model = Net()
+            watch_gradients(model.head)
+            return model
+
+        def test_a_fixture_of_the_users(watched_model):
+            train(watched_model)
+    """)
+    project.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=6, skipped=1)
+
+
+def test_what_fails(project: pytest.Pytester) -> None:
+    project.makepyfile("""
+        from model import *
+
+        def test_second_of_a_loop(watch_gradients):
+            for use in (True, False):
+                model = Net()
+                watch_gradients(model.head)
+                if use:
+                    train(model)
+
+        def test_pattern(watch_gradients):
+            watch_gradients(Net(), allow_none=["boddy.*"])
+
+        def test_block(watch_gradients):
+            model = Net()
+            with watch_gradients(model):
+                train(model)
+
+        def test_own_failure(watch_gradients):
+            watch_gradients(Net())
+            assert 1 == 2
+
+        def test_zero(watch_gradients):
+            model = Net()
+            watch_gradients(model.head, nonzero=True)
+            (model(torch.ones(1, 2)) * 0).sum().backward()
+    """)
+    result = project.runpytest_subprocess("-p", "no:cacheprovider", "-rf")
+    result.assert_outcomes(failed=5)
+    result.stdout.fnmatch_lines(["*'boddy.?' fits none of the watched names*"])
+    text = result.stdout.str()
+    own = text[text.index("_ test_own_failure _") : text.index("_ test_zero _")]
+    assert "GG104" not in own
+    assert "During handling" not in text
+
+
+def test_findings_reach_the_report_and_xdist(project: pytest.Pytester) -> None:
+    pytest.importorskip("xdist")
+    project.makepyfile("""
+        from model import *
+
+        def test_it(watch_gradients):
+            model = Net()
+            watch_gradients(model)
+            train(model)
+    """)
+    run = ["-p", "no:cacheprovider", "--gradguard", "--gradguard-report=out.json"]
+    for extra in ([], ["-n", "1"]):
+        result = project.runpytest_subprocess(*run, *extra)
+        result.assert_outcomes(failed=1)
+        assert "error[GG104]" in result.stdout.str()
+        import json
+
+        report = json.loads((project.path / "out.json").read_text())
+        assert [finding["code"] for finding in report["findings"]] == ["GG104"]
+        assert report["findings"][0]["test"] == (
+            "test_findings_reach_the_report_and_xdist.py::test_it"
+        )
+        assert report["findings"][0]["location"]["path"] == "model.py"

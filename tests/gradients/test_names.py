@@ -1,0 +1,115 @@
+"""What can be watched, under which names, and how many of them a report shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from pytest_gradguard import GradGuardError, watch_gradients, why_no_grad  # noqa: E402
+
+
+def missing(watched: Any, **options: Any) -> list[str]:
+    watch = watch_gradients(watched, **options).start()
+    watch.stop()
+    return list(watch.reasons)
+
+
+def test_names_are_those_of_named_parameters_through_wrappers() -> None:
+    net = nn.Sequential(nn.Linear(2, 2))
+    names = [name for name, _ in net.named_parameters()]
+    assert missing(net) == names
+    assert missing(nn.DataParallel(net)) == names
+    assert missing(torch.compile(net, backend="aot_eager")) == names
+    assert missing(nn.DataParallel(torch.compile(net, backend="aot_eager"))) == names
+
+
+def test_dicts_and_lists_give_dotted_names() -> None:
+    w = torch.ones(2, requires_grad=True)
+    nested = {"encoder": nn.Linear(2, 2), "extra": [w, {"deep": torch.ones(1)}]}
+    assert missing(nested) == ["encoder.weight", "encoder.bias", "extra.0", "extra.1.deep"]
+    watch = watch_gradients(w).start()  # alone, it has the name that its user gives it
+    watch.stop()
+    assert list(watch.reasons) == ["w"]
+    assert missing(nn.Linear(2, 2).named_parameters()) == ["weight", "bias"]
+
+
+@pytest.mark.parametrize("watched", [3, "model", {"a": object()}, [None]])
+def test_other_things_are_refused(watched: Any) -> None:
+    with pytest.raises(TypeError, match="cannot watch"):
+        watch_gradients(watched)
+
+
+def test_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="nothing to watch"):
+        watch_gradients([])
+
+
+def test_allow_none_takes_patterns_and_refuses_those_that_fit_nothing() -> None:
+    net = nn.ModuleDict({"body": nn.Linear(2, 2), "head": nn.Linear(2, 1)})
+    assert missing(net, allow_none="body.*") == ["head.weight", "head.bias"]
+    assert missing(net, allow_none=("*.bias", "head.weight")) == ["body.weight"]
+    with pytest.raises(ValueError, match=r"'boddy\.\*' fits none"):
+        missing(net, allow_none=["boddy.*"])
+    with pytest.raises(TypeError, match="allow_none"):
+        watch_gradients(net, allow_none=[3])  # type: ignore[list-item]
+
+
+def test_a_thousand_parameters_fit_on_a_screen() -> None:
+    layers = nn.ModuleList(
+        nn.ModuleDict({"attention": nn.Linear(2, 2), "norm": nn.LayerNorm(2)}) for _ in range(250)
+    )
+    net = nn.ModuleDict({"layers": layers, "head": nn.Linear(2, 1)})
+    for layer in layers[::7]:
+        layer["norm"].requires_grad_(False)
+
+    def train() -> None:
+        with watch_gradients(net):
+            x = torch.ones(1, 2)
+            for layer in layers[::2]:
+                x = layer["norm"](layer["attention"](x))
+            net["head"](x).sum().backward()
+
+    with pytest.raises(GradGuardError) as caught:
+        train()
+    text = str(caught.value)
+    assert len(text.splitlines()) <= 50
+    assert len(text) <= 4_000
+    shown = {f.details["reason"]: len(f.details["objects"]) for f in caught.value.findings}
+    assert shown == {"frozen": 72, "not-in-graph": 464}
+
+
+def test_a_whole_module_is_one_name() -> None:
+    net = nn.ModuleDict({"body": nn.Sequential(*(nn.Linear(2, 2) for _ in range(4)))})
+    net["head"] = nn.Linear(2, 1)
+    with pytest.raises(GradGuardError, match=r"`body\.\*` \(8\)"), watch_gradients(net):
+        net["head"](torch.ones(1, 2)).sum().backward()
+
+
+def test_why_no_grad_answers_for_one_tensor() -> None:
+    leaf = torch.ones(2, requires_grad=True)
+    assert why_no_grad(torch.ones(2)).startswith("frozen")
+    assert why_no_grad(torch.arange(2)).startswith("integer-dtype")
+    assert why_no_grad(leaf * 2).startswith("non-leaf")
+    assert why_no_grad(leaf).startswith("unknown")
+    with torch.inference_mode():
+        assert why_no_grad(leaf * 2).startswith("no-grad")
+    (leaf * 2).sum().backward()
+    assert why_no_grad(leaf) == "It has a gradient."
+    with pytest.raises(TypeError, match="takes a tensor"):
+        why_no_grad(nn.Linear(2, 2))
+
+
+def test_why_no_grad_knows_more_inside_a_watch() -> None:
+    w, v = (torch.ones(2, requires_grad=True) for _ in range(2))
+    with watch_gradients(v):
+        h = (w * 2).detach()
+        (h * v).sum().backward()
+        assert why_no_grad(w).startswith("cut: the graph is cut at")
+        assert why_no_grad(h).startswith("cut: the graph is cut at")
+        v.grad = None
+        assert why_no_grad(v).startswith("cleared: received a gradient from the backward at")

@@ -1,0 +1,274 @@
+"""A watched program computes what it computed, and keeps alive what it kept alive."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from pytest_gradguard import watch_gradients  # noqa: E402
+
+
+def model() -> Any:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+
+
+def batch() -> Any:
+    return torch.linspace(-1, 1, 6).reshape(2, 3)
+
+
+def gradients(net: Any) -> list[Any]:
+    return [parameter.grad.clone() for parameter in net.parameters()]
+
+
+def plain(net: Any) -> None:
+    net(batch()).sum().backward()
+
+
+def twice(net: Any) -> None:
+    loss = net(batch()).sum()
+    loss.backward(retain_graph=True)
+    loss.backward()
+
+
+def double(net: Any) -> None:
+    x = batch().requires_grad_()
+    (gradient,) = torch.autograd.grad(net(x).sum(), x, create_graph=True)
+    (gradient.pow(2).sum() + net(x).sum()).backward()
+
+
+def checkpointed(net: Any) -> None:
+    checkpoint(net, batch(), use_reentrant=False).sum().backward()
+
+
+def reentrant(net: Any) -> None:
+    checkpoint(net, batch().requires_grad_(), use_reentrant=True).sum().backward()
+
+
+def scaled(net: Any) -> None:
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = net(batch()).float().sum()
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+
+
+def compiled(net: Any) -> None:
+    fast = torch.compile(net, backend="aot_eager", fullgraph=True)
+    fast(batch()).sum().backward()
+
+
+def data_parallel(net: Any) -> None:
+    nn.DataParallel(net)(batch()).sum().backward()
+
+
+def graph_and_values(net: Any) -> None:
+    loss = net(batch())
+    with torch.no_grad():
+        factor = loss.detach().abs().sum().item() + float(loss.sum())
+    (loss * torch.tensor([factor]) * loss.data.sum()).sum().backward()
+
+
+RUNS: list[Callable[[Any], None]] = [
+    plain,
+    twice,
+    double,
+    checkpointed,
+    reentrant,
+    scaled,
+    compiled,
+    data_parallel,
+    graph_and_values,
+]
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.__name__)
+def test_gradients_are_the_same(run: Callable[[Any], None]) -> None:
+    bare, watched = model(), model()
+    run(bare)
+    with watch_gradients(watched):
+        run(watched)
+    for one, other in zip(gradients(bare), gradients(watched), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_compiled_function_that_switches_modes_and_detaches_stays_one_graph() -> None:
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def loss(x: Any, w: Any) -> Any:
+        with torch.no_grad():
+            scale = (x * w).sum()
+        return (x * w).sum() * scale + w.detach().sum() + w.data.sum() + torch.tensor(1.0)
+
+    w = torch.ones(3, requires_grad=True)
+    with watch_gradients(w):
+        loss(batch(), w).backward()
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda net, named: torch.func.grad(
+            lambda p: torch.func.functional_call(net, p, (batch(),)).sum()
+        )(named),
+        lambda net, named: torch.func.vmap(
+            torch.func.grad(lambda p, x: torch.func.functional_call(net, p, (x,)).sum()),
+            in_dims=(None, 0),
+        )(named, batch()),
+        lambda net, named: torch.autograd.grad(net(batch()).sum(), list(net.parameters())),
+    ],
+    ids=["grad", "vmap of grad", "autograd.grad"],
+)
+def test_gradients_that_are_returned_count(transform: Any) -> None:
+    net = model()
+    with watch_gradients(net):
+        transform(net, dict(net.named_parameters()))
+
+
+def test_hooks_run_in_their_order() -> None:
+    w = torch.ones(2, requires_grad=True)
+    order: list[str] = []
+    w.register_hook(lambda g: order.append("first"))
+    w.register_post_accumulate_grad_hook(lambda p: order.append("third"))
+    w.register_post_accumulate_grad_hook(lambda p: order.append("fourth"))
+    with watch_gradients(w):
+        w.register_hook(lambda g: order.append("second"))
+        w.register_post_accumulate_grad_hook(lambda p: order.append("fifth"))
+        (w * 2).sum().backward()
+    assert order == ["first", "second", "third", "fourth", "fifth"]
+
+
+def test_a_gradient_used_up_in_a_hook_counts() -> None:
+    net = model()
+    for parameter in net.parameters():
+        optimizer = torch.optim.SGD([parameter], lr=0.1)
+
+        def step(p: Any, optimizer: Any = optimizer) -> None:
+            optimizer.step()
+            optimizer.zero_grad()
+
+        parameter.register_post_accumulate_grad_hook(step)
+    with watch_gradients(net):
+        plain(net)
+    assert all(parameter.grad is None for parameter in net.parameters())
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_a_cleared_gradient_counts(set_to_none: bool) -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with watch_gradients(net):
+        plain(net)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=set_to_none)
+
+
+def test_parameters_that_appear_later_are_watched() -> None:
+    net = nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 1))
+    with watch_gradients(net) as watch:
+        net(batch()).sum().backward()
+        net.zero_grad()
+        net.append(nn.Linear(1, 1))
+        net(batch()).sum().backward()
+    assert watch.reasons == {}
+
+
+def test_shared_parameters_count_once() -> None:
+    net = nn.ModuleDict({"one": nn.Linear(2, 2), "two": nn.Linear(2, 2)})
+    net["two"].weight = net["one"].weight
+    watch = watch_gradients(net).start()
+    watch.stop()
+    assert list(watch.reasons) == ["one.weight", "one.bias", "two.bias"]
+
+
+def test_a_gradient_set_by_hand_counts_and_an_old_one_does_not() -> None:
+    new, old = (torch.ones(2, requires_grad=True) for _ in range(2))
+    old.grad = torch.ones(2)
+    watch = watch_gradients({"new": new, "old": old}).start()
+    new.grad = torch.ones(2)
+    watch.stop()
+    assert list(watch.reasons) == ["old"]
+
+
+def test_copies_and_pickles_of_a_watched_model_are_not_watched() -> None:
+    net = model()
+    with watch_gradients(net):
+        for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+            plain(other)
+            for parameter in other.parameters():
+                assert not parameter._post_accumulate_grad_hooks
+        plain(net)
+
+
+def test_every_name_is_put_back() -> None:
+    names = [
+        (torch.Tensor, name)
+        for name in ("detach", "data", "item", "numpy", "to", "__float__", "requires_grad_")
+    ]
+    names += [(torch, "tensor"), (torch.autograd, "_engine_run_backward")]
+    names += [(torch.no_grad, "__enter__"), (nn.Module, "zero_grad")]
+    before = [vars(owner).get(name) for owner, name in names]
+    net = model()
+    with watch_gradients(net), watch_gradients(net[0]):
+        assert [vars(owner).get(name) for owner, name in names] != before
+        plain(net)
+    assert [vars(owner).get(name) for owner, name in names] == before
+    assert not any(parameter._post_accumulate_grad_hooks for parameter in net.parameters())
+
+
+def test_the_graph_is_freed_after_backward_and_the_model_when_it_is_dropped() -> None:
+    net = model()
+    watch = watch_gradients(net).start()
+    hidden = net[0](batch())
+    loss = net[2](hidden.tanh()).sum() + hidden.detach().sum()
+    node, tensor = weakref.ref(loss), weakref.ref(hidden)
+    loss.backward()
+    del loss, hidden
+    gc.collect()
+    assert node() is None
+    assert tensor() is None
+    parameter = weakref.ref(net[0].weight)
+    del net
+    gc.collect()
+    assert parameter() is None
+    assert watch.stop() == []
+
+
+def test_the_reason_of_a_model_that_is_gone_is_kept() -> None:
+    net = model()
+    net[2].requires_grad_(False)
+    watch = watch_gradients(net).start()
+    plain(net)
+    del net
+    gc.collect()
+    watch.stop()
+    assert {name: reason.kind for name, reason in watch.reasons.items()} == {
+        "2.weight": "frozen",
+        "2.bias": "frozen",
+    }
+
+
+def test_a_failing_block_keeps_its_own_exception() -> None:
+    with pytest.raises(ZeroDivisionError), watch_gradients(model()):
+        raise ZeroDivisionError
+
+
+def test_an_exception_of_the_backward_shows_no_frame_of_the_watch() -> None:
+    w = torch.ones(2, requires_grad=True)
+    with pytest.raises(RuntimeError) as caught, watch_gradients(w):
+        (w * 2).backward()
+    files = [str(entry.path) for entry in caught.traceback]
+    assert not any("torch_patches" in path for path in files)
