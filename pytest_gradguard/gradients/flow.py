@@ -65,6 +65,9 @@ def _through(site: Site, sinks: set[int] | None) -> str:
         return "unknown"
     statements = list(_statements(function))
     around = [statement for statement in statements if _covers(statement, site.line)]
+    column = site.location().column - 1
+    exact = [statement for statement in around if _holds(statement, site.line, column)]
+    around = exact or around  # several statements may share a line
     if not around:
         return "unknown"
     start = min(reversed(around), key=_height)  # of equals the innermost, which comes last
@@ -131,6 +134,12 @@ def _covers(statement: ast.stmt, line: int) -> bool:
     return statement.lineno <= line <= (statement.end_lineno or statement.lineno)
 
 
+def _holds(statement: ast.stmt, line: int, column: int) -> bool:
+    begin = (statement.lineno, statement.col_offset)
+    end = (statement.end_lineno or statement.lineno, statement.end_col_offset or 0)
+    return begin <= (line, column) < end
+
+
 def _height(statement: ast.stmt) -> int:
     return (statement.end_lineno or statement.lineno) - statement.lineno
 
@@ -182,19 +191,32 @@ class _Value:
 
 
 def _own_names(function: _Function) -> set[str]:
-    """The names that live in a function and nowhere else."""
-    if isinstance(function, ast.Module):
-        return {name for statement in _statements(function) for name in _writes(statement)}
+    """The names that a function binds, and that live in it and nowhere else."""
     own: set[str] = set()
+    shared: set[str] = set()
     for statement in _statements(function):
         if isinstance(statement, (ast.Global, ast.Nonlocal)):
-            continue
-        if not isinstance(statement, ast.Expr):
-            own.update(_writes(statement))
-    for statement in _statements(function):
-        if isinstance(statement, (ast.Global, ast.Nonlocal)):
-            own.difference_update(statement.names)
-    return own
+            shared.update(statement.names)
+        elif isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            own.add(statement.name)
+        else:
+            own.update(
+                node.id
+                for node in _own_nodes(statement)
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+            )
+    return own - shared
+
+
+def _own_nodes(statement: ast.stmt) -> Iterator[ast.AST]:
+    """The nodes of a statement, without those of the statements inside it."""
+    stack: list[ast.AST] = [statement]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(
+            inner for inner in ast.iter_child_nodes(node) if not isinstance(inner, ast.stmt)
+        )
 
 
 def _read_somewhere(source: ast.Module, attribute: str) -> bool:

@@ -1,0 +1,369 @@
+"""Programs with tapes; run as a script, prints for each what was expected and what was found."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from pytest_gradguard import GradGuardError, watch_gradients
+
+PROGRAMS: dict[str, tuple[list[Any], Callable[[], None]]] = {}
+MARK = "# <- here"
+
+
+def expects(reason: str, *names: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    def add(run: Callable[[], None]) -> Callable[[], None]:
+        lines, first = inspect.getsourcelines(run)
+        marked = [n for n, text in enumerate(lines, first) if text.rstrip().endswith(MARK)]
+        PROGRAMS[run.__name__] = ([reason, sorted(names), marked[:1]], run)
+        return run
+
+    return add
+
+
+def network() -> Any:
+    first = keras.layers.Dense(2, name="first")
+    return keras.Sequential([first, keras.layers.Dense(1, name="second")])
+
+
+def batch() -> Any:
+    return tf.constant([[0.5, 1.0], [1.5, 2.0]])
+
+
+def pair() -> tuple[Any, Any]:
+    return tf.Variable([1.0, 2.0]), tf.Variable([3.0, 4.0])
+
+
+# -- nothing is missing ------------------------------------------------------------------------
+
+
+@expects("")
+def a_model_built_on_its_first_call() -> None:
+    model = network()
+    with watch_gradients(model), tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(batch()))
+        tape.gradient(loss, model.trainable_variables)
+
+
+@expects("")
+def a_traced_step() -> None:
+    v, _ = pair()
+
+    @tf.function
+    def step() -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(v * v)
+        return tape.gradient(loss, v)
+
+    for _ in range(2):  # the second time it is traced already
+        with watch_gradients(v):
+            step()
+
+
+@expects("")
+def fitted() -> None:
+    model = network()
+    model.compile("adam", "mse")
+    for _ in range(2):
+        with watch_gradients(model):
+            model.fit(batch(), tf.ones((2, 1)), verbose=0)
+
+
+@expects("")
+def a_train_step_of_ones_own() -> None:
+    class Model(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+
+        def call(self, x: Any) -> Any:
+            return self.dense(x)
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self(x) - y) ** 2)
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"loss": loss}
+
+    model = Model()
+    model.compile("sgd")
+    with watch_gradients(model):
+        model.fit(batch(), tf.ones((2, 1)), verbose=0)
+
+
+@expects("")
+def a_jacobian() -> None:
+    v, _ = pair()
+    with watch_gradients(v), tf.GradientTape() as tape:
+        y = v * 2.0
+        tape.jacobian(y, v)
+
+
+@expects("")
+def a_watched_constant() -> None:
+    c = tf.constant([1.0, 2.0])
+    with watch_gradients(c), tf.GradientTape() as tape:
+        tape.watch(c)
+        y = tf.reduce_sum(c * c)
+        tape.gradient(y, c)
+
+
+# -- reasons -----------------------------------------------------------------------------------
+
+
+@expects("never-backward", "v")
+def no_tape() -> None:
+    v, _ = pair()
+    with watch_gradients({"v": v}):
+        tf.reduce_sum(v * v)
+
+
+@expects("frozen", "first.kernel", "first.bias")
+def a_frozen_layer() -> None:
+    model = network()
+    model(batch())
+    model.layers[0].trainable = False
+    with watch_gradients(model):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(batch()))
+        tape.gradient(loss, model.trainable_variables)
+
+
+@expects("not-in-graph", "v")
+def unused() -> None:
+    v, w = pair()
+    with watch_gradients({"v": v, "w": w}):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(w * 2.0)
+        tape.gradient(loss, [v, w])  # <- here
+
+
+@expects("not-in-graph", "v")
+def unused_but_printed() -> None:
+    v, w = pair()
+    with watch_gradients({"v": v, "w": w}):
+        with tf.GradientTape() as tape:
+            extra = tf.reduce_sum(v)
+            message = f"extra: {extra.numpy()}"
+            loss = tf.reduce_sum(w * 2.0)
+        tape.gradient(loss, [v, w])  # <- here
+    assert message
+
+
+@expects("not-asked", "w")
+def not_among_the_sources() -> None:
+    v, w = pair()
+    with watch_gradients({"v": v, "w": w}):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(v * w)
+        tape.gradient(loss, [v])  # <- here
+
+
+@expects("other-thread", "v")
+def a_thread() -> None:
+    v, _ = pair()
+    results: list[Any] = []
+    with watch_gradients({"v": v}):
+        with tf.GradientTape() as tape:
+            thread = threading.Thread(target=lambda: results.append(v * 2.0))  # <- here
+            thread.start()
+            thread.join()
+            loss = tf.reduce_sum(results[0])
+        tape.gradient(loss, v)
+
+
+@expects("other-thread", "v")
+def joblibs_threads() -> None:
+    from joblib import Parallel, delayed
+
+    v, _ = pair()
+
+    def double(factor: float) -> Any:
+        return v * factor  # <- here
+
+    with watch_gradients({"v": v}):
+        with tf.GradientTape() as tape:
+            parts = Parallel(n_jobs=2, backend="threading")(delayed(double)(f) for f in (1.0, 2.0))
+            loss = tf.reduce_sum(tf.stack(parts))
+        tape.gradient(loss, v)
+
+
+@expects("other-thread", "v")
+def a_pool_of_threads() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    v, _ = pair()
+
+    def square() -> Any:
+        return tf.square(v)  # <- here
+
+    with watch_gradients({"v": v}), ThreadPoolExecutor(1) as pool:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(pool.submit(square).result())
+        tape.gradient(loss, v)
+
+
+@expects("cut", "v")
+def numpy() -> None:
+    v, w = pair()
+    with watch_gradients({"v": v, "w": w}):
+        with tf.GradientTape() as tape:
+            values = np.exp((v * 2.0).numpy())  # <- here
+            loss = tf.reduce_sum(w * values)
+        tape.gradient(loss, [v, w])
+
+
+@expects("cut", "v")
+def a_python_float() -> None:
+    v, w = pair()
+    with watch_gradients({"v": v, "w": w}):
+        with tf.GradientTape() as tape:
+            scale = float(tf.reduce_sum(v))  # <- here
+            loss = tf.reduce_sum(w) * scale
+        tape.gradient(loss, [v, w])
+
+
+@expects("cut", "v")
+def a_numpy_function() -> None:
+    v, w = pair()
+    with watch_gradients({"v": v, "w": w}):
+        with tf.GradientTape() as tape:
+            rooted = tf.numpy_function(np.sqrt, [v * v], tf.float32)  # <- here
+            loss = tf.reduce_sum(w * rooted)
+        tape.gradient(loss, [v, w])
+
+
+@expects("cut", "v")
+def stop_gradient() -> None:
+    v, w = pair()
+    with watch_gradients({"v": v, "w": w}):
+        with tf.GradientTape() as tape:
+            target = tf.stop_gradient(v * 2.0)  # <- here
+            loss = tf.reduce_sum((w - target) ** 2)
+        tape.gradient(loss, [v, w])
+
+
+@expects("cut", "first.kernel", "first.bias")
+def stop_gradient_of_keras() -> None:
+    model = network()
+    with watch_gradients(model):
+        with tf.GradientTape() as tape:
+            hidden = keras.ops.stop_gradient(model.layers[0](batch()))  # <- here
+            loss = tf.reduce_mean(model.layers[1](hidden))
+        tape.gradient(loss, model.trainable_variables)
+
+
+@expects("cut", "v")
+def stop_gradient_in_a_function() -> None:
+    v, w = pair()
+
+    def teacher(x: Any) -> Any:
+        return tf.stop_gradient(x * v)  # <- here
+
+    with watch_gradients({"v": v, "w": w}):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(w * teacher(tf.ones(2)))
+        tape.gradient(loss, [v, w])
+
+
+@expects("cut", "v")
+def cast_to_integers() -> None:
+    v, w = pair()
+    with watch_gradients({"v": v, "w": w}):
+        with tf.GradientTape() as tape:
+            rounded = tf.cast(v * 3.0, tf.int32)  # <- here
+            loss = tf.reduce_sum(w * tf.cast(rounded, tf.float32))
+        tape.gradient(loss, [v, w])
+
+
+@expects("integer-dtype", "v")
+def an_integer_variable() -> None:
+    v = tf.Variable([1, 2])
+    with watch_gradients({"v": v}):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(v * 2)
+        tape.gradient(loss, v)
+
+
+@expects("not-watched-by-tape", "v")
+def a_tape_that_watches_nothing() -> None:
+    v, _ = pair()
+    with watch_gradients({"v": v}):
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            loss = tf.reduce_sum(v * v)
+        tape.gradient(loss, v)  # <- here
+
+
+@expects("not-watched-by-tape", "c")
+def a_constant() -> None:
+    c = tf.constant([1.0, 2.0])
+    with watch_gradients({"c": c}):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(c * c)
+        tape.gradient(loss, c)  # <- here
+
+
+@expects("not-watched-by-tape", "v")
+def an_untrainable_variable() -> None:
+    v = tf.Variable([1.0, 2.0], trainable=False)
+    with watch_gradients({"v": v}):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(v * v)
+        tape.gradient(loss, v)  # <- here
+
+
+@expects("outside-tape", "v")
+def before_the_tape() -> None:
+    v, _ = pair()
+    with watch_gradients({"v": v}):
+        hidden = v * 2.0  # <- here
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(hidden)
+        tape.gradient(loss, v)
+
+
+@expects("not-finite", "v")
+def a_root_of_zero() -> None:
+    v = tf.Variable([0.0, 1.0])
+    with watch_gradients({"v": v}):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.sqrt(v))
+        tape.gradient(loss, v)  # <- here
+
+
+def outcome(run: Callable[[], None]) -> list[Any]:
+    try:
+        run()
+    except GradGuardError as error:
+        findings = error.findings
+        reasons = {finding.details["reason"] for finding in findings}
+        names = sorted(name for finding in findings for name in finding.details["objects"])
+        return ["/".join(sorted(reasons)), names, [findings[0].location.line]]
+    return ["", [], []]
+
+
+def main() -> None:
+    before = [tf.GradientTape.gradient, tf.stop_gradient]
+    results: dict[str, Any] = {}
+    for name, (expected, run) in PROGRAMS.items():
+        found = outcome(run)
+        results[name] = [expected, found if expected[2] else [*found[:2], []]]
+    after = [tf.GradientTape.gradient, tf.stop_gradient]
+    results["put back"] = [old is new for old, new in zip(before, after, strict=True)]
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()
