@@ -40,6 +40,7 @@ class TapeNotes:
     thread: int
     automatic: bool
     watched: frozenset[int]
+    threads: bool
     last: int
 
 
@@ -76,6 +77,7 @@ class Log:
         self.exits: dict[tuple[str, CodeType, int], Exit] = {}
         self.open: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._told: dict[int, set[int]] = {}
+        self._threads = False
 
     # -- tapes ---------------------------------------------------------------------------------
 
@@ -115,6 +117,7 @@ class Log:
             thread=threading.get_ident(),
             automatic=bool(getattr(tape, "_watch_accessed_variables", True)),
             watched=self._watched_by(tape),
+            threads=self._threads or bool(_pools()),
             last=now(),
         )
 
@@ -127,6 +130,11 @@ class Log:
         results = tf.nest.flatten(gradients)
         for listener in list(self.listeners):
             listener.gradients(notes, flat, results)
+
+    def thread_started(self) -> None:
+        """A thread begins, perhaps while a tape records in the thread that starts it."""
+        if self.open:
+            self._threads = True
 
     # -- variables and values ------------------------------------------------------------------
 
@@ -162,6 +170,12 @@ class Log:
     def _watched_by(self, tape: Any) -> frozenset[int]:
         watched = {id(variable) for variable in tape.watched_variables()}
         return frozenset(watched | self._told.get(id(tape), set()))
+
+
+def _pools() -> Any:
+    """The threads of executors, which wait for work from any other thread."""
+    module: Any = sys.modules.get("concurrent.futures.thread")
+    return () if module is None else getattr(module, "_threads_queues", ())
 
 
 def variable_of(source: Any) -> Any:

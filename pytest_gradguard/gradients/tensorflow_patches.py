@@ -91,6 +91,16 @@ def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
     return _read_variable_op
 
 
+def _beginning(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def start(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if tensorflow_log.log is not None:
+            tensorflow_log.log.thread_started()
+        return original(self, *args, **kwargs)
+
+    return start
+
+
 def _leaving(how: str, *, by_user: bool = False) -> Callable[[Any], Any]:
     """A function or method whose result stands outside of every tape."""
 
@@ -171,6 +181,7 @@ def _make() -> Patches:
         [
             Patch(tape, "gradient", _asking),
             Patch(tape, "jacobian", _asking),
+            Patch(threading.Thread, "start", _beginning),
             Patch(tape, "watch", _told),
             Patch(tape, "_push_tape", _opening),
             Patch(tape, "_pop_tape", _closing),

@@ -214,7 +214,10 @@ class TensorFlowWatch:
         outside = [read for read in reads if read.thread == tape.thread and not read.recording]
         if outside:
             return reasons.OutsideTape(outside[0].site, tape.site)
-        return reasons.NotInGraph(tape.site, 1, ("read while a tape recorded",), loss="target")
+        if tape.threads:  # an operation reads a variable without a word to Python
+            threads = "other threads ran, and a tape records its own thread only"
+            return reasons.Unknown(None, ("recorded by the tape",), threads)
+        return reasons.NotInGraph(tape.site, 1, ("recorded by the tape",), loss="target")
 
 
 def _variables_of(model: Any) -> Iterator[tuple[str, Any]]:

@@ -207,11 +207,24 @@ def a_pool_of_threads() -> None:
     v, _ = pair()
 
     def square() -> Any:
-        return tf.square(v)  # <- here
+        return v**2  # <- here
 
     with watch_gradients({"v": v}), ThreadPoolExecutor(1) as pool:
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(pool.submit(square).result())
+        tape.gradient(loss, v)
+
+
+@expects("unknown", "v")
+def an_operation_that_reads_by_itself_in_a_thread() -> None:
+    v, _ = pair()
+    results: list[Any] = []
+    with watch_gradients({"v": v}):
+        with tf.GradientTape() as tape:
+            thread = threading.Thread(target=lambda: results.append(tf.square(v)))
+            thread.start()
+            thread.join()
+            loss = tf.reduce_sum(results[0])
         tape.gradient(loss, v)
 
 
