@@ -45,19 +45,21 @@ def main() -> None:
 
     for _ in range(3):
         train()
-    bare, watched, first = [], [], []
-    for turn in range(options.repeat):
-        if turn % 2:
-            bare.append(train())
+    bare, watched, first, control = [], [], [], []
+    for _ in range(options.repeat):
+        before = train()
         with watch_gradients(model):
-            first.append(train())
-            watched.append(train())
-        if not turn % 2:
-            bare.append(train())
-    ratio = statistics.median(w / b for w, b in zip(watched, bare, strict=True))
-    first_ratio = statistics.median(f / b for f, b in zip(first, bare, strict=True))
+            begun = train()
+            inside = train()
+        after, again = train(), train()
+        bare.append(before)
+        first.append(2 * begun / (before + after))
+        watched.append(2 * inside / (before + after))
+        control.append(2 * again / (before + after))
+    ratio, first_ratio = statistics.median(watched), statistics.median(first)
     print(f"bare step: {statistics.median(bare) * 1e3:.1f} ms")
     print(f"watched step, beside a bare one: {ratio:.3f} (the first of a watch: {first_ratio:.3f})")
+    print(f"a bare step, beside a bare one: {statistics.median(control):.3f}")
 
 
 if __name__ == "__main__":

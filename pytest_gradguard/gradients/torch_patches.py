@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -206,22 +207,27 @@ class _Blind(TorchFunctionMode):  # type: ignore[misc]
         self.entered = entered
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if _compiling():  # what follows is nothing for a compiler to trace
+            return func(*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
+        self._note(func, args, kwargs or {}, result, sys._getframe(1))
+        return result
+
+    def _note(self, func: Any, args: Any, kwargs: Any, result: Any, frame: Any) -> None:
         log = torch_log.log
         if log is None or torch.is_grad_enabled():
-            return result
+            return
         try:
             name = getattr(func, "__name__", "")
             if name != "__get__" and _made_without_graph(result):
                 writes = name.endswith("_") and (not name.endswith("__") or name.startswith("__i"))
                 read = args[1:] if writes else args
-                sources = [*_sources(read), *_sources(list((kwargs or {}).values()))]
+                sources = [*_sources(read), *_sources(list(kwargs.values()))]
                 if sources:
                     made = result if isinstance(result, torch.Tensor) else result[0]
-                    log.blind_use(sources, made, self.mode, self.entered, sys._getframe(1))
+                    log.blind_use(sources, made, self.mode, self.entered, frame)
         except Exception as error:
             fault(error)
-        return result
 
 
 def _made_without_graph(result: Any) -> bool:
@@ -423,6 +429,23 @@ _patches = Patches(
         Patch(torch.nn.Module, "load_state_dict", _loading),
     ]
 )
+_SCRIPTED = (("tensor", "aten::tensor"), ("as_tensor", "aten::as_tensor"))
+
+
+def _teach_script() -> None:
+    """Tell TorchScript, which knows torch's functions by identity, what the wrappers stand for."""
+    table = torch.jit._builtins._get_builtin_table()
+    for name, operator in _SCRIPTED:
+        table[id(getattr(torch, name))] = operator
+
+
+def _forget_script() -> None:
+    table = torch.jit._builtins._get_builtin_table()
+    for name, _ in _SCRIPTED:
+        if isinstance(getattr(torch, name), types.FunctionType):
+            table.pop(id(getattr(torch, name)), None)
+
+
 _step_hook: Any = None
 _users = 0
 _lock = threading.RLock()
@@ -436,7 +459,9 @@ def start(listener: torch_log.Listener) -> torch_log.Log:
         log = torch_log.log
         if log is None:
             log = torch_log.log = torch_log.Log()
+            torch.jit._builtins._get_builtin_table()  # made once, of what stands there: the originals
             _patches.apply()
+            _teach_script()
             _step_hook = register_optimizer_step_post_hook(_stepped)
         log.listeners.append(listener)
         return log
@@ -453,5 +478,6 @@ def stop(listener: torch_log.Listener) -> None:
         if not log.listeners:
             torch_log.log = None
             _step_hook.remove()
+            _forget_script()
             _patches.undo()
             _close_blind()

@@ -19,6 +19,7 @@ from pytest_gradguard.gradients.reasons import Reason
 from pytest_gradguard.runtime.callsite import Site
 from pytest_gradguard.runtime.frameworks import torch as tensors
 
+_MEASURED = (torch.Tensor, torch.nn.Parameter)
 _plain = torch._C.DisableTorchFunctionSubclass
 
 
@@ -330,7 +331,7 @@ def _measure(pairs: list[tuple[Entry, Any]]) -> None:
     measured: list[tuple[Entry, Any]] = []
     for entry, gradient in pairs:
         plain = gradient._values() if gradient.layout is torch.sparse_coo else gradient
-        if type(plain) in (torch.Tensor, torch.nn.Parameter) and plain.numel():
+        if type(plain) in _MEASURED and plain.numel() and not plain.is_meta:
             measured.append((entry, plain))
     if not measured:
         return

@@ -563,3 +563,100 @@ def a_dead_relu() -> None:
     w = torch.full((3,), -1.0, requires_grad=True)
     with watch_gradients({"w": w}, nonzero=True):
         w.relu().sum().backward()  # <- here
+
+
+# -- where a value goes ------------------------------------------------------------------------
+
+
+class Trainer:
+    """A loop that keeps records, as people write it."""
+
+    def __init__(self, net: Any) -> None:
+        self.net = net
+        self.optimizer = torch.optim.Adam(net.parameters())
+        self.records: list[float] = []
+        self.last_hidden: Any = None
+
+    def loss(self, x: Any) -> Any:
+        hidden = self.net.first(x)
+        self.records.append(hidden.norm().item())
+        self.last_hidden = hidden.detach()
+        return self.net.second(x).pow(2).mean()
+
+    def fit(self, batches: Any) -> None:
+        for x in batches:
+            self.optimizer.zero_grad()
+            loss = self.loss(x)
+            loss.backward()
+            self.optimizer.step()
+            self.records.append(loss.item())
+
+
+@loses("not-in-graph", *FIRST)
+def recorded_by_a_trainer() -> None:
+    model = Two()
+    with watch_gradients(model):
+        Trainer(model).fit([batch(), batch()])
+
+
+@loses("cut", *FIRST)
+def stored_by_one_method_and_used_by_another() -> None:
+    class Cache:
+        def keep(self, h: Any) -> None:
+            self.kept = h.detach()  # <- here
+
+        def loss(self, net: Any) -> Any:
+            return net.second(self.kept).mean()
+
+    model, cache = Two(), Cache()
+    with watch_gradients(model):
+        cache.keep(model.first(batch()))
+        cache.loss(model).backward()
+
+
+@loses("cut", "w")
+def stored_by_a_closure() -> None:
+    w, v = (nn.Parameter(torch.ones(3)) for _ in range(2))
+    store = {}
+
+    def save(name: str, tensor: Any) -> None:
+        store[name] = tensor.detach()  # <- here
+
+    with watch_gradients({"w": w, "v": v}):
+        save("h", w * 2)
+        (store["h"] * v).sum().backward()
+
+
+@loses("cut", "w")
+def yielded_by_a_generator() -> None:
+    w, v = (nn.Parameter(torch.ones(3)) for _ in range(2))
+
+    def rows() -> Any:
+        for index in range(3):
+            yield (w[index] * 2).data  # <- here
+
+    with watch_gradients({"w": w, "v": v}):
+        (torch.stack(list(rows())) * v).sum().backward()
+
+
+@loses("cut", "generator.weight", "generator.bias")
+def the_discriminator_alone() -> None:
+    model = nn.ModuleDict({"generator": nn.Linear(3, 3), "critic": nn.Linear(3, 1)})
+    with watch_gradients(model):
+        fake = model["generator"](batch())
+        loss = (
+            model["critic"](
+                fake.detach(),  # <- here
+            ).mean()
+            - model["critic"](batch()).mean()
+        )
+        loss.backward()
+
+
+@loses("no-grad", "target.weight", "target.bias")
+def a_target_network() -> None:
+    online, target = nn.Linear(3, 2), nn.Linear(3, 2)
+    with watch_gradients({"online": online, "target": target}):
+        with torch.no_grad():  # <- here
+            wanted = target(batch()).max(1).values
+        F.mse_loss(online(batch())[:, 0], wanted).backward()

@@ -272,3 +272,32 @@ def test_an_exception_of_the_backward_shows_no_frame_of_the_watch() -> None:
         (w * 2).backward()
     files = [str(entry.path) for entry in caught.traceback]
     assert not any("torch_patches" in path for path in files)
+
+
+def test_script_knows_the_functions_during_a_watch_and_after_it() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+
+        def forward(self, x):  # type: ignore[no-untyped-def]  # TorchScript reads annotations
+            return (x * self.weight).sum() * torch.tensor(2.0) + torch.as_tensor(1.0)
+
+    net = Scaled()
+    with watch_gradients(net):
+        torch.jit.script(net)(batch()).backward()
+    assert torch.jit.script(net)(batch()).item() == net(batch()).item()
+
+
+def test_a_model_may_be_compiled_where_gradients_are_off() -> None:
+    net = model()
+    with watch_gradients(net):
+        with torch.no_grad():
+            torch.compile(net, backend="eager", fullgraph=True)(batch())
+        plain(net)
+
+
+def test_meta_tensors_can_be_watched() -> None:
+    net = nn.Linear(3, 1, device="meta")
+    with watch_gradients(net):
+        net(torch.ones(2, 3, device="meta")).sum().backward()
