@@ -287,6 +287,19 @@ def needs_grad(tensor: Any) -> bool:
     return tensors.requires_grad(tensor)
 
 
+CONTAINERS = (list, tuple)
+_LOOKED_AT = 10_000
+
+
+def sources(data: Any, depth: int = 3) -> list[Any]:
+    """The tensors in `data` that require grad."""
+    if isinstance(data, torch.Tensor):
+        return [data] if needs_grad(data) else []
+    if type(data) in CONTAINERS and depth:
+        return [found for item in data[:_LOOKED_AT] for found in sources(item, depth - 1)]
+    return []
+
+
 log: Log | None = None
 
 

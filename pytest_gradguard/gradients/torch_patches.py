@@ -10,13 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.utils._contextlib as _contextlib
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.overrides import TorchFunctionMode
 
-from pytest_gradguard.gradients import torch_log
-from pytest_gradguard.runtime import callsite
-from pytest_gradguard.runtime.callsite import Site
+from pytest_gradguard.gradients import torch_grad_mode, torch_log
 from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.patching import Patch, Patches
 
@@ -132,8 +128,8 @@ def _constructing(how: str) -> Callable[[Any], Any]:
             result = original(*args, **kwargs)
             try:
                 data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
-                if type(data) in _CONTAINERS or isinstance(data, torch.Tensor):
-                    sources = _sources(data)
+                if type(data) in torch_log.CONTAINERS or isinstance(data, torch.Tensor):
+                    sources = torch_log.sources(data)
                     if sources and not _continues(result):
                         torch_log.log.cut(how, sources, result, torch_log.caller())
             except Exception as error:
@@ -157,7 +153,7 @@ def _renewing(original: Any) -> Any:
         if log is not None and not _compiling():
             try:
                 data = args[0] if args else kwargs.get("data")
-                sources = _sources(data)
+                sources = torch_log.sources(data)
                 if sources:
                     log.cut(".new_tensor()", sources, result, torch_log.caller())
             except Exception as error:
@@ -165,19 +161,6 @@ def _renewing(original: Any) -> Any:
         return result
 
     return new_tensor
-
-
-_CONTAINERS = (list, tuple)
-_LOOKED_AT = 10_000
-
-
-def _sources(data: Any, depth: int = 3) -> list[Any]:
-    """The tensors in `data` that require grad."""
-    if isinstance(data, torch.Tensor):
-        return [data] if _needs_grad(data) else []
-    if type(data) in _CONTAINERS and depth:
-        return [found for item in data[:_LOOKED_AT] for found in _sources(item, depth - 1)]
-    return []
 
 
 def _data_property(original: Any) -> property:
@@ -193,125 +176,6 @@ def _data_property(original: Any) -> property:
         return result
 
     return property(get, original.__set__, getattr(original, "__delete__", None))
-
-
-# -- gradients switched off --------------------------------------------------------------------
-
-
-class _Blind(TorchFunctionMode):  # type: ignore[misc]
-    """Notes what is computed from tensors that require grad while gradients are switched off."""
-
-    def __init__(self, mode: str, entered: Site | None) -> None:
-        super().__init__()
-        self.mode = mode
-        self.entered = entered
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if _compiling():  # what follows is nothing for a compiler to trace
-            return func(*args, **(kwargs or {}))
-        result = func(*args, **(kwargs or {}))
-        self._note(func, args, kwargs or {}, result, sys._getframe(1))
-        return result
-
-    def _note(self, func: Any, args: Any, kwargs: Any, result: Any, frame: Any) -> None:
-        log = torch_log.log
-        if log is None or torch.is_grad_enabled():
-            return
-        try:
-            name = getattr(func, "__name__", "")
-            if name != "__get__" and _made_without_graph(result):
-                writes = name.endswith("_") and (not name.endswith("__") or name.startswith("__i"))
-                read = args[1:] if writes else args
-                sources = [*_sources(read), *_sources(list(kwargs.values()))]
-                if sources:
-                    made = result if isinstance(result, torch.Tensor) else result[0]
-                    log.blind_use(sources, made, self.mode, self.entered, frame)
-        except Exception as error:
-            fault(error)
-
-
-def _made_without_graph(result: Any) -> bool:
-    if isinstance(result, (tuple, list)) and result:
-        result = result[0]
-    return (
-        isinstance(result, torch.Tensor)
-        and (result.is_floating_point() or result.is_complex())
-        and not _needs_grad(result)
-    )
-
-
-class _Blinds(threading.local):
-    def __init__(self) -> None:
-        self.open: list[_Blind] = []
-
-
-_blinds = _Blinds()
-
-
-def _follow_grad_mode(mode: str) -> None:
-    """Begin or end looking at what is computed without gradients, as the mode now says."""
-    log = torch_log.log
-    on = torch.is_grad_enabled()
-    if on or log is None:
-        _close_blind()
-        return
-    if _blinds.open or _compiling():
-        return
-    entered = _entered_at(sys._getframe(2))
-    if entered is not None:
-        blind = _Blind(mode, entered)
-        blind.__enter__()
-        _blinds.open.append(blind)
-
-
-def _close_blind() -> None:
-    if not _blinds.open:
-        return
-    blind = _blinds.open[-1]
-    if torch._C._get_function_stack_at(torch._C._len_torch_function_stack() - 1) is blind:
-        _blinds.open.pop()
-        blind.__exit__(None, None, None)
-
-
-def _entered_at(frame: Any) -> Site | None:
-    """The user's place that switched gradients off; None where torch itself did."""
-    if frame.f_code.co_filename == _contextlib.__file__:
-        function = getattr(frame.f_locals.get("func"), "__code__", None)
-        if function is None or function.co_filename.startswith(torch_log._TORCH):
-            return None
-        return Site(
-            path=function.co_filename,
-            line=function.co_firstlineno,
-            function=getattr(function, "co_qualname", function.co_name),
-            code=function,
-            instruction=-2,
-        )
-    if torch_log._inside_torch(frame):
-        return None
-    return callsite.user_site()
-
-
-_GRAD_MODE = torch.autograd.grad_mode.__file__
-
-
-def _switching(mode: str) -> Callable[[Any], Any]:
-    """An enter, exit or constructor that changes the grad mode."""
-
-    def wrap(original: Any) -> Any:
-        @functools.wraps(original)
-        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(self, *args, **kwargs)
-            # torch's own contexts call each other: the outermost of them knows its name.
-            if not _compiling() and sys._getframe(1).f_code.co_filename != _GRAD_MODE:
-                try:
-                    _follow_grad_mode(mode)
-                except Exception as error:
-                    fault(error)
-            return result
-
-        return method
-
-    return wrap
 
 
 # -- changes -----------------------------------------------------------------------------------
@@ -413,7 +277,7 @@ _patches = Patches(
         Patch(torch, "tensor", _constructing("torch.tensor()")),
         Patch(torch, "as_tensor", _constructing("torch.as_tensor()")),
         *(
-            Patch(kind, name, _switching(f"torch.{kind.__name__}"))
+            Patch(kind, name, torch_grad_mode.switching(f"torch.{kind.__name__}"))
             for kind, names in (
                 (torch.no_grad, ("__enter__", "__exit__")),
                 (torch.inference_mode, ("__enter__", "__exit__")),
@@ -459,7 +323,7 @@ def start(listener: torch_log.Listener) -> torch_log.Log:
         log = torch_log.log
         if log is None:
             log = torch_log.log = torch_log.Log()
-            torch.jit._builtins._get_builtin_table()  # made once, of what stands there: the originals
+            torch.jit._builtins._get_builtin_table()  # built once, of what stands there now
             _patches.apply()
             _teach_script()
             _step_hook = register_optimizer_step_post_hook(_stepped)
@@ -480,4 +344,4 @@ def stop(listener: torch_log.Listener) -> None:
             _step_hook.remove()
             _forget_script()
             _patches.undo()
-            _close_blind()
+            torch_grad_mode.close()

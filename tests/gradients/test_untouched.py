@@ -280,7 +280,7 @@ def test_script_knows_the_functions_during_a_watch_and_after_it() -> None:
             super().__init__()
             self.weight = nn.Parameter(torch.ones(3))
 
-        def forward(self, x):  # type: ignore[no-untyped-def]  # TorchScript reads annotations
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
             return (x * self.weight).sum() * torch.tensor(2.0) + torch.as_tensor(1.0)
 
     net = Scaled()

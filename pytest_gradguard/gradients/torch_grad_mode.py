@@ -1,0 +1,142 @@
+"""What is computed while gradients are switched off, and where that was done.
+
+Inside the user's own `no_grad`, `inference_mode` and the like a function mode looks at every call
+of torch; outside of them there is none.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.utils._contextlib as _contextlib
+from torch.overrides import TorchFunctionMode
+
+from pytest_gradguard.gradients import torch_log
+from pytest_gradguard.runtime import callsite
+from pytest_gradguard.runtime.callsite import Site
+from pytest_gradguard.runtime.faults import fault
+
+_compiling = torch.compiler.is_compiling
+
+
+class _Blind(TorchFunctionMode):  # type: ignore[misc]
+    """Notes what is computed from tensors that require grad while gradients are switched off."""
+
+    def __init__(self, mode: str, entered: Site | None) -> None:
+        super().__init__()
+        self.mode = mode
+        self.entered = entered
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if _compiling():  # what follows is nothing for a compiler to trace
+            return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        self._note(func, args, kwargs or {}, result, sys._getframe(1))
+        return result
+
+    def _note(self, func: Any, args: Any, kwargs: Any, result: Any, frame: Any) -> None:
+        log = torch_log.log
+        if log is None or torch.is_grad_enabled():
+            return
+        try:
+            name = getattr(func, "__name__", "")
+            if name != "__get__" and _made_without_graph(result):
+                writes = name.endswith("_") and (not name.endswith("__") or name.startswith("__i"))
+                read = args[1:] if writes else args
+                sources = [*torch_log.sources(read), *torch_log.sources(list(kwargs.values()))]
+                if sources:
+                    made = result if isinstance(result, torch.Tensor) else result[0]
+                    log.blind_use(sources, made, self.mode, self.entered, frame)
+        except Exception as error:
+            fault(error)
+
+
+def _made_without_graph(result: Any) -> bool:
+    if isinstance(result, (tuple, list)) and result:
+        result = result[0]
+    return (
+        isinstance(result, torch.Tensor)
+        and (result.is_floating_point() or result.is_complex())
+        and not torch_log.needs_grad(result)
+    )
+
+
+class _Blinds(threading.local):
+    def __init__(self) -> None:
+        self.open: list[_Blind] = []
+
+
+_blinds = _Blinds()
+
+
+def _follow_grad_mode(mode: str) -> None:
+    """Begin or end looking at what is computed without gradients, as the mode now says."""
+    log = torch_log.log
+    on = torch.is_grad_enabled()
+    if on or log is None:
+        close()
+        return
+    if _blinds.open or _compiling():
+        return
+    entered = _entered_at(sys._getframe(2))
+    if entered is not None:
+        blind = _Blind(mode, entered)
+        blind.__enter__()
+        _blinds.open.append(blind)
+
+
+def close() -> None:
+    """End looking in this thread, unless somebody's function mode stands on top of ours."""
+    depth = torch._C._len_torch_function_stack()
+    if not _blinds.open or not depth:
+        return
+    blind = _blinds.open[-1]
+    if torch._C._get_function_stack_at(depth - 1) is blind:
+        _blinds.open.pop()
+        blind.__exit__(None, None, None)
+
+
+def _entered_at(frame: Any) -> Site | None:
+    """The user's place that switched gradients off; None where torch itself did."""
+    if frame.f_code.co_filename == _contextlib.__file__:
+        function = getattr(frame.f_locals.get("func"), "__code__", None)
+        if function is None or function.co_filename.startswith(torch_log._TORCH):
+            return None
+        return Site(
+            path=function.co_filename,
+            line=function.co_firstlineno,
+            function=getattr(function, "co_qualname", function.co_name),
+            code=function,
+            instruction=-2,
+        )
+    if torch_log._inside_torch(frame):
+        return None
+    return callsite.user_site()
+
+
+_GRAD_MODE = torch.autograd.grad_mode.__file__
+
+
+def switching(mode: str) -> Callable[[Any], Any]:
+    """An enter, exit or constructor that changes the grad mode."""
+
+    def wrap(original: Any) -> Any:
+        @functools.wraps(original)
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            # torch's own contexts call each other: the outermost of them knows its name.
+            if not _compiling() and sys._getframe(1).f_code.co_filename != _GRAD_MODE:
+                try:
+                    _follow_grad_mode(mode)
+                except Exception as error:
+                    fault(error)
+            return result
+
+        return method
+
+    return wrap

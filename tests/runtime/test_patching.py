@@ -1,0 +1,57 @@
+"""Patches on one name that are undone in any order leave the original."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pytest_gradguard.runtime.patching import Patch
+
+
+class Base:
+    def inherited(self) -> str:
+        return "original"
+
+
+class Owner(Base):
+    def own(self) -> str:
+        return "original"
+
+
+def wrapping(text: str) -> Callable[[Any], Any]:
+    def wrap(original: Any) -> Any:
+        def method(self: Any) -> str:
+            return f"{text} {original(self)}"
+
+        return method
+
+    return wrap
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_any_order_of_undoing_ends_with_the_original(order: tuple[int, ...]) -> None:
+    original = vars(Owner)["own"]
+    patches = [Patch(Owner, "own", wrapping(str(number))) for number in range(3)]
+    for patch in patches:
+        patch.apply()
+    assert Owner().own() == "2 1 0 original"
+    for number in order:
+        patches[number].undo()
+    assert vars(Owner)["own"] is original
+
+
+def test_an_inherited_attribute_is_inherited_again() -> None:
+    patch = Patch(Owner, "inherited", wrapping("patched"), inherited=True)
+    patch.apply()
+    assert Owner().inherited() == "patched original"
+    assert Base().inherited() == "original"
+    patch.undo()
+    assert "inherited" not in vars(Owner)
+
+
+def test_an_attribute_of_the_base_class_is_refused_where_it_must_be_own() -> None:
+    with pytest.raises(AttributeError, match="inherited"):
+        Patch(Owner, "inherited", wrapping("patched")).apply()
