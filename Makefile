@@ -30,7 +30,7 @@ clean:
 
 .venv/pyvenv.cfg:
 	@test -n "$(PYTHON)" || { echo "Python 3.10 or newer is needed; name it: make PYTHON=..." >&2; exit 1; }
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv .venv || { rm -rf .venv; exit 1; }
 
 # torch first and by itself: asked for by its exact version it comes in the build for CPUs where
 # there is one, which later requirements then keep.

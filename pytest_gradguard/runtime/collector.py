@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_gradguard.findings import Finding, Severity, merge
+from pytest_gradguard.runtime.faults import fault
 
 if TYPE_CHECKING:
     from pytest_gradguard.runtime.evidence import Evidence
@@ -62,11 +63,19 @@ class Collector:
     @property
     def findings(self) -> list[Finding]:
         """What was found so far, equal findings merged, in the order of first notice."""
-        built = (evidence.build() for evidence in list(self._evidence.values()))
+        built = (_built(evidence) for evidence in list(self._evidence.values()))
         return [
             replace(finding, test=self.test)
-            for finding in merge(itertools.chain(built, list(self._made)))
+            for finding in merge(itertools.chain(filter(None, built), list(self._made)))
         ]
+
+
+def _built(evidence: Evidence) -> Finding | None:
+    try:
+        return evidence.build()
+    except Exception as error:
+        fault(error)
+        return None
 
 
 _stack: list[Collector] = []
@@ -136,5 +145,5 @@ def announce(home: Collector, evidence: Iterable[Evidence]) -> None:
     """
     if home.announce is None:
         return
-    findings = [item.build() for item in list(evidence)]
+    findings = list(filter(None, map(_built, list(evidence))))
     home.announce([finding for finding in findings if finding.severity >= Severity.WARNING])
