@@ -14,10 +14,10 @@ _HOMES = {
     "Finding": "pytest_gradguard.findings",
     "GradGuardError": "pytest_gradguard.messages",
     "GradGuardWarning": "pytest_gradguard.messages",
-    "allow": "pytest_gradguard.guard",
-    "guard": "pytest_gradguard.guard",
-    "install": "pytest_gradguard.guard",
-    "uninstall": "pytest_gradguard.guard",
+    "allow": "pytest_gradguard.runtime",
+    "guard": "pytest_gradguard.runtime",
+    "install": "pytest_gradguard.runtime",
+    "uninstall": "pytest_gradguard.runtime",
 }
 
 __all__ = [
@@ -32,7 +32,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from pytest_gradguard.findings import Finding
-    from pytest_gradguard.guard import allow, guard, install, uninstall
+    from pytest_gradguard.runtime import allow, guard, install, uninstall
     from pytest_gradguard.messages import GradGuardError, GradGuardWarning
 
 

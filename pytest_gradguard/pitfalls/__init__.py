@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -15,7 +16,9 @@ from functools import cache
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import entries
 
-__all__ = ["Pitfall", "catalogue", "codes", "expand", "get"]
+__all__ = ["Pitfall", "catalogue", "codes", "expand", "files", "find", "get"]
+
+_FILE_HEADER = re.compile(r"^# (\w+\.py)\n", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,9 @@ class Pitfall:
         happens: what happens; every sentence was verified by running it.
         why: the mechanism behind it.
         fix: what to do instead; the first sentence stands alone in reports.
-        bad: a complete program that has the pitfall.
+        bad: a complete program that has the pitfall; `files` takes it apart where a line such as
+            ``# main.py`` starts each of its files. ``# prints: …`` and ``# raises: …`` say what
+            its lines do.
         good: the same program without it.
         lint: where the linter reports it, or None where it has no rule.
         runtime: when the guard reports it, or None where it has no check.
@@ -47,6 +52,11 @@ class Pitfall:
     good: str
     lint: str | None = None
     runtime: str | None = None
+
+    @property
+    def advice(self) -> str:
+        """The first sentence of `fix`, for a report of one finding."""
+        return re.split(r"(?<=\.)\s", self.fix, maxsplit=1)[0]
 
 
 @cache
@@ -75,6 +85,21 @@ def catalogue() -> Iterator[Pitfall]:
     return (get(code) for code in codes())
 
 
+def find(text: str) -> Pitfall:
+    """The entry whose code or name is `text`, in capitals or not.
+
+    Raises:
+        ValueError: there is none; the message names `text` and what is allowed.
+    """
+    wanted = text.strip()
+    if wanted.upper() in codes():
+        return get(wanted.upper())
+    for pitfall in catalogue():
+        if pitfall.name == wanted.lower():
+            return pitfall
+    raise ValueError(f"unknown code {text!r} (allowed: {', '.join(codes())}, or a pitfall's name)")
+
+
 def expand(selectors: Iterable[str]) -> frozenset[str]:
     """The codes that `selectors` (whole codes or prefixes such as ``GG1``) stand for.
 
@@ -91,3 +116,11 @@ def expand(selectors: Iterable[str]) -> frozenset[str]:
             )
         selected.update(matches)
     return frozenset(selected)
+
+
+def files(program: str) -> dict[str, str]:
+    """The files of an entry's `bad` or `good` program by name; the last one is the one to run."""
+    before, *rest = _FILE_HEADER.split(program)
+    if not rest:
+        return {"main.py": before}
+    return {name: text.strip("\n") + "\n" for name, text in zip(rest[::2], rest[1::2], strict=True)}

@@ -1,0 +1,64 @@
+"""``gradguard explain CODE``: one entry of the catalogue, for a terminal."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator
+
+from pytest_gradguard.cli.detectors import lint_note, runtime_note
+from pytest_gradguard.pitfalls import Pitfall, find
+
+__all__ = ["build_parser", "run"]
+
+_WIDEST = 88
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of this subcommand's arguments."""
+    parser = argparse.ArgumentParser(
+        prog="gradguard explain",
+        description="Explain one pitfall: what happens, why, how to fix it, with two programs.",
+    )
+    parser.add_argument("code", metavar="CODE", help="a code such as GG103, or a pitfall's name")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the entry. Returns 0, or 2 where there is no such pitfall (one line on stderr)."""
+    try:
+        pitfall = find(args.code)
+    except ValueError as error:
+        print(f"gradguard explain: {error}", file=sys.stderr)
+        return 2
+    width = min(_WIDEST, shutil.get_terminal_size().columns)
+    print("\n".join(_lines(pitfall, width)))
+    return 0
+
+
+def _lines(pitfall: Pitfall, width: int) -> Iterator[str]:
+    yield f"{pitfall.code} {pitfall.name} ({pitfall.severity.label})"
+    yield pitfall.title
+    for heading, text in (
+        ("What happens", pitfall.happens),
+        ("Why", pitfall.why),
+        ("How to fix it", pitfall.fix),
+        ("Reported by `gradguard lint`", lint_note(pitfall)),
+        ("Reported by `pytest --gradguard`", runtime_note(pitfall)),
+    ):
+        yield ""
+        yield heading
+        yield textwrap.fill(
+            text,
+            max(width, 20),
+            initial_indent="  ",
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    for heading, program in (("Bad", pitfall.bad), ("Good", pitfall.good)):
+        yield ""
+        yield heading
+        yield textwrap.indent(program.rstrip("\n"), "    ")

@@ -1,0 +1,81 @@
+"""``gradguard rules``: every pitfall of the catalogue in one table."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+
+from pytest_gradguard.cli.detectors import lint_rules, runtime_checks
+from pytest_gradguard.pitfalls import Pitfall, catalogue
+
+__all__ = ["build_parser", "run"]
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of this subcommand's arguments."""
+    parser = argparse.ArgumentParser(
+        prog="gradguard rules",
+        description="List every pitfall: its code, its name, its severity, and who reports it.",
+    )
+    parser.add_argument(
+        "--output-format",
+        choices=("text", "json"),
+        default="text",
+        help="how to write the list (default: %(default)s)",
+    )
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the list. Returns 0."""
+    pitfalls = list(catalogue())
+    if args.output_format == "json":
+        print(json.dumps(_records(pitfalls), indent=2, ensure_ascii=False))
+    else:
+        print("\n".join(_table(pitfalls)))
+    return 0
+
+
+def _records(pitfalls: Sequence[Pitfall]) -> list[dict[str, object]]:
+    rules, checks = lint_rules(), runtime_checks()
+    return [
+        {
+            "code": pitfall.code,
+            "name": pitfall.name,
+            "severity": pitfall.severity.label,
+            "title": pitfall.title,
+            "lint": pitfall.lint is not None,
+            "runtime": pitfall.runtime is not None,
+            "in_this_version": {
+                "lint": pitfall.code in rules,
+                "runtime": pitfall.code in checks,
+            },
+        }
+        for pitfall in pitfalls
+    ]
+
+
+def _table(pitfalls: Sequence[Pitfall]) -> Iterator[str]:
+    rows = [("code", "name", "severity", "lint", "runtime")]
+    for pitfall in pitfalls:
+        lint, runtime = (_yes(side) for side in (pitfall.lint, pitfall.runtime))
+        rows.append((pitfall.code, pitfall.name, pitfall.severity.label, lint, runtime))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(cells).rstrip()
+    yield from _missing("lint", [p for p in pitfalls if p.lint], lint_rules())
+    yield from _missing("runtime", [p for p in pitfalls if p.runtime], runtime_checks())
+
+
+def _missing(side: str, wanted: Sequence[Pitfall], present: frozenset[str]) -> Iterator[str]:
+    """One line for what the catalogue promises and this version does not report yet."""
+    absent = [pitfall.code for pitfall in wanted if pitfall.code not in present]
+    if absent:
+        yield ""
+        yield f"{side}: not in this version: {', '.join(absent)}"
+
+
+def _yes(side: str | None) -> str:
+    return "no" if side is None else "yes"

@@ -1,0 +1,62 @@
+"""GG102: a process worker returns a tensor that has a history."""
+
+from pytest_gradguard.findings import Severity
+from pytest_gradguard.pitfalls import Pitfall
+
+PITFALL = Pitfall(
+    code="GG102",
+    name="graph-returned-from-worker",
+    title="A process worker returns a tensor with its history",
+    severity=Severity.WARNING,
+    happens=(
+        "The parent gets a leaf that requires grad and has no `grad_fn`: the history stays in"
+        " the worker and is thrown away. Nothing is said, and a later `backward()` stops at "
+        "that leaf."
+    ),
+    why=(
+        "The result is pickled to come back, and pickle carries values and the "
+        "`requires_grad` flag, not the graph."
+    ),
+    fix=(
+        "Return `tensor.detach()` (or `.item()`, or gradients computed in the worker), so "
+        "that the result says what it is. If the parent needs the graph, build it in the "
+        'parent or use `backend="threading"`.'
+    ),
+    bad="""\
+import torch
+from joblib import Parallel, delayed
+
+
+def loss(factor):
+    weight = torch.ones(3, requires_grad=True)
+    return (weight * factor).sum()
+
+
+losses = Parallel(n_jobs=2)(delayed(loss)(k) for k in (1.0, 2.0))
+print(losses[0].requires_grad, losses[0].grad_fn)  # prints: True None
+""",
+    good="""\
+import torch
+from joblib import Parallel, delayed
+
+
+def loss(factor):
+    weight = torch.ones(3, requires_grad=True)
+    value = (weight * factor).sum()
+    value.backward()
+    return value.item(), weight.grad
+
+
+results = Parallel(n_jobs=2)(delayed(loss)(k) for k in (1.0, 2.0))
+print(results[1])  # prints: (6.0, tensor([2., 2., 2.]))
+""",
+    lint=(
+        "On the `return` of a worker function that hands back a tensor with autograd history,"
+        " when the workers are processes."
+    ),
+    runtime=(
+        "When a process worker hands back a tensor that has a `grad_fn`, directly or in plain"
+        " containers; buried in another object, such as an estimator that keeps its last "
+        "loss, it is info."
+    ),
+)

@@ -1,0 +1,66 @@
+"""GG103: a backward in the parent reaches a result that lost its graph on the way back."""
+
+from pytest_gradguard.findings import Severity
+from pytest_gradguard.pitfalls import Pitfall
+
+PITFALL = Pitfall(
+    code="GG103",
+    name="backward-through-worker-result",
+    title="A backward in the parent flows through a worker's result",
+    severity=Severity.ERROR,
+    happens=(
+        "`backward()` runs without an error, and the gradient ends in the `.grad` of the "
+        "result that came back. The tensors that the worker computed it from get nothing from"
+        " it: their `.grad` stays `None`, or is wrong when a part of the loss was made in the"
+        " parent."
+    ),
+    why=(
+        "The result was pickled, so it came back as a leaf: to autograd in the parent it is "
+        "an input like any other, and the graph ends there."
+    ),
+    fix=(
+        "Compute the gradients in the workers and return them, or keep the forward in one "
+        'process with `backend="threading"`. Then check with a test that every parameter '
+        "receives a gradient."
+    ),
+    bad="""\
+import torch
+from joblib import Parallel, delayed
+
+
+def scale(tensor, factor):
+    return tensor * factor
+
+
+x = torch.ones(3, requires_grad=True)
+parts = Parallel(n_jobs=2)(delayed(scale)(x, k) for k in (1.0, 2.0))
+loss = (parts[0] + parts[1]).sum()
+loss.backward()
+print(x.grad)  # prints: None
+""",
+    good="""\
+import torch
+from joblib import Parallel, delayed
+
+
+def scale(tensor, factor):
+    return tensor * factor
+
+
+x = torch.ones(3, requires_grad=True)
+parts = Parallel(n_jobs=2, backend="threading")(delayed(scale)(x, k) for k in (1.0, 2.0))
+loss = (parts[0] + parts[1]).sum()
+loss.backward()
+print(x.grad)  # prints: tensor([3., 3., 3.])
+""",
+    lint=(
+        "On the `.backward()` or `autograd.grad` of the parent that flows through a tensor "
+        "that came back from process workers with a graph behind it."
+    ),
+    runtime=(
+        "When a backward in the parent gives its gradient to a tensor that had a graph in the"
+        " worker: error where a tensor of the parent that requires grad was shipped to that "
+        "call, warning where the worker's graph had leaves of its own only; dask's thread "
+        "workers, which copy, are the same finding."
+    ),
+)

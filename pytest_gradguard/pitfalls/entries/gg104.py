@@ -1,0 +1,69 @@
+"""GG104: a watched tensor received no gradient."""
+
+from pytest_gradguard.findings import Severity
+from pytest_gradguard.pitfalls import Pitfall
+
+PITFALL = Pitfall(
+    code="GG104",
+    name="missing-gradient",
+    title="A watched tensor received no gradient",
+    severity=Severity.ERROR,
+    happens=(
+        "Training runs, the loss may even fall, and a part of the model never learns: its "
+        "`.grad` is `None` after the backward, and `optimizer.step()` passes over it without "
+        "a word."
+    ),
+    why=(
+        "A tensor gets a gradient only if the loss was computed from it without a break. "
+        "`.detach()`, `.data`, `.item()`, NumPy, `no_grad`, a frozen parameter, a layer that "
+        "is never called, and a trip through a process worker all break it."
+    ),
+    fix=(
+        "Follow the reason that the finding gives, and mend the break in the graph. Where a "
+        "tensor is not meant to learn, name it in `allow_none`."
+    ),
+    bad="""\
+import torch
+
+
+class Network(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Linear(2, 2)
+        self.head = torch.nn.Linear(2, 1)
+
+    def forward(self, x):
+        return self.head(self.body(x).detach())
+
+
+def test_every_parameter_learns(watch_gradients):
+    model = Network()
+    watch_gradients(model)
+    model(torch.ones(1, 2)).sum().backward()
+""",
+    good="""\
+import torch
+
+
+class Network(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Linear(2, 2)
+        self.head = torch.nn.Linear(2, 1)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def test_every_parameter_learns(watch_gradients):
+    model = Network()
+    watch_gradients(model)
+    model(torch.ones(1, 2)).sum().backward()
+""",
+    lint=None,
+    runtime=(
+        "At the end of a test that asked for the fixture `watch_gradients`, for every watched"
+        " tensor that received no gradient from a backward since it was watched, with the "
+        "reason."
+    ),
+)

@@ -1,0 +1,63 @@
+"""GG105: a gradient tape records around a parallel call whose tasks compute with TensorFlow."""
+
+from pytest_gradguard.findings import Severity
+from pytest_gradguard.pitfalls import Pitfall
+
+PITFALL = Pitfall(
+    code="GG105",
+    name="tape-around-workers",
+    title="A gradient tape is open around a parallel call",
+    severity=Severity.ERROR,
+    happens=(
+        "`tape.gradient(...)` gives `None`, from thread workers as from process workers. If a"
+        " part of the loss was made in the parent, it gives the gradient of that part alone: "
+        "wrong numbers instead of `None`, without an error."
+    ),
+    why=(
+        "A tape records what the thread that opened it computes. Other threads have tapes of "
+        "their own, and other processes work on copies."
+    ),
+    fix=(
+        "Open the tape inside the worker function and return the gradients from it. Add them "
+        "up in the parent; with `n_jobs=1` the outer tape works as it stands."
+    ),
+    bad="""\
+import tensorflow as tf
+from joblib import Parallel, delayed
+
+
+def loss(weight, factor):
+    return tf.reduce_sum(weight * factor)
+
+
+weight = tf.Variable([1.0, 2.0])
+with tf.GradientTape() as tape:
+    parts = Parallel(n_jobs=2, backend="threading")(delayed(loss)(weight, k) for k in (1.0, 2.0))
+    total = tf.add_n(parts)
+print(tape.gradient(total, weight))  # prints: None
+""",
+    good="""\
+import tensorflow as tf
+from joblib import Parallel, delayed
+
+
+def gradient(weight, factor):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(weight * factor)
+    return tape.gradient(loss, weight)
+
+
+weight = tf.Variable([1.0, 2.0])
+parts = Parallel(n_jobs=2, backend="threading")(delayed(gradient)(weight, k) for k in (1.0, 2.0))
+print(tf.add_n(parts).numpy())  # prints: [3. 3.]
+""",
+    lint=(
+        "On the `Parallel(...)` call inside `with tf.GradientTape()`, for thread and process "
+        "workers."
+    ),
+    runtime=(
+        "When a parallel call goes to other threads or processes while a tape records in the "
+        "calling thread, and its tasks receive or return TensorFlow tensors or variables; "
+        "confirmed when the tape then gives `None` or a partial gradient."
+    ),
+)

@@ -1,0 +1,72 @@
+"""GG106: a backward in a process worker leaves its gradients there."""
+
+from pytest_gradguard.findings import Severity
+from pytest_gradguard.pitfalls import Pitfall
+
+PITFALL = Pitfall(
+    code="GG106",
+    name="gradients-left-in-worker",
+    title="A backward in a process worker leaves its gradients there",
+    severity=Severity.ERROR,
+    happens=(
+        "The worker runs `backward()` on a copy of the model. The parent's `.grad` stays "
+        "`None`, and its `optimizer.step()` changes nothing, without a word. "
+        '`delayed(loss.backward)` and `delayed(optimizer.step)` "succeed" in the same way.'
+    ),
+    why=(
+        "A process worker gets a pickled copy of the model. The gradients are stored in the "
+        "copy, pickle does not carry `.grad` back, and the copy is thrown away."
+    ),
+    fix=(
+        "Return the gradients (or the new parameters) from the worker and put them into the "
+        'parent\'s model before `optimizer.step()`. Or use `backend="threading"`, where every '
+        "thread has the same model."
+    ),
+    bad="""\
+import torch
+from joblib import Parallel, delayed
+
+
+def backward(model, value):
+    loss = model(torch.full((1, 2), value)).sum()
+    loss.backward()
+
+
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+before = model.weight.detach().clone()
+Parallel(n_jobs=2)(delayed(backward)(model, value) for value in (1.0, 2.0))
+optimizer.step()
+print(torch.equal(before, model.weight))  # prints: True
+""",
+    good="""\
+import torch
+from joblib import Parallel, delayed
+
+
+def gradients(model, value):
+    loss = model(torch.full((1, 2), value)).sum()
+    return torch.autograd.grad(loss, list(model.parameters()))
+
+
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+before = model.weight.detach().clone()
+results = Parallel(n_jobs=2)(delayed(gradients)(model, value) for value in (1.0, 2.0))
+for parameter, *parts in zip(model.parameters(), *results):
+    parameter.grad = sum(parts)
+optimizer.step()
+print(torch.equal(before, model.weight))  # prints: False
+""",
+    lint=(
+        "On `delayed(loss.backward)` and `delayed(optimizer.step)`, and on the `.backward()` "
+        "in a process worker on a model or tensor that was shipped to it, when the parent "
+        "steps an optimizer on the same model or reads its `.grad` and the worker returns "
+        "neither gradients nor parameters nor the model."
+    ),
+    runtime=(
+        "When an optimizer steps in the parent over parameters whose gradients are all `None`"
+        " and whose copies received gradients in a worker that returned neither gradients nor"
+        " parameters."
+    ),
+)

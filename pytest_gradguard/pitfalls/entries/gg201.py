@@ -1,0 +1,59 @@
+"""GG201: a process worker makes a GPU context of its own."""
+
+from pytest_gradguard.findings import Severity
+from pytest_gradguard.pitfalls import Pitfall
+
+PITFALL = Pitfall(
+    code="GG201",
+    name="cuda-init-in-worker",
+    title="A process worker initialises CUDA",
+    severity=Severity.WARNING,
+    happens=(
+        "Under loky this is legal, and each worker pays for it: a CUDA context of its own "
+        "takes hundreds of megabytes of GPU memory and seconds to start, and all workers "
+        "crowd the same GPU unless each picks its own. Where there is no GPU, the worker "
+        "fails. In a forked worker whose parent has used CUDA, it always fails (GG203)."
+    ),
+    why=(
+        "A CUDA context belongs to one process. Workers that are fresh interpreters cannot "
+        "share the parent's, so each makes one at the first tensor that it puts on the GPU."
+    ),
+    fix=(
+        "Let the workers prepare data on the CPU, and use the GPU in one process, on whole "
+        "batches. Where one process per GPU is meant, start one worker per device, hand each "
+        "its device, and accept the finding there."
+    ),
+    bad="""\
+import torch
+from joblib import Parallel, delayed
+
+
+def total(values):
+    return torch.tensor(values, device="cuda").square().sum().item()
+
+
+batches = [[1.0, 2.0], [3.0, 4.0]]
+print(sum(Parallel(n_jobs=2)(delayed(total)(batch) for batch in batches)))
+""",
+    good="""\
+import torch
+from joblib import Parallel, delayed
+
+
+def prepare(values):
+    return [value / 2 for value in values]
+
+
+batches = [[1.0, 2.0], [3.0, 4.0]]
+prepared = Parallel(n_jobs=2)(delayed(prepare)(batch) for batch in batches)
+device = "cuda" if torch.cuda.is_available() else "cpu"
+print(torch.tensor(prepared, device=device).square().sum().item())  # prints: 7.5
+""",
+    lint=(
+        "On the expression that initialises a GPU context (torch, CuPy, TensorFlow) inside a "
+        "function that a process worker runs, through any depth of calls in the project."
+    ),
+    runtime=(
+        "When a task initialised CUDA in its worker process, or tried to where there is no GPU."
+    ),
+)

@@ -1,0 +1,57 @@
+"""GG203: workers are forked from a parent that has initialised CUDA."""
+
+from pytest_gradguard.findings import Severity
+from pytest_gradguard.pitfalls import Pitfall
+
+PITFALL = Pitfall(
+    code="GG203",
+    name="cuda-after-fork",
+    title="A fork backend after CUDA was initialised",
+    severity=Severity.ERROR,
+    happens=(
+        'Every CUDA call in the forked workers fails: torch raises "Cannot re-initialize CUDA'
+        ' in forked subprocess". Work on the CPU in those workers goes on.'
+    ),
+    why=(
+        "A fork copies the parent's memory, with a CUDA context that the driver does not let "
+        "the child use, and CUDA cannot be initialised a second time there."
+    ),
+    fix=(
+        "Use the loky backend (joblib's default), whose workers are fresh interpreters. Or "
+        "finish the forked work before the parent touches CUDA."
+    ),
+    bad="""\
+import torch
+from joblib import Parallel, delayed
+
+
+def norm(values):
+    return torch.tensor(values, device="cuda").norm().item()
+
+
+scale = torch.tensor(2.0, device="cuda")
+batches = [[3.0, 4.0], [6.0, 8.0]]
+norms = Parallel(n_jobs=2, backend="multiprocessing")(delayed(norm)(b) for b in batches)
+print(scale * sum(norms))
+""",
+    good="""\
+import torch
+from joblib import Parallel, delayed
+
+
+def norm(values):
+    return sum(value**2 for value in values) ** 0.5
+
+
+batches = [[3.0, 4.0], [6.0, 8.0]]
+norms = Parallel(n_jobs=2)(delayed(norm)(b) for b in batches)
+device = "cuda" if torch.cuda.is_available() else "cpu"
+scale = torch.tensor(2.0, device=device)
+print((scale * sum(norms)).item())  # prints: 30.0
+""",
+    lint=(
+        "On the `Parallel(...)` call with a fork backend whose worker uses CUDA, in a program"
+        " whose parent initialises CUDA before."
+    ),
+    runtime="When a fork backend dispatches while CUDA is initialised in the parent.",
+)

@@ -1,0 +1,63 @@
+"""GG204: a process worker changes which GPUs it sees."""
+
+from pytest_gradguard.findings import Severity
+from pytest_gradguard.pitfalls import Pitfall
+
+PITFALL = Pitfall(
+    code="GG204",
+    name="visible-devices-in-worker",
+    title="A process worker sets CUDA_VISIBLE_DEVICES",
+    severity=Severity.WARNING,
+    happens=(
+        "The variable stays set in the worker for all later tasks, and CUDA reads it once: a "
+        "reused worker keeps the device of the first task that used CUDA, whatever later "
+        'tasks set. TensorFlow raises "Visible devices cannot be modified after being '
+        'initialized" when a later task asks for another device.'
+    ),
+    why=(
+        "joblib reuses its workers, and the CUDA runtime reads `CUDA_VISIBLE_DEVICES` when it"
+        " starts in a process and never again."
+    ),
+    fix=(
+        'Name the device instead: `torch.device("cuda", k)` for task k. Where the variable is'
+        " needed, set it before the worker process starts, one process per device."
+    ),
+    bad="""\
+import os
+
+import torch
+from joblib import Parallel, delayed
+
+
+def total(index, values):
+    os.environ["CUDA_VISIBLE_DEVICES"] = str(index)
+    return torch.tensor(values, device="cuda").sum().item()
+
+
+batches = [[1.0, 2.0], [3.0, 4.0]]
+print(Parallel(n_jobs=2)(delayed(total)(i, batch) for i, batch in enumerate(batches)))
+""",
+    good="""\
+import torch
+from joblib import Parallel, delayed
+
+
+def total(device, values):
+    return torch.tensor(values, device=device).sum().item()
+
+
+devices = [torch.device("cuda", k) for k in range(torch.cuda.device_count())]
+devices = devices or [torch.device("cpu")]
+batches = [[1.0, 2.0], [3.0, 4.0]]
+tasks = [delayed(total)(devices[i % len(devices)], b) for i, b in enumerate(batches)]
+print(Parallel(n_jobs=2, backend="threading")(tasks))  # prints: [3.0, 7.0]
+""",
+    lint=(
+        "On the assignment to `CUDA_VISIBLE_DEVICES`, or the TensorFlow device configuration "
+        "that depends on the task, inside a function that a process worker runs."
+    ),
+    runtime=(
+        "When the same worker process sees `CUDA_VISIBLE_DEVICES` change after CUDA was "
+        "initialised."
+    ),
+)

@@ -1,0 +1,57 @@
+"""GG304: forked workers draw the same random numbers."""
+
+from pytest_gradguard.findings import Severity
+from pytest_gradguard.pitfalls import Pitfall
+
+PITFALL = Pitfall(
+    code="GG304",
+    name="identical-random-streams",
+    title="Forked workers draw from copies of one random generator",
+    severity=Severity.WARNING,
+    happens=(
+        "Every forked worker starts with the parent's generator state, so the workers draw "
+        "the same numbers as one another, and the next parallel call draws them again: noise,"
+        " dropout and sampling repeat."
+    ),
+    why=(
+        "A fork copies the state of torch's, NumPy's and TensorFlow's global generators. "
+        "loky's workers are fresh interpreters, each seeded on its own; the parent's seed has"
+        " no effect there."
+    ),
+    fix=(
+        "Give every task a seed of its own and make a generator from it in the worker. "
+        "`numpy.random.SeedSequence(seed).spawn(n)` makes independent seeds."
+    ),
+    bad="""\
+import torch
+from joblib import Parallel, delayed
+
+
+def sample():
+    return torch.rand(1).item()
+
+
+first = Parallel(n_jobs=2, backend="multiprocessing")(delayed(sample)() for _ in range(2))
+second = Parallel(n_jobs=2, backend="multiprocessing")(delayed(sample)() for _ in range(2))
+print(first[0] == second[0])  # prints: True
+""",
+    good="""\
+import torch
+from joblib import Parallel, delayed
+
+
+def sample(seed):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(1, generator=generator).item()
+
+
+first = Parallel(n_jobs=2, backend="multiprocessing")(delayed(sample)(k) for k in (0, 1))
+second = Parallel(n_jobs=2, backend="multiprocessing")(delayed(sample)(k) for k in (2, 3))
+print(len({*first, *second}))  # prints: 4
+""",
+    lint=(
+        "On a worker of a fork backend that draws from torch's, NumPy's or TensorFlow's "
+        "global generator without seeding per task."
+    ),
+    runtime=None,
+)

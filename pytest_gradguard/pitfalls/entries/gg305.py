@@ -1,0 +1,57 @@
+"""GG305: one random generator object goes to several tasks."""
+
+from pytest_gradguard.findings import Severity
+from pytest_gradguard.pitfalls import Pitfall
+
+PITFALL = Pitfall(
+    code="GG305",
+    name="generator-object-to-tasks",
+    title="One random generator object goes to several tasks",
+    severity=Severity.WARNING,
+    happens=(
+        "Each task gets a copy of the generator in the same state, so every task draws the "
+        "same numbers. The generator in the parent does not move."
+    ),
+    why=(
+        "The generator is pickled once for each task, with its state, before any task has "
+        "drawn from it."
+    ),
+    fix=(
+        "Give every task a generator of its own, from `rng.spawn(n)` (NumPy 1.25 and later) "
+        "or from a seed per task."
+    ),
+    bad="""\
+import numpy as np
+from joblib import Parallel, delayed
+
+
+def sample(rng):
+    return rng.normal()
+
+
+rng = np.random.default_rng(0)
+a, b = Parallel(n_jobs=2)(delayed(sample)(rng) for _ in range(2))
+print(a == b)  # prints: True
+""",
+    good="""\
+import numpy as np
+from joblib import Parallel, delayed
+
+
+def sample(rng):
+    return rng.normal()
+
+
+rng = np.random.default_rng(0)
+a, b = Parallel(n_jobs=2)(delayed(sample)(child) for child in rng.spawn(2))
+print(a == b)  # prints: False
+""",
+    lint=(
+        "On the call that passes one random generator object (NumPy, torch, TensorFlow, "
+        "`random`) to several tasks for process workers."
+    ),
+    runtime=(
+        "When the same generator object goes to two or more tasks of a process call, and they"
+        " draw from it."
+    ),
+)

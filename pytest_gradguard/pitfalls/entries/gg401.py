@@ -1,0 +1,46 @@
+"""GG401: the scikit-learn wrappers of tf.keras no longer exist."""
+
+from pytest_gradguard.findings import Severity
+from pytest_gradguard.pitfalls import Pitfall
+
+PITFALL = Pitfall(
+    code="GG401",
+    name="removed-keras-wrapper",
+    title="keras.wrappers.scikit_learn no longer exists",
+    severity=Severity.ERROR,
+    happens=(
+        "The import raises `ModuleNotFoundError`, and the attribute "
+        "`tf.keras.wrappers.scikit_learn` raises `AttributeError` (TensorFlow 2.21, Keras "
+        "3.15)."
+    ),
+    why="Keras removed the module; the classes were replaced, not renamed.",
+    fix=(
+        "Use `keras.wrappers.SKLearnClassifier` or `SKLearnRegressor` (Keras 3), or SciKeras."
+        " They take a function of the data that returns a compiled model."
+    ),
+    bad="""\
+from tensorflow.keras.wrappers.scikit_learn import KerasClassifier  # raises: ModuleNotFoundError
+
+print(KerasClassifier)
+""",
+    good="""\
+import keras
+import numpy as np
+from keras.wrappers import SKLearnClassifier
+
+
+def build(X, y):
+    layers = [keras.Input((X.shape[1],)), keras.layers.Dense(y.shape[1], activation="softmax")]
+    model = keras.Sequential(layers)
+    model.compile(optimizer="sgd", loss="categorical_crossentropy")
+    return model
+
+
+inputs = np.random.default_rng(0).normal(size=(20, 2))
+classifier = SKLearnClassifier(build, fit_kwargs={"verbose": 0})
+classifier.fit(inputs, inputs[:, 0] > 0)
+print(classifier.classes_)  # prints: [False  True]
+""",
+    lint="On the import or use of `keras.wrappers.scikit_learn`.",
+    runtime=None,
+)

@@ -1,0 +1,56 @@
+"""GG403: tf.map_fn is not parallel outside a tf.function."""
+
+from pytest_gradguard.findings import Severity
+from pytest_gradguard.pitfalls import Pitfall
+
+PITFALL = Pitfall(
+    code="GG403",
+    name="map-fn-not-parallel",
+    title="tf.map_fn with parallel_iterations runs one by one in eager mode",
+    severity=Severity.WARNING,
+    happens=(
+        "Outside a `tf.function`, `parallel_iterations` changes nothing: the examples run one"
+        " after the other, no faster than a Python loop, and a warning in the log is all that"
+        " says so. `parallel_iterations=tf.data.AUTOTUNE` raises `TypeError`."
+    ),
+    why=(
+        "Eager mode has no graph whose iterations could overlap. In a `tf.function`, the loop"
+        " is a graph and the option works; AUTOTUNE is a number for `tf.data` only."
+    ),
+    fix=(
+        "Use `tf.vectorized_map` inside a `tf.function`: it computes the whole batch with "
+        "batched operations. Where `map_fn` has to stay, put it into a `tf.function`."
+    ),
+    bad="""\
+import tensorflow as tf
+
+
+def square(x):
+    return x * x
+
+
+values = tf.constant([1.0, 2.0, 3.0])
+print(tf.map_fn(square, values, parallel_iterations=10).numpy())  # prints: [1. 4. 9.]
+""",
+    good="""\
+import tensorflow as tf
+
+
+def square(x):
+    return x * x
+
+
+@tf.function
+def squares(values):
+    return tf.vectorized_map(square, values)
+
+
+values = tf.constant([1.0, 2.0, 3.0])
+print(squares(values).numpy())  # prints: [1. 4. 9.]
+""",
+    lint=(
+        "On `tf.map_fn(..., parallel_iterations=...)` outside a `tf.function`; an error for "
+        "`parallel_iterations=tf.data.AUTOTUNE`."
+    ),
+    runtime=None,
+)

@@ -1,0 +1,106 @@
+"""The runtime guard: sees what joblib pickles, and says where a gradient was lost.
+
+It watches joblib's own pickling; it imports no framework that the program has not imported.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from pytest_gradguard import pitfalls
+from pytest_gradguard.findings import Finding
+from pytest_gradguard.runtime import collector as _collector
+from pytest_gradguard.runtime import watching as _watching
+from pytest_gradguard.runtime.announcing import MODES, announcer
+
+__all__ = ["CHECKS", "Report", "allow", "guard", "install", "uninstall"]
+
+CHECKS = ("GG101", "GG102", "GG103", "GG107")
+"""The pitfalls that the guard checks at run time in this version."""
+
+Mode = Literal["warn", "error", "record"]
+
+_installed: _collector.Collector | None = None
+_lock = threading.RLock()
+
+
+class Report:
+    """What a guard has found so far."""
+
+    def __init__(self, collector: _collector.Collector) -> None:
+        self._collector = collector
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The findings so far; equal ones (same code and place) are one with a count."""
+        return self._collector.findings
+
+
+def install(mode: Mode = "warn") -> Report:
+    """Guard this program until `uninstall`. Installing again changes the mode, and is once.
+
+    Args:
+        mode: ``"warn"`` warns at the user's line when a parallel call or a backward ends;
+            ``"error"`` raises `GradGuardError` there; ``"record"`` does neither.
+
+    Returns:
+        The report, whose ``findings`` grow.
+
+    Raises:
+        ValueError: there is no such mode.
+    """
+    global _installed
+    announce = announcer(mode)
+    with _lock:
+        if _installed is None:
+            _installed = _collector.Collector(announce=announce)
+            _collector.enter_first(_installed)
+            _watching.start()
+        else:
+            _installed.announce = announce
+        return Report(_installed)
+
+
+def uninstall() -> None:
+    """End what `install` began; every patched name is left as it was."""
+    global _installed
+    with _lock:
+        if _installed is not None:
+            _collector.leave(_installed)
+            _installed = None
+            _watching.stop()
+
+
+@contextmanager
+def guard(mode: Mode = "warn") -> Iterator[Report]:
+    """Guard the block; yields the report. Modes as for `install`.
+
+    Raises:
+        ValueError: there is no such mode.
+    """
+    collector = _collector.Collector(announce=announcer(mode))
+    _watching.start()
+    try:
+        with _collector.collecting(collector):
+            yield Report(collector)
+    finally:
+        _watching.stop()
+
+
+@contextmanager
+def allow(*codes: str, reason: str | None = None) -> Iterator[None]:
+    """Permit `codes` (or prefixes of them) in what the block does, in any thread.
+
+    Args:
+        codes: such as ``"GG101"``.
+        reason: why; for the reader of the code.
+
+    Raises:
+        ValueError: no such code; the message names it and what is allowed.
+    """
+    with _collector.allowing(pitfalls.expand(codes)):
+        yield

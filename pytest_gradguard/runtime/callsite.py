@@ -1,0 +1,132 @@
+"""Which line of the user's own program is at work: found from the calling frames."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import CodeType, FrameType
+
+import pytest_gradguard
+from pytest_gradguard.findings import Location
+
+_OURS = os.path.dirname(os.path.abspath(pytest_gradguard.__file__)) + os.sep
+_STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_MACHINERY = ("joblib", "loky", "torch", "sklearn", "tensorflow", "keras")
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place in running code, kept small: its columns are worked out when they are shown."""
+
+    path: str
+    line: int
+    function: str
+    code: CodeType
+    instruction: int
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """Equal for two visits of the same call of the same code."""
+        return (self.path, self.line, self.instruction)
+
+    def location(self) -> Location:
+        """The place with its columns, where this Python knows them (3.11 and later)."""
+        function = None if self.function == "<module>" else self.function
+        positions = getattr(self.code, "co_positions", None)
+        if positions is not None:
+            for index, (line, end_line, column, end_column) in enumerate(positions()):
+                if index == self.instruction // 2:
+                    if line is None or column is None:
+                        break
+                    return Location(
+                        path=self.path,
+                        line=line,
+                        column=_characters(self.path, line, column) + 1,
+                        end_line=end_line,
+                        end_column=(
+                            None
+                            if end_column is None or end_line is None
+                            else _characters(self.path, end_line, end_column) + 1
+                        ),
+                        function=function,
+                    )
+        return Location(path=self.path, line=self.line, function=function)
+
+
+def _characters(path: str, line: int, column: int) -> int:
+    """`column`, which Python counts in UTF-8 bytes, in characters."""
+    import linecache
+
+    text = linecache.getline(path, line)
+    if text.isascii():
+        return column
+    return len(text.encode()[:column].decode(errors="replace"))
+
+
+def user_site() -> Site | None:
+    """The innermost frame of this thread that is the user's own, or None where there is none.
+
+    The user's own is what is neither gradguard, nor the standard library, nor an installed
+    package; failing that, what is at least no parallel or autograd machinery.
+    """
+    frame = user_frame()
+    return None if frame is None else site_of(frame)
+
+
+def user_frame() -> FrameType | None:
+    """The frame that `user_site` describes."""
+    fallback: FrameType | None = None
+    for frame in _outward(sys._getframe(1)):
+        kind = _kind(frame.f_code.co_filename)
+        if kind == "user":
+            return frame
+        if kind == "library" and fallback is None:
+            fallback = frame
+    return fallback
+
+
+def site_of(frame: FrameType) -> Site:
+    """Where `frame` stands now."""
+    code = frame.f_code
+    name = getattr(code, "co_qualname", code.co_name)
+    return Site(
+        path=code.co_filename,
+        line=frame.f_lineno,
+        function=name.replace("<locals>.", ""),
+        code=code,
+        instruction=frame.f_lasti,
+    )
+
+
+def _outward(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+_kinds: dict[str, str] = {}
+
+
+def _kind(filename: str) -> str:
+    kind = _kinds.get(filename)
+    if kind is None:
+        kind = _kinds[filename] = _classify(filename)
+    return kind
+
+
+def _classify(filename: str) -> str:
+    if filename.startswith("<"):
+        return "machinery" if filename.startswith(("<frozen", "<attrs", "<eval_with")) else "user"
+    path = os.path.abspath(filename)
+    if path.startswith(_OURS):
+        return "machinery"
+    for marker in _INSTALLED:
+        if marker in path:
+            package = path.rpartition(marker)[2].split(os.sep)[0]
+            return "machinery" if package.removesuffix(".py") in _MACHINERY else "library"
+    if path.startswith(_STDLIB):
+        return "machinery"
+    return "user"

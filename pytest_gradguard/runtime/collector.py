@@ -1,0 +1,137 @@
+"""Where findings gather: collectors, a process-wide stack of them, and what is allowed.
+
+A parallel call and everything that comes of it reports to the collector that was innermost when
+the call began, whichever thread it is noticed in.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_gradguard.findings import Finding, Severity, merge
+
+if TYPE_CHECKING:
+    from pytest_gradguard.runtime.evidence import Evidence
+
+Announce = Callable[[list[Finding]], None]
+
+
+class Collector:
+    """Gathers the findings of one test, one `guard()` block or one program.
+
+    Args:
+        test: the test that findings belong to, as its node id.
+        ignore: codes that are dropped.
+        announce: called with the new findings of a call when it ends, in the caller's thread;
+            it may warn or raise.
+    """
+
+    def __init__(
+        self,
+        test: str | None = None,
+        ignore: frozenset[str] = frozenset(),
+        announce: Announce | None = None,
+    ) -> None:
+        self.test = test
+        self.ignore = ignore
+        self.announce = announce
+        self._evidence: dict[object, Evidence] = {}
+        self._made: list[Finding] = []
+
+    def evidence(self, key: object, make: Callable[[], Evidence]) -> Evidence:
+        """The evidence that stands under `key`, made where there is none yet."""
+        known = self._evidence.get(key)
+        if known is None:  # setdefault is atomic: several threads may report at once
+            known = self._evidence.setdefault(key, make())
+        return known
+
+    def add(self, finding: Finding) -> None:
+        """Take a finding that is complete already (from a guarded worker)."""
+        if finding.code not in self.ignore:
+            self._made.append(finding)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was noticed; cheap, and builds no finding."""
+        return not self._evidence and not self._made
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What was found so far, equal findings merged, in the order of first notice."""
+        built = (evidence.build() for evidence in list(self._evidence.values()))
+        return [
+            replace(finding, test=self.test)
+            for finding in merge(itertools.chain(built, list(self._made)))
+        ]
+
+
+_stack: list[Collector] = []
+_allowed: list[frozenset[str]] = []
+
+
+def innermost() -> Collector | None:
+    """The collector that new calls report to, or None where nobody listens."""
+    return _stack[-1] if _stack else None
+
+
+@contextmanager
+def collecting(collector: Collector) -> Iterator[Collector]:
+    """Make `collector` the one that parallel calls and backwards begun meanwhile report to."""
+    enter(collector)
+    try:
+        yield collector
+    finally:
+        leave(collector)
+
+
+def enter(collector: Collector) -> None:
+    """Make `collector` the innermost one."""
+    _stack.append(collector)
+
+
+def enter_first(collector: Collector) -> None:
+    """Make `collector` the outermost one: it hears what no other listens to."""
+    _stack.insert(0, collector)
+
+
+def leave(collector: Collector) -> None:
+    """Take `collector` off the stack, wherever it stands in it."""
+    for index in range(len(_stack) - 1, -1, -1):
+        if _stack[index] is collector:
+            del _stack[index]
+            return
+
+
+def allowed_now() -> frozenset[str]:
+    """The codes that enclosing `allow` blocks permit."""
+    return frozenset().union(*_allowed) if _allowed else frozenset()
+
+
+@contextmanager
+def allowing(codes: frozenset[str]) -> Iterator[None]:
+    """Permit `codes` in calls and backwards begun meanwhile, in any thread."""
+    _allowed.append(codes)
+    try:
+        yield
+    finally:
+        for index in range(len(_allowed) - 1, -1, -1):
+            if _allowed[index] is codes:
+                del _allowed[index]
+                break
+
+
+def announce(home: Collector, evidence: Iterable[Evidence]) -> None:
+    """Tell `home` what a call or a backward found, for it to warn or raise of.
+
+    Raises:
+        GradGuardError: the collector's mode is ``"error"``.
+        GradGuardWarning: the user's warning filters make errors of warnings.
+    """
+    if home.announce is None:
+        return
+    findings = [item.build() for item in list(evidence)]
+    home.announce([finding for finding in findings if finding.severity >= Severity.WARNING])

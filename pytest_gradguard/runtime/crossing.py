@@ -1,0 +1,50 @@
+"""Sees what joblib's own pickling meets: what goes to a worker, and what comes back.
+
+A batch of tasks and the list of its results are each pickled once, by joblib. While that one
+pickling runs in its thread, a `Crossing` is active there, and the reductions of tensors (see
+`frameworks`) report to it: at any depth, captures included, without a walk or a second pickle.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from pytest_gradguard.runtime import frameworks
+
+
+class Crossing(Protocol):
+    """Hears of every tensor that one pickling meets."""
+
+    def reduced(self, tensor: Any, is_parameter: bool, reduction: Any) -> Any:
+        """Note `tensor`; return its `reduction`, or one that carries a note along with it."""
+
+
+class _Active(threading.local):
+    crossing: Crossing | None = None
+    busy: bool = False
+
+
+active = _Active()
+
+
+def bracketed(
+    crossing: Crossing, rebuild: Callable[..., Any], arguments: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """A reduction during which `crossing` is active in this thread.
+
+    A pickler saves `arguments` first and exhausts the list items (there are none) after them:
+    that is where the crossing ends, without a byte of its own in the pickle.
+    """
+    frameworks.watch_reductions()
+    active.crossing = crossing
+    active.busy = False
+    return (rebuild, arguments, None, _end(crossing))
+
+
+def _end(crossing: Crossing) -> Iterator[Any]:
+    if active.crossing is crossing:
+        active.crossing = None
+    return
+    yield

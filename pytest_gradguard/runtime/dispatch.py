@@ -1,0 +1,220 @@
+"""The only place that knows joblib's classes: it watches calls begin and batches leave."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pytest_gradguard.runtime import collector, locate
+from pytest_gradguard.runtime.calls import Call
+from pytest_gradguard.runtime.crossing import bracketed
+from pytest_gradguard.runtime.evidence import Crossed, Object
+from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.patching import Patch, Patches
+from pytest_gradguard.runtime.worker import open_batch, task_of
+
+_current: dict[int, tuple[weakref.ref[Any], Call]] = {}
+_patches: Patches | None = None
+
+
+def apply() -> None:
+    """Watch `joblib.Parallel`, where joblib is loaded.
+
+    Raises:
+        AttributeError: this joblib has no such methods; it is not known to the guard.
+    """
+    global _patches
+    if _patches is not None and _patches.applied:
+        return
+    parallel = sys.modules.get("joblib.parallel")
+    if parallel is None or not hasattr(parallel, "Parallel"):
+        return
+    if _patches is None:
+        _patches = Patches(
+            [
+                Patch(parallel.Parallel, "__call__", _watched_call),
+                Patch(parallel.Parallel, "_dispatch", _watched_dispatch),
+            ]
+        )
+    _patches.apply()
+
+
+def undo() -> None:
+    """Leave joblib as it was."""
+    if _patches is not None:
+        _patches.undo()
+    _current.clear()
+
+
+def _watched_call(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def __call__(self: Any, iterable: Any) -> Any:
+        call = _begin(self)
+        if call is None:
+            return original(self, iterable)
+        output = original(self, iterable)
+        home = call.collector
+        if home.announce is None:
+            return output
+        if getattr(self, "return_generator", False):
+            return _announcing(output, call)
+        collector.announce(home, call.evidence.values())
+        return output
+
+    return __call__
+
+
+def _announcing(outputs: Iterator[Any], call: Call) -> Iterator[Any]:
+    yield from outputs
+    collector.announce(call.collector, call.evidence.values())
+
+
+def _begin(parallel: Any) -> Call | None:
+    """The record of the call that begins now, or None where nobody listens."""
+    try:
+        home = collector.innermost()
+        if home is None:
+            return None
+        call = Call(home)
+        identity = id(parallel)
+        forget = functools.partial(_forget, identity)
+        _current[identity] = (weakref.ref(parallel, forget), call)
+        return call
+    except Exception as error:
+        fault(error)
+        return None
+
+
+def _forget(identity: int, reference: weakref.ref[Any]) -> None:
+    known = _current.get(identity)
+    if known is not None and known[0] is reference:
+        del _current[identity]
+
+
+def _watched_dispatch(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def _dispatch(self: Any, batch: Any) -> Any:
+        known = _current.get(id(self))
+        if known is not None and known[0]() is self:
+            batch = _guarded(batch, self, known[1])
+        return original(self, batch)
+
+    return _dispatch
+
+
+_backend_names: dict[type, str | None] = {}
+
+
+def _guarded(batch: Any, parallel: Any, call: Call) -> Any:
+    try:
+        kind = type(parallel._backend)
+        if kind not in _backend_names:
+            _backend_names[kind] = _name_of(kind)
+        name = _backend_names[kind]
+        if name is None:
+            return batch
+        call.backend = name
+        return GuardedBatch(batch, call)
+    except Exception as error:
+        fault(error)
+        return batch
+
+
+def _name_of(kind: type) -> str | None:
+    """The name of a backend that pickles whole batches for other processes, else None."""
+    for base in kind.__mro__:
+        if base.__module__ == "joblib._parallel_backends":
+            if base.__name__ == "LokyBackend":
+                return "loky"
+            if base.__name__ == "MultiprocessingBackend":
+                return "multiprocessing"
+    return None
+
+
+class GuardedBatch:
+    """A batch of joblib's that knows its call; pickled, it becomes a `WorkerBatch`."""
+
+    def __init__(self, batch: Any, call: Call) -> None:
+        self._batch = batch
+        self._call = call
+
+    def __len__(self) -> int:
+        return len(self._batch)
+
+    def __call__(self) -> Any:
+        return self._batch()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batch, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        reduction: tuple[Any, ...] = self._batch.__reduce__()
+        try:
+            rebuild, arguments = reduction
+            crossing = Shipment(self._call, self._batch.items)
+            return bracketed(crossing, open_batch, (self._call.token, rebuild, arguments))
+        except Exception as error:
+            fault(error)
+            return reduction
+
+
+class Shipment:
+    """Hears of the tensors in one batch on its way to a worker."""
+
+    def __init__(self, call: Call, items: Any) -> None:
+        self._call = call
+        self._items = items
+        self._paths: dict[int, str] | None = None
+
+    def reduced(self, tensor: Any, is_parameter: bool, reduction: Any) -> Any:
+        """Note a tensor that requires grad; its reduction stays as it is."""
+        from pytest_gradguard.runtime.frameworks import torch
+
+        call = self._call
+        code = "GG107" if is_parameter else "GG101"
+        call.ships_gradients = True
+        history = None if is_parameter else torch.grad_fn(tensor)
+        path = ""
+        if code not in call.dropped:
+            key = (code, call.site and call.site.key, call.backend)
+            evidence = call.collector.evidence(
+                key, lambda: Crossed(code, call.site, call.backend)
+            )
+            assert isinstance(evidence, Crossed)
+            sample = None
+            if evidence.wants_sample:
+                sample = self._sample(tensor, history)
+                path = sample.path
+            evidence.add(sample, call.token)
+            call.note(evidence)
+        call.remember_shipped(tensor, path)
+        if history is not None and call.may_search():
+            for leaf in torch.leaves(history):
+                call.remember_shipped(leaf, path)
+        return reduction
+
+    def _sample(self, tensor: Any, history: Any) -> Object:
+        from pytest_gradguard.runtime.frameworks import torch
+
+        if self._paths is None:
+            roots = [
+                root
+                for index, (function, args, kwargs) in enumerate(self._items)
+                for root in (
+                    (f"{index}|args", args),
+                    (f"{index}|kwargs", kwargs),
+                    (f"{index}|", function),
+                )
+            ]
+            self._paths = locate.find(roots, torch.is_tensor)
+        index, _, path = self._paths.get(id(tensor), "0|args").partition("|")
+        return Object(
+            path=path.lstrip("."),
+            task=task_of(self._items[int(index)][0]),
+            description=torch.describe(tensor),
+            history=None if history is None else type(history).__name__,
+            plain=True,
+        )

@@ -1,0 +1,276 @@
+"""What was noticed at one place, gathered, and the finding that says it.
+
+Findings are built when they are asked for: until then a notice costs a count and, for the first
+few objects, a description.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, NamedTuple, Protocol
+
+from pytest_gradguard import pitfalls
+from pytest_gradguard.findings import Finding, Location, Severity, TraceStep
+from pytest_gradguard.runtime.callsite import Site
+
+_SAMPLES = 5
+_NOWHERE = Location(path="<unknown>", line=1)
+
+
+class Evidence(Protocol):
+    """What stands behind one finding."""
+
+    announced: bool
+
+    def build(self) -> Finding:
+        """The finding as it stands now."""
+
+
+class Task(NamedTuple):
+    """A function that ran, or is to run, in a worker."""
+
+    name: str
+    path: str | None
+    line: int | None
+
+
+class Object(NamedTuple):
+    """A tensor that crossed, described in plain values so that it can be pickled."""
+
+    path: str
+    task: Task
+    description: dict[str, Any]
+    history: str | None
+    plain: bool
+
+    def label(self) -> str:
+        """`path` (type, shape, dtype, device) as messages show it."""
+        about = self.description
+        shape = "×".join(str(size) for size in about["shape"]) or "scalar"
+        history = f", made by {self.history}" if self.history else ""
+        return f"`{self.path}` ({about['type']} {shape}, {about['dtype']}, {about['device']}{history})"
+
+
+class Crossed:
+    """Objects of one kind that were pickled at one call site."""
+
+    def __init__(self, code: str, site: Site | None, backend: str) -> None:
+        self.code = code
+        self.site = site
+        self.backend = backend
+        self.announced = False
+        self.count = 0
+        self.calls: set[int] = set()
+        self.tasks = 0
+        self.samples: list[Object] = []
+        self.plain = False
+        self._lock = threading.Lock()
+
+    def add(self, sample: Object | None, token: int, plain: bool = True) -> None:
+        """Count one more object; keep it as a sample while there are few."""
+        with self._lock:
+            self.count += 1
+            self.plain = self.plain or plain
+            if len(self.calls) < _SAMPLES:
+                self.calls.add(token)
+            if sample is None:
+                return
+            known = {(kept.path, kept.task.name) for kept in self.samples}
+            if (sample.path, sample.task.name) not in known and len(self.samples) < _SAMPLES:
+                self.samples.append(sample)
+
+    @property
+    def wants_sample(self) -> bool:
+        """Whether a description of a further object would be kept."""
+        return len(self.samples) < _SAMPLES
+
+    def build(self) -> Finding:
+        with self._lock:
+            samples = list(self.samples)
+        first = samples[0]
+        pitfall = pitfalls.get(self.code)
+        severity = pitfall.severity
+        if self.code == "GG102" and not self.plain:
+            severity = Severity.INFO
+        return Finding(
+            code=self.code,
+            name=pitfall.name,
+            severity=severity,
+            origin="runtime",
+            message=_MESSAGES[self.code](self, first, samples),
+            fix=short_fix(pitfall),
+            location=_NOWHERE if self.site is None else self.site.location(),
+            trace=tuple(_steps(samples, _VERBS[self.code])),
+            count=self.count,
+            details={
+                **first.description,
+                "backend": self.backend,
+                "direction": direction(first.path),
+                "object": first.path,
+                "objects": [sample.path for sample in samples],
+                "history": first.history,
+                "function": first.task.name,
+            },
+        )
+
+
+def short_fix(pitfall: pitfalls.Pitfall) -> str:
+    """The first sentence of a pitfall's fix, which stands alone."""
+    text = " ".join(pitfall.fix.split())
+    head, dot, _ = text.partition(". ")
+    return head + "." if dot else text
+
+
+def direction(path: str) -> str:
+    """``argument``, ``capture`` or ``result``: how the object at `path` travelled."""
+    if path.startswith("result"):
+        return "result"
+    return "argument" if path.startswith(("args[", "kwargs[", "args", "kwargs")) else "capture"
+
+
+def times(count: int, noun: str) -> str:
+    """`count` with its noun in the right number: ``1 task``, ``2 tasks``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _steps(samples: list[Object], verb: str) -> list[TraceStep]:
+    steps: list[TraceStep] = []
+    for sample in samples:
+        task = sample.task
+        if task.path is None or task.line is None:
+            continue
+        step = TraceStep(task.path, task.line, f"`{task.name}` {verb} `{sample.path}`")
+        if step not in steps:
+            steps.append(step)
+    return steps
+
+
+def _argument_message(crossed: Crossed, first: Object, samples: list[Object]) -> str:
+    more = f", and {times(crossed.count - 1, 'more')}" if crossed.count > 1 else ""
+    more = more.replace("mores", "more")
+    lost = (
+        "its history stays behind, and the worker gets a fresh leaf"
+        if first.history
+        else "the worker gets a leaf of its own"
+    )
+    return (
+        f"{first.label()} requires grad and is pickled for {crossed.backend} workers "
+        f"as {_as(first)}{more}: {lost}, so no gradient can come back to it."
+    )
+
+
+def _as(sample: Object) -> str:
+    how = direction(sample.path)
+    article = "an argument" if how == "argument" else "a capture"
+    return f"{article} of `{sample.task.name}`"
+
+
+def _result_message(crossed: Crossed, first: Object, samples: list[Object]) -> str:
+    many = f" ({crossed.count} such results)" if crossed.count > 1 else ""
+    tail = (
+        "pickling drops its graph, and it arrives as a fresh leaf"
+        if crossed.plain
+        else "it lies inside another object; pickling drops its graph"
+    )
+    return (
+        f"`{first.task.name}` hands back {first.label()} from a {crossed.backend} worker"
+        f"{many}: {tail}."
+    )
+
+
+def _parameter_message(crossed: Crossed, first: Object, samples: list[Object]) -> str:
+    return (
+        f"{times(crossed.count, 'parameter')} such as {first.label()} "
+        f"{'is' if crossed.count == 1 else 'are'} pickled for {crossed.backend} workers: "
+        f"`{first.task.name}` reads or trains a copy."
+    )
+
+
+_MESSAGES = {
+    "GG101": _argument_message,
+    "GG102": _result_message,
+    "GG107": _parameter_message,
+}
+_VERBS = {"GG101": "receives", "GG102": "returns", "GG107": "receives"}
+
+
+class Stopped:
+    """A backward in this process that gave its gradient to results whose graph was dropped."""
+
+    def __init__(self, site: Site | None, verb: str) -> None:
+        self.site = site
+        self.verb = verb
+        self.announced = False
+        self.count = 0
+        self.error = False
+        self.results: list[Object] = []
+        self.dispatched: list[tuple[Site | None, str]] = []
+        self.without: dict[str, None] = {}
+        self.partial: dict[str, None] = {}
+
+    def add(self, result: Object, site: Site | None, backend: str, shipped: bool) -> None:
+        """Count one more result that the gradient stopped at."""
+        self.count += 1
+        self.error = self.error or shipped
+        known = {(kept.path, kept.task.name) for kept in self.results}
+        if len(self.results) < _SAMPLES and (result.path, result.task.name) not in known:
+            self.results.append(result)
+        if len(self.dispatched) < _SAMPLES and (site, backend) not in self.dispatched:
+            self.dispatched.append((site, backend))
+
+    def build(self) -> Finding:
+        pitfall = pitfalls.get("GG103")
+        first = self.results[0]
+        backend = self.dispatched[0][1]
+        results = times(self.count, "result")
+        message = (
+            f"this {self.verb} gives its gradient to {results} of `{first.task.name}` and stops "
+            f"there: {first.label()} had its graph in the {backend} worker, and pickling dropped it"
+        )
+        if self.without:
+            names = _names(self.without)
+            message += f"; {names} {'has' if len(self.without) == 1 else 'have'} no gradient"
+        if self.partial:
+            names = _names(self.partial)
+            message += (
+                f"; the gradient of {names} lacks the part that went through the workers"
+            )
+        if not self.error:
+            message += "; the leaves of that graph live in the worker"
+        trace: list[TraceStep] = []
+        for site, name in self.dispatched:
+            if site is not None:
+                trace.append(
+                    TraceStep(site.path, site.line, f"the tasks go to {name} workers here")
+                )
+        trace += _steps(self.results, "makes the graph in the worker of")
+        return Finding(
+            code="GG103",
+            name=pitfall.name,
+            severity=Severity.ERROR if self.error else Severity.WARNING,
+            origin="runtime",
+            message=message + ".",
+            fix=short_fix(pitfall),
+            location=_NOWHERE if self.site is None else self.site.location(),
+            trace=tuple(trace),
+            count=1,
+            details={
+                **first.description,
+                "backend": backend,
+                "direction": "result",
+                "object": first.path,
+                "objects": [result.path for result in self.results],
+                "history": first.history,
+                "function": first.task.name,
+                "results": self.count,
+                "without_gradient": list(self.without),
+                "partial_gradient": list(self.partial),
+            },
+        )
+
+
+def _names(names: dict[str, None]) -> str:
+    shown = [f"`{name}`" for name in list(names)[:_SAMPLES]]
+    if len(names) > _SAMPLES:
+        shown.append(f"{len(names) - _SAMPLES} more")
+    return shown[0] if len(shown) == 1 else ", ".join(shown[:-1]) + " and " + shown[-1]

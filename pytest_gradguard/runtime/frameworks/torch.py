@@ -1,0 +1,107 @@
+"""PyTorch: tensors report their own pickling; what they are, and the leaves behind them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from pytest_gradguard.runtime import crossing
+from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.patching import Patch, Patches
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_GRAPH_LIMIT = 20_000
+
+
+def _watched(original: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
+    active = crossing.active
+
+    @functools.wraps(original)
+    def __reduce_ex__(self: Any, proto: int) -> Any:
+        current = active.crossing
+        if current is None or active.busy:
+            return original(self, proto)
+        # A tensor subclass comes by here twice, through its __torch_function__.
+        active.busy = True
+        try:
+            reduction = original(self, proto)
+        finally:
+            active.busy = False
+        try:
+            if requires_grad(self):
+                return current.reduced(self, isinstance(self, torch.nn.Parameter), reduction)
+        except Exception as error:
+            fault(error)
+        return reduction
+
+    return __reduce_ex__
+
+
+reductions = Patches(
+    [
+        Patch(torch.Tensor, "__reduce_ex__", _watched),
+        Patch(torch.nn.Parameter, "__reduce_ex__", _watched),
+    ]
+)
+
+
+def requires_grad(tensor: Any) -> bool:
+    """`tensor.requires_grad`, read without running the code of a tensor subclass."""
+    if type(tensor) in _PLAIN:
+        return bool(tensor.requires_grad)
+    with torch._C.DisableTorchFunctionSubclass():
+        return bool(tensor.requires_grad)
+
+
+def grad_fn(tensor: Any) -> Any:
+    """`tensor.grad_fn`, read without running the code of a tensor subclass."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.grad_fn
+
+
+def gradient_missing(tensor: Any) -> bool:
+    """Whether a leaf has no `.grad`."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.grad is None
+
+
+def is_tensor(item: Any) -> bool:
+    """Whether `item` is a tensor of any class; its `__class__` is not asked."""
+    return issubclass(type(item), torch.Tensor)
+
+
+def describe(tensor: Any) -> dict[str, Any]:
+    """Type, shape (a list of sizes), dtype and device of `tensor`, as plain values."""
+    with torch._C.DisableTorchFunctionSubclass():
+        kind = type(tensor)
+        return {
+            "framework": "torch",
+            "type": kind.__name__ if kind.__module__ == "torch" else _qualified(kind),
+            "shape": [int(size) for size in tensor.shape],
+            "dtype": str(tensor.dtype).removeprefix("torch."),
+            "device": str(tensor.device),
+        }
+
+
+def _qualified(kind: type) -> str:
+    if kind is torch.nn.Parameter:
+        return "Parameter"
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def leaves(node: Any) -> Iterator[Any]:
+    """The leaf tensors that require grad behind an autograd node, each once."""
+    seen = {node}
+    stack = [node]
+    while stack and len(seen) < _GRAPH_LIMIT:
+        current = stack.pop()
+        variable = getattr(current, "variable", None)
+        if variable is not None:
+            yield variable
+        for following, _ in current.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                stack.append(following)

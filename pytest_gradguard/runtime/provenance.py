@@ -1,0 +1,237 @@
+"""Results that came back without their graph, and the backward that reaches them.
+
+Each such tensor gets a hook, which torch calls when a gradient arrives at it, whatever started the
+backward. Everything is weak: a result lives exactly as long as the program keeps it.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+
+from pytest_gradguard.runtime import callsite, calls, collector, locate
+from pytest_gradguard.runtime.evidence import Crossed, Object, Stopped
+from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.frameworks import torch as tensors
+from pytest_gradguard.runtime.patching import Patch, Patches
+
+
+class Severed(NamedTuple):
+    """A result whose graph was dropped: the call that it came from, and what it was."""
+
+    call: calls.Call
+    note: Object
+
+
+_severed: dict[int, tuple[weakref.ref[Any], Severed]] = {}
+
+
+def remember(token: int, note: Object, tensor: Any) -> None:
+    """Remember that `tensor` had history in the worker that it was returned from."""
+    call = calls.by_token(token)
+    if call is None:
+        return
+    if "GG102" not in call.dropped:
+        key = ("GG102", call.site and call.site.key, call.backend, note.plain)
+        evidence = call.collector.evidence(
+            key, lambda: Crossed("GG102", call.site, call.backend)
+        )
+        assert isinstance(evidence, Crossed)
+        evidence.add(note, call.token, note.plain)
+        call.note(evidence)
+    if not tensors.requires_grad(tensor):
+        return
+    severed = Severed(call, note)
+
+    def arrived(gradient: Any) -> None:
+        try:
+            _arrived(severed)
+        except Exception as error:
+            fault(error)
+
+    arrived.__torch_unserializable__ = True  # type: ignore[attr-defined]
+    with torch._C.DisableTorchFunctionSubclass():
+        tensor.register_hook(arrived)
+    identity = id(tensor)
+    forget = functools.partial(_forget, identity)
+    _severed[identity] = (weakref.ref(tensor, forget), severed)
+    backwards.apply()
+
+
+def _forget(identity: int, reference: weakref.ref[Any]) -> None:
+    known = _severed.get(identity)
+    if known is not None and known[0] is reference:
+        del _severed[identity]
+
+
+class _Backward:
+    """One run of the autograd engine while severed results are alive."""
+
+    def __init__(self, inputs: tuple[Any, ...]) -> None:
+        self.inputs = inputs
+        self.stopped: list[Severed] = []
+        self.had_no_gradient: set[int] = set()
+        for known in _live_calls():
+            for shipped in known.shipped.values():
+                tensor = shipped.tensor()
+                if tensor is not None and tensor.is_leaf and tensors.gradient_missing(tensor):
+                    self.had_no_gradient.add(id(tensor))
+
+
+class _Running(threading.local):
+    def __init__(self) -> None:
+        self.stack: list[_Backward] = []
+
+
+_running = _Running()
+_anywhere: list[_Backward] = []
+
+
+def _live_calls() -> Iterable[calls.Call]:
+    return {id(severed.call): severed.call for _, severed in list(_severed.values())}.values()
+
+
+def _arrived(severed: Severed) -> None:
+    # Gradients of GPU tensors arrive in a thread of the engine, which has no user frame.
+    running = _running.stack or _anywhere
+    if collector.innermost() is None:
+        return
+    if running:
+        running[-1].stopped.append(severed)
+    else:
+        _report([severed], _Backward(()), accumulates=True, outcome=())
+
+
+def _watched(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _severed:
+            return original(t_outputs, *args, **kwargs)
+        inputs = args[3] if len(args) > 3 else kwargs.get("inputs", ())
+        accumulates = kwargs.get("accumulate_grad", True)
+        backward = _Backward(tuple(inputs or ()))
+        if backward.inputs:
+            _look_through(t_outputs, backward)
+        _running.stack.append(backward)
+        _anywhere.append(backward)
+        outcome: Any = ()
+        try:
+            outcome = original(t_outputs, *args, **kwargs)
+        finally:
+            _running.stack.remove(backward)
+            _anywhere.remove(backward)
+        if backward.stopped:
+            try:
+                _report(backward.stopped, backward, accumulates, outcome)
+            except Exception as error:
+                fault(error)
+        return outcome
+
+    return _engine_run_backward
+
+
+def _look_through(outputs: Any, backward: _Backward) -> None:
+    """A gradient asked for some inputs only does not arrive at the results it should come
+    through: it is silently partial where those inputs were shipped to the same call."""
+    try:
+        asked = {id(tensor) for tensor in backward.inputs}
+        for output in outputs:
+            node = getattr(output, "grad_fn", None) or getattr(output, "node", None)
+            for leaf in tensors.leaves(node) if node is not None else (output,):
+                known = _severed.get(id(leaf))
+                if known is None or known[0]() is not leaf or id(leaf) in asked:
+                    continue
+                if asked & known[1].call.shipped.keys():
+                    backward.stopped.append(known[1])
+    except Exception as error:
+        fault(error)
+
+
+backwards = Patches([Patch(torch.autograd, "_engine_run_backward", _watched)])
+
+
+def undo() -> None:
+    """Stop watching backwards; results that are still alive keep their hooks, which are silent."""
+    backwards.undo()
+    _severed.clear()
+
+
+def _report(
+    stopped: list[Severed], backward: _Backward, accumulates: bool, outcome: Any
+) -> None:
+    frame = callsite.user_frame()
+    site = None if frame is None else callsite.site_of(frame)
+    home = collector.innermost() or stopped[0].call.collector
+    dropped = home.ignore | collector.allowed_now()
+    stopped = [s for s in stopped if "GG103" not in dropped and "GG103" not in s.call.dropped]
+    if not stopped:
+        return
+    key = ("GG103", site and site.key)
+    verb = "backward" if accumulates else "autograd.grad"
+    evidence = home.evidence(key, lambda: Stopped(site, verb))
+    assert isinstance(evidence, Stopped)
+    first = not evidence.count
+    for severed in stopped:
+        call = severed.call
+        evidence.add(severed.note, call.site, call.backend, call.ships_gradients)
+    if first:
+        _name_harm(evidence, stopped, backward, accumulates, outcome, frame)
+    collector.announce(home, [evidence])
+
+
+def _name_harm(
+    evidence: Stopped,
+    stopped: list[Severed],
+    backward: _Backward,
+    accumulates: bool,
+    outcome: Any,
+    frame: Any,
+) -> None:
+    """Which tensors that were shipped to those calls have no gradient now, or half of one."""
+    without: dict[int, tuple[Any, str]] = {}
+    partial: dict[int, tuple[Any, str]] = {}
+    returned = {}
+    if not accumulates and isinstance(outcome, tuple):
+        returned = {
+            id(tensor): gradient
+            for tensor, gradient in zip(backward.inputs, outcome, strict=False)
+        }
+    for call in {id(severed.call): severed.call for severed in stopped}.values():
+        for shipped in list(call.shipped.values()):
+            tensor = shipped.tensor()
+            if tensor is None:
+                continue
+            identity = id(tensor)
+            if not accumulates:
+                if identity in returned:
+                    bucket = without if returned[identity] is None else partial
+                    bucket[identity] = (tensor, shipped.path)
+            elif tensor.is_leaf:
+                if tensors.gradient_missing(tensor):
+                    without[identity] = (tensor, shipped.path)
+                elif identity in backward.had_no_gradient:
+                    partial[identity] = (tensor, shipped.path)
+    names = _names_in({**without, **partial}, frame)
+    evidence.without.update(dict.fromkeys(names[identity] for identity in without))
+    evidence.partial.update(dict.fromkeys(names[identity] for identity in partial))
+
+
+def _names_in(wanted: dict[int, tuple[Any, str]], frame: Any) -> dict[int, str]:
+    """What the user calls these tensors where the backward runs; else the path they went by."""
+    found: dict[int, str] = {}
+    if frame is not None:
+        roots = [
+            (name, value)
+            for name, value in list(frame.f_locals.items())
+            if not name.startswith("__")
+        ]
+        found = locate.find(roots, lambda item: id(item) in wanted, limit=5_000)
+    return {
+        identity: found.get(identity, f"{path} of the call")
+        for identity, (_, path) in wanted.items()
+    }

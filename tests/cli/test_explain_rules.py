@@ -1,0 +1,151 @@
+"""`gradguard explain` and `gradguard rules`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import textwrap
+
+import pytest
+
+from pytest_gradguard.cli import detectors, explain, rules
+from pytest_gradguard.findings import Severity
+from pytest_gradguard.pitfalls import Pitfall, catalogue, codes, get
+from pytest_gradguard.runtime import CHECKS
+
+
+def call(command: object, *argv: str) -> int:
+    parser: argparse.ArgumentParser = command.build_parser()
+    return command.run(parser.parse_args(argv))
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("code", codes())
+def test_explain_prints_the_whole_entry(code, capsys):
+    assert call(explain, code) == 0
+    captured = capsys.readouterr()
+    pitfall = get(code)
+    head = captured.out.splitlines()[0]
+    assert head == f"{code} {pitfall.name} ({pitfall.severity.label})"
+    shown = words(captured.out)
+    for text in (pitfall.title, pitfall.happens, pitfall.why, pitfall.fix):
+        assert words(text) in shown
+    for program in (pitfall.bad, pitfall.good):
+        assert textwrap.indent(program, "    ").rstrip() in captured.out
+    assert captured.err == ""
+
+
+@pytest.mark.parametrize("text", ["gg103", "Gg103", "backward-through-worker-result", " GG103"])
+def test_explain_takes_the_name_and_lower_case(text, capsys):
+    assert call(explain, text) == 0
+    assert capsys.readouterr().out.startswith("GG103 backward-through-worker-result (error)\n")
+
+
+@pytest.mark.parametrize("text", ["GG999", "GG1", "", "backward", "GG103x"])
+def test_explain_names_an_unknown_code_and_what_is_allowed(text, capsys):
+    assert call(explain, text) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert repr(text) in captured.err
+    assert all(code in captured.err for code in codes())
+
+
+@pytest.mark.parametrize("columns", ["40", "60", "200"])
+def test_explain_wraps_its_prose_to_the_terminal(columns, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", columns)
+    call(explain, "GG103")
+    prose = capsys.readouterr().out.split("\nBad\n")[0]
+    assert max(map(len, prose.splitlines()[2:])) <= min(int(columns), 88)
+
+
+def test_explain_says_what_this_version_does_not_check(monkeypatch, capsys):
+    monkeypatch.setattr(detectors, "runtime_checks", lambda: frozenset({"GG101"}))
+    monkeypatch.setattr(detectors, "lint_rules", lambda: frozenset({"GG103"}))
+    call(explain, "GG101")
+    first = words(capsys.readouterr().out)
+    assert "Not checked at run time in this version" not in first
+    assert get("GG101").runtime in first
+    assert "Not checked by the linter in this version" in first
+    call(explain, "GG103")
+    second = words(capsys.readouterr().out)
+    assert "Not checked at run time in this version" in second
+    assert "Not checked by the linter in this version" not in second
+    assert get("GG103").lint in second
+
+
+def test_explain_says_what_no_version_checks(capsys):
+    call(explain, "GG104")
+    assert "Not reported by the linter." in capsys.readouterr().out
+    call(explain, "GG302")
+    assert "Not reported at run time." in capsys.readouterr().out
+
+
+def test_the_guards_own_tuple_is_what_counts_as_checked():
+    assert detectors.runtime_checks() == frozenset(CHECKS)
+    assert detectors.runtime_checks() <= {p.code for p in catalogue() if p.runtime}
+
+
+def test_the_linters_rules_are_found_by_their_files(monkeypatch, tmp_path):
+    package = tmp_path / "gradguard_lint"
+    (package / "rules").mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    for name in ("__init__", "gg101", "gg403_map_fn", "common", "gg999"):
+        # Listing the rules must import none of them.
+        text = "" if name == "__init__" else "raise SystemExit('imported')\n"
+        (package / "rules" / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(__import__("sys").modules, "gradguard_lint", raising=False)
+    assert detectors.lint_rules() == {"GG101", "GG403"}
+
+
+def test_no_rule_stands_without_a_lint_side():
+    assert detectors.lint_rules() <= {p.code for p in catalogue() if p.lint}
+
+
+def test_rules_lists_every_pitfall(capsys):
+    assert call(rules) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split() == ["code", "name", "severity", "lint", "runtime"]
+    table = [row.split() for row in rows[: len(codes())]]
+    assert table == [
+        [p.code, p.name, p.severity.label, "yes" if p.lint else "no", "yes" if p.runtime else "no"]
+        for p in catalogue()
+    ]
+
+
+def test_rules_says_what_this_version_lacks(monkeypatch, capsys):
+    lint = {p.code for p in catalogue() if p.lint}
+    monkeypatch.setattr(rules, "lint_rules", lambda: frozenset(lint - {"GG405"}))
+    monkeypatch.setattr(rules, "runtime_checks", lambda: frozenset(codes()))
+    call(rules)
+    rows = capsys.readouterr().out.splitlines()
+    assert rows[len(codes()) + 1 :] == ["", "lint: not in this version: GG405"]
+
+
+def test_rules_as_json(capsys):
+    assert call(rules, "--output-format", "json") == 0
+    records = json.loads(capsys.readouterr().out)
+    assert [record["code"] for record in records] == list(codes())
+    checks = detectors.runtime_checks()
+    for record in records:
+        pitfall: Pitfall = get(record["code"])
+        assert record["name"] == pitfall.name
+        assert Severity.parse(record["severity"]) == pitfall.severity
+        assert record["title"] == pitfall.title
+        assert record["lint"] is (pitfall.lint is not None)
+        assert record["runtime"] is (pitfall.runtime is not None)
+        assert record["in_this_version"]["runtime"] is (pitfall.code in checks)
+
+
+def test_rules_refuses_another_format(capsys):
+    with pytest.raises(SystemExit) as refused:
+        call(rules, "--output-format", "xml")
+    assert refused.value.code == 2
+    said = capsys.readouterr().err
+    assert "xml" in said
+    assert "text" in said
+    assert "json" in said

@@ -1,0 +1,117 @@
+"""Runs the programs in `programs/`: each in a child process of its own, with a limit.
+
+A program runs many cases and prints one JSON line for each, so that its imports are paid once and
+a case that hangs can be named. Whatever is left of the child's process group is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+ENOUGH = 150.0
+"""Seconds that no program needs, on a slow machine either."""
+
+HANGS = 8.0
+"""Seconds after which a call that takes less than one is taken to hang."""
+
+
+class Facts(dict[str, Any]):
+    """What the cases of one program gave, by name; asking for a case that is not there says why."""
+
+    def __init__(self, said: str) -> None:
+        self.said = said
+        for line in said.splitlines():
+            if line.startswith('{"case":'):
+                record = json.loads(line)
+                self[record["case"]] = record["value"]
+
+    def __missing__(self, case: str) -> Any:
+        pytest.fail(f"the program gave no answer to the case {case!r}; it said:\n{self.said}")
+
+
+@contextmanager
+def _started(
+    program: str, cases: tuple[str, ...], said: IO[str]
+) -> Iterator[subprocess.Popen[bytes]]:
+    with tempfile.TemporaryDirectory() as folder:
+        child = subprocess.Popen(
+            [sys.executable, str(PROGRAMS / f"{program}.py"), *cases],
+            cwd=folder,
+            env=dict(os.environ, PYTHONWARNINGS="ignore", TF_CPP_MIN_LOG_LEVEL="3"),
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            yield child
+        finally:
+            # Hung workers outlive their parent: the whole group has to go.
+            try:
+                os.killpg(child.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            child.wait()
+
+
+@cache
+def _facts(program: str, *cases: str) -> Facts:
+    with tempfile.TemporaryFile("w+") as said:
+        ended = True
+        with _started(program, cases, said) as child:
+            try:
+                child.wait(ENOUGH)
+            except subprocess.TimeoutExpired:
+                ended = False
+        said.seek(0)
+        facts = Facts(said.read())
+    if not ended:
+        pytest.fail(f"{program} did not end; it said:\n{facts.said}")
+    return facts
+
+
+def _hangs(program: str, case: str, *, after: str) -> bool:
+    """Whether `case` stands still once it has printed the line `after`.
+
+    What the program does before that line fails the test when it does not end.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder, "said")
+        with log.open("w") as said, _started(program, (case,), said) as child:
+            deadline = time.monotonic() + ENOUGH
+            while after not in log.read_text().splitlines():
+                if child.poll() is not None or time.monotonic() > deadline:
+                    pytest.fail(f"{program} {case} never said {after!r}:\n{log.read_text()}")
+                time.sleep(0.05)
+            try:
+                child.wait(HANGS)
+            except subprocess.TimeoutExpired:
+                return True
+            return False
+
+
+@pytest.fixture(scope="session")
+def facts_of() -> Callable[..., Facts]:
+    """``facts_of(program, *cases)``: what its cases (all by default) gave; it runs once."""
+    return _facts
+
+
+@pytest.fixture(scope="session")
+def hangs() -> Callable[..., bool]:
+    """``hangs(program, case, after=line)``: whether the case stands still after that line."""
+    return _hangs

@@ -1,0 +1,226 @@
+"""Modes, random numbers, caches and generators around joblib's workers. Small tensors only."""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+import time
+
+import joblib
+import numpy as np
+import stale
+import torch
+from cases import attempt, case, main
+from joblib import Memory, Parallel, delayed
+
+BACKENDS = ("loky", "multiprocessing", "threading")
+
+
+def each(task, *args):
+    """What `task` gives in a worker of each backend."""
+    return {
+        backend: attempt(lambda b=backend: Parallel(2, backend=b)([delayed(task)(*args)])[0])
+        for backend in BACKENDS
+    }
+
+
+@case
+def no_grad():
+    with torch.no_grad():
+        return each(torch.is_grad_enabled)
+
+
+@case
+def set_grad_enabled():
+    with torch.set_grad_enabled(False):
+        return each(torch.is_grad_enabled)
+
+
+@case
+def inference_mode():
+    with torch.inference_mode():
+        return each(torch.is_inference_mode_enabled)
+
+
+def autocast_enabled():
+    return torch.is_autocast_enabled("cpu")
+
+
+@case
+def autocast():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return each(autocast_enabled)
+
+
+@case
+def detect_anomaly():
+    with torch.autograd.detect_anomaly(check_nan=False):
+        return each(torch.is_anomaly_enabled)
+
+
+def made_with_gradients(tensor):
+    return tensor.requires_grad
+
+
+@case
+def caller_generator_under_no_grad():
+    weight = torch.ones(1, requires_grad=True)
+    found = {}
+    for backend in BACKENDS:
+        made = []
+
+        def tasks(made=made):
+            for _ in range(12):
+                value = weight * 2
+                made.append(value.requires_grad)
+                yield delayed(made_with_gradients)(value.detach())
+
+        with torch.no_grad():
+            Parallel(2, backend=backend)(tasks())
+        found[backend] = made
+    return found
+
+
+@case
+def threads_per_worker():
+    torch.set_num_threads(2)
+    found = each(torch.get_num_threads)
+    return {"found": found, "loky's share": max(1, joblib.cpu_count() // 2)}
+
+
+def draw_torch():
+    time.sleep(0.1)
+    return os.getpid(), torch.rand(1).item()
+
+
+def draw_numpy():
+    time.sleep(0.1)
+    return os.getpid(), np.random.rand()
+
+
+def draw_python():
+    time.sleep(0.1)
+    return os.getpid(), random.random()
+
+
+def streams(task, backend):
+    """The numbers that each of two workers drew, in order."""
+    while True:
+        drawn: dict[int, list[float]] = {}
+        for process, number in Parallel(2, backend=backend, batch_size=1)(
+            delayed(task)() for _ in range(6)
+        ):
+            drawn.setdefault(process, []).append(number)
+        if len(drawn) == 2:
+            return list(drawn.values())
+
+
+def draws(backend):
+    found = {}
+    for name, task in (("torch", draw_torch), ("numpy", draw_numpy), ("python", draw_python)):
+        torch.manual_seed(0)
+        np.random.seed(0)
+        random.seed(0)
+        found[name] = [streams(task, backend), streams(task, backend)]
+    return found
+
+
+@case
+def random_streams_loky():
+    first, second = draws("loky"), draws("loky")
+    return {name: first[name] + second[name] for name in first}
+
+
+@case
+def random_streams_fork():
+    return draws("multiprocessing")
+
+
+@case
+def random_stream_of_threads():
+    torch.manual_seed(0)
+    drawn = Parallel(2, backend="threading")(delayed(draw_torch)() for _ in range(4))
+    torch.manual_seed(0)
+    return sorted(n for _, n in drawn) == sorted(torch.rand(1).item() for _ in range(4))
+
+
+def draw_from(generator):
+    if isinstance(generator, torch.Generator):
+        return torch.rand(1, generator=generator).item()
+    return generator.random()
+
+
+@case
+def one_generator_for_all_tasks():
+    found = {}
+    for backend in BACKENDS:
+        generators = {
+            "numpy": np.random.default_rng(0),
+            "torch": torch.Generator().manual_seed(0),
+            "python": random.Random(0),
+        }
+        found[backend] = {
+            # One task a batch: joblib pickles a batch as one, with one copy of the generator.
+            name: Parallel(2, backend=backend, batch_size=1)(
+                delayed(draw_from)(generator) for _ in range(4)
+            )
+            for name, generator in generators.items()
+        }
+    return found
+
+
+@case
+def one_generator_in_one_batch():
+    rng = np.random.default_rng(0)
+    return Parallel(2, batch_size=4)(delayed(draw_from)(rng) for _ in range(4))
+
+
+@case
+def memory_cache():
+    with tempfile.TemporaryDirectory() as folder:
+
+        @Memory(folder, verbose=0).cache
+        def double(weight):
+            return weight * 2
+
+        weight = torch.ones(1, requires_grad=True)
+        gradients = []
+        for _ in range(2):
+            weight.grad = None
+            double(weight).sum().backward()
+            gradients.append(None if weight.grad is None else weight.grad.tolist())
+        return gradients
+
+
+@case
+def global_of_an_imported_module():
+    stale.weight.fill_(20.0)
+    return each(stale.read)
+
+
+@case
+def race_of_a_training_step_on_threads():
+    """Both threads clear, then both add, then both step: an order that nothing forbids."""
+    import threading
+
+    barrier = threading.Barrier(2, timeout=60)
+    model = torch.nn.Linear(1, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    torch.nn.init.zeros_(model.weight)
+
+    def step():
+        optimizer.zero_grad()
+        barrier.wait()
+        model(torch.ones(1, 1)).sum().backward()
+        barrier.wait()
+        with lock:
+            optimizer.step()
+
+    lock = threading.Lock()
+    Parallel(2, backend="threading")(delayed(step)() for _ in range(2))
+    return model.weight.item()
+
+
+if __name__ == "__main__":
+    main()

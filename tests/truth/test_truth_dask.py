@@ -1,0 +1,58 @@
+"""dask, and joblib's dask backend, with torch."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    not (find_spec("torch") and find_spec("joblib") and find_spec("distributed")),
+    reason="torch, joblib or dask.distributed is not installed",
+)
+
+
+@pytest.fixture(scope="module")
+def facts(facts_of):
+    return facts_of(
+        "dask_doors",
+        "backend_by_argument",
+        "thread_workers_copy",
+        "threads_scheduler",
+        "process_workers",
+        "submit_of_a_lock",
+    )
+
+
+def test_the_backend_works_by_parallel_config_alone(facts):
+    assert facts["backend_by_argument"] == {
+        "before": "ValueError",
+        "with a client": "ValueError",
+        "by parallel_config": [1, 2],
+        "registered": "TypeError",
+    }
+
+
+@pytest.mark.parametrize("door", ["joblib", "submit"])
+def test_thread_workers_get_a_copy_and_the_result_keeps_its_graph(facts, door):
+    assert facts["thread_workers_copy"][door] == [True, None]
+
+
+def test_the_threads_scheduler_is_right(facts):
+    assert facts["threads_scheduler"] == [True, [3.0, 3.0]]
+
+
+@pytest.mark.parametrize("door", ["submit", "joblib", "result"])
+def test_process_workers_drop_history_silently(facts, door):
+    assert facts["process_workers"][door] == [True, True]
+
+
+def test_submit_refuses_what_does_not_pickle(facts):
+    assert facts["submit_of_a_lock"]["raises"] == "TypeError"
+
+
+@pytest.mark.parametrize(
+    "case", ["joblib_argument_that_does_not_pickle", "joblib_result_that_does_not_serialise"]
+)
+def test_joblibs_dask_backend_hangs_on_what_does_not_serialise(hangs, case):
+    assert hangs("dask_doors", case, after="dispatching")

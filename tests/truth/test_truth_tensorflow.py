@@ -1,0 +1,153 @@
+"""TensorFlow and Keras: tapes and threads, what crosses, loops over examples, forks that hang."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    not (find_spec("tensorflow") and find_spec("joblib") and find_spec("dask")),
+    reason="TensorFlow, joblib or dask is not installed",
+)
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="native threads at a fork: Linux")
+
+
+@pytest.fixture(scope="module")
+def here(facts_of):
+    return facts_of("tf_tape")
+
+
+@pytest.fixture(scope="module")
+def crossing(facts_of):
+    return facts_of("tf_crossing")
+
+
+def test_a_tape_does_not_see_worker_threads(here):
+    assert here["tape_around_threads"] is None
+    assert here["tape_around_one_job"] == [3.0, 3.0]
+    assert here["keras_forward_in_threads_under_a_tape"] == [None, None]
+
+
+def test_a_loss_made_in_both_places_gives_a_partial_gradient(here):
+    assert here["partial_gradient"] == {"threads": [1.0, 2.0], "one job": [4.0, 5.0]}
+
+
+def test_a_tape_inside_the_worker_is_right(here, crossing):
+    assert here["tape_inside_threads"] == [3.0, 3.0]
+    assert crossing["tape_inside_loky"] == [3.0, 3.0]
+
+
+def test_a_tape_does_not_see_loky_workers(crossing):
+    assert crossing["tape_around_loky"] is True
+
+
+def test_a_forward_accumulator_does_not_see_worker_threads(here):
+    assert here["forward_accumulator_around_threads"] == [None, 6.0]
+
+
+def test_a_tape_of_the_parent_can_be_asked_from_threads(here):
+    assert here["gradient_called_from_threads"] == [[1.0, 1.0], [2.0, 2.0]]
+
+
+def test_parallel_inside_a_function_runs_at_trace_time_only(here):
+    found = here["parallel_inside_a_function"]
+    assert found["calls"] == 2  # of two calls with two tasks each
+    assert found["results"] == [3.0, 3.0]  # the variable's change to 10 is not seen
+    assert found["symbols"]["raises"] == "TypeError"
+
+
+def test_apply_gradients_refuses_only_when_all_are_none(here):
+    assert here["apply_gradients"] == {"all": "ValueError", "some": False}
+
+
+def test_assign_from_threads_loses_updates_and_assign_add_does_not(here):
+    assert here["lost_updates_from_threads"] == [1, 1000]
+
+
+def test_what_pickles(here):
+    assert here["what_pickles"] == {
+        "open tape": "raises",
+        "idle tape": True,
+        "traced function": "raises",
+        "concrete function": "raises",
+        "dataset": "raises",
+    }
+
+
+def test_an_optimizer_with_moments_loses_its_state_when_pickled_alone(here, crossing):
+    """Iterations before, whether the copy is built, and its iterations."""
+    assert here["optimizer_pickled_alone"] == {
+        "Adam": [1, False, 0],
+        "SGD with momentum": [1, False, 0],
+        "SGD": [1, False, 1],
+    }
+    assert here["optimizer_inside_its_model"] == [True, 1]
+    assert crossing["optimizer_argument"] == [False, 0]
+
+
+def test_map_fn_runs_one_by_one_in_eager_mode(here):
+    """At most one body at a time, all in the calling thread, one for each example."""
+    assert here["map_fn_in_eager_mode"] == [1, True, 8]
+
+
+def test_map_fn_refuses_autotune_and_a_tensor_spec_needs_a_shape(here):
+    assert here["map_fn_autotune"] == "TypeError"
+    assert "shape" in here["tensor_spec_without_shape"]["says"]
+
+
+def test_batched_per_example_gradients_are_those_of_the_loop(here):
+    assert max(here["per_example_gradients"]) <= 1e-6
+
+
+def test_the_scikit_learn_wrappers_are_gone(here):
+    assert here["removed_wrappers"] == {
+        "tensorflow.keras": "ModuleNotFoundError",
+        "keras": "ModuleNotFoundError",
+        "attribute": "AttributeError",
+        "instead": True,
+    }
+
+
+def test_predict_computes_a_dask_array_whole_and_once(here):
+    expected = {"type": "ndarray", "computes": 1, "blocks": 4}
+    assert here["predict_on_a_dask_array"] == expected
+
+
+def test_variables_tensors_and_models_arrive_as_copies(crossing):
+    found = crossing["variables"]
+    kind = "ResourceVariable"
+    assert found["workers"] == [[kind, True, [2.0]], [kind, False, [2.0]]]
+    assert found["parent"] == [1.0]
+    assert crossing["eager_tensor"] == ["EagerTensor", [1.0]]
+    assert crossing["keras_model_and_layer"] == [[False, False, True, True], [True, True]]
+
+
+def test_fit_in_a_worker_does_not_change_the_parent(crossing):
+    assert crossing["fit_in_a_worker"] == {"raises": False, "parent moved": False}
+
+
+def test_visible_devices_may_be_set_again_but_not_changed(crossing):
+    found = crossing["visible_devices_in_reused_workers"]
+    assert found["same"] == ["set"]
+    assert found["changing"]["raises"] == "RuntimeError"
+    assert "cannot be modified after being initialized" in found["changing"]["says"]
+
+
+def test_the_environment_of_a_reused_worker_stays(crossing):
+    assert crossing["environment_of_reused_workers"]["stays"] is True
+
+
+@linux
+def test_forks_that_work(facts_of):
+    facts = facts_of("tf_fork", "only_imported_in_parent", "small_operations", "numpy_in_workers")
+    assert facts["only_imported_in_parent"] == [300.0**2] * 2
+    assert facts["small_operations"] == [2.0, 2.0]
+    assert facts["numpy_in_workers"] == [300.0**2] * 2
+
+
+@linux
+def test_operations_before_and_after_a_fork_hang(hangs):
+    assert hangs("tf_fork", "large_in_parent_and_workers", after="forking")

@@ -1,0 +1,122 @@
+"""What torch keeps and loses when it crosses to joblib's workers and back."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    not (find_spec("torch") and find_spec("joblib") and find_spec("numpy")),
+    reason="torch, joblib or NumPy is not installed",
+)
+
+PROCESSES = ("loky", "multiprocessing")
+
+
+@pytest.fixture(scope="module")
+def facts(facts_of):
+    return facts_of("torch_crossing")
+
+
+def nature(**differences):
+    usual = {
+        "requires_grad": True,
+        "leaf": True,
+        "history": False,
+        "grad": False,
+        "parameter": False,
+    }
+    return usual | differences
+
+
+def test_a_leaf_stays_a_leaf_that_requires_grad(facts):
+    assert facts["leaf_argument"] == dict.fromkeys((*PROCESSES, "threading"), nature())
+
+
+def test_only_threads_get_the_same_object(facts):
+    assert facts["the_same_object"] == {"loky": False, "multiprocessing": False, "threading": True}
+
+
+@pytest.mark.parametrize("case", ["clone_argument", "product_argument", "result_with_history"])
+def test_history_is_dropped_by_process_workers_alone(facts, case):
+    fresh_leaf = dict.fromkeys(PROCESSES, nature())
+    assert facts[case] == fresh_leaf | {"threading": nature(leaf=False, history=True)}
+
+
+def test_a_parameter_arrives_as_a_parameter(facts):
+    arrived = nature(parameter=True)
+    assert facts["parameter_argument"] == dict.fromkeys((*PROCESSES, "threading"), arrived)
+
+
+def test_the_parameters_of_a_module_still_require_grad(facts):
+    arrived = [nature(parameter=True)] * 2
+    assert facts["module_argument"] == dict.fromkeys((*PROCESSES, "threading"), arrived)
+
+
+@pytest.mark.parametrize(
+    ("case", "parameter"),
+    [("grad_of_tensor_argument", False), ("grad_of_parameter_argument", True)],
+)
+def test_grad_is_dropped_on_the_way_to_a_process(facts, case, parameter):
+    lost, kept = nature(parameter=parameter), nature(parameter=parameter, grad=True)
+    assert facts[case] == dict.fromkeys(PROCESSES, lost) | {"threading": kept}
+
+
+def test_the_grads_of_a_module_are_dropped_on_the_way_to_a_process(facts):
+    lost, kept = nature(parameter=True), nature(parameter=True, grad=True)
+    expected = dict.fromkeys(PROCESSES, [lost] * 2) | {"threading": [kept] * 2}
+    assert facts["grad_of_module_argument"] == expected
+
+
+def test_grad_is_dropped_on_the_way_back(facts):
+    """Of a tensor, and of a module."""
+    expected = dict.fromkeys(PROCESSES, [False, False]) | {"threading": [True, True]}
+    assert facts["grad_of_results"] == expected
+
+
+def test_a_state_dict_holds_plain_tensors(facts):
+    plain = [["Tensor", False]] * 2
+    assert facts["state_dict_result"] == dict.fromkeys((*PROCESSES, "threading"), plain)
+
+
+def test_a_backward_stops_silently_at_the_result(facts):
+    stopped = {"source": None, "result": [0.5, 0.5]}
+    correct = {"source": [3.0, 3.0], "result": None}
+    expected = dict.fromkeys(PROCESSES, stopped) | {"threading": correct}
+    assert facts["backward_through_results"] == expected
+
+
+def test_a_loss_made_in_both_places_gives_a_partial_gradient(facts):
+    expected = dict.fromkeys(PROCESSES, [2.0, 2.0]) | {"threading": [5.0, 5.0]}
+    assert facts["loss_made_in_both_places"] == expected
+
+
+def test_a_global_of_main_goes_with_its_function(facts):
+    found = facts["global_of_main"]
+    assert found["seen"] == dict.fromkeys((*PROCESSES, "threading"), nature())
+    assert found["marked"]  # by the threads: they share it
+
+
+@pytest.mark.parametrize("kind", ["closure", "lambda"])
+def test_a_captured_tensor_is_pickled_by_loky_alone(facts, kind):
+    found = facts["closure_and_lambda"][kind]
+    assert found["loky"] == [True, True]
+    assert found["threading"] == [True, False]
+    assert "pickle" in found["multiprocessing"]["says"]
+
+
+def test_a_backward_in_a_worker_reaches_the_parent_from_threads_alone(facts):
+    expected = {"loky": None, "multiprocessing": None, "threading": 8 * 200.0}
+    assert facts["backward_in_the_worker"] == expected
+
+
+def test_delayed_backward_and_step_succeed_and_do_nothing(facts):
+    assert facts["bound_methods_that_succeed"] == [True, True]
+
+
+def test_a_layer_of_two_models_is_shared_within_one_task_only(facts):
+    """Pickle keeps what is shared within one pickle; tasks are pickled apart."""
+    found = facts["layer_shared_by_two_models"]
+    assert found["in one task"] == dict.fromkeys((*PROCESSES, "threading"), True)
+    assert found["in two tasks"] is False

@@ -1,0 +1,102 @@
+"""Modes, random numbers, caches and stale modules around joblib's workers, with torch."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    not (find_spec("torch") and find_spec("joblib") and find_spec("numpy")),
+    reason="torch, joblib or NumPy is not installed",
+)
+
+BACKENDS = ("loky", "multiprocessing", "threading")
+
+
+@pytest.fixture(scope="module")
+def facts(facts_of):
+    return facts_of("torch_modes")
+
+
+@pytest.mark.parametrize("mode", ["no_grad", "set_grad_enabled"])
+def test_gradients_are_off_in_forked_workers_alone(facts, mode):
+    assert facts[mode] == {"loky": True, "multiprocessing": False, "threading": True}
+
+
+@pytest.mark.parametrize("mode", ["inference_mode", "autocast"])
+def test_a_mode_reaches_forked_workers_alone(facts, mode):
+    assert facts[mode] == {"loky": False, "multiprocessing": True, "threading": False}
+
+
+def test_anomaly_detection_belongs_to_the_process(facts):
+    assert facts["detect_anomaly"] == {"loky": False, "multiprocessing": True, "threading": True}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_callers_mode_does_not_reach_its_own_generator(facts, backend):
+    """joblib takes the first tasks in the calling thread, and the others from its own threads."""
+    made = facts["caller_generator_under_no_grad"][backend]
+    assert len(made) == 12
+    assert not any(made[:4])
+    assert any(made[4:])
+
+
+def test_only_loky_divides_the_native_threads(facts):
+    found = facts["threads_per_worker"]
+    assert found["found"]["loky"] == found["loky's share"]
+    assert found["found"]["multiprocessing"] == found["found"]["threading"] == 2
+
+
+@pytest.mark.parametrize("library", ["torch", "numpy", "python"])
+def test_loky_workers_draw_different_numbers_whatever_the_parents_seed(facts, library):
+    calls = facts["random_streams_loky"][library]
+    numbers = [number for call in calls for stream in call for number in stream]
+    assert len(numbers) == 4 * 6
+    assert len(set(numbers)) == len(numbers)
+
+
+@pytest.mark.parametrize("library", ["torch", "numpy"])
+def test_forked_workers_draw_the_same_numbers_in_every_call(facts, library):
+    streams = [stream for call in facts["random_streams_fork"][library] for stream in call]
+    assert len(streams) == 4
+    for stream in streams:
+        shorter = min(len(stream), len(streams[0]))
+        assert stream[:shorter] == streams[0][:shorter]
+
+
+def test_pythons_own_generator_is_seeded_anew_in_a_forked_worker(facts):
+    streams = [stream for call in facts["random_streams_fork"]["python"] for stream in call]
+    assert len({stream[0] for stream in streams}) == 4
+
+
+def test_threads_share_one_stream(facts):
+    assert facts["random_stream_of_threads"] is True
+
+
+@pytest.mark.parametrize("library", ["torch", "numpy", "python"])
+def test_one_generator_object_gives_every_process_task_the_same_number(facts, library):
+    found = facts["one_generator_for_all_tasks"]
+    for backend in ("loky", "multiprocessing"):
+        assert len(set(found[backend][library])) == 1
+    assert len(set(found["threading"][library])) == 4
+
+
+def test_the_tasks_of_one_batch_share_the_copy(facts):
+    """A batch is one pickle: numbers repeat from batch to batch, not within one."""
+    drawn = facts["one_generator_in_one_batch"]
+    assert drawn[:2] == drawn[2:]
+    assert drawn[0] != drawn[1]
+
+
+def test_a_memory_cache_gives_the_graph_once(facts):
+    assert facts["memory_cache"] == [[2.0], None]
+
+
+def test_a_fresh_interpreter_imports_the_module_afresh(facts):
+    expected = {"loky": 1.0, "multiprocessing": 20.0, "threading": 20.0}
+    assert facts["global_of_an_imported_module"] == expected
+
+
+def test_two_threads_can_both_step_with_the_sum_of_their_gradients(facts):
+    assert facts["race_of_a_training_step_on_threads"] == -4.0  # one after the other: -2
