@@ -22,8 +22,9 @@ Raw = dict[str, Any]
 
 def analyse(
     path: str, data: bytes, codes: Iterable[str], options: Options, read: Reader
-) -> tuple[list[Raw], dict[str, bytes | None]]:
-    """The findings of the program that `path` starts, and the other files that it was read with.
+) -> tuple[list[Raw], tuple[int, str] | None, dict[str, bytes | None], list[str]]:
+    """The findings of the program that `path` starts, what went wrong, and what it was read with:
+    the other files, and the places where there was none.
 
     Raises:
         SourceError: the file is not Python.
@@ -46,7 +47,7 @@ def analyse(
                 continue
             raw = _raw(rule.CODE, report)
             found.setdefault((rule.CODE, raw["path"], raw["line"], raw["column"]), raw)
-    return list(found.values()), modules.used
+    return list(found.values()), None, modules.used, modules.absent
 
 
 def _silenced(module: Module, site: Site, code: str) -> bool:

@@ -27,7 +27,7 @@ def write(folder: Path, source: str) -> dict[str, str]:
 
 def found(folder: Path) -> set[tuple[str, int, str]]:
     path = folder / "program.py"
-    raw, _ = analyse(str(path), path.read_bytes(), codes(), Options(), Reader())
+    raw, *_ = analyse(str(path), path.read_bytes(), codes(), Options(), Reader())
     return {(Path(item["path"]).name, item["line"], item["code"]) for item in raw}
 
 

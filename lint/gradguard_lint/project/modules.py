@@ -71,6 +71,7 @@ class Modules:
             self.package = self.name.rpartition(".")[0]
         self.read = read
         self.used: dict[str, bytes | None] = {}
+        self.absent: list[str] = []
         self._paths: dict[str, str | None] = {}
         self._modules: dict[str, Module | None] = {}
 
@@ -85,6 +86,8 @@ class Modules:
                 base = os.path.join(root, *parts)
                 if os.path.isfile(base + ".py"):
                     found = base + ".py"
+                elif not os.path.isdir(base):
+                    self.absent += [base + ".py", base]
                 elif os.path.isfile(os.path.join(base, "__init__.py")):
                     found = os.path.join(base, "__init__.py")
                 elif os.path.isdir(base) and not OUTSIDE & set(parts):

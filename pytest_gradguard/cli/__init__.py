@@ -1,0 +1,109 @@
+"""The command `gradguard`: finds the subcommand and hands over; each is a module of its own.
+
+A subcommand's module has ``build_parser() -> argparse.ArgumentParser`` and ``run(args) -> int``.
+Only the module of the subcommand that was asked for is imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import NoReturn
+
+__all__ = ["main"]
+
+_COMMANDS = {
+    "lint": "check source files without running them",
+    "run": "run a program under the guard and print what it found",
+    "explain": "explain one code",
+    "rules": "list all codes",
+}
+
+
+_BROKEN_PIPE = 141  # what a shell reports of a program that the signal SIGPIPE ended
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv` (default: that of the process) and return its exit status.
+
+    Raises:
+        SystemExit: raised by the program that ``gradguard run`` runs; its own status.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        status = _dispatch(arguments)
+        if arguments[:1] != ["run"]:  # that stream is the program's own affair
+            sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # The reader, such as `head`, has enough. Nothing may complain at the last flush either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+
+
+def _dispatch(arguments: list[str]) -> int:
+    name = arguments[0] if arguments else ""
+    if name in ("-h", "--help"):
+        print(_usage())
+        return 0
+    if name in ("-V", "--version"):
+        from pytest_gradguard import __version__
+
+        print(f"gradguard {__version__}")
+        return 0
+    if name not in _COMMANDS:
+        said = f"unknown command {name!r}" if name else "no command given"
+        return _refuse("gradguard", f"{said} (allowed: {', '.join(_COMMANDS)})")
+    module = _module(name)
+    if module is None:
+        return _refuse("gradguard", f"the command {name!r} is not built yet")
+    parser: argparse.ArgumentParser = module.build_parser()
+    parser.prog = f"gradguard {name}"
+    parser.error = _one_line_error(parser)  # type: ignore[method-assign]
+    try:
+        args = parser.parse_args(arguments[1:])
+    except SystemExit as end:  # --help, or a command line that is not usable
+        return end.code if isinstance(end.code, int) else 0
+    status: int = module.run(args)
+    return status
+
+
+def _module(name: str) -> ModuleType | None:
+    """The module of the subcommand `name`, or None where this version has none."""
+    full_name = f"{__name__}.{name}"
+    try:
+        return importlib.import_module(full_name)
+    except ModuleNotFoundError as error:
+        if error.name != full_name:
+            raise
+        return None
+
+
+class _one_line_error:
+    """Stands in for `ArgumentParser.error`, which prints the whole usage before the reason."""
+
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        self._parser = parser
+
+    def __call__(self, message: str) -> NoReturn:
+        raise SystemExit(_refuse(self._parser.prog, f"{message} (see {self._parser.prog} --help)"))
+
+
+def _refuse(prog: str, message: str) -> int:
+    print(f"{prog}: {message}", file=sys.stderr)
+    return 2
+
+
+def _usage() -> str:
+    width = max(map(len, _COMMANDS))
+    commands = "\n".join(f"  {name:<{width}}  {text}" for name, text in _COMMANDS.items())
+    return (
+        "usage: gradguard [-h] [--version] COMMAND ...\n\n"
+        "Finds gradients that joblib, processes and threads lose without an error.\n\n"
+        f"commands:\n{commands}\n\n"
+        "`gradguard COMMAND --help` says more about one of them."
+    )
