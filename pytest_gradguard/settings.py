@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class SettingsError(Exception):
     """The configuration cannot be used; the message is one line that says where and why."""
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """What ``[tool.gradguard]`` says.
 
     Attributes:
@@ -37,7 +35,7 @@ class Settings:
     parallel: tuple[str, ...] = ()
     min_severity: str | None = None
     fail_on: str | None = None
-    root: str = field(default_factory=os.getcwd)
+    root: str = ""
 
 
 _LISTS = ("select", "extend-select", "ignore", "exclude", "delayed", "parallel")
@@ -71,13 +69,13 @@ def load(path: str | None = None) -> Settings:
     """
     found = path if path is not None else find()
     if found is None:
-        return Settings()
+        return Settings(root=os.getcwd())
     try:
         with open(found, "rb") as stream:
             data = stream.read()
     except OSError as error:
         raise SettingsError(f"{found}: cannot be read: {error.strerror}") from None
-    if path is None and b"gradguard" not in data:
+    if path is None and b"tool.gradguard" not in data:
         return Settings(root=os.path.dirname(os.path.abspath(found)))
     try:
         import tomllib

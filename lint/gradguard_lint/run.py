@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from gradguard_lint.project.files import Trouble, compile_patterns, discover
 from gradguard_lint.project.sift import Sift
@@ -21,8 +20,7 @@ WORTH_PROCESSES = 1536 * 1024
 _AST_ONLY = 0x400
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """What to check, and how.
 
     Attributes:
@@ -50,14 +48,14 @@ class Request:
     info: bool = False
 
 
-@dataclass
 class Outcome:
     """What a run found, as plain data, and what it could not use."""
 
-    findings: list[Raw] = field(default_factory=list)
-    errors: list[Trouble] = field(default_factory=list)
-    files: int = 0
-    read: int = 0
+    def __init__(self) -> None:
+        self.findings: list[Raw] = []
+        self.errors: list[Trouble] = []
+        self.files = 0
+        self.read = 0
 
 
 def run(request: Request) -> Outcome:
@@ -122,9 +120,10 @@ def _entries(request: Request, contents: dict[str, bytes], outcome: Outcome) -> 
     """The files that survive the byte search; the others are checked as far as that is cheap."""
     codes = request.codes if request.info else request.codes - {"GG404"}
     sift = Sift(codes, request.delayed | request.parallel)
+    follow = _Follow(contents)
     entries, others = [], []
     for path, data in contents.items():
-        (entries if sift.keeps(data, _Follow(path, contents)) else others).append(path)
+        (entries if sift.keeps(data, path, follow) else others).append(path)
     in_full = sum(len(contents[path]) for path in others) <= CHECKED_IN_FULL
     for path in others:
         problem = _unreadable(contents[path], path, in_full=in_full)
@@ -134,28 +133,35 @@ def _entries(request: Request, contents: dict[str, bytes], outcome: Outcome) -> 
 
 
 class _Follow:
-    """The bytes of what a file imports, without making anything until it is asked."""
+    """Finds the modules that a file imports, among the files of the project."""
 
-    def __init__(self, path: str, contents: dict[str, bytes]) -> None:
-        self.path = path
+    def __init__(self, contents: dict[str, bytes]) -> None:
         self.contents = contents
-        self.modules: Any = None
+        self.modules: dict[str, Any] = {}
+        self.read: Any = None
 
-    def __call__(self, name: str) -> bytes | None:
-        from gradguard_lint.project.modules import Modules, Reader
+    def __call__(self, name: str, path: str) -> tuple[str, bytes] | None:
+        from gradguard_lint.project.modules import LIBRARIES, Modules, Reader
 
-        if self.modules is None:
-            self.modules = Modules(self.path, Reader())
+        if not name.startswith(".") and name.partition(".")[0] in LIBRARIES:
+            return None
+        if self.read is None:
+            self.read = Reader()
+            for known, data in self.contents.items():
+                self.read.known[os.path.abspath(known)] = data
+        modules = self.modules.get(path)
+        if modules is None:
+            modules = self.modules[path] = Modules(path, self.read)
         if name.startswith("."):
             level = len(name) - len(name.lstrip("."))
-            parts = self.modules.package.split(".")
+            parts = modules.package.split(".")
             base = ".".join(parts[: len(parts) - level + 1])
             name = f"{base}.{name[level:]}".strip(".")
-        path = self.modules.path_of(name)
-        if path is None or not path.endswith(".py"):
+        found = modules.path_of(name)
+        if found is None or not found.endswith(".py"):
             return None
-        data: bytes | None = self.modules.read(path)
-        return data
+        data = self.read(found)
+        return None if data is None else (found, data)
 
 
 def _unreadable(data: bytes, path: str, *, in_full: bool) -> Trouble | None:

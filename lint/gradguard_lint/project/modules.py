@@ -111,7 +111,9 @@ class Modules:
             return None
         data = self.read(path)
         self.used[path] = data
-        if data is None or not (path.endswith("__init__.py") or RELEVANT.search(data)):
+        if data is None:
+            return None
+        if len(data) > 20_000 and not path.endswith("__init__.py") and not RELEVANT.search(data):
             return None
         is_package = os.path.basename(path) == "__init__.py"
         package = name if is_package else name.rpartition(".")[0]

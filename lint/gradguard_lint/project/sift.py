@@ -26,7 +26,7 @@ _STARTER = re.compile(
 )
 _ALONE = re.compile(
     rb"wrappers\.scikit_learn|wrappers[ \t]+import[ \t(]+scikit_learn"
-    rb"|backend[ \t]*=[ \t]*[\"']dask[\"']"
+    rb"|backend[ \t]*=[ \t]*[\"']dask[\"']|=[ \t]*[\"']dask[\"'][\s\S]*?\bbackend[ \t]*="
 )
 _MAP_FN = re.compile(rb"\bmap_fn\b")
 _MEMORY = re.compile(rb"\bMemory\b")
@@ -43,6 +43,10 @@ _IMPORT = re.compile(
     rb"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]*(\([^)]*\)|[^\n;#]+)|import[ \t]+([^\n;#]+))",
     re.MULTILINE,
 )
+
+
+Follow = Callable[[str, str], "tuple[str, bytes] | None"]
+"""``follow(name, path)``: the file and the bytes of what the module at `path` imports as `name`."""
 
 
 def imports(data: bytes) -> list[str]:
@@ -70,25 +74,30 @@ class Sift:
         names = [re.escape(name.rpartition(".")[2].encode()) for name in wrappers]
         self.wrappers = re.compile(rb"\b(?:" + b"|".join(names) + rb")\b") if names else None
 
-    def keeps(self, data: bytes, follow: Callable[[str], bytes | None]) -> bool:
-        """Whether `data` may have a pitfall; `follow` gives the bytes of what it imports."""
+    def keeps(self, data: bytes, path: str, follow: Follow) -> bool:
+        """Whether `data` may have a pitfall; `follow` finds the modules that it imports."""
         if _ALONE.search(data):
             return True
         framework = _FRAMEWORK.search(data) is not None
         if framework and self._with_framework(data):
             return True
-        parallel = (
-            _PARALLEL.search(data) is not None and _STARTER.search(data) is not None
-        ) or (self.wrappers is not None and self.wrappers.search(data) is not None)
+        parallel = self._starts_workers(data)
+        if framework and parallel:
+            return True
+        if framework:
+            return self._imported(data, path, follow, self._starts_workers, 1, set())
         if not parallel:
             return _SEARCH.search(data) is not None and _GPU_ESTIMATOR.search(data) is not None
-        if framework:
-            return True
         if _RANDOM.search(data) and _FORK.search(data):
             return True
         if _GENERATOR.search(data):
             return True
-        return self._imports_framework(data, follow, 3, set())
+        return self._imported(data, path, follow, _uses_framework, 3, set())
+
+    def _starts_workers(self, data: bytes) -> bool:
+        if _PARALLEL.search(data) is not None and _STARTER.search(data) is not None:
+            return True
+        return self.wrappers is not None and self.wrappers.search(data) is not None
 
     def _with_framework(self, data: bytes) -> bool:
         if _MAP_FN.search(data) and b"parallel_iterations" in data:
@@ -101,17 +110,22 @@ class Sift:
             return True
         return self.info and _LOOP_GRADIENT.search(data) is not None
 
-    def _imports_framework(
-        self, data: bytes, follow: Callable[[str], bytes | None], depth: int, seen: set[str]
+    def _imported(
+        self, data: bytes, path: str, follow: Follow, wanted: Callable[[bytes], bool], depth: int,
+        seen: set[str],
     ) -> bool:
-        """Whether a module of the project that `data` imports uses a framework."""
+        """Whether a module of the project that `data` imports is `wanted`."""
         for name in imports(data):
-            if name in seen:
+            other = follow(name, path)
+            if other is None or other[0] in seen:
                 continue
-            seen.add(name)
-            other = follow(name)
-            if other is None:
-                continue
-            if _FRAMEWORK.search(other):
+            seen.add(other[0])
+            if wanted(other[1]):
+                return True
+            if depth > 1 and self._imported(other[1], other[0], follow, wanted, depth - 1, seen):
                 return True
         return False
+
+
+def _uses_framework(data: bytes) -> bool:
+    return _FRAMEWORK.search(data) is not None

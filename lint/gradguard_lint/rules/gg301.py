@@ -39,9 +39,13 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _graph(task: TaskRun, *, any_compute: bool = False) -> Effect | None:
-    kinds = ("graph", "compute") if any_compute else ("graph",)
     for effect in task.effects:
-        if effect.kind in kinds and effect.data.get("framework") == "torch":
+        if effect.data.get("framework") == "torch" and (
+            effect.kind == "graph" or (effect.kind == "compute" and any_compute)
+            or (effect.kind == "compute" and effect.data.get("unknown"))
+        ):
+            return effect
+        if effect.kind == "unknown-call" and not any_compute:
             return effect
     return None
 

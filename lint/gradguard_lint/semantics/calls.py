@@ -123,6 +123,11 @@ class Calls(Expressions):
             return
         name = node.func.attr
         changed = None
+        if name == "requires_grad_" and function.is_unknown:
+            flag = args.get(0, "requires_grad")
+            if flag is None or True in flag.constants():
+                leaf = Tensor("torch", "leaf", False, self.worker_ident, self.ident_at(node))
+                changed = of(leaf)
         for atom in function.atoms:
             if isinstance(atom, Method):
                 new = library.changed_receiver(self, atom.receiver, name, args)
@@ -204,7 +209,9 @@ class Calls(Expressions):
         if isinstance(atom, (Thing, Tensor)):
             return library.call_thing(self, frame, node, atom, args)
         if isinstance(atom, Unknown):
-            library.call_unknown(self, frame, node, atom, args)
+            known = library.call_unknown(self, frame, node, atom, args)
+            if known is not None:
+                return known
             if atom.key is not None and not args.positional and not args.keywords:
                 return unknown(("call", atom.key))
         return UNKNOWN
@@ -249,6 +256,10 @@ class Calls(Expressions):
         if not inner.shared:
             self._forget(inner)
         return result
+
+    def module_frame(self, name: str) -> Frame | None:
+        """The frame of a project module; defined with the imports."""
+        raise NotImplementedError
 
     def run_body(self, inner: Frame, code: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         """Execute the statements of a function; defined with the statements."""

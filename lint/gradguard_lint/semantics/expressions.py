@@ -10,8 +10,10 @@ from gradguard_lint.semantics import library
 from gradguard_lint.semantics.core import GPU_PRESENT, Args, Core
 from gradguard_lint.semantics.frames import Frame
 from gradguard_lint.semantics.values import (
+    GRADIENT,
     NONE,
     NOTHING,
+    NUMBER,
     UNKNOWN,
     Atom,
     Bound,
@@ -35,6 +37,7 @@ from gradguard_lint.semantics.values import (
     Value,
     constant,
     guarded,
+    inner as inner_atoms,
     items,
     join,
     of,
@@ -180,8 +183,10 @@ class Expressions(Core):
             if isinstance(atom, Items):
                 found.append(atom.element)
             elif isinstance(atom, Table):
-                found.append(join(constant(key) for key, _ in atom.entries) if atom.entries
-                             else UNKNOWN)
+                names = [constant(key) for key, _ in atom.entries]
+                if atom.keys is not None:
+                    names.append(atom.keys)
+                found.append(join(names) if names else UNKNOWN)
             elif isinstance(atom, Tensor):
                 found.append(of(library.derived(self, atom)))
             elif isinstance(atom, Thing):
@@ -206,8 +211,7 @@ class Expressions(Core):
         inner = self._scope(frame, node.generators)
         key = self.eval(inner, node.key)
         value = self.eval(inner, node.value)
-        del key
-        return of(Table((), value))
+        return of(Table((), value, key))
 
     def _scope(self, frame: Frame, generators: list[ast.comprehension]) -> Frame:
         inner = Frame(
@@ -250,7 +254,17 @@ class Expressions(Core):
                 results.append(self.eval(inner, node.elt))
             return items(kind, results)
         inner = self._scope(frame, node.generators)
-        return sequence(self.eval(inner, node.elt), kind)
+        count = len(self.program.effects)
+        element = self.eval(inner, node.elt)
+        if any(
+            effect.kind in ("tape-gradient", "backward")
+            for effect in self.program.effects[count:]
+        ) and any(
+            isinstance(part, Tensor) and part.ident == GRADIENT for part in inner_atoms(element)
+        ):
+            self.effect(frame, "gradient-collected", node.elt, "one gradient",
+                        loop=self.site(frame, node))
+        return sequence(element, kind)
 
     def assign(self, frame: Frame, target: ast.expr, value: Value) -> None:
         """Bind `target` to `value`; defined with the statements."""
@@ -271,6 +285,8 @@ class Expressions(Core):
             op, ast.MatMult))
         if tensor is not None:
             return tensor
+        if any(left.things("number")) or any(right.things("number")):
+            return NUMBER
         if isinstance(left.only, Const) and isinstance(right.only, Const):
             a, b = left.only.value, right.only.value
             if isinstance(op, ast.Add) and isinstance(a, str) and isinstance(b, str):
@@ -424,11 +440,18 @@ class Expressions(Core):
         if isinstance(atom, (Tensor, Thing)):
             return library.attribute(self, frame, node, atom, name)
         if isinstance(atom, Unknown):
-            key = ("attr", atom.key, name) if atom.key is not None else None
-            fixed = self.store.get((0, str(key))) if key is not None else None
+            base = atom.key if atom.key is not None else ("node", id(node))
+            if name == "grad":
+                return of(Tensor("torch", "none", False, self.worker_ident, GRADIENT))
+            key = ("attr", base, name)
+            fixed = self.store.get((0, str(key)))
             return fixed if fixed is not None else unknown(key)
         if isinstance(atom, Function) and name in ("__name__", "__doc__"):
             return UNKNOWN
+        if isinstance(atom, Items) and name in ("values", "indices") and any(
+            atom.element.tensors()
+        ):
+            return atom.element
         return of(Method(atom, name))
 
     def instance_attribute(

@@ -18,7 +18,9 @@ from gradguard_lint.semantics.values import (
     Function,
     Instance,
     Items,
+    ProjectModule,
     Table,
+    Tensor,
     Unknown,
     Value,
     join,
@@ -93,8 +95,18 @@ class Statements(Calls):
                     self.store[(atom.ident, target.attr)] = value
                 elif isinstance(atom, Class):
                     self.store[(atom.body.ident, target.attr)] = value
+                elif isinstance(atom, Unknown) and target.attr == "requires_grad":
+                    if True in value.constants():
+                        leaf = Tensor("torch", "leaf", False, self.worker_ident,
+                                      self.ident_at(target))
+                        self.rebind(frame, target.value, of(leaf))
                 elif isinstance(atom, Unknown) and atom.key is not None:
                     self.store[(0, str(("attr", atom.key, target.attr)))] = value
+                elif isinstance(atom, ProjectModule):
+                    home = self.module_frame(atom.name)
+                    if home is not None:
+                        library.global_written(self, frame, target, target.attr, value, home)
+                        self.store[(home.ident, target.attr)] = value
                 else:
                     changed = library.set_attribute(self, frame, target, atom, value)
                     if changed is not None:
@@ -139,10 +151,11 @@ class Statements(Calls):
             if isinstance(index.only, Const):
                 entries = dict(only.entries)
                 entries[index.constant] = value
-                new = of(Table(tuple(entries.items()), only.rest))
+                new = of(Table(tuple(entries.items()), only.rest, only.keys))
             else:
                 rest = value if only.rest.is_unknown else join((only.rest, value))
-                new = of(Table(only.entries, rest))
+                keys = index if only.keys is None else join((only.keys, index))
+                new = of(Table(only.entries, rest, keys))
         elif isinstance(only, Items) and not isinstance(target.slice, ast.Slice):
             empty = only.element.is_unknown
             new = sequence(value if empty else join((only.element, value)), only.kind)

@@ -59,6 +59,8 @@ class Table(Atom):
 
     entries: tuple[tuple[Hashable, Value], ...]
     rest: Value
+    keys: Value | None = None
+    """What the keys are, where they are no constants."""
 
     def get(self, key: Hashable) -> Value | None:
         for name, value in self.entries:

@@ -174,6 +174,10 @@ def set_attribute(
 ) -> Value | None:
     """``atom.name = value``; what `atom` is then, where it changed."""
     if isinstance(atom, Tensor) and target.attr == "requires_grad":
+        if atom.sources and len(atom.sources) == 1 and atom.ident in atom.sources:
+            frozen = value.constants() == [False]
+            core.store[(atom.ident, "<frozen>")] = constant(frozen)
+            return None
         return of(pytorch.with_grad(atom, value))
     if isinstance(atom, Tensor) and target.attr == "data":
         core.effect(frame, "in-place", target, "`.data = ...`", target=of(atom))
@@ -192,9 +196,26 @@ def set_item(
 def in_place(core: Any, frame: Frame, node: ast.AugAssign, old: Value) -> None:
     """``x += ...``: an in-place write, where `x` is a tensor."""
     if isinstance(node.target, ast.Subscript):
+        holder = core.eval(frame, node.target.value)
+        if any(tensor.framework == "torch" for tensor in holder.tensors()) and not (
+            _own_slot(frame, node.target.slice)
+        ):
+            core.effect(frame, "in-place", node, f"`{ast.unparse(node.target)} ...=`",
+                        target=holder)
         return
     if any(tensor.framework == "torch" for tensor in old.tensors()):
         core.effect(frame, "in-place", node, f"`{ast.unparse(node.target)} ...=`", target=old)
+
+
+def _own_slot(frame: Frame, index: ast.expr) -> bool:
+    """Whether `index` is given by the task: each task then writes to a place of its own."""
+    if isinstance(index, ast.Constant):
+        return False
+    if frame.function is None:
+        return True
+    spec = frame.function.node.args
+    own = {item.arg for item in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)}
+    return any(isinstance(part, ast.Name) and part.id in own for part in ast.walk(index))
 
 
 def global_written(
@@ -227,6 +248,10 @@ def call(core: Any, frame: Frame, node: ast.AST, name: str, args: Args) -> Value
         return joblib_calls.call(core, frame, node, "joblib.delayed", args) or UNKNOWN
     if name in core.options.parallel or plain in core.options.parallel:
         return joblib_calls.call(core, frame, node, "joblib.Parallel", args) or UNKNOWN
+    if plain == "joblib.Parallel.__call__" and args.positional:
+        for instance in args.positional[0].of(Instance):
+            rest = Args(args.positional[1:], args.keywords, args.rest, args.open)
+            return _parallel_instance(core, frame, node, instance, rest)
     if top == "joblib":
         result = joblib_calls.call(core, frame, node, plain, args)
     elif top in ("multiprocessing", "concurrent", "loky", "dask", "pathos"):
@@ -256,8 +281,17 @@ def _follow_callbacks(core: Any, frame: Frame, node: ast.AST, args: Args) -> Non
     """Functions given to an unknown call may be called by it: what they do there is not known."""
 
 
-def call_unknown(core: Any, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> None:
-    """A call of something that is not known."""
+def call_unknown(
+    core: Any, frame: Frame, node: ast.AST, atom: Unknown, args: Args
+) -> Value | None:
+    """A call of something that is not known, but may say by its name what it does."""
+    key = atom.key
+    name = key[2] if isinstance(key, tuple) and len(key) == 3 and key[0] == "attr" else None
+    if isinstance(name, str):
+        return pytorch.unknown_method(core, frame, node, name, args)
+    if core.worker is not None and args.positional:
+        core.effect(frame, "unknown-call", node, "an unknown callable")
+    return None
 
 
 def call_method(core: Any, frame: Frame, node: ast.AST, method: Method, args: Args) -> Value:
@@ -297,6 +331,10 @@ def _thing_method(
         result = of(thing) if name in ("to", "cuda", "cpu", "eval", "train") else None
     elif kind == "optimizer":
         result = pytorch.optimizer_method(core, frame, node, thing, name, args)
+    elif kind == "distribution":
+        result = thing.part("tensor") if name in ("log_prob", "rsample", "entropy") else (
+            of(Tensor("torch", "none", thing.gpu, core.worker_ident)) if name == "sample" else None
+        )
     elif kind == "tape":
         result = tf.tape_method(core, frame, node, thing, name, args)
     elif kind == "generator":
@@ -341,8 +379,13 @@ def _instance_method(
         return tf.model_method(
             core, frame, node, instance, name, args, instance.ident, False
         ) or UNKNOWN
-    if "joblib.Parallel" in external_bases(instance.cls) and name == "__call__":
-        return _parallel_instance(core, frame, node, instance, args)
+    if "joblib.Parallel" in external_bases(instance.cls):
+        if name == "__call__":
+            return _parallel_instance(core, frame, node, instance, args)
+        if name == "__init__":
+            core.store[(instance.ident, "<parallel>")] = of(Thing(
+                "parallel", "joblib.Parallel", parts=joblib_calls.parallel_parts(args)
+            ))
     return UNKNOWN
 
 
@@ -442,7 +485,9 @@ def instantiated(
     core: Any, frame: Frame, node: ast.AST, instance: Instance, args: Args
 ) -> None:
     """A project object was made: what its library bases keep of the arguments."""
-    if "joblib.Parallel" in external_bases(instance.cls):
+    if "joblib.Parallel" in external_bases(instance.cls) and (
+        (instance.ident, "<parallel>") not in core.store
+    ):
         parts = joblib_calls.parallel_parts(args)
         core.store[(instance.ident, "<parallel>")] = of(
             Thing("parallel", "joblib.Parallel", parts=parts)

@@ -9,6 +9,7 @@ from gradguard_lint.semantics.core import Args
 from gradguard_lint.semantics.library.workers import call_with, start_of, tasks_in
 from gradguard_lint.semantics.values import (
     UNKNOWN,
+    Bound,
     Const,
     Delayed,
     Function,
@@ -146,7 +147,8 @@ def cached_call(
         for atom in inner(value)
     )
     if carries:
-        for atom in function.of(Function):
+        wrapped = [*function.of(Function), *(bound.function for bound in function.of(Bound))]
+        for atom in wrapped:
             from gradguard_lint.semantics.values import Site
 
             place = Site(atom.module, atom.node, atom.name, atom.node)

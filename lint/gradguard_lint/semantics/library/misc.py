@@ -196,6 +196,11 @@ def _builtin(
         return sequence(UNKNOWN, "range")
     if short == "enumerate" and first is not None:
         return sequence(items("tuple", [UNKNOWN, core.element(first)]), "generator")
+    if short == "zip" and args.rest is not None and not args.positional:
+        row = args.rest.only
+        if isinstance(row, Items) and row.items is not None:
+            return items("generator", [sequence(item, "tuple") for item in row.items])
+        return sequence(sequence(core.element(args.rest), "tuple"), "generator")
     if short == "zip":
         parts = [core.element(value) for value in args.positional]
         return sequence(items("tuple", parts), "generator")

@@ -57,7 +57,7 @@ NOT_SMOOTH = frozenset(
 
 HEAVY = frozenset(
     "matmul mm bmm addmm einsum linear conv1d conv2d conv3d svd eigh cholesky inverse "
-    "pinverse solve lstsq qr fft cdist baddbmm tensordot bilinear".split()
+    "pinverse solve matrix_power matrix_exp svdvals eigvalsh lstsq qr fft cdist baddbmm tensordot bilinear".split()
 )
 """Operations that start the native compute threads."""
 

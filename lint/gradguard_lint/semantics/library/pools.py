@@ -265,7 +265,11 @@ def _dask(
         return of(Thing("executor", "dask.distributed.Client", core.ident_at(node),
                         parts=(("start", constant(start)),), site=core.site(frame, node)))
     if name in ("dask.compute", "dask.persist", "dask.base.compute"):
-        return of(Items("tuple", None, compute(core, frame, node, list(args.positional), args)))
+        results = compute(core, frame, node, list(args.positional), args)
+        direct = args.rest is not None or any(
+            isinstance(atom, TaskCall) for value in args.positional for atom in value.atoms
+        )
+        return results if direct else of(Items("tuple", None, results))
     if name == "dask.config.set":
         scheduler = args.get(None, "scheduler")
         if scheduler is not None:

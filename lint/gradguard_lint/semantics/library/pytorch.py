@@ -102,6 +102,10 @@ def call(core: Core, frame: Frame, node: ast.AST, name: str, args: Args) -> Valu
         core.effect(frame, "backward", node, f"{name}(...)", target=target,
                     inputs=args.get(1, "inputs"))
         return sequence(of(Tensor("torch", "none", False, core.worker_ident, GRADIENT)))
+    if name.startswith("torch.distributions.") and short[:1].isupper():
+        return of(Thing("distribution", name, core.ident_at(node), core.worker_ident,
+                        parts=(("tensor", combine(core, tensors_in(args.values()),
+                                                  framework="torch")),)))
     if name == "torch.from_numpy":
         return of(Tensor("torch", "none", False, core.worker_ident, core.ident_at(node)))
     if name in ("torch.load", "torch.jit.load"):
@@ -132,16 +136,20 @@ def call(core: Core, frame: Frame, node: ast.AST, name: str, args: Args) -> Valu
     ) or name.startswith(("torch.linalg.", "torch.special.", "torch.fft.", "torch.func.")):
         if short.startswith(("set_", "get_", "is_", "use_", "_")):
             return UNKNOWN
-        return function(core, frame, node, short, args)
+        return function(core, frame, node, short, args,
+                        linalg=name.startswith("torch.linalg."))
     return None
 
 
-def function(core: Core, frame: Frame, node: ast.AST, short: str, args: Args) -> Value:
+def function(
+    core: Core, frame: Frame, node: ast.AST, short: str, args: Args, *, linalg: bool = False
+) -> Value:
     """A torch function on tensors: its result has history where an argument requires grad."""
     found = tensors_in(args.values())
     anything = any(value.is_unknown for value in args.values())
     tensors = [tensor for tensor, _ in found]
-    worked(core, frame, node, tensors or [Tensor("torch", "unknown")], heavy=short in HEAVY)
+    heavy = short in HEAVY or linalg
+    worked(core, frame, node, tensors or [Tensor("torch", "unknown")], heavy=heavy)
     smooth = short not in NOT_SMOOTH
     out = args.get(None, "out")
     if out is not None:
@@ -189,6 +197,14 @@ def _device(args: Args) -> Value:
 
 def _grad_mode(core: Core, frame: Frame, node: ast.AST, short: str, args: Args) -> Value:
     off: object = True
+    if short == "set_grad_enabled":
+        value = args.get(0, "mode")
+        if value is not None and isinstance(value.only, Const):
+            # It takes effect when it is called; a ``with`` around it puts the mode back.
+            on = bool(value.constant)
+            core.modes = replace(
+                core.modes, grad=on, grad_site=None if on else core.site(frame, node)
+            )
     if short in ("enable_grad",):
         off = False
     elif short in ("set_grad_enabled", "inference_mode") and (args.positional or args.keywords):
@@ -332,6 +348,56 @@ def tensor_method(
     return value
 
 
+def unknown_method(
+    core: Core, frame: Frame, node: ast.AST, name: str, args: Args
+) -> Value | None:
+    """A method of something unknown, where only torch has a method of that name and use."""
+    if name == "requires_grad_":
+        flag = args.get(0, "requires_grad")
+        if flag is None or True in flag.constants():
+            return of(Tensor("torch", "leaf", False, core.worker_ident, core.ident_at(node)))
+        return None
+    if name in ("cuda", "to"):
+        device = device_argument(args) if name == "to" else constant("cuda")
+        if name == "to" and device is not None and any(
+            isinstance(atom, Const) and isinstance(atom.value, int) for atom in device.atoms
+        ):
+            return None
+        gpu, when = placed(device)
+        if not gpu:
+            return None
+        what = "`.cuda()`" if name == "cuda" else f"`.to({_shown(device)})`"
+        if not core.conflicts(when):
+            gpu_touched(core, frame, node, what, "torch")
+        moved = Tensor("torch", "unknown", True, core.worker_ident, core.ident_at(node))
+        if when:
+            return Value((Choice(moved, when), Choice(Unknown())))
+        return of(moved)
+    if name == "item" and not args.positional:
+        return NUMBER
+    if name == "detach" and not args.positional:
+        return of(Tensor("torch", "none", False, core.worker_ident))
+    return None
+
+
+def freeze(core: Core, atom: Atom, frozen: bool) -> None:
+    """Note that the parameters of a model do (not) require grad from here on."""
+    ident = getattr(atom, "ident", 0)
+    if ident:
+        core.store[(ident, "<frozen>")] = constant(frozen)
+    if isinstance(atom, Instance):
+        for (owner, _), value in list(core.store.items()):
+            if owner == atom.ident:
+                for part in value.things("model"):
+                    core.store[(part.ident, "<frozen>")] = constant(frozen)
+
+
+def is_frozen(core: Core, ident: int) -> bool:
+    """Whether the parameters of that model are known to require no grad."""
+    value = core.read(ident, "<frozen>") if ident else None
+    return value is not None and value.constants() == [True]
+
+
 def with_grad(tensor: Tensor, flag: Value) -> Tensor:
     """`tensor` after its ``requires_grad`` was set to `flag`."""
     constants = flag.constants()
@@ -363,6 +429,8 @@ def model_call(core: Core, frame: Frame, node: ast.AST, model: Thing, args: Args
                 if isinstance(atom, Tensor) and atom.grad == "none" else of(atom)
             )
         return value
+    if is_frozen(core, model.ident):
+        tensor = replace(tensor, grad="none")
     found.append((tensor, frozenset()))
     worked(core, frame, node, [t for t, _ in found], heavy=True)
     core.effect(frame, "model-call", node, "model", ident=model.ident)
@@ -404,8 +472,9 @@ def model_method(
             return moved_model(core, model, False)
         return me
     if name in ("parameters", "named_parameters", "buffers", "children", "modules"):
-        tensor = Tensor("torch", "parameter", gpu, core.worker_ident, ident, frozenset(),
-                        frozenset({ident}))
+        born = getattr(model, "born", core.worker_ident)
+        grad = "none" if is_frozen(core, ident) else "parameter"
+        tensor = Tensor("torch", grad, gpu, born, ident, frozenset(), frozenset({ident}))
         if name == "named_parameters":
             return sequence(of(Items("tuple", (UNKNOWN, of(tensor)), of(tensor))))
         if name in ("children", "modules"):
@@ -419,7 +488,11 @@ def model_method(
     if name == "zero_grad":
         core.effect(frame, "zero-grad", node, "`.zero_grad()`", target=me)
         return NOTHING
-    if name in ("eval", "train", "float", "double", "half", "requires_grad_", "apply", "type",
+    if name == "requires_grad_":
+        flag = args.get(0, "requires_grad")
+        freeze(core, model, flag is not None and flag.constants() == [False])
+        return me
+    if name in ("eval", "train", "float", "double", "half", "apply", "type",
                 "share_memory", "to_empty", "bfloat16"):
         return me
     return None

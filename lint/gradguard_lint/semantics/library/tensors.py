@@ -147,7 +147,10 @@ def worked(
     names = {tensor.framework for tensor in tensors}
     for framework in ("torch", "tensorflow"):
         if framework in names:
-            core.effect(frame, "compute", node, framework, framework=framework, heavy=heavy)
+            core.effect(
+                frame, "compute", node, framework, framework=framework, heavy=heavy,
+                unknown=core.modes.grad and any(t.grad == "unknown" for t in tensors),
+            )
             if framework == "torch" and core.modes.grad and any(t.tracked for t in tensors):
                 core.effect(frame, "graph", node, framework, framework=framework)
 

@@ -25,6 +25,8 @@ from gradguard_lint.semantics.values import (
     UNKNOWN,
     Atom,
     Const,
+    External,
+    Function,
     Items,
     Tensor,
     Thing,
@@ -86,7 +88,13 @@ def call(core: Core, frame: Frame, node: ast.AST, name: str, args: Args) -> Valu
             core.call(frame, node, mapped, Plain([elements]))  # type: ignore[attr-defined]
         return of(Tensor("tensorflow", "none", False, core.worker_ident))
     if name in ("tensorflow.function", "tensorflow.autograph.experimental.do_not_convert"):
-        return args.get(0, "func") or UNKNOWN
+        wrapped = args.get(0, "func")
+        if wrapped is None:
+            return of(External("tensorflow.function"))
+        return wrapped.map(
+            lambda atom: of(replace(atom, marks=atom.marks | {"compiled"}))
+            if isinstance(atom, Function) else of(atom)
+        )
     if name.startswith(("tensorflow.data.", "tensorflow.io.", "tensorflow.summary.",
                         "tensorflow.train.", "tensorflow.compat.", "tensorflow.distribute.",
                         "tensorflow.python.", "tensorflow.errors.", "tensorflow.logging.")):

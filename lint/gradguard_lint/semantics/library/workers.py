@@ -193,7 +193,10 @@ def owned(value: Value, worker: int) -> Value:
     """`value` as the worker's own: no other task has the same objects."""
 
     def change(atom: Atom) -> Atom:
-        if isinstance(atom, (Tensor, Thing, Instance)):
+        if isinstance(atom, Thing):
+            parts = tuple((name, owned(part, worker)) for name, part in atom.parts)
+            return replace(atom, born=worker, parts=parts)
+        if isinstance(atom, (Tensor, Instance)):
             return replace(atom, born=worker)
         if isinstance(atom, Items):
             return Items(
