@@ -56,7 +56,7 @@ def before(program: Program, call: ParallelCall, *kinds: str) -> list[Effect]:
         effect for effect in program.effects
         if effect.worker is None
         and effect.kind in kinds
-        and effect.root in (1, call.root)
+        and effect.root in (call.root, *program.earlier.get(call.root, (1,)))
         and (effect.root != call.root or effect.order < call.order)
     ]
 

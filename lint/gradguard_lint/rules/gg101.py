@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gradguard_lint.rules.base import Examples, Report, captures, handed_out
 from gradguard_lint.semantics.events import Program, Step
-from gradguard_lint.semantics.values import Atom, Tensor
+from gradguard_lint.semantics.values import Atom, Tensor, inner
 
 CODE = "GG101"
 
@@ -34,7 +34,7 @@ def check(program: Program) -> Iterator[Report]:
                 break
         else:
             for name, value, site in captures(program, task):
-                if any(carries_graph(atom) for atom in value.atoms):
+                if any(carries_graph(atom) for atom in inner(value, 2)):
                     yield Report(
                         task.task.site,
                         f"`{name}` requires grad and is pickled with `{task.name}` for "

@@ -29,7 +29,9 @@ def uses_tape(task: TaskRun) -> bool:
     if task.result is not None and any(recorded(atom) for atom in inner(task.result)):
         return True
     return any(
-        effect.kind == "capture" and any(recorded(atom) for atom in effect.data["value"].atoms)
+        effect.kind == "capture" and any(
+            recorded(atom) for atom in inner(effect.data["value"], 2)
+        )
         for effect in task.effects
     )
 

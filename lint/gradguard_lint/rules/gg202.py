@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gradguard_lint.rules.base import Examples, Report, captures, handed_out
 from gradguard_lint.semantics.events import Program
-from gradguard_lint.semantics.values import Atom, Tensor, Thing
+from gradguard_lint.semantics.values import Atom, Tensor, Thing, inner
 
 CODE = "GG202"
 
@@ -27,7 +27,7 @@ def check(program: Program) -> Iterator[Report]:
             name = next(
                 (
                     captured for captured, value, _ in captures(program, task)
-                    if any(on_gpu(atom) for atom in value.atoms)
+                    if any(on_gpu(atom) for atom in inner(value, 2))
                 ),
                 None,
             )

@@ -122,6 +122,8 @@ class Core:
         self.guarded_import = False
         self.statement: ast.AST | None = None
         self.frames: dict[str, Frame] = {}
+        self.loaded: Store = {}
+        """What modules held when they were imported: it outlives the branch that did so."""
         self.reached: set[int] = set()
         self.seen_effects: set[tuple[Any, ...]] = set()
         self.idents: dict[Hashable, int] = {}
@@ -181,8 +183,15 @@ class Core:
     def write(self, frame: Frame, name: str, value: Value) -> None:
         self.store[(frame.outer.get(name, frame).ident, name)] = value
 
+    def stored(self, ident: int, name: str) -> Value | None:
+        """The value as it stands in the store."""
+        key = (ident, name)
+        value = self.store.get(key)
+        return value if value is not None else self.loaded.get(key)
+
     def read(self, ident: int, name: str) -> Value | None:
-        value = self.store.get((ident, name))
+        """The value under the assumptions that hold here."""
+        value = self.stored(ident, name)
         if value is None:
             return None
         if isinstance(value.choices[0].atom, Imported):
@@ -199,7 +208,7 @@ class Core:
         first = True
         while scope is not None:
             if first or not scope.is_class:
-                value = self.store.get((scope.ident, name))
+                value = self.stored(scope.ident, name)
                 if value is not None:
                     if isinstance(value.choices[0].atom, Imported):
                         value = self.resolve(scope.ident, name, value)

@@ -130,6 +130,8 @@ class Program:
     entry: str
     calls: list[ParallelCall] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
+    earlier: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """The runs that come before each run (before all of them: the module's own code)."""
 
     def kinds(self, *kinds: str) -> list[Effect]:
         """The effects of these kinds, in order."""

@@ -115,7 +115,7 @@ class Expressions(Core):
 
     def captured(self, frame: Frame, node: ast.AST, name: str, value: Value, home: Frame) -> Value:
         """`value` from outside the worker, as the worker sees it."""
-        if any(isinstance(atom, (Tensor, Thing)) for atom in value.atoms):
+        if any(isinstance(atom, (Tensor, Thing)) for atom in inner_atoms(value, 2)):
             self.effect(
                 frame, "capture", node, name, value=value, home=home.module.name,
                 is_global=home.parent is None,
@@ -387,18 +387,22 @@ class Expressions(Core):
 
     def condition(self, test: Value, truth: bool) -> frozenset[tuple[Key, bool]]:
         """The assumptions that `test` having `truth` amounts to."""
-        only = test.only
-        if isinstance(only, Unknown) and only.key is not None:
-            key, wanted = only.key, truth
-            while isinstance(key, tuple) and key and key[0] == "not":
-                key, wanted = key[1], not wanted
-            if key == ("gpu-list",):
-                key = GPU_PRESENT
-            return frozenset({(key, wanted)})
-        worlds = [
-            choice.when for choice in test.choices if truth_of(choice.atom) in (truth, None)
-        ]
-        return frozenset.intersection(*worlds) if worlds else NONE
+        worlds: list[frozenset[tuple[Key, bool]]] = []
+        ruled_out: set[tuple[Key, bool]] = set()
+        for choice in test.choices:
+            atom = choice.atom
+            value = truth_of(atom)
+            if value is not None and value is not truth:
+                if len(choice.when) == 1:
+                    ruled_out |= {(key, not wanted) for key, wanted in choice.when}
+            elif isinstance(atom, Unknown) and atom.key is not None:
+                worlds.append(choice.when | {plain_condition(atom.key, truth)})
+            else:
+                worlds.append(choice.when)
+        if not worlds:
+            return NONE
+        common = frozenset.intersection(*worlds)
+        return common | {item for item in ruled_out if (item[0], not item[1]) not in common}
 
     def enter_branch(self, frame: Frame, node: ast.expr, test: Value, truth: bool) -> bool:
         """Assume that `test` has `truth`; False where it cannot."""
@@ -475,7 +479,7 @@ class Expressions(Core):
 
     def find_in_class(self, cls: Class, name: str, depth: int = 6) -> Value | None:
         """`name` in `cls` or its bases in the project."""
-        value = self.store.get((cls.body.ident, name))
+        value = self.stored(cls.body.ident, name)
         if value is not None:
             return value
         if depth:
@@ -575,6 +579,13 @@ class Expressions(Core):
     def on_YieldFrom(self, frame: Frame, node: ast.YieldFrom) -> Value:
         frame.yields.append(self.element(self.eval(frame, node.value)))
         return UNKNOWN
+
+
+def plain_condition(key: Key, truth: bool) -> tuple[Key, bool]:
+    """The condition "`key` is `truth`" without negations."""
+    while isinstance(key, tuple) and key and key[0] == "not":
+        key, truth = key[1], not truth
+    return (GPU_PRESENT if key == ("gpu-list",) else key, truth)
 
 
 def truth_of(atom: Atom) -> bool | None:

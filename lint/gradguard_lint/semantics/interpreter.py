@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import ast
-from typing import Any
+from collections.abc import Callable
+from functools import partial
 
 from gradguard_lint.reading.source import Module
-from gradguard_lint.semantics.core import Args, Library, Options, OutOfSteps
+from gradguard_lint.semantics.core import (
+    Args,
+    Library,
+    Options,
+    OutOfSteps,
+    Store,
+    joined_stores,
+)
 from gradguard_lint.semantics.events import Modes, Program
 from gradguard_lint.semantics.frames import Frame
 from gradguard_lint.semantics.statements import Statements
@@ -45,7 +53,11 @@ class Interpreter(Statements):
         frame = Frame(self.new_ident(), module)
         frame.shared = True
         self.frames[name] = frame
+        before = set(self.store)
         self._run_module(frame, module, constant(name))
+        self.loaded.update(
+            (key, value) for key, value in self.store.items() if key not in before
+        )
         return frame
 
     def _run_module(self, frame: Frame, module: Module, name: Value) -> None:
@@ -137,7 +149,7 @@ class Interpreter(Statements):
         if found is None:
             inner = f"{atom.module}.{atom.name}"
             found = of(ProjectModule(inner)) if self.library.is_module(inner) else UNKNOWN
-        self.store[(ident, name)] = found
+        self.store[(ident, name)] = self.loaded[(ident, name)] = found
         return found
 
     def _base(self, module: Module, node: ast.ImportFrom) -> str:
@@ -155,82 +167,81 @@ class Interpreter(Statements):
         frame = Frame(self.new_ident(), module)
         frame.shared = True
         self.frames[module.name] = frame
-        self._root(lambda: self._run_module(frame, module, constant("__main__")))
+        self._root(partial(self._run_module, frame, module, constant("__main__")))
         snapshot = dict(self.store)
         mentioned = _mentions(module.tree)
-        pending = _definitions(module.tree)
+        made: dict[int, tuple[Instance, Store, int] | None] = {}
         for again in (False, True):
-            for cls, node in pending:
+            for cls, node in _definitions(module.tree):
                 if id(node) in self.reached or (not again and node.name in mentioned):
                     continue
                 self.store = dict(snapshot)
-                self._root(lambda cls=cls, node=node: self._standalone(frame, cls, node))
+                if cls is None:
+                    value = self.read(frame.ident, node.name)
+                    self._root(partial(self._call_unknown, frame, node, value, None))
+                    continue
+                if id(cls) not in made:
+                    made[id(cls)] = self._object(frame, cls)
+                ready = made[id(cls)]
+                if ready is None or node.name == "__init__":
+                    continue
+                instance, store, root = ready
+                self.store = dict(store)
+                method = self.find_in_class(instance.cls, node.name)
+                self._root(partial(self._call_unknown, frame, node, method, instance))
+                self.program.earlier[self.root] = (1, root)
         return self.program
 
-    def _root(self, start: Any) -> None:
+    def _root(self, start: Callable[[], None]) -> None:
         self.root += 1
         self.steps = 0
         self.assumed, self.modes, self.dead, self.loop_depth = {}, Modes(), False, 0
         self.worker, self.chain, self.stack, self.statement = None, (), [], None
+        self.loops.clear()
         try:
             start()
         except OutOfSteps:
             pass
 
-    def _standalone(
-        self, frame: Frame, cls: ast.ClassDef | None, node: ast.FunctionDef | ast.AsyncFunctionDef
-    ) -> None:
-        """Run one function on arguments of which nothing is known but their defaults."""
-        if cls is None:
-            value = self.read(frame.ident, node.name)
-            self._call_unknown(frame, node, value, None)
-            return
+    def _object(self, frame: Frame, cls: ast.ClassDef) -> tuple[Instance, Store, int] | None:
+        """An object of `cls` as its methods find it: from the module's own code, or made here."""
         holder = self.read(frame.ident, cls.name)
-        for atom in holder.of(Class) if holder is not None else ():
-            instances = [
-                item for value in self.store.values() for item in value.of(Instance)
-                if item.cls.node is cls
-            ]
-            if instances:
-                instance = instances[0]
-            else:
-                args = Args(open=True)
-                init = self.find_in_class(atom, "__init__")
-                for function in init.of(Function) if init is not None else ():
-                    args = self.standalone_arguments(function, skip=1)
-                made = self.instantiate(frame, cls, atom, args)
-                only = made.only
-                if not isinstance(only, Instance):
-                    return
-                instance = only
-                if node.name == "__init__":
-                    return
-                self._prepare(frame, instance, cls, node)
-            method = self.find_in_class(atom, node.name)
-            self._call_unknown(frame, node, method, instance)
+        atom = next(holder.of(Class), None) if holder is not None else None
+        if atom is None or atom.node is not cls:
+            return None
+        for value in self.store.values():
+            for instance in value.of(Instance):
+                if instance.cls.node is cls:
+                    return instance, dict(self.store), 1
+        args = Args(open=True)
+        init = self.find_in_class(atom, "__init__")
+        for function in init.of(Function) if init is not None else ():
+            args = self.standalone_arguments(function, skip=1)
+        found: list[Instance] = []
+        self._root(lambda: found.extend(self.instantiate(frame, cls, atom, args).of(Instance)))
+        if not found:
+            return None
+        root = self.root
+        self._prepare(frame, found[0], cls)
+        return found[0], dict(self.store), root
 
-    def _prepare(
-        self, frame: Frame, instance: Instance, cls: ast.ClassDef,
-        node: ast.FunctionDef | ast.AsyncFunctionDef,
-    ) -> None:
-        """Let the methods that come before `node` set the object's attributes."""
-        order = self.order
-        count = len(self.program.effects)
-        calls = len(self.program.calls)
-        seen = set(self.seen_effects)
-        reached = set(self.reached)
+    def _prepare(self, frame: Frame, instance: Instance, cls: ast.ClassDef) -> None:
+        """Let the methods set the object's attributes; what else they do is not recorded."""
+        order, root = self.order, self.root
+        count, calls = len(self.program.effects), len(self.program.calls)
+        seen, reached = set(self.seen_effects), set(self.reached)
         for item in cls.body:
-            if item is node:
-                break
             if (
                 isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef))
                 and item.name != "__init__"
                 and _sets_attributes(item)
             ):
+                before = dict(self.store)
                 method = self.find_in_class(instance.cls, item.name)
-                self._call_unknown(frame, item, method, instance)
+                self._root(partial(self._call_unknown, frame, item, method, instance))
+                self.store = joined_stores(self.store, before)
         del self.program.effects[count:], self.program.calls[calls:]
-        self.seen_effects, self.reached, self.order = seen, reached, order
+        self.seen_effects, self.reached, self.order, self.root = seen, reached, order, root
 
     def _call_unknown(
         self, frame: Frame, node: ast.FunctionDef | ast.AsyncFunctionDef, value: Value | None,

@@ -287,6 +287,8 @@ def call_unknown(
     """A call of something that is not known, but may say by its name what it does."""
     key = atom.key
     name = key[2] if isinstance(key, tuple) and len(key) == 3 and key[0] == "attr" else None
+    if name == "startswith" and isinstance(key, tuple) and len(args.positional) == 1:
+        return unknown(("cmp", key[1], "startswith", args.positional[0].constant))
     if isinstance(name, str):
         return pytorch.unknown_method(core, frame, node, name, args)
     if core.worker is not None and args.positional:

@@ -217,12 +217,7 @@ def _builtin(
     if short == "next" and first is not None:
         return core.element(first)
     if short == "str" and first is not None:
-        only = first.only
-        if isinstance(only, Const):
-            return constant(str(only.value))
-        if isinstance(only, Thing) and only.kind == "device":
-            return constant(only.name)
-        return unknown(("str", only.key)) if isinstance(only, Unknown) and only.key else UNKNOWN
+        return first.map(_as_text)
     if short in ("int", "bool", "float") and first is not None:
         if any(first.tensors()):
             return NUMBER
@@ -248,6 +243,14 @@ def _builtin(
     if short == "vars":
         return UNKNOWN
     return UNKNOWN
+
+
+def _as_text(atom: Atom) -> Value:
+    if isinstance(atom, Const):
+        return constant(str(atom.value))
+    if isinstance(atom, Thing) and atom.kind == "device":
+        return constant(atom.name)
+    return unknown(("str", atom.key)) if isinstance(atom, Unknown) and atom.key else UNKNOWN
 
 
 def _isinstance(args: Args) -> Value:
