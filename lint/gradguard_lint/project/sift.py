@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection
 
 _FRAMEWORK = re.compile(
-    rb"^[ \t]*(?:(?:import|from)[ \t]+|import[ \t][^\n#]*,[ \t]*)"
+    rb"^(?:\xef\xbb\xbf)?[ \t]*(?:(?:import|from)[ \t]+|import[ \t][^\n#]*,[ \t]*)"
     rb"(?:torch|tensorflow|keras|tf_keras|cupy|torchvision|pytorch_lightning|lightning"
     rb"|skorch|timm|botorch|gpytorch)\b"
     rb"|;[ \t]*(?:import|from)[ \t]+(?:torch|tensorflow|keras|cupy)\b",
