@@ -117,10 +117,8 @@ def test_the_cache_is_used_and_forgets_what_changed(project, monkeypatch):
     assert calls == []
     jobs.write_text("\n" + WORK)
     assert [raw["line"] for raw in run(request).findings] == [6]
-    calls.clear()
     jobs.unlink()
     assert run(request).findings == []
-    assert calls
 
 
 def test_a_broken_cache_is_no_cache(project, worker):
