@@ -117,10 +117,7 @@ class Modules:
             return None
         is_package = os.path.basename(path) == "__init__.py"
         package = name if is_package else name.rpartition(".")[0]
-        try:
-            module = parse(data, path, name, package)
-        except SourceError:
-            return None  # the file's own check says so
+        module = self.read.parsed(path, data, name, package)
         self._modules[name] = module
         return module
 
@@ -130,6 +127,17 @@ class Reader:
 
     def __init__(self) -> None:
         self.known: dict[str, bytes | None] = {}
+        self.modules: dict[tuple[str, str], Module | None] = {}
+
+    def parsed(self, path: str, data: bytes, name: str, package: str) -> Module | None:
+        """The module at `path`, parsed once; None where it is no Python (its own check says so)."""
+        key = (path, name)
+        if key not in self.modules:
+            try:
+                self.modules[key] = parse(data, path, name, package)
+            except SourceError:
+                self.modules[key] = None
+        return self.modules[key]
 
     def __call__(self, path: str) -> bytes | None:
         if path not in self.known:

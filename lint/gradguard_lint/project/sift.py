@@ -85,7 +85,7 @@ class Sift:
         if framework and parallel:
             return True
         if framework:
-            return self._imported(data, path, follow, self._starts_workers, 1, set())
+            return self._imported(data, path, follow, self._is_wrapper, 1, set())
         if not parallel:
             return _SEARCH.search(data) is not None and _GPU_ESTIMATOR.search(data) is not None
         if _RANDOM.search(data) and _FORK.search(data):
@@ -98,6 +98,10 @@ class Sift:
         if _PARALLEL.search(data) is not None and _STARTER.search(data) is not None:
             return True
         return self.wrappers is not None and self.wrappers.search(data) is not None
+
+    def _is_wrapper(self, data: bytes) -> bool:
+        """Whether a module starts workers for others: with a framework it is checked itself."""
+        return self._starts_workers(data) and not _uses_framework(data)
 
     def _with_framework(self, data: bytes) -> bool:
         if _MAP_FN.search(data) and b"parallel_iterations" in data:

@@ -94,4 +94,4 @@ def idents(value: Value) -> set[int]:
             found.add(atom.ident)
         elif isinstance(atom, Tensor):
             found |= {atom.ident, *atom.sources}
-    return found - {0}
+    return {ident for ident in found if ident > 0}

@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from gradguard_lint.rules.base import Examples, Report, chain, handed_out, idents
 from gradguard_lint.semantics.events import Program, TaskRun
 from gradguard_lint.semantics.values import (
+    OUTPUT,
     Atom,
     Const,
     Instance,
+    Items,
     Method,
+    Table,
     Tensor,
     Thing,
     inner,
@@ -87,18 +90,14 @@ def _returns_numbers(task: TaskRun) -> bool:
             continue
         if isinstance(atom, Thing) and atom.kind == "number":
             continue
-        if isinstance(atom, Tensor) and atom.grad == "history" and not atom.ident:
+        if isinstance(atom, Tensor) and (
+            atom.ident == OUTPUT or (atom.grad == "history" and not atom.ident)
+        ):
             continue
-        if type(atom).__name__ in ("Items", "Table"):
-            continue
-        if type(atom).__name__ == "Unknown" and _from_empty_container(task):
+        if isinstance(atom, (Items, Table)):
             continue
         return False
     return True
-
-
-def _from_empty_container(task: TaskRun) -> bool:
-    return False
 
 
 def _used_by_parent(program: Program, task: TaskRun, reached: set[int]) -> str | None:

@@ -39,8 +39,11 @@ if TYPE_CHECKING:
 GPU_PRESENT = ("gpu-present",)
 """The key of "there is a GPU here": what ``torch.cuda.is_available()`` and its kin tell."""
 
-STEPS = 150_000
+STEPS = 40_000
 """Expressions that one root may take; what lies beyond stays unknown."""
+
+ALL_STEPS = 250_000
+"""Expressions that all roots of one program may take together."""
 
 DEPTH = 14
 """Calls within calls that are followed."""
@@ -99,6 +102,30 @@ class Args:
 Store = dict[tuple[int, str], Value]
 
 
+GPU_FLAGS = frozenset(
+    "gpu gpus n_gpu n_gpus ngpus num_gpus gpu_count use_gpu use_gpus use_cuda with_gpu with_cuda "
+    "cuda is_cuda has_gpu has_cuda gpu_available cuda_available on_gpu enable_gpu".split()
+)
+"""Options that say whether a GPU is to be used."""
+
+
+def _denies_gpu(key: Key, truth: bool) -> bool:
+    """Whether "`key` is `truth`" says that no GPU is used: ``use_gpu`` is false, ``gpus`` is 0."""
+    if not isinstance(key, tuple) or len(key) < 3:
+        return False
+    if key[0] in ("argument", "attr", "option"):
+        return not truth and key[2] in GPU_FLAGS
+    if key[0] == "eq":
+        asked = key[1]
+        flag = isinstance(asked, tuple) and len(asked) == 3 and asked[2] in GPU_FLAGS
+        return flag and truth and not key[2]
+    if key[0] == "cmp" and len(key) == 4:
+        asked = key[1]
+        flag = isinstance(asked, tuple) and len(asked) == 3 and asked[2] in GPU_FLAGS
+        return flag and not truth and key[2:] in (("Gt", 0), ("GtE", 1))
+    return False
+
+
 class Core:
     """State shared by all parts of the interpreter."""
 
@@ -114,6 +141,7 @@ class Core:
         self.program = Program("")
         self.root = 0
         self.steps = 0
+        self.spent = 0
         self.order = 0
         self.fresh = 0
         self.loop_depth = 0
@@ -175,7 +203,7 @@ class Core:
 
     def tick(self) -> None:
         self.steps += 1
-        if self.steps > STEPS:
+        if self.steps > STEPS or self.spent + self.steps > ALL_STEPS:
             raise OutOfSteps
 
     # -- the store ------------------------------------------------------------------------------
@@ -271,6 +299,8 @@ class Core:
         if key == ("gpu-list",):
             key = GPU_PRESENT
         self.assumed[key] = truth
+        if _denies_gpu(key, truth):
+            self.assumed[GPU_PRESENT] = False
         if truth and isinstance(key, tuple) and key and key[0] == "eq":
             self.assumed[("value", key[1])] = key[2]
 

@@ -617,6 +617,8 @@ def compare(op: ast.cmpop, left: Atom, right: Atom) -> Atom:
             return Const((left.value == right.value) is not negative, "bool")
         if isinstance(left, Const):
             left, right = right, left
+        if isinstance(left, Unknown) and left.key == ("gpu-count",) and right == Const(0, "int"):
+            return Unknown(GPU_PRESENT if negative else ("not", GPU_PRESENT))
         if isinstance(left, Unknown) and left.key is not None and isinstance(right, Const):
             key: Key = ("eq", left.key, right.value)
             return Unknown(("not", key) if negative else key)

@@ -194,6 +194,7 @@ class Interpreter(Statements):
 
     def _root(self, start: Callable[[], None]) -> None:
         self.root += 1
+        self.spent += self.steps
         self.steps = 0
         self.assumed, self.modes, self.dead, self.loop_depth = {}, Modes(), False, 0
         self.worker, self.chain, self.stack, self.statement = None, (), [], None

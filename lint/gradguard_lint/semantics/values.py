@@ -345,6 +345,9 @@ def constant(value: Hashable) -> Value:
 NUMBER = of(Thing("number", "number"))
 """A plain number (or a list of them) that was taken out of a tensor."""
 
+OUTPUT = -2
+"""The ident of a tensor that is the output of a model."""
+
 GRADIENT = -404
 """The ident of a tensor that is a gradient itself."""
 

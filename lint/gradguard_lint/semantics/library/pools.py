@@ -86,6 +86,9 @@ def _pool(
     kind: str = "pool",
 ) -> Value:
     parts = [("start", start)]
+    workers = args.get(0, "max_workers") or args.get(None, "processes")
+    if workers is not None and workers.constant == 1:
+        parts.append(("single", workers))
     initializer = args.get(None, "initializer")
     if initializer is None and kind == "pool":
         initializer = args.get(1)
@@ -222,7 +225,8 @@ def _hand_out(
             core.call(frame, node, task.function, Args(list(task.args), dict(task.keywords)))
         return UNKNOWN
     return call_with(
-        core, frame, node, tasks, start, library_of(thing), many=many,
+        core, frame, node, tasks, start, library_of(thing),
+        many=many and thing.part("single") is None,
         initializer=_initializer(core, frame, node, thing),
     )
 

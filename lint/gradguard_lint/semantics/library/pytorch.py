@@ -18,6 +18,7 @@ from gradguard_lint.semantics.library.tensors import (
     combine,
     derived,
     device_argument,
+    gpu_name,
     gpu_touched,
     move,
     placed,
@@ -29,12 +30,14 @@ from gradguard_lint.semantics.values import (
     GRADIENT,
     NOTHING,
     NUMBER,
+    OUTPUT,
     UNKNOWN,
     Atom,
     Choice,
     Const,
     Instance,
     Items,
+    Table,
     Tensor,
     Thing,
     Unknown,
@@ -172,6 +175,8 @@ def function(
 
 def _shown(value: Value | None) -> str:
     for atom in value.atoms if value is not None else ():
+        if not gpu_name(atom):
+            continue
         if isinstance(atom, Const):
             return repr(atom.value)
         if isinstance(atom, Thing) and atom.kind == "device":
@@ -183,8 +188,6 @@ def _device(args: Args) -> Value:
     value = args.get(0, "type") or args.get(0, "device") or UNKNOWN
 
     def change(atom: Atom) -> Value:
-        from gradguard_lint.semantics.library.tensors import gpu_name
-
         if isinstance(atom, Const):
             text = f"cuda:{atom.value}" if isinstance(atom.value, int) else str(atom.value)
             return of(Thing("device", text, gpu=gpu_name(atom)))
@@ -265,6 +268,9 @@ def _model(core: Core, frame: Frame, node: ast.AST, name: str, args: Args) -> Va
         atom for value in args.values() for atom in inner(value) if isinstance(atom, Thing)
     ]
     gpu = gpu or any(part.gpu for part in parts if part.kind == "model")
+    if name in ("torch.nn.ParameterList", "torch.nn.ParameterDict"):
+        parameter = of(Tensor("torch", "parameter", gpu, core.worker_ident, core.ident_at(node)))
+        return sequence(parameter) if short == "ParameterList" else of(Table((), parameter))
     if name in ("torch.nn.ModuleList", "torch.nn.ModuleDict"):
         return args.get(0, "modules") or UNKNOWN
     atom = Thing("model", name, core.ident_at(node), core.worker_ident, gpu)
@@ -306,7 +312,7 @@ def tensor_method(
                           ident=tensor.ident))
     if name in STOPS:
         if name == "numpy":
-            return of(Tensor("numpy", "none", False, core.worker_ident))
+            return of(Tensor("numpy", "none", False, core.worker_ident, tensor.ident))
         return NUMBER
     if name in QUESTIONS:
         return UNKNOWN
@@ -443,7 +449,9 @@ def model_call(core: Core, frame: Frame, node: ast.AST, model: Thing, args: Args
         found = found[:-1]
         if not found:
             return of(Tensor("torch", "unknown", False, core.worker_ident))
-    return combine(core, found, framework="torch")
+    return combine(core, found, framework="torch").map(
+        lambda atom: of(replace(atom, ident=OUTPUT)) if isinstance(atom, Tensor) else of(atom)
+    )
 
 
 def model_method(

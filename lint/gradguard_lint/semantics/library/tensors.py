@@ -109,7 +109,7 @@ def combine(
     if smooth:
         severed = severed.union(*(tensor.severed for tensor in tensors))
         sources = sources.union(
-            *(tensor.sources | ({tensor.ident} if tensor.ident else frozenset())
+            *(tensor.sources | ({tensor.ident} if tensor.ident > 0 else frozenset())
               for tensor in tensors)
         )
         if framework == "torch" and not core.modes.grad:
@@ -164,7 +164,7 @@ def derived(core: Core, tensor: Tensor) -> Tensor:
         grad = "history"
     return replace(
         tensor, grad=grad, ident=0,
-        sources=tensor.sources | ({tensor.ident} if tensor.ident else frozenset()),
+        sources=tensor.sources | ({tensor.ident} if tensor.ident > 0 else frozenset()),
     )
 
 
