@@ -343,6 +343,7 @@ class Calls(Expressions):
         only = default.only
         if isinstance(only, Const):
             when = frozenset({(("eq", key, only.value), True)})
+            self.defaults[key] = only.value
             default = Value(tuple(replace(c, when=c.when | when) for c in default.choices))
         return Value((*anything.choices, *default.choices))
 

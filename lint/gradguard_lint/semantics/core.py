@@ -109,23 +109,6 @@ GPU_FLAGS = frozenset(
 """Options that say whether a GPU is to be used."""
 
 
-def _denies_gpu(key: Key, truth: bool) -> bool:
-    """Whether "`key` is `truth`" says that no GPU is used: ``use_gpu`` is false, ``gpus`` is 0."""
-    if not isinstance(key, tuple) or len(key) < 3:
-        return False
-    if key[0] in ("argument", "attr", "option"):
-        return not truth and key[2] in GPU_FLAGS
-    if key[0] == "eq":
-        asked = key[1]
-        flag = isinstance(asked, tuple) and len(asked) == 3 and asked[2] in GPU_FLAGS
-        return flag and truth and not key[2]
-    if key[0] == "cmp" and len(key) == 4:
-        asked = key[1]
-        flag = isinstance(asked, tuple) and len(asked) == 3 and asked[2] in GPU_FLAGS
-        return flag and not truth and key[2:] in (("Gt", 0), ("GtE", 1))
-    return False
-
-
 class Core:
     """State shared by all parts of the interpreter."""
 
@@ -149,6 +132,8 @@ class Core:
         self.dead = False
         self.guarded_import = False
         self.statement: ast.AST | None = None
+        self.defaults: dict[Key, Hashable] = {}
+        """What the arguments of functions that nobody here calls are by default."""
         self.frames: dict[str, Frame] = {}
         self.loaded: Store = {}
         """What modules held when they were imported: it outlives the branch that did so."""
@@ -299,8 +284,6 @@ class Core:
         if key == ("gpu-list",):
             key = GPU_PRESENT
         self.assumed[key] = truth
-        if _denies_gpu(key, truth):
-            self.assumed[GPU_PRESENT] = False
         if truth and isinstance(key, tuple) and key and key[0] == "eq":
             self.assumed[("value", key[1])] = key[2]
 
@@ -308,6 +291,28 @@ class Core:
     def gpu_absent(self) -> bool:
         """Whether this place is only reached where there is no GPU."""
         return self.assumed.get(GPU_PRESENT) is False
+
+    def far_fetched(self, when: frozenset[tuple[Key, bool]]) -> bool:
+        """Whether `when` asks for an argument that nobody here gives, against its default."""
+        for key, truth in when:
+            if not truth or not isinstance(key, tuple) or not key:
+                continue
+            if key[0] == "eq":
+                asked = key[1]
+                if isinstance(asked, tuple) and asked and asked[0] == "argument" and (
+                    self.defaults.get(asked, key[2]) != key[2] or asked not in self.defaults
+                ):
+                    return True
+            elif key[0] == "argument" and key in self.defaults and not self.defaults[key]:
+                return True
+        return False
+
+    @property
+    def far_fetched_here(self) -> bool:
+        """Whether this place is only reached with such an argument."""
+        return self.far_fetched(frozenset(
+            (key, truth) for key, truth in self.assumed.items() if isinstance(truth, bool)
+        ))
 
     # -- scoped changes -------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from gradguard_lint.semantics import library
-from gradguard_lint.semantics.core import GPU_PRESENT, Args, Core
+from gradguard_lint.semantics.core import GPU_FLAGS, GPU_PRESENT, Args, Core
 from gradguard_lint.semantics.frames import Frame
 from gradguard_lint.semantics.values import (
     GRADIENT,
@@ -415,6 +415,8 @@ class Expressions(Core):
 
     def refine(self, frame: Frame, node: ast.expr, truth: bool) -> None:
         """What the parts of a test tell by themselves."""
+        if denies_gpu(node, truth):
+            self.assume(GPU_PRESENT, False)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             self.refine(frame, node.operand, not truth)
         elif isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And) is truth:
@@ -579,6 +581,29 @@ class Expressions(Core):
     def on_YieldFrom(self, frame: Frame, node: ast.YieldFrom) -> Value:
         frame.yields.append(self.element(self.eval(frame, node.value)))
         return UNKNOWN
+
+
+def denies_gpu(node: ast.expr, truth: bool) -> bool:
+    """Whether a test says by its names that no GPU is used: ``gpus == 0``, ``use_cuda`` false."""
+    if _flag(node):
+        return not truth
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and _flag(node.left):
+        right = node.comparators[0]
+        if isinstance(right, ast.Constant):
+            if isinstance(node.ops[0], (ast.Eq, ast.Is)) and not right.value:
+                return truth
+            if isinstance(node.ops[0], (ast.NotEq, ast.IsNot)) and not right.value:
+                return not truth
+            if (isinstance(node.ops[0], ast.Gt) and right.value == 0) or (
+                isinstance(node.ops[0], ast.GtE) and right.value == 1
+            ):
+                return not truth
+    return False
+
+
+def _flag(node: ast.expr) -> bool:
+    name = node.id if isinstance(node, ast.Name) else getattr(node, "attr", None)
+    return name in GPU_FLAGS
 
 
 def plain_condition(key: Key, truth: bool) -> tuple[Key, bool]:

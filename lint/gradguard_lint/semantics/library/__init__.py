@@ -522,7 +522,7 @@ def changed_receiver(core: Any, receiver: Atom, name: str, args: Args) -> Value 
             moved = None
             from gradguard_lint.semantics.library.tensors import placed
 
-            gpu, when = placed(pytorch.device_argument(args))
+            gpu, when = placed(pytorch.device_argument(args), core)
             if gpu:
                 moved = of(replace(receiver, gpu=True))
                 if when:

@@ -97,6 +97,9 @@ def call(core: Core, frame: Frame, node: ast.AST, name: str, args: Args) -> Valu
         data = args.get(0, "data")
         gpu = any(t.gpu for t in data.tensors()) if data is not None else False
         return of(Tensor("torch", "parameter", gpu, core.worker_ident, core.ident_at(node)))
+    if name in ("torch.nn.ParameterList", "torch.nn.ParameterDict"):
+        parameter = of(Tensor("torch", "parameter", False, core.worker_ident, core.ident_at(node)))
+        return sequence(parameter) if short == "ParameterList" else of(Table((), parameter))
     if name == "torch.autograd.Variable":
         grad = requires_grad(args)
         return of(Tensor("torch", grad, False, core.worker_ident, core.ident_at(node)))
@@ -113,7 +116,7 @@ def call(core: Core, frame: Frame, node: ast.AST, name: str, args: Args) -> Valu
         return of(Tensor("torch", "none", False, core.worker_ident, core.ident_at(node)))
     if name in ("torch.load", "torch.jit.load"):
         location = args.get(1, "map_location")
-        gpu, when = placed(location)
+        gpu, when = placed(location, core)
         if gpu:
             gpu_touched(core, frame, node, f"torch.load(..., map_location={_shown(location)})",
                         "torch")
@@ -227,7 +230,7 @@ def _make(
 ) -> Value:
     grad = requires_grad(args)
     device = args.get(None, "device")
-    gpu, when = placed(device)
+    gpu, when = placed(device, core)
     inherited = short.endswith("_like") and device is None
     if inherited:
         gpu = any(tensor.gpu for tensor, _ in tensors_in(args.values()))
@@ -258,7 +261,7 @@ def drawn(core: Core, frame: Frame, node: ast.AST, generator: Value) -> None:
 
 def _model(core: Core, frame: Frame, node: ast.AST, name: str, args: Args) -> Value:
     device = args.get(None, "device")
-    gpu, when = placed(device)
+    gpu, when = placed(device, core)
     if gpu:
         gpu_touched(core, frame, node, f"{name}(..., device={_shown(device)})", "torch")
     short = name.rsplit(".", 1)[-1]
@@ -268,9 +271,6 @@ def _model(core: Core, frame: Frame, node: ast.AST, name: str, args: Args) -> Va
         atom for value in args.values() for atom in inner(value) if isinstance(atom, Thing)
     ]
     gpu = gpu or any(part.gpu for part in parts if part.kind == "model")
-    if name in ("torch.nn.ParameterList", "torch.nn.ParameterDict"):
-        parameter = of(Tensor("torch", "parameter", gpu, core.worker_ident, core.ident_at(node)))
-        return sequence(parameter) if short == "ParameterList" else of(Table((), parameter))
     if name in ("torch.nn.ModuleList", "torch.nn.ModuleDict"):
         return args.get(0, "modules") or UNKNOWN
     atom = Thing("model", name, core.ident_at(node), core.worker_ident, gpu)
@@ -369,7 +369,7 @@ def unknown_method(
             isinstance(atom, Const) and isinstance(atom.value, int) for atom in device.atoms
         ):
             return None
-        gpu, when = placed(device)
+        gpu, when = placed(device, core)
         if not gpu:
             return None
         what = "`.cuda()`" if name == "cuda" else f"`.to({_shown(device)})`"
@@ -467,7 +467,7 @@ def model_method(
         return moved_model(core, model, False)
     if name == "to":
         device = device_argument(args)
-        on_gpu, when = placed(device)
+        on_gpu, when = placed(device, core)
         if on_gpu:
             gpu_touched(core, frame, node, f"`.to({_shown(device)})`", "torch")
             moved = moved_model(core, model, True)

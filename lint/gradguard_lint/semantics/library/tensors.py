@@ -49,19 +49,22 @@ def gpu_name(atom: Atom) -> bool:
     return low.startswith(("cuda", "gpu")) or "gpu:" in low
 
 
-def gpu_when(value: Value | None) -> Conditions | None:
+def gpu_when(value: Value | None, core: Core | None = None) -> Conditions | None:
     """The assumptions under which `value` names a GPU; None where it does under none."""
     if value is None:
         return None
-    found = [choice.when for choice in value.choices if gpu_name(choice.atom)]
+    found = [
+        choice.when for choice in value.choices
+        if gpu_name(choice.atom) and (core is None or not core.far_fetched(choice.when))
+    ]
     if not found:
         return None
     return frozenset.intersection(*found)
 
 
-def placed(value: Value | None) -> tuple[bool, Conditions]:
+def placed(value: Value | None, core: Core | None = None) -> tuple[bool, Conditions]:
     """Whether `value` may name a GPU, and under which assumptions."""
-    when = gpu_when(value)
+    when = gpu_when(value, core)
     return (when is not None, when or NONE)
 
 
@@ -172,7 +175,7 @@ def gpu_touched(
     core: Core, frame: Frame, node: ast.AST, what: str, framework: str
 ) -> None:
     """Record that the expression makes a GPU context, unless there is no GPU here."""
-    if not core.gpu_absent:
+    if not core.gpu_absent and not core.far_fetched_here:
         core.effect(frame, "gpu-init", node, what, framework=framework)
 
 
@@ -191,7 +194,7 @@ def move(
     core: Core, frame: Frame, node: ast.AST, tensor: Tensor, device: Value | None, what: str
 ) -> Value:
     """``tensor.to(device)``."""
-    gpu, when = placed(device)
+    gpu, when = placed(device, core)
     if not gpu:
         known = device is not None and any(
             isinstance(atom, (Const, Thing)) for atom in device.atoms

@@ -60,7 +60,7 @@ def call(core: Core, frame: Frame, node: ast.AST, name: str, args: Args) -> Valu
         return _config(core, frame, node, name, short, args)
     if name == "tensorflow.device":
         device = args.get(0, "device_name")
-        gpu, when = placed(device)
+        gpu, when = placed(device, core)
         return of(Thing("tf-device", name, gpu=gpu and not core.conflicts(when),
                         site=core.site(frame, node)))
     if name in ("tensorflow.random.set_seed", "tensorflow.set_random_seed",
