@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any, NamedTuple
 
 
@@ -77,10 +78,10 @@ def load(path: str | None = None) -> Settings:
         raise SettingsError(f"{found}: cannot be read: {error.strerror}") from None
     if path is None and b"tool.gradguard" not in data:
         return Settings(root=os.path.dirname(os.path.abspath(found)))
-    try:
+    if sys.version_info >= (3, 11):
         import tomllib
-    except ImportError:
-        import tomli as tomllib
+    else:
+        import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
     try:
         document = tomllib.loads(data.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -142,8 +143,7 @@ def _check_codes(settings: Settings, where: str) -> None:
         return
     from pytest_gradguard.pitfalls import expand
 
-    for codes in lists:
-        try:
-            expand(codes)
-        except ValueError as error:
-            raise SettingsError(f"{where}: {error}") from None
+    try:
+        expand([code for codes in lists for code in codes])
+    except ValueError as error:
+        raise SettingsError(f"{where}: {error}") from None

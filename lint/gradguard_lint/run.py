@@ -91,16 +91,23 @@ def _contents(request: Request, outcome: Outcome) -> dict[str, bytes]:
     contents: dict[str, bytes] = {}
     paths = [path for path in request.paths if path != "-"]
     for path in discover(paths, exclude, outcome.errors):
-        try:
-            with open(path, "rb") as stream:
-                contents[path] = stream.read()
-        except OSError as error:
-            message = f"cannot be read: {error.strerror or error}"
-            outcome.errors.append(Trouble(path, 1, message))
+        data = _read(path, outcome)
+        if data is not None:
+            contents[path] = data
     if request.stdin is not None:
         name, data = request.stdin
         contents[name] = data
     return contents
+
+
+def _read(path: str, outcome: Outcome) -> bytes | None:
+    try:
+        with open(path, "rb") as stream:
+            return stream.read()
+    except OSError as error:
+        message = f"cannot be read: {error.strerror or error}"
+        outcome.errors.append(Trouble(path, 1, message))
+        return None
 
 
 def _excluder(request: Request) -> Any:
@@ -121,7 +128,8 @@ def _entries(request: Request, contents: dict[str, bytes], outcome: Outcome) -> 
     codes = request.codes if request.info else request.codes - {"GG404"}
     sift = Sift(codes, request.delayed | request.parallel)
     follow = _Follow(contents)
-    entries, others = [], []
+    entries: list[str] = []
+    others: list[str] = []
     for path, data in contents.items():
         (entries if sift.keeps(data, path, follow) else others).append(path)
     in_full = sum(len(contents[path]) for path in others) <= CHECKED_IN_FULL
@@ -202,8 +210,11 @@ def _salt(request: Request) -> str:
     from pytest_gradguard import __version__
 
     parts = [
-        __version__, _own_digest(), ",".join(map(str, sys.version_info[:3])),
-        ",".join(sorted(request.codes)), ",".join(sorted(request.delayed)),
+        __version__,
+        _own_digest(),
+        ",".join(map(str, sys.version_info[:3])),
+        ",".join(sorted(request.codes)),
+        ",".join(sorted(request.delayed)),
         ",".join(sorted(request.parallel)),
     ]
     return digest("\0".join(parts).encode())
@@ -224,9 +235,7 @@ def _own_digest() -> str:
     return digest("\n".join(marks).encode())
 
 
-def _analyse_all(
-    request: Request, entries: list[str], contents: dict[str, bytes]
-) -> list[Result]:
+def _analyse_all(request: Request, entries: list[str], contents: dict[str, bytes]) -> list[Result]:
     if not entries:
         return []
     cache = None
@@ -301,5 +310,3 @@ def _analyse_one(item: tuple[str, bytes, Request], read: Any = None) -> Fresh:
         return [], (1, "an expression is nested too deeply to be read"), {}, []
     except Exception as error:
         return [], (1, f"gradguard could not check this file: {error!r}"), {}, []
-
-

@@ -39,19 +39,36 @@ def build_parser() -> argparse.ArgumentParser:
         "or a file could not be used.",
     )
     add = parser.add_argument
-    add("paths", nargs="*", metavar="PATH", default=["."],
-        help="files and folders (default: the current folder); - reads standard input")
+    add(
+        "paths",
+        nargs="*",
+        metavar="PATH",
+        default=["."],
+        help="files and folders (default: the current folder); - reads standard input",
+    )
     add("--select", metavar="CODES", action="append", help="only these codes or prefixes")
     add("--extend-select", metavar="CODES", action="append", help="these codes in addition")
     add("--ignore", metavar="CODES", action="append", help="leave these codes or prefixes out")
-    add("--min-severity", choices=SEVERITIES, help="the lowest severity to report "
-        "(default: warning)")
-    add("--output-format", choices=("text", "json", *LATER_FORMATS), default="text",
-        help="how to write the findings (default: %(default)s)")
+    add(
+        "--min-severity",
+        choices=SEVERITIES,
+        help="the lowest severity to report (default: warning)",
+    )
+    add(
+        "--output-format",
+        choices=("text", "json", *LATER_FORMATS),
+        default="text",
+        help="how to write the findings (default: %(default)s)",
+    )
     add("--output", metavar="FILE", help="write the findings to FILE")
     add("--exit-zero", action="store_true", help="exit with 0 even if there are findings")
-    add("--jobs", metavar="N", type=_count, default=0, help="processes to use (default: as many "
-        "as pay off)")
+    add(
+        "--jobs",
+        metavar="N",
+        type=_count,
+        default=0,
+        help="processes to use (default: as many as pay off)",
+    )
     add("--no-cache", action="store_true", help="neither read nor write the cache")
     add("--stdin-filename", metavar="NAME", help="the file name of what - reads")
     add("--config", metavar="FILE", help="the configuration to use instead of pyproject.toml")
@@ -103,8 +120,10 @@ def _run(args: argparse.Namespace) -> int:
 
 def _refuse_what_is_not_built(args: argparse.Namespace) -> None:
     if args.output_format in LATER_FORMATS:
-        raise _Refused(f"--output-format {args.output_format} is not available in this version "
-                       "(allowed: text, json)")
+        raise _Refused(
+            f"--output-format {args.output_format} is not available in this version "
+            "(allowed: text, json)"
+        )
     for name in LATER_FLAGS:
         if getattr(args, name):
             raise _Refused(f"--{name.replace('_', '-')} is not available in this version")
@@ -150,9 +169,7 @@ def _request(args: argparse.Namespace, settings: Settings, minimum: str) -> Requ
 
 
 def _split(values: Sequence[str] | None) -> list[str]:
-    return [
-        code.strip() for value in values or () for code in value.split(",") if code.strip()
-    ]
+    return [code.strip() for value in values or () for code in value.split(",") if code.strip()]
 
 
 def _codes(args: argparse.Namespace, settings: Settings) -> frozenset[str]:
@@ -187,19 +204,25 @@ def _findings(outcome: Outcome, settings: Settings, minimum: str) -> list[Findin
         severity = Severity.parse(raw["severity"]) if raw["severity"] else pitfall.severity
         if severity < lowest or left_out(raw["path"], raw["code"]):
             continue
-        found.append(Finding(
-            code=raw["code"],
-            name=pitfall.name,
-            severity=severity,
-            origin="lint",
-            message=raw["message"],
-            fix=pitfall.advice,
-            location=Location(
-                raw["path"], raw["line"], raw["column"], raw["end_line"], raw["end_column"],
-                raw["function"],
-            ),
-            trace=tuple(TraceStep(*step) for step in raw["trace"]),
-        ))
+        found.append(
+            Finding(
+                code=raw["code"],
+                name=pitfall.name,
+                severity=severity,
+                origin="lint",
+                message=raw["message"],
+                fix=pitfall.advice,
+                location=Location(
+                    raw["path"],
+                    raw["line"],
+                    raw["column"],
+                    raw["end_line"],
+                    raw["end_column"],
+                    raw["function"],
+                ),
+                trace=tuple(TraceStep(*step) for step in raw["trace"]),
+            )
+        )
     return merge(found)
 
 
@@ -210,8 +233,7 @@ def _per_file(settings: Settings) -> Any:
     from pytest_gradguard.pitfalls import expand
 
     table = [
-        (compile_patterns([pattern]), expand(codes))
-        for pattern, codes in settings.per_file_ignores
+        (compile_patterns([pattern]), expand(codes)) for pattern, codes in settings.per_file_ignores
     ]
 
     def left_out(path: str, code: str) -> bool:

@@ -57,9 +57,7 @@ def render(
         yield margin + style("strong", "fix: ") + finding.fix
 
 
-def _frame(
-    finding: Finding, gutter: int, style: Style, source_line: SourceLine
-) -> Iterator[str]:
+def _frame(finding: Finding, gutter: int, style: Style, source_line: SourceLine) -> Iterator[str]:
     """The source of the place, with the reported part underlined."""
     where = finding.location
     raw = source_line(where.path, where.line).rstrip("\n")
@@ -78,6 +76,4 @@ def _frame(
         start = len(text) - len(text.lstrip())
     width = max(1, min(stop, len(text)) - start)
     more = " ..." if (where.end_line or where.line) > where.line else ""
-    yield " " * gutter + bar + " " + " " * start + style(
-        finding.severity.label, "^" * width + more
-    )
+    yield " " * gutter + bar + " " + " " * start + style(finding.severity.label, "^" * width + more)

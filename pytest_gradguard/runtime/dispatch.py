@@ -180,9 +180,7 @@ class Shipment:
         path = ""
         if code not in call.dropped:
             key = (code, call.site and call.site.key, call.backend)
-            evidence = call.collector.evidence(
-                key, lambda: Crossed(code, call.site, call.backend)
-            )
+            evidence = call.collector.evidence(key, lambda: Crossed(code, call.site, call.backend))
             assert isinstance(evidence, Crossed)
             sample = None
             if evidence.wants_sample:

@@ -48,7 +48,9 @@ class Object(NamedTuple):
         about = self.description
         shape = "×".join(str(size) for size in about["shape"]) or "scalar"
         history = f", made by {self.history}" if self.history else ""
-        return f"`{self.path}` ({about['type']} {shape}, {about['dtype']}, {about['device']}{history})"
+        return (
+            f"`{self.path}` ({about['type']} {shape}, {about['dtype']}, {about['device']}{history})"
+        )
 
 
 class Crossed:
@@ -232,9 +234,7 @@ class Stopped:
             message += f"; {names} {'has' if len(self.without) == 1 else 'have'} no gradient"
         if self.partial:
             names = _names(self.partial)
-            message += (
-                f"; the gradient of {names} lacks the part that went through the workers"
-            )
+            message += f"; the gradient of {names} lacks the part that went through the workers"
         if not self.error:
             message += "; the leaves of that graph live in the worker"
         trace: list[TraceStep] = []

@@ -38,9 +38,7 @@ def remember(token: int, note: Object, tensor: Any) -> None:
         return
     if "GG102" not in call.dropped:
         key = ("GG102", call.site and call.site.key, call.backend, note.plain)
-        evidence = call.collector.evidence(
-            key, lambda: Crossed("GG102", call.site, call.backend)
-        )
+        evidence = call.collector.evidence(key, lambda: Crossed("GG102", call.site, call.backend))
         assert isinstance(evidence, Crossed)
         evidence.add(note, call.token, note.plain)
         call.note(evidence)
@@ -161,9 +159,7 @@ def undo() -> None:
     _severed.clear()
 
 
-def _report(
-    stopped: list[Severed], backward: _Backward, accumulates: bool, outcome: Any
-) -> None:
+def _report(stopped: list[Severed], backward: _Backward, accumulates: bool, outcome: Any) -> None:
     frame = callsite.user_frame()
     site = None if frame is None else callsite.site_of(frame)
     home = collector.innermost() or stopped[0].call.collector
@@ -198,8 +194,7 @@ def _name_harm(
     returned = {}
     if not accumulates and isinstance(outcome, tuple):
         returned = {
-            id(tensor): gradient
-            for tensor, gradient in zip(backward.inputs, outcome, strict=False)
+            id(tensor): gradient for tensor, gradient in zip(backward.inputs, outcome, strict=False)
         }
     for call in {id(severed.call): severed.call for severed in stopped}.values():
         for shipped in list(call.shipped.values()):

@@ -121,9 +121,7 @@ def test_a_file_that_vanishes(monkeypatch, tmp_path):
 
     (tmp_path / "here.py").write_text("x = 1\n")
     gone = str(tmp_path / "gone.py")
-    monkeypatch.setattr(
-        running, "discover", lambda *args: iter([gone, str(tmp_path / "here.py")])
-    )
+    monkeypatch.setattr(running, "discover", lambda *args: iter([gone, str(tmp_path / "here.py")]))
     outcome = running.run(running.Request((str(tmp_path),), frozenset({"GG201"}), cache=False))
     assert [(error.path, error.message) for error in outcome.errors] == [
         (gone, "cannot be read: No such file or directory")

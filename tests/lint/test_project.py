@@ -50,9 +50,12 @@ def test_a_wrapper_of_another_file_runs_the_worker(project):
     project.write("main.py", "import torch\nfrom helpers import spread\n\n\n"
                   "def work(k):\n    return torch.ones(3).cuda().sum().item() * k\n\n\n"
                   "print(spread(work, range(3)))\n")  # fmt: skip
-    project.write("helpers.py", "from joblib import Parallel, delayed\n\n\n"
-                  "def spread(function, items, n_jobs=4):\n"
-                  "    return Parallel(n_jobs=n_jobs)(delayed(function)(i) for i in items)\n")
+    project.write(
+        "helpers.py",
+        "from joblib import Parallel, delayed\n\n\n"
+        "def spread(function, items, n_jobs=4):\n"
+        "    return Parallel(n_jobs=n_jobs)(delayed(function)(i) for i in items)\n",
+    )
     assert project.codes() == [("GG201", "main.py", 6)]
 
 

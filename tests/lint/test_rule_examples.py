@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from gradguard_lint.analysis import analyse
 from gradguard_lint.project.modules import Reader
 from gradguard_lint.rules import codes, rules

@@ -50,7 +50,11 @@ class Cache:
             return None
 
     def put(
-        self, path: str, data: bytes, used: dict[str, bytes | None], absent: list[str],
+        self,
+        path: str,
+        data: bytes,
+        used: dict[str, bytes | None],
+        absent: list[str],
         result: Any,
     ) -> None:
         """Store `result` for this content of `path`."""

@@ -9,11 +9,31 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ALWAYS_OUT = frozenset({
-    ".git", ".hg", ".svn", ".bzr", ".tox", ".nox", ".venv", "venv", ".eggs", "__pycache__",
-    "node_modules", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".gradguard_cache",
-    ".ipynb_checkpoints", "__pypackages__", "_build", "buck-out", ".direnv", ".pytype",
-})
+ALWAYS_OUT = frozenset(
+    {
+        ".git",
+        ".hg",
+        ".svn",
+        ".bzr",
+        ".tox",
+        ".nox",
+        ".venv",
+        "venv",
+        ".eggs",
+        "__pycache__",
+        "node_modules",
+        ".mypy_cache",
+        ".ruff_cache",
+        ".pytest_cache",
+        ".gradguard_cache",
+        ".ipynb_checkpoints",
+        "__pypackages__",
+        "_build",
+        "buck-out",
+        ".direnv",
+        ".pytype",
+    }
+)
 """Folders that are never walked into (a path that is named is always used)."""
 
 

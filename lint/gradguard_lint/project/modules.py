@@ -7,13 +7,15 @@ import re
 from functools import cache
 
 from gradguard_lint.reading.source import Module, SourceError, parse
+from gradguard_lint.words import words
 
-LIBRARIES = frozenset(
-    "torch torchvision torchaudio tensorflow keras tf_keras cupy cupyx joblib numpy scipy sklearn "
-    "dask distributed multiprocessing concurrent loky pandas random functools itertools os sys "
-    "copy typing collections contextlib threading argparse skorch xgboost lightgbm catboost "
-    "cuml jax jaxlib numba matplotlib pytest tqdm ray pathos multiprocess billiard abc dataclasses "
-    "logging time math json re pickle types queue asyncio subprocess pathlib warnings".split()
+LIBRARIES = words(
+    "torch torchvision torchaudio tensorflow keras tf_keras cupy cupyx joblib numpy scipy "
+    "sklearn dask distributed multiprocessing concurrent loky pandas random functools "
+    "itertools os sys copy typing collections contextlib threading argparse skorch xgboost "
+    "lightgbm catboost cuml jax jaxlib numba matplotlib pytest tqdm ray pathos multiprocess "
+    "billiard abc dataclasses logging time math json re pickle types queue asyncio subprocess "
+    "pathlib warnings"
 )
 """Names that mean the library, even where a folder of that name is checked."""
 
@@ -60,9 +62,17 @@ class Modules:
         root, self.name = package_root(entry)
         folder = os.path.dirname(os.path.abspath(entry))
         project = project_root(folder)
-        self.roots = list(dict.fromkeys((
-            folder, root, project, os.path.join(project, "src"), os.path.join(project, "lib"),
-        )))
+        self.roots = list(
+            dict.fromkeys(
+                (
+                    folder,
+                    root,
+                    project,
+                    os.path.join(project, "src"),
+                    os.path.join(project, "lib"),
+                )
+            )
+        )
         if OUTSIDE & set(folder.split(os.sep)):
             self.roots = [root]
         if os.path.basename(entry) == "__init__.py":

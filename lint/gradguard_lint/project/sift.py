@@ -22,7 +22,8 @@ _PARALLEL = re.compile(
 )
 _STARTER = re.compile(
     rb"\bjoblib\b|\bmultiprocessing\b|\bconcurrent\b|\bdask\b|\bdistributed\b|\bloky\b"
-    rb"|\bParallel[ \t]*\(|\bdelayed[ \t]*\(|@delayed|multiprocess\b|sklearn\.utils\.(?:parallel|fixes)"
+    rb"|\bParallel[ \t]*\(|\bdelayed[ \t]*\(|@delayed|multiprocess\b"
+    rb"|sklearn\.utils\.(?:parallel|fixes)"
 )
 _ALONE = re.compile(
     rb"wrappers\.scikit_learn|wrappers[ \t]+import[ \t(]+scikit_learn"
@@ -40,7 +41,8 @@ _GENERATOR = re.compile(rb"default_rng|RandomState[ \t]*\(|\bGenerator[ \t]*\(|r
 _LOOP_GRADIENT = re.compile(rb"GradientTape|\.backward\(|autograd\.grad")
 _DASK_ARRAY = re.compile(rb"dask\.array|from[ \t]+dask[ \t]+import")
 _IMPORT = re.compile(
-    rb"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]*(\([^)]*\)|[^\n;#]+)|import[ \t]+([^\n;#]+))",
+    rb"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]*(\([^)]*\)|[^\n;#]+)"
+    rb"|import[ \t]+([^\n;#]+))",
     re.MULTILINE,
 )
 
@@ -51,11 +53,13 @@ Follow = Callable[[str, str], "tuple[str, bytes] | None"]
 
 def imports(data: bytes) -> list[str]:
     """The dotted names that the imports of `data` mention, relative ones with their dots."""
-    found = []
+    found: list[str] = []
     for base, names, plain in _IMPORT.findall(data):
         if plain:
-            for part in plain.split(b","):
-                found.append(part.split(b" as ")[0].strip().decode("utf-8", "replace"))
+            found.extend(
+                part.split(b" as ")[0].strip().decode("utf-8", "replace")
+                for part in plain.split(b",")
+            )
             continue
         start = base.decode("utf-8", "replace")
         found.append(start)
@@ -115,7 +119,12 @@ class Sift:
         return self.info and _LOOP_GRADIENT.search(data) is not None
 
     def _imported(
-        self, data: bytes, path: str, follow: Follow, wanted: Callable[[bytes], bool], depth: int,
+        self,
+        data: bytes,
+        path: str,
+        follow: Follow,
+        wanted: Callable[[bytes], bool],
+        depth: int,
         seen: set[str],
     ) -> bool:
         """Whether a module of the project that `data` imports is `wanted`."""

@@ -15,7 +15,7 @@ def suppressed(line: bytes, code: str) -> bool:
     for match in _NOQA.finditer(line):
         codes = match.group("codes")
         if codes is None:
-            rest = line[match.end():].lstrip()
+            rest = line[match.end() :].lstrip()
             if rest.startswith(b":"):
                 continue  # a malformed list of codes silences nothing
             return True

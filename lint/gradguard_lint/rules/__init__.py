@@ -12,9 +12,11 @@ from typing import Any
 def codes() -> tuple[str, ...]:
     """The codes that have a rule, sorted."""
     names = os.listdir(os.path.dirname(__file__))
-    return tuple(sorted(
-        name[:-3].upper() for name in names if name.startswith("gg") and name.endswith(".py")
-    ))
+    return tuple(
+        sorted(
+            name[:-3].upper() for name in names if name.startswith("gg") and name.endswith(".py")
+        )
+    )
 
 
 def rules(selected: Iterable[str]) -> Iterator[Any]:

@@ -53,7 +53,8 @@ def chain(effect: Effect) -> tuple[Step, ...]:
 def before(program: Program, call: ParallelCall, *kinds: str) -> list[Effect]:
     """What the parent did before `call` in the same run, or while the module was loaded."""
     return [
-        effect for effect in program.effects
+        effect
+        for effect in program.effects
         if effect.worker is None
         and effect.kind in kinds
         and effect.root in (call.root, *program.earlier.get(call.root, (1,)))

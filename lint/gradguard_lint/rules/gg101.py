@@ -13,8 +13,8 @@ CODE = "GG101"
 
 def carries_graph(atom: Atom) -> bool:
     """Whether `atom` is a torch tensor, not a parameter, that is known to require grad."""
-    return isinstance(atom, Tensor) and atom.framework == "torch" and atom.grad in (
-        "leaf", "history"
+    return (
+        isinstance(atom, Tensor) and atom.framework == "torch" and atom.grad in ("leaf", "history")
     )
 
 
@@ -22,8 +22,8 @@ def check(program: Program) -> Iterator[Report]:
     for task in program.process_tasks():
         for path, atom, _ in task.contents:
             if carries_graph(atom):
-                kind = "has history" if getattr(atom, "grad", "") == "history" else (
-                    "requires grad"
+                kind = (
+                    "has history" if getattr(atom, "grad", "") == "history" else ("requires grad")
                 )
                 yield Report(
                     task.task.site,
@@ -46,7 +46,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 BAD: Examples = {
-    "argument": '''\
+    "argument": """\
 import torch
 from joblib import Parallel, delayed
 
@@ -59,8 +59,8 @@ if __name__ == "__main__":
     weights = torch.ones(4, requires_grad=True)
     parts = Parallel(n_jobs=2)(delayed(scale)(weights, k) for k in range(3))  # GG101
     print(parts)
-''',
-    "keyword with history": '''\
+""",
+    "keyword with history": """\
 import torch
 from concurrent.futures import ProcessPoolExecutor
 
@@ -78,8 +78,8 @@ def main():
 
 
 main()
-''',
-    "captured by a closure": '''\
+""",
+    "captured by a closure": """\
 import torch
 from joblib import Parallel, delayed
 
@@ -94,11 +94,11 @@ def run():
 
 
 run()
-''',
+""",
 }
 
 GOOD: Examples = {
-    "detached": '''\
+    "detached": """\
 import torch
 from joblib import Parallel, delayed
 
@@ -109,8 +109,8 @@ def scale(tensor, factor):
 
 weights = torch.ones(4, requires_grad=True)
 parts = Parallel(n_jobs=2)(delayed(scale)(weights.detach(), k) for k in range(3))
-''',
-    "threads share it": '''\
+""",
+    "threads share it": """\
 import torch
 from joblib import Parallel, delayed
 
@@ -121,5 +121,5 @@ def scale(tensor, factor):
 
 weights = torch.ones(4, requires_grad=True)
 parts = Parallel(n_jobs=2, prefer="threads")(delayed(scale)(weights, k) for k in range(3))
-''',
+""",
 }

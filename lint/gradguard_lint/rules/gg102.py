@@ -39,7 +39,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 BAD: Examples = {
-    "model output": '''\
+    "model output": """\
 import torch
 from joblib import Parallel, delayed
 
@@ -51,8 +51,8 @@ def predict(net, batch):
 
 
 outputs = Parallel(n_jobs=2)(delayed(predict)(model, torch.ones(2, 3)) for _ in range(3))
-''',
-    "in a dict, from a pool": '''\
+""",
+    "in a dict, from a pool": """\
 import multiprocessing
 
 import torch
@@ -67,11 +67,11 @@ def fit(seed):
 if __name__ == "__main__":
     with multiprocessing.Pool(2) as pool:
         print(pool.map(fit, range(4)))
-''',
+""",
 }
 
 GOOD: Examples = {
-    "without a graph": '''\
+    "without a graph": """\
 import torch
 from joblib import Parallel, delayed
 
@@ -89,8 +89,8 @@ def measure(net, batch):
 
 outputs = Parallel(n_jobs=2)(delayed(predict)(model, torch.ones(2, 3)) for _ in range(3))
 numbers = Parallel(n_jobs=2)(delayed(measure)(model, torch.ones(2, 3)) for _ in range(3))
-''',
-    "one job": '''\
+""",
+    "one job": """\
 import torch
 from joblib import Parallel, delayed
 
@@ -102,5 +102,5 @@ def predict(net, batch):
 
 
 outputs = Parallel(n_jobs=1)(delayed(predict)(model, torch.ones(2, 3)) for _ in range(3))
-''',
+""",
 }

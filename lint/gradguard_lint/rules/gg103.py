@@ -18,7 +18,8 @@ def check(program: Program) -> Iterator[Report]:
             continue
         severed = {
             ident
-            for atom in inner(effect.data["target"]) if isinstance(atom, Tensor)
+            for atom in inner(effect.data["target"])
+            if isinstance(atom, Tensor)
             for ident in atom.severed
         }
         found = [calls[ident] for ident in sorted(severed) if ident in calls]
@@ -40,7 +41,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 BAD: Examples = {
-    "loss over results": '''\
+    "loss over results": """\
 import torch
 from joblib import Parallel, delayed
 
@@ -55,8 +56,8 @@ if __name__ == "__main__":
     loss = torch.stack(parts).sum()
     loss.backward()  # GG103
     print(weights.grad)
-''',
-    "through autograd.grad": '''\
+""",
+    "through autograd.grad": """\
 import torch
 from joblib import Parallel, delayed
 
@@ -71,11 +72,11 @@ total = 0
 for output in outputs:
     total = total + output.sum()
 grads = torch.autograd.grad(total, list(net.parameters()))  # GG103
-''',
+""",
 }
 
 GOOD: Examples = {
-    "numbers only": '''\
+    "numbers only": """\
 import torch
 from joblib import Parallel, delayed
 
@@ -88,8 +89,8 @@ rows = Parallel(n_jobs=2)(delayed(features)(k) for k in range(4))
 net = torch.nn.Linear(2, 1)
 loss = net(torch.tensor(rows)).mean()
 loss.backward()
-''',
-    "in threads": '''\
+""",
+    "in threads": """\
 import torch
 from joblib import Parallel, delayed
 
@@ -101,5 +102,5 @@ def penalty(weights, k):
 weights = torch.ones(3, requires_grad=True)
 parts = Parallel(n_jobs=2, backend="threading")(delayed(penalty)(weights, k) for k in range(4))
 torch.stack(parts).sum().backward()
-''',
+""",
 }

@@ -29,9 +29,7 @@ def uses_tape(task: TaskRun) -> bool:
     if task.result is not None and any(recorded(atom) for atom in inner(task.result)):
         return True
     return any(
-        effect.kind == "capture" and any(
-            recorded(atom) for atom in inner(effect.data["value"], 2)
-        )
+        effect.kind == "capture" and any(recorded(atom) for atom in inner(effect.data["value"], 2))
         for effect in task.effects
     )
 
@@ -53,7 +51,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 BAD: Examples = {
-    "threads": '''\
+    "threads": """\
 import tensorflow as tf
 from joblib import Parallel, delayed
 
@@ -70,8 +68,8 @@ with tf.GradientTape() as tape:
     )
     loss = tf.add_n(parts)
 print(tape.gradient(loss, weights))
-''',
-    "processes": '''\
+""",
+    "processes": """\
 import tensorflow as tf
 from joblib import Parallel, delayed
 
@@ -87,11 +85,11 @@ def step(batches, optimizer):
         outputs = Parallel(n_jobs=2)(delayed(forward)(model, x) for x in batches)  # GG105
         loss = tf.reduce_mean(tf.stack(outputs))
     return tape.gradient(loss, model.trainable_variables)
-''',
+""",
 }
 
 GOOD: Examples = {
-    "tape in the worker": '''\
+    "tape in the worker": """\
 import tensorflow as tf
 from joblib import Parallel, delayed
 
@@ -104,8 +102,8 @@ def gradient(value, k):
 
 
 grads = Parallel(n_jobs=2)(delayed(gradient)([1.0, 2.0], k) for k in (1.0, 2.0))
-''',
-    "files under a tape": '''\
+""",
+    "files under a tape": """\
 import tensorflow as tf
 from joblib import Parallel, delayed
 
@@ -120,5 +118,5 @@ with tf.GradientTape() as tape:
     sizes = Parallel(n_jobs=2, prefer="threads")(delayed(read)(path) for path in ["a", "b"])
     loss = tf.reduce_sum(weights) * sum(sizes)
 print(tape.gradient(loss, weights))
-''',
+""",
 }

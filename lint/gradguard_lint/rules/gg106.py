@@ -41,8 +41,10 @@ def _direct(task: TaskRun) -> str | None:
         if not isinstance(atom, Method):
             continue
         receiver = atom.receiver
-        if atom.name == "backward" and isinstance(receiver, Tensor) and (
-            receiver.framework == "torch" and receiver.grad != "none"
+        if (
+            atom.name == "backward"
+            and isinstance(receiver, Tensor)
+            and (receiver.framework == "torch" and receiver.grad != "none")
         ):
             return "backward"
         if atom.name == "step" and isinstance(receiver, Thing) and receiver.kind == "optimizer":
@@ -112,15 +114,15 @@ def _used_by_parent(program: Program, task: TaskRun, reached: set[int]) -> str |
 
 
 BAD: Examples = {
-    "loss.backward as the task": '''\
+    "loss.backward as the task": """\
 import torch
 from joblib import Parallel, delayed
 
 weights = torch.ones(3, requires_grad=True)
 losses = [(weights * k).sum() for k in range(3)]
 Parallel(n_jobs=2)(delayed(loss.backward)() for loss in losses)  # GG101 GG106
-''',
-    "the optimizer steps in the parent": '''\
+""",
+    "the optimizer steps in the parent": """\
 import torch
 from joblib import Parallel, delayed
 
@@ -140,11 +142,11 @@ if __name__ == "__main__":
             delayed(accumulate)(net, torch.ones(2, 3)) for _ in range(2)
         )
         optimizer.step()
-''',
+""",
 }
 
 GOOD: Examples = {
-    "gradients are returned": '''\
+    "gradients are returned": """\
 import torch
 from joblib import Parallel, delayed
 
@@ -160,8 +162,8 @@ results = Parallel(n_jobs=2)(delayed(gradients)(net, torch.ones(2, 3)) for _ in 
 for parameter, *grads in zip(net.parameters(), *results):
     parameter.grad = sum(grads)
 optimizer.step()
-''',
-    "one model a worker": '''\
+""",
+    "one model a worker": """\
 import torch
 from joblib import Parallel, delayed
 
@@ -177,5 +179,5 @@ def train(net, seed):
 
 
 states = Parallel(n_jobs=2)(delayed(train)(torch.nn.Linear(3, 1), s) for s in range(2))
-''',
+""",
 }

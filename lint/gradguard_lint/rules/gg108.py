@@ -17,12 +17,13 @@ def check(program: Program) -> Iterator[Report]:
             f"`{effect.what}` is cached by joblib and returns a tensor with autograd history: "
             "a cache hit returns it without its graph.",
             (Step(effect.site, "the cached function returns such a tensor for this call"),)
-            if effect.site.node is not effect.data["place"].node else (),
+            if effect.site.node is not effect.data["place"].node
+            else (),
         )
 
 
 BAD: Examples = {
-    "decorated": '''\
+    "decorated": """\
 import torch
 from joblib import Memory
 
@@ -37,8 +38,8 @@ def embed(batch):  # GG108
 
 out = embed(torch.ones(2, 3))
 out.sum().backward()
-''',
-    "wrapped by hand": '''\
+""",
+    "wrapped by hand": """\
 import torch
 from joblib import Memory
 
@@ -50,11 +51,11 @@ def scaled(weights, k):  # GG108
 weights = torch.ones(3, requires_grad=True)
 cached = Memory("cache").cache(scaled)
 cached(weights, 2).sum().backward()
-''',
+""",
 }
 
 GOOD: Examples = {
-    "detached": '''\
+    "detached": """\
 import torch
 from joblib import Memory
 
@@ -69,8 +70,8 @@ def embed(batch):
 
 
 out = embed(torch.ones(2, 3))
-''',
-    "no cache at all": '''\
+""",
+    "no cache at all": """\
 import torch
 from joblib import Memory
 
@@ -84,5 +85,5 @@ def embed(batch):
 
 
 embed(torch.ones(2, 3)).sum().backward()
-''',
+""",
 }

@@ -35,8 +35,11 @@ def check(program: Program) -> Iterator[Report]:
 
 def _trainable(value: Value) -> bool:
     return any(
-        isinstance(atom, Tensor) or (isinstance(atom, Thing) and atom.kind in (
-            "model", "keras-model", "keras-layer", "optimizer"))
+        isinstance(atom, Tensor)
+        or (
+            isinstance(atom, Thing)
+            and atom.kind in ("model", "keras-model", "keras-layer", "optimizer")
+        )
         for atom in value.atoms
     )
 
@@ -59,7 +62,7 @@ def _change(program: Program, task: TaskRun, read: Effect, home: str) -> Effect 
 
 
 BAD: Examples = {
-    "loaded after import": '''\
+    "loaded after import": """\
 import torch
 from joblib import Parallel, delayed
 
@@ -82,11 +85,11 @@ net = torch.nn.Linear(1, 1)
 def predict(row):
     with torch.no_grad():
         return net(torch.tensor(row)).item()  # GG109
-''',
+""",
 }
 
 GOOD: Examples = {
-    "handed over": '''\
+    "handed over": """\
 import torch
 from joblib import Parallel, delayed
 
@@ -109,5 +112,5 @@ net = torch.nn.Linear(1, 1)
 def predict(model, row):
     with torch.no_grad():
         return model(torch.tensor(row)).item()
-''',
+""",
 }

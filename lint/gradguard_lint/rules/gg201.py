@@ -25,7 +25,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 BAD: Examples = {
-    "in the worker": '''\
+    "in the worker": """\
 import torch
 from joblib import Parallel, delayed
 
@@ -37,8 +37,8 @@ def train(seed):
 
 
 scores = Parallel(n_jobs=4)(delayed(train)(seed) for seed in range(8))
-''',
-    "one call below, device from the constructor": '''\
+""",
+    "one call below, device from the constructor": """\
 import torch
 from joblib import Parallel, delayed
 
@@ -56,8 +56,8 @@ class Trainer:
 
     def run(self):
         return Parallel(n_jobs=-1)(delayed(self.fit)(seed) for seed in range(3))
-''',
-    "cupy in a pool": '''\
+""",
+    "cupy in a pool": """\
 import cupy as cp
 from multiprocessing import get_context
 
@@ -68,11 +68,11 @@ def norm(k):
 
 with get_context("spawn").Pool(2) as pool:
     print(pool.map(norm, [10, 20]))
-''',
+""",
 }
 
 GOOD: Examples = {
-    "only where there is no GPU": '''\
+    "only where there is no GPU": """\
 import torch
 from joblib import Parallel, delayed
 
@@ -87,8 +87,8 @@ if device == "cpu":
     results = Parallel(n_jobs=4)(delayed(work)(k) for k in range(4))
 else:
     results = [work(k) for k in range(4)]
-''',
-    "threads, and one job": '''\
+""",
+    "threads, and one job": """\
 import torch
 from joblib import Parallel, delayed
 
@@ -99,5 +99,5 @@ def work(k):
 
 threads = Parallel(n_jobs=4, require="sharedmem")(delayed(work)(k) for k in range(4))
 serial = Parallel(n_jobs=1)(delayed(work)(k) for k in range(4))
-''',
+""",
 }

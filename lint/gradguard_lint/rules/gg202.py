@@ -26,7 +26,8 @@ def check(program: Program) -> Iterator[Report]:
         if name is None:
             name = next(
                 (
-                    captured for captured, value, _ in captures(program, task)
+                    captured
+                    for captured, value, _ in captures(program, task)
                     if any(on_gpu(atom) for atom in inner(value, 2))
                 ),
                 None,
@@ -41,7 +42,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 BAD: Examples = {
-    "a tensor": '''\
+    "a tensor": """\
 import torch
 from joblib import Parallel, delayed
 
@@ -52,8 +53,8 @@ def total(batch):
 
 batch = torch.ones(3).to("cuda")
 sums = Parallel(n_jobs=2)(delayed(total)(batch) for _ in range(3))  # GG202
-''',
-    "a module": '''\
+""",
+    "a module": """\
 import torch
 from joblib import Parallel, delayed
 
@@ -73,11 +74,11 @@ def count(net, k):
 
 net = Net().cuda()
 counts = Parallel(n_jobs=2)(delayed(count)(net, k) for k in range(3))  # GG202
-''',
+""",
 }
 
 GOOD: Examples = {
-    "moved back first": '''\
+    "moved back first": """\
 import torch
 from joblib import Parallel, delayed
 
@@ -88,5 +89,5 @@ def total(batch):
 
 batch = torch.ones(3).to("cuda")
 sums = Parallel(n_jobs=2)(delayed(total)(batch.cpu()) for _ in range(3))
-''',
+""",
 }

@@ -25,14 +25,16 @@ def check(program: Program) -> Iterator[Report]:
                     call.site,
                     f"`{task.name}` uses CUDA in {call.workers}, but the parent initialised CUDA "
                     "before the fork: CUDA cannot be used in the children.",
-                    (Step(first.site, f"{first.what} initialises CUDA in the parent"),
-                     *chain(used)),
+                    (
+                        Step(first.site, f"{first.what} initialises CUDA in the parent"),
+                        *chain(used),
+                    ),
                 )
                 break
 
 
 BAD: Examples = {
-    "a pool after CUDA": '''\
+    "a pool after CUDA": """\
 import multiprocessing
 
 import torch
@@ -46,11 +48,11 @@ if __name__ == "__main__":
     base = torch.zeros(3).cuda()
     with multiprocessing.Pool(2) as pool:
         print(pool.map(work, range(3)))  # GG203
-''',
+""",
 }
 
 GOOD: Examples = {
-    "nothing on the GPU in the workers": '''\
+    "nothing on the GPU in the workers": """\
 import multiprocessing
 
 import torch
@@ -64,5 +66,5 @@ if __name__ == "__main__":
     base = torch.zeros(3).cuda()
     with multiprocessing.Pool(2) as pool:
         print(pool.map(work, range(3)))
-''',
+""",
 }

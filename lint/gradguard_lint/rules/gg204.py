@@ -43,7 +43,7 @@ def _depends_on_task(value: Value | None) -> bool:
 
 
 BAD: Examples = {
-    "a device for each task": '''\
+    "a device for each task": """\
 import os
 
 import torch
@@ -56,11 +56,11 @@ def train(index):
 
 
 scores = Parallel(n_jobs=2)(delayed(train)(index) for index in range(4))
-''',
+""",
 }
 
 GOOD: Examples = {
-    "before the workers start": '''\
+    "before the workers start": """\
 import os
 
 from joblib import Parallel, delayed
@@ -73,8 +73,8 @@ def work(index):
 
 
 scores = Parallel(n_jobs=2)(delayed(work)(index) for index in range(4))
-''',
-    "no GPU for the workers": '''\
+""",
+    "no GPU for the workers": """\
 import os
 
 from joblib import Parallel, delayed
@@ -86,5 +86,5 @@ def work(index):
 
 
 scores = Parallel(n_jobs=2)(delayed(work)(index) for index in range(4))
-''',
+""",
 }

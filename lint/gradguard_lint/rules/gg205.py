@@ -20,15 +20,15 @@ def check(program: Program) -> Iterator[Report]:
 
 
 BAD: Examples = {
-    "grid search": '''\
+    "grid search": """\
 from sklearn.model_selection import GridSearchCV
 from skorch import NeuralNetClassifier
 from torch import nn
 
 net = NeuralNetClassifier(nn.Linear, device="cuda")
 search = GridSearchCV(net, {"lr": [0.1, 0.01]}, n_jobs=4)  # GG205
-''',
-    "boosted trees in a pipeline": '''\
+""",
+    "boosted trees in a pipeline": """\
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -39,11 +39,11 @@ model = make_pipeline(StandardScaler(), XGBClassifier(device="cuda"))
 
 def score(x, y, jobs):
     return cross_val_score(model, x, y, n_jobs=jobs)  # GG205
-''',
+""",
 }
 
 GOOD: Examples = {
-    "one job, or no GPU": '''\
+    "one job, or no GPU": """\
 from sklearn.model_selection import GridSearchCV
 from skorch import NeuralNetClassifier
 from torch import nn
@@ -51,5 +51,5 @@ from torch import nn
 net = NeuralNetClassifier(nn.Linear, device="cuda")
 search = GridSearchCV(net, {"lr": [0.1, 0.01]}, n_jobs=1)
 on_cpu = GridSearchCV(NeuralNetClassifier(nn.Linear), {"lr": [0.1]}, n_jobs=4)
-''',
+""",
 }

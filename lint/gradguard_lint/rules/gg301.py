@@ -41,7 +41,8 @@ def check(program: Program) -> Iterator[Report]:
 def _graph(task: TaskRun, *, any_compute: bool = False) -> Effect | None:
     for effect in task.effects:
         if effect.data.get("framework") == "torch" and (
-            effect.kind == "graph" or (effect.kind == "compute" and any_compute)
+            effect.kind == "graph"
+            or (effect.kind == "compute" and any_compute)
             or (effect.kind == "compute" and effect.data.get("unknown"))
         ):
             return effect
@@ -51,13 +52,11 @@ def _graph(task: TaskRun, *, any_compute: bool = False) -> Effect | None:
 
 
 def _sets(task: TaskRun, mode: str) -> bool:
-    return any(
-        effect.kind == "mode-set" and effect.data["mode"] == mode for effect in task.effects
-    )
+    return any(effect.kind == "mode-set" and effect.data["mode"] == mode for effect in task.effects)
 
 
 BAD: Examples = {
-    "with block, threads": '''\
+    "with block, threads": """\
 import torch
 from joblib import Parallel, delayed
 
@@ -72,8 +71,8 @@ with torch.no_grad():
     rows = Parallel(n_jobs=2, prefer="threads")(  # GG301
         delayed(predict)(torch.ones(2, 3)) for _ in range(3)
     )
-''',
-    "decorated, loky": '''\
+""",
+    "decorated, loky": """\
 import torch
 from joblib import Parallel, delayed
 
@@ -89,11 +88,11 @@ def evaluate(batches):
 
 
 evaluate([torch.ones(2, 3)])
-''',
+""",
 }
 
 GOOD: Examples = {
-    "the worker sets it": '''\
+    "the worker sets it": """\
 import torch
 from joblib import Parallel, delayed
 
@@ -109,8 +108,8 @@ with torch.no_grad():
     rows = Parallel(n_jobs=2, prefer="threads")(
         delayed(predict)(torch.ones(2, 3)) for _ in range(3)
     )
-''',
-    "forked workers inherit it": '''\
+""",
+    "forked workers inherit it": """\
 import torch
 from joblib import Parallel, delayed
 
@@ -126,5 +125,5 @@ with torch.no_grad():
     rows = Parallel(n_jobs=2, backend="multiprocessing")(
         delayed(predict)(torch.ones(2, 3)) for _ in range(3)
     )
-''',
+""",
 }

@@ -16,8 +16,10 @@ def check(program: Program) -> Iterator[Report]:
         if not task.call.many:
             continue
         for effect in task.effects:
-            if effect.kind in ("step", "zero-grad", "in-place") and not effect.modes.locked and (
-                _shared(effect, task)
+            if (
+                effect.kind in ("step", "zero-grad", "in-place")
+                and not effect.modes.locked
+                and (_shared(effect, task))
             ):
                 yield Report(
                     effect.site,
@@ -43,15 +45,14 @@ def _shared(effect: Effect, task: TaskRun) -> bool:
                 return True
             parameters = atom.part("parameters")
             if parameters is not None and any(
-                isinstance(part, Tensor) and part.born != task.ident
-                for part in inner(parameters)
+                isinstance(part, Tensor) and part.born != task.ident for part in inner(parameters)
             ):
                 return True
     return False
 
 
 BAD: Examples = {
-    "one optimizer": '''\
+    "one optimizer": """\
 import torch
 from joblib import Parallel, delayed
 
@@ -70,8 +71,8 @@ def step(batch):
 losses = Parallel(n_jobs=4, backend="threading")(
     delayed(step)(torch.ones(2, 3)) for _ in range(8)
 )
-''',
-    "a running sum": '''\
+""",
+    "a running sum": """\
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -85,11 +86,11 @@ def add(k):
 
 with ThreadPoolExecutor() as pool:
     list(pool.map(add, range(10)))
-''',
+""",
 }
 
 GOOD: Examples = {
-    "each its own, or a lock": '''\
+    "each its own, or a lock": """\
 import threading
 
 import torch
@@ -112,5 +113,5 @@ def train(net, batch):
 losses = Parallel(n_jobs=4, backend="threading")(
     delayed(train)(torch.nn.Linear(3, 1), torch.ones(2, 3)) for _ in range(8)
 )
-''',
+""",
 }

@@ -23,7 +23,8 @@ def check(program: Program) -> Iterator[Report]:
             if any(effect.data["framework"] == framework for effect in limited):
                 continue
             parent = [
-                effect for effect in before(program, call, "compute")
+                effect
+                for effect in before(program, call, "compute")
                 if effect.data["framework"] == framework
                 and (effect.data["heavy"] or framework == "tensorflow")
             ]
@@ -49,7 +50,7 @@ def _work(task: TaskRun) -> Effect | None:
 
 
 BAD: Examples = {
-    "matmul before and after": '''\
+    "matmul before and after": """\
 import torch
 from joblib import Parallel, delayed
 
@@ -64,11 +65,11 @@ if __name__ == "__main__":
     print(Parallel(n_jobs=2, backend="multiprocessing")(  # GG303
         delayed(square)(k) for k in range(4)
     ))
-''',
+""",
 }
 
 GOOD: Examples = {
-    "one thread a worker": '''\
+    "one thread a worker": """\
 import torch
 from joblib import Parallel, delayed
 
@@ -82,8 +83,8 @@ def square(k):
 if __name__ == "__main__":
     warm = torch.ones(2000, 2000) @ torch.ones(2000, 2000)
     print(Parallel(n_jobs=2, backend="multiprocessing")(delayed(square)(k) for k in range(4)))
-''',
-    "only NumPy in the workers": '''\
+""",
+    "only NumPy in the workers": """\
 import numpy as np
 import torch
 from joblib import Parallel, delayed
@@ -97,5 +98,5 @@ def square(k):
 if __name__ == "__main__":
     warm = torch.ones(2000, 2000) @ torch.ones(2000, 2000)
     print(Parallel(n_jobs=2, backend="multiprocessing")(delayed(square)(k) for k in range(4)))
-''',
+""",
 }

@@ -33,7 +33,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 BAD: Examples = {
-    "NumPy in a pool": '''\
+    "NumPy in a pool": """\
 from multiprocessing import Pool
 
 import numpy as np
@@ -46,8 +46,8 @@ def simulate(k):
 if __name__ == "__main__":
     with Pool(4) as pool:
         print(pool.map(simulate, range(8)))
-''',
-    "torch under joblib's multiprocessing": '''\
+""",
+    "torch under joblib's multiprocessing": """\
 import torch
 from joblib import Parallel, delayed
 
@@ -57,11 +57,11 @@ def simulate(k):
 
 
 print(Parallel(n_jobs=2, backend="multiprocessing")(delayed(simulate)(k) for k in range(4)))
-''',
+""",
 }
 
 GOOD: Examples = {
-    "seeded by the task": '''\
+    "seeded by the task": """\
 from multiprocessing import Pool
 
 import numpy as np
@@ -79,8 +79,8 @@ def with_its_own(k):
 if __name__ == "__main__":
     with Pool(4) as pool:
         print(pool.map(simulate, range(8)), pool.map(with_its_own, range(8)))
-''',
-    "loky": '''\
+""",
+    "loky": """\
 import numpy as np
 from joblib import Parallel, delayed
 
@@ -90,5 +90,5 @@ def simulate(k):
 
 
 print(Parallel(n_jobs=2)(delayed(simulate)(k) for k in range(4)))
-''',
+""",
 }

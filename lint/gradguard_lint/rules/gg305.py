@@ -16,7 +16,8 @@ def check(program: Program) -> Iterator[Report]:
         if not task.call.many:
             continue
         draws = {
-            effect.data["ident"]: effect for effect in reversed(task.effects)
+            effect.data["ident"]: effect
+            for effect in reversed(task.effects)
             if effect.kind == "generator-draw"
         }
         for path, atom, private in task.contents:
@@ -34,7 +35,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 BAD: Examples = {
-    "NumPy": '''\
+    "NumPy": """\
 import numpy as np
 from joblib import Parallel, delayed
 
@@ -45,8 +46,8 @@ def simulate(rng, k):
 
 rng = np.random.default_rng(0)
 print(Parallel(n_jobs=2)(delayed(simulate)(rng, k) for k in range(4)))  # GG305
-''',
-    "torch": '''\
+""",
+    "torch": """\
 import torch
 from joblib import Parallel, delayed
 
@@ -58,11 +59,11 @@ def simulate(k, generator=None):
 shared = torch.Generator().manual_seed(0)
 tasks = [delayed(simulate)(k, generator=shared) for k in range(4)]  # GG305
 print(Parallel(n_jobs=2)(tasks))
-''',
+""",
 }
 
 GOOD: Examples = {
-    "one for each": '''\
+    "one for each": """\
 import numpy as np
 from joblib import Parallel, delayed
 
@@ -76,5 +77,5 @@ print(Parallel(n_jobs=2)(delayed(simulate)(rng, k) for k, rng in enumerate(rngs)
 print(Parallel(n_jobs=2)(
     delayed(simulate)(np.random.default_rng(k), k) for k in range(4)
 ))
-''',
+""",
 }

@@ -19,28 +19,28 @@ def check(program: Program) -> Iterator[Report]:
 
 
 BAD: Examples = {
-    "imported": '''\
+    "imported": """\
 from tensorflow.keras.wrappers.scikit_learn import KerasClassifier  # GG401
 
 model = KerasClassifier(build_fn=None)
-''',
-    "used": '''\
+""",
+    "used": """\
 import tensorflow as tf
 
 make = tf.keras.wrappers.scikit_learn.KerasRegressor  # GG401
-''',
+""",
 }
 
 GOOD: Examples = {
-    "what took its place": '''\
+    "what took its place": """\
 from keras.wrappers import SKLearnClassifier
 
 model = SKLearnClassifier(None)
-''',
-    "a fallback for old releases": '''\
+""",
+    "a fallback for old releases": """\
 try:
     from scikeras.wrappers import KerasClassifier
 except ImportError:
     from keras.wrappers.scikit_learn import KerasClassifier
-''',
+""",
 }

@@ -16,7 +16,8 @@ def check(program: Program) -> Iterator[Report]:
         values = list(effect.data["arguments"].values())
         if any(
             isinstance(atom, Tensor) and atom.framework == "dask"
-            for value in values for atom in inner(value, 1)
+            for value in values
+            for atom in inner(value, 1)
         ):
             yield Report(
                 effect.site,
@@ -26,18 +27,18 @@ def check(program: Program) -> Iterator[Report]:
 
 
 BAD: Examples = {
-    "predict": '''\
+    "predict": """\
 import dask.array as da
 import keras
 
 model = keras.models.load_model("model.keras")
 rows = da.random.random((100000, 10), chunks=(1000, 10))
 answers = model.predict(rows)  # GG402
-''',
+""",
 }
 
 GOOD: Examples = {
-    "block by block": '''\
+    "block by block": """\
 import dask.array as da
 import keras
 
@@ -45,5 +46,5 @@ model = keras.models.load_model("model.keras")
 rows = da.random.random((100000, 10), chunks=(1000, 10))
 answers = rows.map_blocks(model.predict, dtype="float32")
 first = model.predict(rows[:100].compute())
-''',
+""",
 }

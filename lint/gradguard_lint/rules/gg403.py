@@ -31,23 +31,23 @@ def check(program: Program) -> Iterator[Report]:
 
 
 BAD: Examples = {
-    "eager": '''\
+    "eager": """\
 import tensorflow as tf
 
 squares = tf.map_fn(lambda x: x * x, tf.range(10), parallel_iterations=8)  # GG403
-''',
-    "autotune": '''\
+""",
+    "autotune": """\
 import tensorflow as tf
 
 
 @tf.function
 def squares(values):
     return tf.map_fn(lambda x: x * x, values, parallel_iterations=tf.data.AUTOTUNE)  # GG403
-''',
+""",
 }
 
 GOOD: Examples = {
-    "compiled": '''\
+    "compiled": """\
 import tensorflow as tf
 
 
@@ -58,5 +58,5 @@ def squares(values):
 
 print(squares(tf.range(10)))
 print(tf.vectorized_map(lambda x: x * x, tf.range(10)))
-''',
+""",
 }

@@ -21,7 +21,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 BAD: Examples = {
-    "a tape for each example": '''\
+    "a tape for each example": """\
 import tensorflow as tf
 
 weights = tf.Variable([1.0, 2.0])
@@ -36,8 +36,8 @@ def gradient(row):
 grads = []
 for row in tf.ones((8, 2)):  # GG404
     grads.append(gradient(row))
-''',
-    "a backward for each example": '''\
+""",
+    "a backward for each example": """\
 import torch
 
 net = torch.nn.Linear(2, 1)
@@ -46,11 +46,11 @@ for row in torch.ones(8, 2):  # GG404
     net.zero_grad()
     net(row).sum().backward()
     grads.append(net.weight.grad.clone())
-''',
+""",
 }
 
 GOOD: Examples = {
-    "a training loop": '''\
+    "a training loop": """\
 import torch
 
 net = torch.nn.Linear(2, 1)
@@ -62,5 +62,5 @@ for batch in torch.ones(8, 4, 2):
     loss.backward()
     optimizer.step()
     losses.append(loss.item())
-''',
+""",
 }

@@ -19,18 +19,18 @@ def check(program: Program) -> Iterator[Report]:
 
 
 BAD: Examples = {
-    "by argument": '''\
+    "by argument": """\
 from joblib import Parallel, delayed
 
 results = Parallel(n_jobs=2, backend="dask")(delayed(abs)(k) for k in range(3))  # GG405
-''',
+""",
 }
 
 GOOD: Examples = {
-    "by context": '''\
+    "by context": """\
 from joblib import Parallel, delayed, parallel_config
 
 with parallel_config(backend="dask"):
     results = Parallel(n_jobs=2)(delayed(abs)(k) for k in range(3))
-''',
+""",
 }

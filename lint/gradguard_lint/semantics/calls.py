@@ -24,12 +24,10 @@ from gradguard_lint.semantics.values import (
     Method,
     Partial,
     Table,
-    TaskCall,
     Tensor,
     Thing,
     Unknown,
     Value,
-    constant,
     items,
     join,
     of,
@@ -77,9 +75,9 @@ class Calls(Expressions):
                 continue
             only = value.only
             if isinstance(only, Table):
-                for key, item in only.entries:
+                for key, entry in only.entries:
                     if isinstance(key, str):
-                        args.keywords.setdefault(key, item)
+                        args.keywords.setdefault(key, entry)
             else:
                 args.open = True
         return args
@@ -102,9 +100,7 @@ class Calls(Expressions):
                 isinstance(part, ast.Call) for part in ast.walk(item)
             ):
                 return True
-            return any(
-                isinstance(part, ast.Name) and part.id in names for part in ast.walk(item)
-            )
+            return any(isinstance(part, ast.Name) and part.id in names for part in ast.walk(item))
 
         positions = {index for index, item in enumerate(node.args) if varies(item)}
         function = node.func
@@ -164,9 +160,16 @@ class Calls(Expressions):
         arguments = getattr(function.node.args, "args", [])
         receiver = self.read(scope.ident, arguments[0].arg) if arguments else None
         atom = receiver.only if receiver is not None else None
-        return of(Thing("super", function.owner.name, parts=(
-            ("class", of(function.owner)), ("self", of(atom) if atom is not None else UNKNOWN),
-        )))
+        return of(
+            Thing(
+                "super",
+                function.owner.name,
+                parts=(
+                    ("class", of(function.owner)),
+                    ("self", of(atom) if atom is not None else UNKNOWN),
+                ),
+            )
+        )
 
     # -- dispatch -------------------------------------------------------------------------------
 
@@ -176,9 +179,9 @@ class Calls(Expressions):
         for choice in function.choices[:4]:
             result = self.call_atom(frame, node, choice.atom, args)
             if choice.when:
-                result = Value(tuple(
-                    replace(item, when=item.when | choice.when) for item in result.choices
-                ))
+                result = Value(
+                    tuple(replace(item, when=item.when | choice.when) for item in result.choices)
+                )
             results.append(result)
         return join(results)
 
@@ -186,8 +189,7 @@ class Calls(Expressions):
         if isinstance(atom, Function):
             return self.apply(frame, node, atom, args)
         if isinstance(atom, Bound):
-            bound = Args([of(atom.receiver), *args.positional], args.keywords, args.rest,
-                         args.open)
+            bound = Args([of(atom.receiver), *args.positional], args.keywords, args.rest, args.open)
             return self.apply(frame, node, atom.function, bound)
         if isinstance(atom, Class):
             return self.instantiate(frame, node, atom, args)
@@ -224,10 +226,8 @@ class Calls(Expressions):
         self.reached.add(id(code))
         if len(self.stack) >= DEPTH or self.stack.count(code) >= 2:
             return UNKNOWN
-        if isinstance(code, ast.Lambda):
-            message = "calls a lambda"
-        else:
-            message = f"calls `{function.name}`"
+        is_lambda = isinstance(code, ast.Lambda)
+        message = "calls a lambda" if is_lambda else f"calls `{function.name}`"
         inner = Frame(
             self.new_ident(), function.module, function.frame, function, born=self.worker_ident
         )
@@ -305,16 +305,14 @@ class Calls(Expressions):
                 value if value is not None else unknown(("argument", id(function.node), item.arg))
             )
         if spec.vararg is not None:
-            extra_items = args.positional[len(names):]
+            extra_items = args.positional[len(names) :]
             if args.rest is not None:
                 value = sequence(join((*extra_items, args.rest)), "tuple")
             else:
                 value = items("tuple", extra_items)
             self.store[(inner.ident, spec.vararg.arg)] = value
         if spec.kwarg is not None:
-            self.store[(inner.ident, spec.kwarg.arg)] = of(
-                Table(tuple(keywords.items()), UNKNOWN)
-            )
+            self.store[(inner.ident, spec.kwarg.arg)] = of(Table(tuple(keywords.items()), UNKNOWN))
 
     def standalone_arguments(self, function: Function, skip: int = 0) -> Args:
         """What a function that nobody here calls may be given: anything, or its defaults."""
@@ -328,9 +326,7 @@ class Calls(Expressions):
             default = function.defaults[offset] if 0 <= offset < len(function.defaults) else None
             args.keywords[item.arg] = self._any_or(function, item, default)
         for index, item in enumerate(spec.kwonlyargs):
-            default = (
-                function.kw_defaults[index] if index < len(function.kw_defaults) else None
-            )
+            default = function.kw_defaults[index] if index < len(function.kw_defaults) else None
             args.keywords[item.arg] = self._any_or(function, item, default)
         args.open = spec.kwarg is not None
         return args
@@ -365,7 +361,8 @@ class Calls(Expressions):
 
     def _dataclass_fields(self, cls: Class, instance: Instance, args: Args) -> None:
         fields = [
-            item.target.id for item in cls.node.body
+            item.target.id
+            for item in cls.node.body
             if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
         ]
         for index, name in enumerate(fields):

@@ -21,7 +21,6 @@ from gradguard_lint.semantics.values import (
     NONE,
     UNKNOWN,
     Choice,
-    Class,
     Const,
     Imported,
     Key,
@@ -32,6 +31,7 @@ from gradguard_lint.semantics.values import (
     Value,
     join,
 )
+from gradguard_lint.words import words
 
 if TYPE_CHECKING:
     from gradguard_lint.reading.source import Module
@@ -102,9 +102,9 @@ class Args:
 Store = dict[tuple[int, str], Value]
 
 
-GPU_FLAGS = frozenset(
-    "gpu gpus n_gpu n_gpus ngpus num_gpus gpu_count use_gpu use_gpus use_cuda with_gpu with_cuda "
-    "cuda is_cuda has_gpu has_cuda gpu_available cuda_available on_gpu enable_gpu".split()
+GPU_FLAGS = words(
+    "gpu gpus n_gpu n_gpus ngpus num_gpus gpu_count use_gpu use_gpus use_cuda with_gpu "
+    "with_cuda cuda is_cuda has_gpu has_cuda gpu_available cuda_available on_gpu enable_gpu"
 )
 """Options that say whether a GPU is to be used."""
 
@@ -179,8 +179,15 @@ class Core:
         self.seen_effects.add(key)
         self.order += 1
         effect = Effect(
-            kind, self.site(frame, node), what, self.worker, self.order, self.root,
-            self.chain, self.modes, data,
+            kind,
+            self.site(frame, node),
+            what,
+            self.worker,
+            self.order,
+            self.root,
+            self.chain,
+            self.modes,
+            data,
         )
         self.program.effects.append(effect)
         if self.worker is not None:
@@ -262,14 +269,13 @@ class Core:
                     changed = True
                 else:
                     truth = self.assumed.get(atom.key)
-                    if isinstance(truth, bool) and isinstance(atom.key, tuple) and (
-                        atom.key[0] in ("eq", "is", "cmp", "gpu-present", "not")
+                    if (
+                        isinstance(truth, bool)
+                        and isinstance(atom.key, tuple)
+                        and (atom.key[0] in ("eq", "is", "cmp", "gpu-present", "not"))
                     ):
                         choice = Choice(Const(truth, "bool"), choice.when)
                         changed = True
-            elif isinstance(atom, Const):
-                if not choice.when:
-                    pass
             kept.append(choice)
         if not changed:
             return value
@@ -299,8 +305,11 @@ class Core:
                 continue
             if key[0] == "eq":
                 asked = key[1]
-                if isinstance(asked, tuple) and asked and asked[0] == "argument" and (
-                    self.defaults.get(asked, key[2]) != key[2] or asked not in self.defaults
+                if (
+                    isinstance(asked, tuple)
+                    and asked
+                    and asked[0] == "argument"
+                    and (self.defaults.get(asked, key[2]) != key[2] or asked not in self.defaults)
                 ):
                     return True
             elif key[0] == "argument" and key in self.defaults and not self.defaults[key]:
@@ -310,9 +319,11 @@ class Core:
     @property
     def far_fetched_here(self) -> bool:
         """Whether this place is only reached with such an argument."""
-        return self.far_fetched(frozenset(
-            (key, truth) for key, truth in self.assumed.items() if isinstance(truth, bool)
-        ))
+        return self.far_fetched(
+            frozenset(
+                (key, truth) for key, truth in self.assumed.items() if isinstance(truth, bool)
+            )
+        )
 
     # -- scoped changes -------------------------------------------------------------------------
 
@@ -346,9 +357,7 @@ class Core:
         def change(atom: Any) -> Any:
             if isinstance(atom, Tensor) and atom.born != worker:
                 grad = "leaf" if atom.grad == "history" else atom.grad
-                return replace(
-                    atom, grad=grad, born=worker, sources=atom.sources | {atom.ident}
-                )
+                return replace(atom, grad=grad, born=worker, sources=atom.sources | {atom.ident})
             if isinstance(atom, Thing) and atom.born != worker:
                 return replace(atom, born=worker)
             return atom

@@ -60,8 +60,11 @@ class ParallelCall:
     def workers(self) -> str:
         """The workers, in words."""
         return {
-            "loky": "loky workers", "fork": "forked workers", "spawn": "spawned workers",
-            "thread": "worker threads", "dask": "dask workers",
+            "loky": "loky workers",
+            "fork": "forked workers",
+            "spawn": "spawned workers",
+            "thread": "worker threads",
+            "dask": "dask workers",
         }[self.start]
 
 

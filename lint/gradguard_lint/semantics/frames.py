@@ -20,8 +20,19 @@ class Frame:
     """
 
     __slots__ = (
-        "born", "cls", "function", "ident", "is_class", "loop_names", "module", "outer",
-        "parent", "returns", "self_class", "shared", "yields",
+        "born",
+        "cls",
+        "function",
+        "ident",
+        "is_class",
+        "loop_names",
+        "module",
+        "outer",
+        "parent",
+        "returns",
+        "self_class",
+        "shared",
+        "yields",
     )
 
     def __init__(

@@ -55,14 +55,17 @@ class Interpreter(Statements):
         self.frames[name] = frame
         before = set(self.store)
         self._run_module(frame, module, constant(name))
-        self.loaded.update(
-            (key, value) for key, value in self.store.items() if key not in before
-        )
+        self.loaded.update((key, value) for key, value in self.store.items() if key not in before)
         return frame
 
     def _run_module(self, frame: Frame, module: Module, name: Value) -> None:
         saved = (
-            dict(self.assumed), self.modes, self.dead, self.loop_depth, self.worker, self.chain,
+            dict(self.assumed),
+            self.modes,
+            self.dead,
+            self.loop_depth,
+            self.worker,
+            self.chain,
             self.statement,
         )
         self.assumed, self.modes, self.dead, self.loop_depth = {}, Modes(), False, 0
@@ -72,7 +75,12 @@ class Interpreter(Statements):
             self.block(frame, module.tree.body)
         finally:
             (
-                self.assumed, self.modes, self.dead, self.loop_depth, self.worker, self.chain,
+                self.assumed,
+                self.modes,
+                self.dead,
+                self.loop_depth,
+                self.worker,
+                self.chain,
                 self.statement,
             ) = saved
 
@@ -245,7 +253,10 @@ class Interpreter(Statements):
         self.seen_effects, self.reached, self.order, self.root = seen, reached, order, root
 
     def _call_unknown(
-        self, frame: Frame, node: ast.FunctionDef | ast.AsyncFunctionDef, value: Value | None,
+        self,
+        frame: Frame,
+        node: ast.FunctionDef | ast.AsyncFunctionDef,
+        value: Value | None,
         receiver: Instance | None,
     ) -> None:
         for atom in value.of(Function) if value is not None else ():

@@ -12,6 +12,7 @@ from gradguard_lint.semantics.core import Store, joined_stores
 from gradguard_lint.semantics.frames import Frame
 from gradguard_lint.semantics.values import (
     UNKNOWN,
+    Atom,
     Class,
     Const,
     External,
@@ -97,8 +98,9 @@ class Statements(Calls):
                     self.store[(atom.body.ident, target.attr)] = value
                 elif isinstance(atom, Unknown) and target.attr == "requires_grad":
                     if True in value.constants():
-                        leaf = Tensor("torch", "leaf", False, self.worker_ident,
-                                      self.ident_at(target))
+                        leaf = Tensor(
+                            "torch", "leaf", False, self.worker_ident, self.ident_at(target)
+                        )
                         self.rebind(frame, target.value, of(leaf))
                 elif isinstance(atom, Unknown) and atom.key is not None:
                     self.store[(0, str(("attr", atom.key, target.attr)))] = value
@@ -118,16 +120,23 @@ class Statements(Calls):
         only = value.only
         starred = any(isinstance(item, ast.Starred) for item in target.elts)
         if (
-            isinstance(only, Items) and only.items is not None and not starred
+            isinstance(only, Items)
+            and only.items is not None
+            and not starred
             and len(only.items) == len(target.elts)
         ):
             for item, part in zip(target.elts, only.items, strict=True):
                 self.assign(frame, item, part)
             return
-        if not starred and len(value.choices) > 1 and all(
-            isinstance(atom, Items) and atom.items is not None
-            and len(atom.items) == len(target.elts)
-            for atom in value.atoms
+        if (
+            not starred
+            and len(value.choices) > 1
+            and all(
+                isinstance(atom, Items)
+                and atom.items is not None
+                and len(atom.items) == len(target.elts)
+                for atom in value.atoms
+            )
         ):
             for index, item in enumerate(target.elts):
                 parts = [atom.items[index] for atom in value.of(Items) if atom.items is not None]
@@ -260,7 +269,11 @@ class Statements(Calls):
             self.block(frame, node.orelse)
 
     def _loop(
-        self, frame: Frame, body: list[ast.stmt], turns: list[Value], target: ast.expr | None,
+        self,
+        frame: Frame,
+        body: list[ast.stmt],
+        turns: list[Value],
+        target: ast.expr | None,
         names: frozenset[str],
     ) -> None:
         before = dict(self.store)
@@ -360,8 +373,7 @@ class Statements(Calls):
             scope = scope.parent
         defaults = tuple(self.eval(frame, item) for item in node.args.defaults)
         kw_defaults = tuple(
-            self.eval(frame, item) if item is not None else None
-            for item in node.args.kw_defaults
+            self.eval(frame, item) if item is not None else None for item in node.args.kw_defaults
         )
         owner = frame.cls if frame.is_class else None
         function = Function(node, frame.module, frame, owner, defaults, kw_defaults)
@@ -374,12 +386,10 @@ class Statements(Calls):
 
     def do_ClassDef(self, frame: Frame, node: ast.ClassDef) -> None:
         frame.shared = True
-        bases = []
+        bases: list[Atom] = []
         for base in node.bases:
             value = self.eval(frame, base)
-            bases.extend(
-                atom for atom in value.atoms if isinstance(atom, (Class, External))
-            )
+            bases.extend(atom for atom in value.atoms if isinstance(atom, (Class, External)))
         body = Frame(
             self.new_ident(), frame.module, frame, frame.function, is_class=True, born=frame.born
         )
@@ -405,4 +415,3 @@ def _stored_names(node: ast.AST) -> set[str]:
         if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store):
             names.add(item.id)
     return names
-

@@ -322,9 +322,7 @@ class Value:
 
     def map(self, change: Callable[[Atom], Value]) -> Value:
         """`change` applied to every alternative, each keeping its assumptions."""
-        return join(
-            guarded(change(choice.atom), choice.when) for choice in self.choices
-        )
+        return join(guarded(change(choice.atom), choice.when) for choice in self.choices)
 
 
 def guarded(value: Value, when: Conditions) -> Value:

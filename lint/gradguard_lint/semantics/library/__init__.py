@@ -7,17 +7,29 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gradguard_lint.semantics.core import Args
-from gradguard_lint.semantics.library import arrays, joblib_calls, misc, pools, pytorch, tf
+from gradguard_lint.semantics.library import (
+    arrays,
+    joblib_calls,
+    misc,
+    pools,
+    pytorch,
+    tf,
+    torch_modules,
+    torch_tensors,
+)
 from gradguard_lint.semantics.library.classes import external_bases, framework_of
 from gradguard_lint.semantics.library.contexts import decorate, enter_context, exit_context
 from gradguard_lint.semantics.library.names import CUDA_ASKS, canonical
-from gradguard_lint.semantics.library.tensors import derived, gpu_touched, operation
+from gradguard_lint.semantics.library.tensors import (
+    derived,
+    device_argument,
+    gpu_touched,
+    operation,
+)
 from gradguard_lint.semantics.values import (
-    NOTHING,
     UNKNOWN,
     Atom,
     Class,
-    Const,
     Delayed,
     External,
     Function,
@@ -31,9 +43,7 @@ from gradguard_lint.semantics.values import (
     Unknown,
     Value,
     constant,
-    join,
     of,
-    sequence,
     unknown,
 )
 
@@ -41,14 +51,41 @@ if TYPE_CHECKING:
     from gradguard_lint.semantics.frames import Frame
 
 __all__ = [
-    "attribute", "call", "call_instance", "call_method", "call_thing", "call_unknown",
-    "changed_receiver", "decorate", "derived", "discarded", "enter_context", "exit_context",
-    "external_attribute", "global_written", "imported", "imported_star", "in_place",
-    "inherited_attribute", "instantiate", "instantiated", "item", "iterate", "iterated",
-    "make_task", "operation", "set_attribute", "set_item",
+    "attribute",
+    "call",
+    "call_instance",
+    "call_method",
+    "call_thing",
+    "call_unknown",
+    "changed_receiver",
+    "decorate",
+    "derived",
+    "discarded",
+    "enter_context",
+    "exit_context",
+    "external_attribute",
+    "global_written",
+    "imported",
+    "imported_star",
+    "in_place",
+    "inherited_attribute",
+    "instantiate",
+    "instantiated",
+    "item",
+    "iterate",
+    "iterated",
+    "make_task",
+    "operation",
+    "set_attribute",
+    "set_item",
 ]
 
-make_task = joblib_calls.make_task
+
+def make_task(core: Any, frame: Frame, node: ast.AST, delayed: Delayed, args: Args) -> Value:
+    """``delayed(f)(x)``: the call that a worker is to make."""
+    return joblib_calls.make_task(core, frame, node, delayed, args)
+
+
 KERAS_KINDS = ("keras-model", "keras-layer", "keras-loss")
 
 
@@ -95,7 +132,7 @@ def attribute(core: Any, frame: Frame, node: ast.AST, atom: Atom, name: str) -> 
     """``atom.name`` of a tensor or of a library object."""
     if isinstance(atom, Tensor):
         if atom.framework == "torch":
-            return pytorch.tensor_attribute(core, frame, node, atom, name)
+            return torch_tensors.tensor_attribute(core, frame, node, atom, name)
         if name in ("shape", "dtype", "ndim", "size"):
             return UNKNOWN
         if name == "T":
@@ -117,9 +154,11 @@ def attribute(core: Any, frame: Frame, node: ast.AST, atom: Atom, name: str) -> 
         if name in ("weight", "bias"):
             return of(Tensor("torch", "parameter", atom.gpu, core.worker_ident, atom.ident))
     if kind in KERAS_KINDS:
-        values = tf.model_method(core, frame, node, atom, name, Args(), atom.ident, atom.gpu) if (
-            name in ("trainable_variables", "trainable_weights", "weights", "variables")
-        ) else None
+        values = (
+            tf.model_method(core, frame, node, atom, name, Args(), atom.ident, atom.gpu)
+            if (name in ("trainable_variables", "trainable_weights", "weights", "variables"))
+            else None
+        )
         if values is not None:
             return values
     if kind == "parallel" and name == "n_jobs":
@@ -146,9 +185,7 @@ def _super_attribute(core: Any, frame: Frame, node: ast.AST, atom: Thing, name: 
     return UNKNOWN
 
 
-def inherited_attribute(
-    core: Any, frame: Frame, node: ast.AST, atom: Instance, name: str
-) -> Value:
+def inherited_attribute(core: Any, frame: Frame, node: ast.AST, atom: Instance, name: str) -> Value:
     """An attribute that neither the object nor its project classes define."""
     if framework_of(atom.cls) is not None or "joblib.Parallel" in external_bases(atom.cls):
         return of(Method(atom, name))
@@ -178,7 +215,7 @@ def set_attribute(
             frozen = value.constants() == [False]
             core.store[(atom.ident, "<frozen>")] = constant(frozen)
             return None
-        return of(pytorch.with_grad(atom, value))
+        return of(torch_tensors.with_grad(atom, value))
     if isinstance(atom, Tensor) and target.attr == "data":
         core.effect(frame, "in-place", target, "`.data = ...`", target=of(atom))
     return None
@@ -200,8 +237,9 @@ def in_place(core: Any, frame: Frame, node: ast.AugAssign, old: Value) -> None:
         if any(tensor.framework == "torch" for tensor in holder.tensors()) and not (
             _own_slot(frame, node.target.slice)
         ):
-            core.effect(frame, "in-place", node, f"`{ast.unparse(node.target)} ...=`",
-                        target=holder)
+            core.effect(
+                frame, "in-place", node, f"`{ast.unparse(node.target)} ...=`", target=holder
+            )
         return
     if any(tensor.framework == "torch" for tensor in old.tensors()):
         core.effect(frame, "in-place", node, f"`{ast.unparse(node.target)} ...=`", target=old)
@@ -281,16 +319,14 @@ def _follow_callbacks(core: Any, frame: Frame, node: ast.AST, args: Args) -> Non
     """Functions given to an unknown call may be called by it: what they do there is not known."""
 
 
-def call_unknown(
-    core: Any, frame: Frame, node: ast.AST, atom: Unknown, args: Args
-) -> Value | None:
+def call_unknown(core: Any, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> Value | None:
     """A call of something that is not known, but may say by its name what it does."""
     key = atom.key
     name = key[2] if isinstance(key, tuple) and len(key) == 3 and key[0] == "attr" else None
     if name == "startswith" and isinstance(key, tuple) and len(args.positional) == 1:
         return unknown(("cmp", key[1], "startswith", args.positional[0].constant))
     if isinstance(name, str):
-        return pytorch.unknown_method(core, frame, node, name, args)
+        return torch_tensors.unknown_method(core, frame, node, name, args)
     if core.worker is not None and args.positional:
         core.effect(frame, "unknown-call", node, "an unknown callable")
     return None
@@ -301,7 +337,7 @@ def call_method(core: Any, frame: Frame, node: ast.AST, method: Method, args: Ar
     receiver, name = method.receiver, method.name
     if isinstance(receiver, Tensor):
         if receiver.framework == "torch":
-            return pytorch.tensor_method(core, frame, node, receiver, name, args)
+            return torch_tensors.tensor_method(core, frame, node, receiver, name, args)
         if receiver.framework == "tensorflow":
             return tf.tensor_method(core, frame, node, receiver, name, args)
         return arrays.array_method(core, frame, node, receiver, name, args)
@@ -324,7 +360,7 @@ def _thing_method(
     kind = thing.kind
     result: Value | None = None
     if kind == "model":
-        result = pytorch.model_method(
+        result = torch_modules.model_method(
             core, frame, node, thing, thing.ident, thing.gpu, name, args
         )
     elif kind in KERAS_KINDS:
@@ -332,10 +368,16 @@ def _thing_method(
     elif kind == "loss":
         result = of(thing) if name in ("to", "cuda", "cpu", "eval", "train") else None
     elif kind == "optimizer":
-        result = pytorch.optimizer_method(core, frame, node, thing, name, args)
+        result = torch_modules.optimizer_method(core, frame, node, thing, name, args)
     elif kind == "distribution":
-        result = thing.part("tensor") if name in ("log_prob", "rsample", "entropy") else (
-            of(Tensor("torch", "none", thing.gpu, core.worker_ident)) if name == "sample" else None
+        result = (
+            thing.part("tensor")
+            if name in ("log_prob", "rsample", "entropy")
+            else (
+                of(Tensor("torch", "none", thing.gpu, core.worker_ident))
+                if name == "sample"
+                else None
+            )
         )
     elif kind == "tape":
         result = tf.tape_method(core, frame, node, thing, name, args)
@@ -373,21 +415,23 @@ def _instance_method(
 ) -> Value:
     framework = framework_of(instance.cls)
     if framework == "torch":
-        gpu = pytorch.instance_on_gpu(core, instance)
-        return pytorch.model_method(
-            core, frame, node, instance, instance.ident, gpu, name, args
-        ) or UNKNOWN
+        gpu = torch_modules.instance_on_gpu(core, instance)
+        return (
+            torch_modules.model_method(core, frame, node, instance, instance.ident, gpu, name, args)
+            or UNKNOWN
+        )
     if framework == "keras":
-        return tf.model_method(
-            core, frame, node, instance, name, args, instance.ident, False
-        ) or UNKNOWN
+        return (
+            tf.model_method(core, frame, node, instance, name, args, instance.ident, False)
+            or UNKNOWN
+        )
     if "joblib.Parallel" in external_bases(instance.cls):
         if name == "__call__":
             return _parallel_instance(core, frame, node, instance, args)
         if name == "__init__":
-            core.store[(instance.ident, "<parallel>")] = of(Thing(
-                "parallel", "joblib.Parallel", parts=joblib_calls.parallel_parts(args)
-            ))
+            core.store[(instance.ident, "<parallel>")] = of(
+                Thing("parallel", "joblib.Parallel", parts=joblib_calls.parallel_parts(args))
+            )
     return UNKNOWN
 
 
@@ -399,11 +443,15 @@ def call_thing(core: Any, frame: Frame, node: ast.AST, atom: Atom, args: Args) -
     if atom.kind == "parallel":
         return joblib_calls.run(core, frame, node, atom, args)
     if atom.kind in ("model", "loss"):
-        return pytorch.model_call(core, frame, node, atom, args)
+        return torch_modules.model_call(core, frame, node, atom, args)
     if atom.kind in KERAS_KINDS:
-        if atom.kind == "keras-layer" and not any(
-            tensor.framework == "tensorflow" for v in args.values() for tensor in v.tensors()
-        ) and not any(v.is_unknown for v in args.values()):
+        if (
+            atom.kind == "keras-layer"
+            and not any(
+                tensor.framework == "tensorflow" for v in args.values() for tensor in v.tensors()
+            )
+            and not any(v.is_unknown for v in args.values())
+        ):
             return UNKNOWN
         return tf.model_call(core, frame, node, atom, args)
     if atom.kind == "cached":
@@ -420,7 +468,7 @@ def marked(function: Value, mode: Thing) -> Value:
     """`function` with a grad mode around each call."""
     off = mode.part("off")
     flag = off.constant if off is not None else None
-    mark = {True: "no_grad", False: "enable_grad"}.get(flag)  # type: ignore[arg-type]
+    mark = {True: "no_grad", False: "enable_grad"}.get(bool(flag)) if flag is not None else None
 
     def change(atom: Atom) -> Value:
         if isinstance(atom, Function) and mark is not None:
@@ -430,9 +478,7 @@ def marked(function: Value, mode: Thing) -> Value:
     return function.map(change)
 
 
-def call_instance(
-    core: Any, frame: Frame, node: ast.AST, instance: Instance, args: Args
-) -> Value:
+def call_instance(core: Any, frame: Frame, node: ast.AST, instance: Instance, args: Args) -> Value:
     """``instance(...)`` where no ``__call__`` is in the project."""
     framework = framework_of(instance.cls)
     if framework is not None:
@@ -442,7 +488,7 @@ def call_instance(
             result = core.call(frame, node, core.bind(frame, node, forward, instance), args)
         core.effect(frame, "model-call", node, "model", ident=instance.ident)
         if framework == "torch":
-            gpu = pytorch.instance_on_gpu(core, instance)
+            gpu = torch_modules.instance_on_gpu(core, instance)
             model = Thing("model", "Module", instance.ident, instance.born, gpu)
             if any(result.tensors()):
                 if gpu:
@@ -450,17 +496,18 @@ def call_instance(
                         lambda a: of(replace(a, gpu=True)) if isinstance(a, Tensor) else of(a)
                     )
                 return result.map(
-                    lambda a: of(replace(a, sources=a.sources | {instance.ident}))
-                    if isinstance(a, Tensor) else of(a)
+                    lambda a: (
+                        of(replace(a, sources=a.sources | {instance.ident}))
+                        if isinstance(a, Tensor)
+                        else of(a)
+                    )
                 )
             if not result.is_unknown:
                 return result
-            return pytorch.model_call(core, frame, node, model, args)
+            return torch_modules.model_call(core, frame, node, model, args)
         if any(result.tensors()) or not result.is_unknown:
             return result
-        return tf.model_call(
-            core, frame, node, Thing("keras-model", "Model", instance.ident), args
-        )
+        return tf.model_call(core, frame, node, Thing("keras-model", "Model", instance.ident), args)
     if "joblib.Parallel" in external_bases(instance.cls):
         return _parallel_instance(core, frame, node, instance, args)
     return UNKNOWN
@@ -476,16 +523,12 @@ def _parallel_instance(
     return joblib_calls.run(core, frame, node, thing, args)
 
 
-def instantiate(
-    core: Any, frame: Frame, node: ast.AST, cls: Class, args: Args
-) -> Value | None:
+def instantiate(core: Any, frame: Frame, node: ast.AST, cls: Class, args: Args) -> Value | None:
     """An object of a project class that only a library can make sense of; None otherwise."""
     return None
 
 
-def instantiated(
-    core: Any, frame: Frame, node: ast.AST, instance: Instance, args: Args
-) -> None:
+def instantiated(core: Any, frame: Frame, node: ast.AST, instance: Instance, args: Args) -> None:
     """A project object was made: what its library bases keep of the arguments."""
     if "joblib.Parallel" in external_bases(instance.cls) and (
         (instance.ident, "<parallel>") not in core.store
@@ -497,8 +540,11 @@ def instantiated(
     framework = framework_of(instance.cls)
     if framework == "torch":
         parts_gpu = [
-            atom for (ident, _), value in core.store.items() if ident == instance.ident
-            for atom in value.atoms if isinstance(atom, Thing) and atom.kind == "model"
+            atom
+            for (ident, _), value in core.store.items()
+            if ident == instance.ident
+            for atom in value.atoms
+            if isinstance(atom, Thing) and atom.kind == "model"
         ]
         if any(part.gpu for part in parts_gpu):
             core.store[(instance.ident, "<gpu>")] = constant(True)
@@ -511,7 +557,9 @@ def changed_receiver(core: Any, receiver: Atom, name: str, args: Args) -> Value 
     if isinstance(receiver, Tensor) and receiver.framework == "torch":
         if name == "requires_grad_":
             flag = args.get(0, "requires_grad")
-            return of(pytorch.with_grad(receiver, flag if flag is not None else constant(True)))
+            return of(
+                torch_tensors.with_grad(receiver, flag if flag is not None else constant(True))
+            )
         if name == "detach_":
             return of(replace(receiver, grad="none", severed=frozenset()))
         return None
@@ -522,7 +570,7 @@ def changed_receiver(core: Any, receiver: Atom, name: str, args: Args) -> Value 
             moved = None
             from gradguard_lint.semantics.library.tensors import placed
 
-            gpu, when = placed(pytorch.device_argument(args), core)
+            gpu, when = placed(device_argument(args), core)
             if gpu:
                 moved = of(replace(receiver, gpu=True))
                 if when:
@@ -535,5 +583,3 @@ def changed_receiver(core: Any, receiver: Atom, name: str, args: Args) -> Value 
 
 def delayed_decorator(function: Value) -> Value:
     return of(Delayed(function))
-
-

@@ -18,24 +18,31 @@ from gradguard_lint.semantics.values import (
     sequence,
     unknown,
 )
+from gradguard_lint.words import words
 
 if TYPE_CHECKING:
     from gradguard_lint.semantics.core import Args, Core
     from gradguard_lint.semantics.frames import Frame
 
-GENERATORS = frozenset({
-    "numpy.random.default_rng", "numpy.random.RandomState", "numpy.random.Generator",
-    "random.Random", "cupy.random.default_rng", "cupy.random.RandomState",
-    "random.SystemRandom_",
-})
-NUMPY_DRAWS = frozenset(
+GENERATORS = frozenset(
+    {
+        "numpy.random.default_rng",
+        "numpy.random.RandomState",
+        "numpy.random.Generator",
+        "random.Random",
+        "cupy.random.default_rng",
+        "cupy.random.RandomState",
+        "random.SystemRandom_",
+    }
+)
+NUMPY_DRAWS = words(
     "rand randn random randint normal uniform choice permutation shuffle beta gamma poisson "
     "binomial standard_normal random_sample sample exponential laplace lognormal "
-    "multivariate_normal multinomial random_integers dirichlet geometric".split()
+    "multivariate_normal multinomial random_integers dirichlet geometric"
 )
-RANDOM_DRAWS = frozenset(
+RANDOM_DRAWS = words(
     "random randint randrange choice choices sample shuffle uniform gauss normalvariate "
-    "betavariate expovariate triangular getrandbits".split()
+    "betavariate expovariate triangular getrandbits"
 )
 
 
@@ -60,9 +67,29 @@ def numpy_call(core: Core, frame: Frame, node: ast.AST, name: str, args: Args) -
         core.effect(frame, "draw", node, f"{name}()", framework="random")
         return UNKNOWN
     if name.startswith("numpy."):
-        if short in ("array", "asarray", "stack", "concatenate", "vstack", "hstack", "mean",
-                     "sum", "zeros", "ones", "empty", "arange", "linspace", "dot", "matmul",
-                     "load", "copy", "full", "zeros_like", "ones_like", "eye"):
+        if short in (
+            "array",
+            "asarray",
+            "stack",
+            "concatenate",
+            "vstack",
+            "hstack",
+            "mean",
+            "sum",
+            "zeros",
+            "ones",
+            "empty",
+            "arange",
+            "linspace",
+            "dot",
+            "matmul",
+            "load",
+            "copy",
+            "full",
+            "zeros_like",
+            "ones_like",
+            "eye",
+        ):
             if short in ("dot", "matmul"):
                 worked(core, frame, node, [Tensor("numpy")])
             return of(Tensor("numpy"))

@@ -24,8 +24,10 @@ def external_bases(cls: Class, depth: int = 6) -> list[str]:
 def framework_of(cls: Class) -> str | None:
     """``torch`` or ``keras`` where `cls` is a model of theirs, else None."""
     for name in external_bases(cls):
-        if name.startswith(TORCH_MODULES) and "functional" not in name and name.endswith(
-            ("Module", "Sequential", "ModuleList", "ScriptModule")
+        if (
+            name.startswith(TORCH_MODULES)
+            and "functional" not in name
+            and name.endswith(("Module", "Sequential", "ModuleList", "ScriptModule"))
         ):
             return "torch"
         if name.startswith("torch.nn."):

@@ -64,7 +64,8 @@ def _enter(core: Any, frame: Frame, node: ast.expr, atom: Thing) -> Value | None
         if n_jobs is None and backend is not None and atom.name.endswith("parallel_backend"):
             n_jobs = of(Unknown())
         core.modes = replace(
-            modes, backend=backend if backend is not None else modes.backend,
+            modes,
+            backend=backend if backend is not None else modes.backend,
             n_jobs=n_jobs if n_jobs is not None else modes.n_jobs,
         )
         if backend is None and atom.part("prefer") is not None:
@@ -95,12 +96,19 @@ def decorate(
 ) -> Value:
     """The value of a function or method under `decorator`."""
     if isinstance(decorator, ast.Name) and decorator.id in (
-        "staticmethod", "classmethod", "property", "cached_property"
+        "staticmethod",
+        "classmethod",
+        "property",
+        "cached_property",
     ):
-        return _mark(value, {"staticmethod": "static", "classmethod": "class"}.get(
-            decorator.id, "property"))
+        return _mark(
+            value, {"staticmethod": "static", "classmethod": "class"}.get(decorator.id, "property")
+        )
     if isinstance(decorator, ast.Attribute) and decorator.attr in (
-        "setter", "deleter", "getter", "cached_property"
+        "setter",
+        "deleter",
+        "getter",
+        "cached_property",
     ):
         return _mark(value, "property") if decorator.attr == "cached_property" else value
     wrapper = core.eval(frame, decorator)
@@ -129,9 +137,7 @@ def decorate(
     return value
 
 
-def _external(
-    core: Any, frame: Frame, node: ast.AST, name: str, value: Value
-) -> Value | None:
+def _external(core: Any, frame: Frame, node: ast.AST, name: str, value: Value) -> Value | None:
     short = name.rsplit(".", 1)[-1]
     if name in ("joblib.delayed", "dask.delayed") or name in core.options.delayed:
         from gradguard_lint.semantics.values import Delayed

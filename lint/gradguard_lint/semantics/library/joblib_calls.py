@@ -45,17 +45,21 @@ def parallel_parts(args: Args) -> tuple[tuple[str, Value], ...]:
     return tuple(parts.items())
 
 
-def call(
-    core: Interpreter, frame: Frame, node: ast.AST, name: str, args: Args
-) -> Value | None:
+def call(core: Interpreter, frame: Frame, node: ast.AST, name: str, args: Args) -> Value | None:
     """``joblib.something(...)``."""
     if name == "joblib.Parallel":
         parts = parallel_parts(args)
-        thing = Thing("parallel", name, core.ident_at(node), core.worker_ident, parts=parts,
-                      site=core.site(frame, node))
+        thing = Thing(
+            "parallel",
+            name,
+            core.ident_at(node),
+            core.worker_ident,
+            parts=parts,
+            site=core.site(frame, node),
+        )
         backend = thing.part("backend")
         if backend is not None and "dask" in backend.constants():
-            core.effect(frame, "dask-backend", node, "backend=\"dask\"")
+            core.effect(frame, "dask-backend", node, 'backend="dask"')
         return of(thing)
     if name in ("joblib.delayed", "sklearn.utils.parallel.delayed"):
         function = args.get(0, "function")
@@ -86,9 +90,7 @@ def _config(args: Args) -> tuple[tuple[str, Value], ...]:
     return tuple(parts.items())
 
 
-def run(
-    core: Interpreter, frame: Frame, node: ast.AST, parallel: Thing, args: Args
-) -> Value:
+def run(core: Interpreter, frame: Frame, node: ast.AST, parallel: Thing, args: Args) -> Value:
     """``Parallel(...)(tasks)``."""
     given = args.get(0, "iterable") or UNKNOWN
     tasks = tasks_in(given)
@@ -100,17 +102,18 @@ def run(
         return UNKNOWN
     if start is None:
         results = [
-            core.call(frame, task.site.node, task.function,
-                      Args(list(task.args), dict(task.keywords)))
+            core.call(
+                frame, task.site.node, task.function, Args(list(task.args), dict(task.keywords))
+            )
             for task in tasks[:8]
         ]
         from gradguard_lint.semantics.values import join
 
         return sequence(join(results))
     many = not (len(tasks) == 1 and _single(given))
-    return sequence(call_with(
-        core, frame, node, tasks, start[0], "joblib", many=many, when=start[1]
-    ))
+    return sequence(
+        call_with(core, frame, node, tasks, start[0], "joblib", many=many, when=start[1])
+    )
 
 
 def _single(given: Value) -> bool:
@@ -130,15 +133,18 @@ def make_task(
     if args.rest is not None:
         positional.extend([args.rest] * 3)
     task = TaskCall(
-        delayed.function, tuple(positional), tuple(args.keywords.items()),
-        core.site(frame, node), private, names, delayed.library,
+        delayed.function,
+        tuple(positional),
+        tuple(args.keywords.items()),
+        core.site(frame, node),
+        private,
+        names,
+        delayed.library,
     )
     return of(task)
 
 
-def cached_call(
-    core: Interpreter, frame: Frame, node: ast.AST, cached: Thing, args: Args
-) -> Value:
+def cached_call(core: Interpreter, frame: Frame, node: ast.AST, cached: Thing, args: Args) -> Value:
     """A call of a function that ``Memory.cache`` wraps."""
     function = cached.part("function") or UNKNOWN
     value = core.call(frame, node, function, args)

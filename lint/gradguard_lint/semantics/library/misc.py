@@ -34,34 +34,58 @@ from gradguard_lint.semantics.values import (
     sequence,
     unknown,
 )
+from gradguard_lint.words import words
 
 if TYPE_CHECKING:
     from gradguard_lint.semantics.frames import Frame
     from gradguard_lint.semantics.interpreter import Interpreter
 
-SEARCHES = frozenset(
-    "GridSearchCV RandomizedSearchCV HalvingGridSearchCV HalvingRandomSearchCV cross_val_score "
-    "cross_validate cross_val_predict learning_curve validation_curve permutation_test_score "
-    "permutation_importance BaggingClassifier BaggingRegressor VotingClassifier VotingRegressor "
-    "StackingClassifier StackingRegressor OneVsRestClassifier OneVsOneClassifier RFECV "
-    "MultiOutputClassifier MultiOutputRegressor SequentialFeatureSelector BayesSearchCV "
-    "OutputCodeClassifier CalibratedClassifierCV AdaBoostClassifier_".split()
+SEARCHES = words(
+    "GridSearchCV RandomizedSearchCV HalvingGridSearchCV HalvingRandomSearchCV "
+    "cross_val_score cross_validate cross_val_predict learning_curve validation_curve "
+    "permutation_test_score permutation_importance BaggingClassifier BaggingRegressor "
+    "VotingClassifier VotingRegressor StackingClassifier StackingRegressor "
+    "OneVsRestClassifier OneVsOneClassifier RFECV MultiOutputClassifier MultiOutputRegressor "
+    "SequentialFeatureSelector BayesSearchCV OutputCodeClassifier CalibratedClassifierCV "
+    "AdaBoostClassifier_"
 )
 GPU_ESTIMATORS = ("skorch.", "xgboost.", "lightgbm.", "catboost.", "cuml.")
-IDENTITY = frozenset({
-    "functools.lru_cache", "functools.cache", "contextlib.contextmanager", "copy.copy",
-    "copy.deepcopy", "builtins.sorted", "builtins.reversed", "builtins.iter", "builtins.set",
-    "builtins.frozenset", "tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "tqdm.trange_",
-    "itertools.chain.from_iterable_", "typing.cast_", "numba.njit", "numba.jit",
-    "tqdm.contrib.tqdm", "tqdm.std.tqdm", "tqdm.autonotebook.tqdm", "rich.progress.track",
-    "tqdm.tqdm_notebook", "sklearn.base.clone", "joblib.wrap_non_picklable_objects",
-    "itertools.islice", "itertools.cycle", "progressbar.progressbar", "tqdm_joblib.tqdm_joblib_",
-})
+IDENTITY = frozenset(
+    {
+        "functools.lru_cache",
+        "functools.cache",
+        "contextlib.contextmanager",
+        "copy.copy",
+        "copy.deepcopy",
+        "builtins.sorted",
+        "builtins.reversed",
+        "builtins.iter",
+        "builtins.set",
+        "builtins.frozenset",
+        "tqdm.tqdm",
+        "tqdm.auto.tqdm",
+        "tqdm.notebook.tqdm",
+        "tqdm.trange_",
+        "itertools.chain.from_iterable_",
+        "typing.cast_",
+        "numba.njit",
+        "numba.jit",
+        "tqdm.contrib.tqdm",
+        "tqdm.std.tqdm",
+        "tqdm.autonotebook.tqdm",
+        "rich.progress.track",
+        "tqdm.tqdm_notebook",
+        "sklearn.base.clone",
+        "joblib.wrap_non_picklable_objects",
+        "itertools.islice",
+        "itertools.cycle",
+        "progressbar.progressbar",
+        "tqdm_joblib.tqdm_joblib_",
+    }
+)
 
 
-def call(
-    core: Interpreter, frame: Frame, node: ast.AST, name: str, args: Args
-) -> Value | None:
+def call(core: Interpreter, frame: Frame, node: ast.AST, name: str, args: Args) -> Value | None:
     """A call of the standard library or of scikit-learn."""
     short = name.rsplit(".", 1)[-1]
     first = args.get(0)
@@ -111,15 +135,15 @@ def call(
         return of(Thing("parser", name, core.ident_at(node)))
     if name in ("types.SimpleNamespace", "argparse.Namespace"):
         return of(Thing("namespace", name, parts=tuple(args.keywords.items())))
-    if name in ("threading.Lock", "threading.RLock", "multiprocessing.Lock",
-                "threading.Semaphore"):
+    if name in ("threading.Lock", "threading.RLock", "multiprocessing.Lock", "threading.Semaphore"):
         return of(Thing("lock", name))
     if short in SEARCHES and name.startswith(("sklearn.", "skopt.", "imblearn.", "tune_sklearn.")):
         return _search(core, frame, node, name, short, args)
-    if name.startswith("sklearn.pipeline.") or name.startswith("imblearn.pipeline."):
+    if name.startswith(("sklearn.pipeline.", "imblearn.pipeline.")):
         gpu = any(
             isinstance(atom, Thing) and atom.kind == "estimator" and atom.gpu
-            for value in args.values() for atom in inner(value)
+            for value in args.values()
+            for atom in inner(value)
         )
         return of(Thing("estimator", name, gpu=gpu))
     if name.startswith(GPU_ESTIMATORS) and short[:1].isupper():
@@ -264,9 +288,7 @@ def _isinstance(args: Args) -> Value:
     return UNKNOWN
 
 
-def environ_set(
-    core: Interpreter, frame: Frame, node: ast.AST, key: Value, value: Value
-) -> None:
+def environ_set(core: Interpreter, frame: Frame, node: ast.AST, key: Value, value: Value) -> None:
     """Record that an environment variable is set."""
     name = key.constant
     if name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
@@ -304,8 +326,11 @@ def container_method(
         return UNKNOWN
     if isinstance(atom, Items):
         first = args.get(0)
-        if name == "append" and first is not None and core.loops and any(
-            isinstance(part, Tensor) and part.ident == GRADIENT for part in inner(first, 2)
+        if (
+            name == "append"
+            and first is not None
+            and core.loops
+            and any(isinstance(part, Tensor) and part.ident == GRADIENT for part in inner(first, 2))
         ):
             core.effect(frame, "gradient-collected", node, "append", loop=core.loops[-1])
         if name in ("pop", "popleft"):

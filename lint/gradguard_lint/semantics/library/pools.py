@@ -21,7 +21,6 @@ from gradguard_lint.semantics.values import (
     Unknown,
     Value,
     constant,
-    join,
     of,
     sequence,
 )
@@ -30,15 +29,22 @@ if TYPE_CHECKING:
     from gradguard_lint.semantics.frames import Frame
     from gradguard_lint.semantics.interpreter import Interpreter
 
-MAPS = {"map", "imap", "imap_unordered", "map_async", "starmap", "starmap_async",
-        "istarmap", "uimap", "amap"}
+MAPS = {
+    "map",
+    "imap",
+    "imap_unordered",
+    "map_async",
+    "starmap",
+    "starmap_async",
+    "istarmap",
+    "uimap",
+    "amap",
+}
 APPLIES = {"apply", "apply_async"}
 FORKLESS = {"spawn": "spawn", "forkserver": "spawn", "fork": "fork", "loky": "loky"}
 
 
-def call(
-    core: Interpreter, frame: Frame, node: ast.AST, name: str, args: Args
-) -> Value | None:
+def call(core: Interpreter, frame: Frame, node: ast.AST, name: str, args: Args) -> Value | None:
     """A library call that makes a pool, an executor, a context or a client."""
     top = name.split(".")[0]
     if name in ("multiprocessing.set_start_method", "torch.multiprocessing.set_start_method"):
@@ -48,11 +54,19 @@ def call(
     if name in ("multiprocessing.get_context", "torch.multiprocessing.get_context"):
         method = args.get(0, "method")
         return of(Thing("context", name, parts=(("start", method or _default(core)),)))
-    if name in ("multiprocessing.Pool", "torch.multiprocessing.Pool", "multiprocessing.pool.Pool",
-                "torch.multiprocessing.pool.Pool"):
+    if name in (
+        "multiprocessing.Pool",
+        "torch.multiprocessing.Pool",
+        "multiprocessing.pool.Pool",
+        "torch.multiprocessing.pool.Pool",
+    ):
         return _pool(core, frame, node, name, args, _default(core))
-    if name in ("multiprocessing.ThreadPool", "multiprocessing.dummy.Pool",
-                "multiprocessing.pool.ThreadPool", "pathos.pools.ThreadPool"):
+    if name in (
+        "multiprocessing.ThreadPool",
+        "multiprocessing.dummy.Pool",
+        "multiprocessing.pool.ThreadPool",
+        "pathos.pools.ThreadPool",
+    ):
         return _pool(core, frame, node, name, args, constant("thread"))
     if name == "concurrent.futures.ThreadPoolExecutor":
         return _pool(core, frame, node, name, args, constant("thread"), "executor")
@@ -64,8 +78,11 @@ def call(
         if context is not None and context.is_unknown:
             start = constant("spawn")
         return _pool(core, frame, node, name, args, start, "executor")
-    if name in ("loky.get_reusable_executor", "loky.ProcessPoolExecutor",
-                "joblib.externals.loky.get_reusable_executor"):
+    if name in (
+        "loky.get_reusable_executor",
+        "loky.ProcessPoolExecutor",
+        "joblib.externals.loky.get_reusable_executor",
+    ):
         return _pool(core, frame, node, name, args, constant("loky"), "executor")
     if name == "concurrent.futures.as_completed":
         return sequence(core.element(args.get(0, "fs") or UNKNOWN))
@@ -82,7 +99,12 @@ def _default(core: Interpreter) -> Value:
 
 
 def _pool(
-    core: Interpreter, frame: Frame, node: ast.AST, name: str, args: Args, start: Value,
+    core: Interpreter,
+    frame: Frame,
+    node: ast.AST,
+    name: str,
+    args: Args,
+    start: Value,
     kind: str = "pool",
 ) -> Value:
     parts = [("start", start)]
@@ -97,8 +119,16 @@ def _pool(
         given = args.get(None, "initargs") or (args.get(2) if kind == "pool" else None)
         if given is not None:
             parts.append(("initargs", given))
-    return of(Thing(kind, name, core.ident_at(node), core.worker_ident, parts=tuple(parts),
-                    site=core.site(frame, node)))
+    return of(
+        Thing(
+            kind,
+            name,
+            core.ident_at(node),
+            core.worker_ident,
+            parts=tuple(parts),
+            site=core.site(frame, node),
+        )
+    )
 
 
 def start_name(thing: Thing) -> str | None:
@@ -143,46 +173,77 @@ def method(
     names: frozenset[str] = frozenset()
     if isinstance(node, ast.Call):
         private, names = core.private_parts(frame, node)
-    start = start_name(thing)
+    how = start_name(thing)
     function = args.get(0, "func") or args.get(None, "fn") or UNKNOWN
     site = core.site(frame, node)
     if thing.kind == "executor" and name == "submit":
         keywords = {
-            key: value for key, value in args.keywords.items()
-            if thing.name != "dask.distributed.Client" or key not in (
-                "pure", "resources", "workers", "retries", "priority", "key", "allow_other_workers",
-                "actor", "actors", "fifo_timeout")
+            key: value
+            for key, value in args.keywords.items()
+            if thing.name != "dask.distributed.Client"
+            or key
+            not in (
+                "pure",
+                "resources",
+                "workers",
+                "retries",
+                "priority",
+                "key",
+                "allow_other_workers",
+                "actor",
+                "actors",
+                "fifo_timeout",
+            )
         }
         task = TaskCall(
-            function, tuple(args.positional[1:]), tuple(keywords.items()), site,
-            frozenset(index - 1 for index in private), names, thing.name,
+            function,
+            tuple(args.positional[1:]),
+            tuple(keywords.items()),
+            site,
+            frozenset(index - 1 for index in private),
+            names,
+            thing.name,
         )
         many = bool(frame.loop_names) or _in_comprehension(frame)
-        return _future(_hand_out(core, frame, node, thing, [task], start, many))
+        return _future(_hand_out(core, frame, node, thing, [task], how, many))
     if thing.kind == "executor" and name == "map":
         elements = [core.element(value) for value in args.positional[1:]]
-        task = TaskCall(function, tuple(elements), (), site, frozenset(range(len(elements))),
-                        frozenset(), thing.name)
-        result = _hand_out(core, frame, node, thing, [task], start, True)
+        task = TaskCall(
+            function,
+            tuple(elements),
+            (),
+            site,
+            frozenset(range(len(elements))),
+            frozenset(),
+            thing.name,
+        )
+        result = _hand_out(core, frame, node, thing, [task], how, True)
         if thing.name == "dask.distributed.Client":
             return sequence(_future(result))
         return sequence(result, "generator")
     if thing.kind == "pool" and name in MAPS:
-        return _pool_map(core, frame, node, thing, name, args, function, start)
+        return _pool_map(core, frame, node, thing, name, args, function, how)
     if thing.kind == "pool" and name in APPLIES:
         given = args.get(1, "args")
         only = given.only if given is not None else None
         positional = only.items if isinstance(only, Items) and only.items is not None else ()
         table = args.get(2, "kwds")
         extra = table.only if table is not None else None
-        keywords = {
-            str(key): value for key, value in extra.entries
-        } if isinstance(extra, Table) else {}
+        keywords = (
+            {str(key): value for key, value in extra.entries} if isinstance(extra, Table) else {}
+        )
         each = frozenset(range(len(positional))) if private else frozenset()
-        task = TaskCall(function, positional, tuple(keywords.items()), site, each,
-                        frozenset(keywords), thing.name)
+        task = TaskCall(
+            function,
+            positional,
+            tuple(keywords.items()),
+            site,
+            each,
+            frozenset(keywords),
+            thing.name,
+        )
         many = bool(frame.loop_names) or _in_comprehension(frame)
-        result = _hand_out(core, frame, node, thing, [task], start, many)
+        result = _hand_out(core, frame, node, thing, [task], how, many)
         callback = args.get(None, "callback")
         if callback is not None and not callback.is_unknown:
             core.call(frame, node, callback, Args([result]))
@@ -198,8 +259,14 @@ def _in_comprehension(frame: Frame) -> bool:
 
 
 def _pool_map(
-    core: Interpreter, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args,
-    function: Value, start: str | None,
+    core: Interpreter,
+    frame: Frame,
+    node: ast.AST,
+    thing: Thing,
+    name: str,
+    args: Args,
+    function: Value,
+    start: str | None,
 ) -> Value:
     element = core.element(args.get(1, "iterable") or UNKNOWN)
     positional: tuple[Value, ...] = (element,)
@@ -209,23 +276,40 @@ def _pool_map(
             positional = only.items
         else:
             positional = tuple([core.element(element)] * 4) if not element.is_unknown else ()
-    task = TaskCall(function, positional, (), core.site(frame, node),
-                    frozenset(range(len(positional))), frozenset(), thing.name)
+    task = TaskCall(
+        function,
+        positional,
+        (),
+        core.site(frame, node),
+        frozenset(range(len(positional))),
+        frozenset(),
+        thing.name,
+    )
     result = _hand_out(core, frame, node, thing, [task], start, True)
     results = sequence(result, "list")
     return _future(results) if name.endswith("_async") else results
 
 
 def _hand_out(
-    core: Interpreter, frame: Frame, node: ast.AST, thing: Thing, tasks: list[TaskCall],
-    start: str | None, many: bool,
+    core: Interpreter,
+    frame: Frame,
+    node: ast.AST,
+    thing: Thing,
+    tasks: list[TaskCall],
+    start: str | None,
+    many: bool,
 ) -> Value:
     if start is None:
         for task in tasks:
             core.call(frame, node, task.function, Args(list(task.args), dict(task.keywords)))
         return UNKNOWN
     return call_with(
-        core, frame, node, tasks, start, library_of(thing),
+        core,
+        frame,
+        node,
+        tasks,
+        start,
+        library_of(thing),
         many=many and thing.part("single") is None,
         initializer=_initializer(core, frame, node, thing),
     )
@@ -249,9 +333,7 @@ def result_of(value: Value) -> Value:
 # -- dask ------------------------------------------------------------------------------------------
 
 
-def _dask(
-    core: Interpreter, frame: Frame, node: ast.AST, name: str, args: Args
-) -> Value | None:
+def _dask(core: Interpreter, frame: Frame, node: ast.AST, name: str, args: Args) -> Value | None:
     if name == "dask.delayed" or name == "dask.delayed.delayed":
         function = args.get(0, "obj")
         return of(Delayed(function if function is not None else UNKNOWN, "dask"))
@@ -266,8 +348,15 @@ def _dask(
             local = part is not None and bool(part.constant)
         start = "dask" if not local else "thread-copies"
         core.store[(0, "dask client")] = constant(start)
-        return of(Thing("executor", "dask.distributed.Client", core.ident_at(node),
-                        parts=(("start", constant(start)),), site=core.site(frame, node)))
+        return of(
+            Thing(
+                "executor",
+                "dask.distributed.Client",
+                core.ident_at(node),
+                parts=(("start", constant(start)),),
+                site=core.site(frame, node),
+            )
+        )
     if name in ("dask.compute", "dask.persist", "dask.base.compute"):
         results = compute(core, frame, node, list(args.positional), args)
         direct = args.rest is not None or any(
@@ -303,8 +392,12 @@ def compute(
     start: str | None = "thread"
     if scheduler is not None:
         name = scheduler.constant
-        start = {"processes": "dask", "multiprocessing": "dask", "threads": "thread",
-                 "threading": "thread"}.get(str(name))
+        start = {
+            "processes": "dask",
+            "multiprocessing": "dask",
+            "threads": "thread",
+            "threading": "thread",
+        }.get(str(name))
     else:
         client = core.store.get((0, "dask client"))
         if client is not None:

@@ -21,7 +21,6 @@ from gradguard_lint.semantics.values import (
     Thing,
     Unknown,
     Value,
-    constant,
     of,
 )
 
@@ -54,7 +53,8 @@ def gpu_when(value: Value | None, core: Core | None = None) -> Conditions | None
     if value is None:
         return None
     found = [
-        choice.when for choice in value.choices
+        choice.when
+        for choice in value.choices
         if gpu_name(choice.atom) and (core is None or not core.far_fetched(choice.when))
     ]
     if not found:
@@ -77,19 +77,22 @@ def tensors_in(values: Iterable[Value]) -> list[tuple[Tensor, Conditions]]:
                 found.append((choice.atom, choice.when))
             elif isinstance(choice.atom, Items):
                 parts = (
-                    choice.atom.items if choice.atom.items is not None
-                    else (choice.atom.element,)
+                    choice.atom.items if choice.atom.items is not None else (choice.atom.element,)
                 )
                 found.extend(
                     (inner.atom, choice.when | inner.when)
-                    for part in parts for inner in part.choices
+                    for part in parts
+                    for inner in part.choices
                     if isinstance(inner.atom, Tensor)
                 )
     return found
 
 
 def combine(
-    core: Core, found: list[tuple[Tensor, Conditions]], *, smooth: bool = True,
+    core: Core,
+    found: list[tuple[Tensor, Conditions]],
+    *,
+    smooth: bool = True,
     framework: str | None = None,
 ) -> Value:
     """The tensor that an operation on tensors makes."""
@@ -112,13 +115,21 @@ def combine(
     if smooth:
         severed = severed.union(*(tensor.severed for tensor in tensors))
         sources = sources.union(
-            *(tensor.sources | ({tensor.ident} if tensor.ident > 0 else frozenset())
-              for tensor in tensors)
+            *(
+                tensor.sources | ({tensor.ident} if tensor.ident > 0 else frozenset())
+                for tensor in tensors
+            )
         )
         if framework == "torch" and not core.modes.grad:
             severed = frozenset()
     atom = Tensor(
-        framework, grad, bool(gpu_of), core.worker_ident, 0, severed, frozenset(sources),
+        framework,
+        grad,
+        bool(gpu_of),
+        core.worker_ident,
+        0,
+        severed,
+        frozenset(sources),
     )
     conditions = [when for group in (gpu_of, grad_of) for when in group]
     when = frozenset.intersection(*conditions) if conditions else NONE
@@ -129,13 +140,21 @@ def combine(
 
 
 def operation(
-    core: Core, frame: Frame, node: ast.AST, values: list[Value], *, smooth: bool = True,
-    matmul: bool = False, name: str = "",
+    core: Core,
+    frame: Frame,
+    node: ast.AST,
+    values: list[Value],
+    *,
+    smooth: bool = True,
+    matmul: bool = False,
+    name: str = "",
 ) -> Value | None:
     """What an operator makes of `values`; None where no tensor is among them."""
     found = [
         (choice.atom, choice.when)
-        for value in values for choice in value.choices if isinstance(choice.atom, Tensor)
+        for value in values
+        for choice in value.choices
+        if isinstance(choice.atom, Tensor)
     ]
     if not found:
         return None
@@ -151,7 +170,12 @@ def worked(
     for framework in ("torch", "tensorflow"):
         if framework in names:
             core.effect(
-                frame, "compute", node, framework, framework=framework, heavy=heavy,
+                frame,
+                "compute",
+                node,
+                framework,
+                framework=framework,
+                heavy=heavy,
                 unknown=core.modes.grad and any(t.grad == "unknown" for t in tensors),
             )
             if framework == "torch" and core.modes.grad and any(t.tracked for t in tensors):
@@ -166,14 +190,14 @@ def derived(core: Core, tensor: Tensor) -> Tensor:
     elif tensor.grad == "variable":
         grad = "history"
     return replace(
-        tensor, grad=grad, ident=0,
+        tensor,
+        grad=grad,
+        ident=0,
         sources=tensor.sources | ({tensor.ident} if tensor.ident > 0 else frozenset()),
     )
 
 
-def gpu_touched(
-    core: Core, frame: Frame, node: ast.AST, what: str, framework: str
-) -> None:
+def gpu_touched(core: Core, frame: Frame, node: ast.AST, what: str, framework: str) -> None:
     """Record that the expression makes a GPU context, unless there is no GPU here."""
     if not core.gpu_absent and not core.far_fetched_here:
         core.effect(frame, "gpu-init", node, what, framework=framework)
@@ -238,3 +262,13 @@ def model_base(atom: Instance) -> str | None:
     return framework_of(atom.cls)
 
 
+def shown(value: Value | None) -> str:
+    """How reports show the GPU that `value` names."""
+    for atom in value.atoms if value is not None else ():
+        if not gpu_name(atom):
+            continue
+        if isinstance(atom, Const):
+            return repr(atom.value)
+        if isinstance(atom, Thing) and atom.kind == "device":
+            return repr(atom.name)
+    return "..."

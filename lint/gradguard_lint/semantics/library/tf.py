@@ -21,9 +21,11 @@ from gradguard_lint.semantics.library.tensors import (
 )
 from gradguard_lint.semantics.values import (
     GRADIENT,
+    NONE,
     NOTHING,
     UNKNOWN,
     Atom,
+    Conditions,
     Const,
     External,
     Function,
@@ -36,15 +38,16 @@ from gradguard_lint.semantics.values import (
     sequence,
     unknown,
 )
+from gradguard_lint.words import words
 
 if TYPE_CHECKING:
     from gradguard_lint.semantics.core import Args, Core
     from gradguard_lint.semantics.frames import Frame
 
-NEUTRAL = frozenset(
+NEUTRAL = words(
     "float16 float32 float64 int32 int64 bool string TensorSpec TensorShape function Module "
     "AUTOTUNE print summary compat version errors RaggedTensorSpec bfloat16 uint8 "
-    "set_random_seed saved_model io gfile keras data config distribute train".split()
+    "set_random_seed saved_model io gfile keras data config distribute train"
 )
 
 
@@ -54,28 +57,42 @@ def call(core: Core, frame: Frame, node: ast.AST, name: str, args: Args) -> Valu
         return _keras(core, frame, node, name, args)
     short = name.rsplit(".", 1)[-1]
     if name == "tensorflow.GradientTape" or name.endswith(".GradientTape"):
-        return of(Thing("tape", name, core.ident_at(node), core.worker_ident,
-                        site=core.site(frame, node)))
+        return of(
+            Thing("tape", name, core.ident_at(node), core.worker_ident, site=core.site(frame, node))
+        )
     if name.startswith("tensorflow.config."):
         return _config(core, frame, node, name, short, args)
     if name == "tensorflow.device":
         device = args.get(0, "device_name")
         gpu, when = placed(device, core)
-        return of(Thing("tf-device", name, gpu=gpu and not core.conflicts(when),
-                        site=core.site(frame, node)))
-    if name in ("tensorflow.random.set_seed", "tensorflow.set_random_seed",
-                "tensorflow.compat.v1.set_random_seed"):
+        return of(
+            Thing(
+                "tf-device", name, gpu=gpu and not core.conflicts(when), site=core.site(frame, node)
+            )
+        )
+    if name in (
+        "tensorflow.random.set_seed",
+        "tensorflow.set_random_seed",
+        "tensorflow.compat.v1.set_random_seed",
+    ):
         core.effect(frame, "seed", node, name, framework="tensorflow")
         return NOTHING
-    if name in ("tensorflow.random.Generator.from_seed", "tensorflow.random.Generator",
-                "tensorflow.random.Generator.from_non_deterministic_state",
-                "tensorflow.random.Generator.from_state"):
-        return of(Thing("generator", "tensorflow.random.Generator", core.ident_at(node),
-                        core.worker_ident))
+    if name in (
+        "tensorflow.random.Generator.from_seed",
+        "tensorflow.random.Generator",
+        "tensorflow.random.Generator.from_non_deterministic_state",
+        "tensorflow.random.Generator.from_state",
+    ):
+        return of(
+            Thing(
+                "generator", "tensorflow.random.Generator", core.ident_at(node), core.worker_ident
+            )
+        )
     if name == "tensorflow.Variable":
         touched(core, frame, node, "tf.Variable(...)")
-        return of(Tensor("tensorflow", "variable", core.modes.gpu, core.worker_ident,
-                         core.ident_at(node)))
+        return of(
+            Tensor("tensorflow", "variable", core.modes.gpu, core.worker_ident, core.ident_at(node))
+        )
     if name == "tensorflow.map_fn":
         iterations = args.get(None, "parallel_iterations")
         if iterations is not None:
@@ -92,12 +109,25 @@ def call(core: Core, frame: Frame, node: ast.AST, name: str, args: Args) -> Valu
         if wrapped is None:
             return of(External("tensorflow.function"))
         return wrapped.map(
-            lambda atom: of(replace(atom, marks=atom.marks | {"compiled"}))
-            if isinstance(atom, Function) else of(atom)
+            lambda atom: (
+                of(replace(atom, marks=atom.marks | {"compiled"}))
+                if isinstance(atom, Function)
+                else of(atom)
+            )
         )
-    if name.startswith(("tensorflow.data.", "tensorflow.io.", "tensorflow.summary.",
-                        "tensorflow.train.", "tensorflow.compat.", "tensorflow.distribute.",
-                        "tensorflow.python.", "tensorflow.errors.", "tensorflow.logging.")):
+    if name.startswith(
+        (
+            "tensorflow.data.",
+            "tensorflow.io.",
+            "tensorflow.summary.",
+            "tensorflow.train.",
+            "tensorflow.compat.",
+            "tensorflow.distribute.",
+            "tensorflow.python.",
+            "tensorflow.errors.",
+            "tensorflow.logging.",
+        )
+    ):
         if name.startswith("tensorflow.train.") and short.endswith("Optimizer"):
             return of(Thing("optimizer", name, core.ident_at(node), core.worker_ident))
         if name in ("tensorflow.compat.v1.Session",):
@@ -114,9 +144,7 @@ def call(core: Core, frame: Frame, node: ast.AST, name: str, args: Args) -> Valu
     return function(core, frame, node, name, short, args)
 
 
-def function(
-    core: Core, frame: Frame, node: ast.AST, name: str, short: str, args: Args
-) -> Value:
+def function(core: Core, frame: Frame, node: ast.AST, name: str, short: str, args: Args) -> Value:
     """A TensorFlow operation."""
     found = tensors_in(args.values())
     tensors = [tensor for tensor, _ in found]
@@ -125,8 +153,11 @@ def function(
     touched(core, frame, node, f"{name}(...)")
     value = combine(core, found, framework="tensorflow")
     return value.map(
-        lambda atom: of(replace(atom, gpu=atom.gpu or core.modes.gpu))
-        if isinstance(atom, Tensor) else of(atom)
+        lambda atom: (
+            of(replace(atom, gpu=atom.gpu or core.modes.gpu))
+            if isinstance(atom, Tensor)
+            else of(atom)
+        )
     )
 
 
@@ -140,12 +171,12 @@ def _session(core: Core, frame: Frame, node: ast.AST, name: str, args: Args) -> 
     return of(Thing("session", name))
 
 
-def _config(
-    core: Core, frame: Frame, node: ast.AST, name: str, short: str, args: Args
-) -> Value:
+def _config(core: Core, frame: Frame, node: ast.AST, name: str, short: str, args: Args) -> Value:
     kinds = [
-        value for item in (args.get(0, "device_type"), args.get(1, "device_type"))
-        if item is not None for value in item.constants()
+        value
+        for item in (args.get(0, "device_type"), args.get(1, "device_type"))
+        if item is not None
+        for value in item.constants()
     ]
     if short in ("list_physical_devices", "get_visible_devices"):
         if not kinds or "GPU" in kinds:
@@ -170,8 +201,9 @@ def _keras(core: Core, frame: Frame, node: ast.AST, name: str, args: Args) -> Va
     if name in KERAS_MODELS or name in KERAS_LOADERS or name.startswith("keras.applications."):
         if core.modes.gpu:
             gpu_touched(core, frame, node, f"{name}(...)", "tensorflow")
-        return of(Thing("keras-model", name, core.ident_at(node), core.worker_ident,
-                        core.modes.gpu))
+        return of(
+            Thing("keras-model", name, core.ident_at(node), core.worker_ident, core.modes.gpu)
+        )
     if name.startswith("keras.layers.") and short[:1].isupper():
         return of(Thing("keras-layer", name, core.ident_at(node), core.worker_ident))
     if name.startswith("keras.optimizers.") and short[:1].isupper():
@@ -195,12 +227,17 @@ def model_call(core: Core, frame: Frame, node: ast.AST, model: Thing, args: Args
     if model.kind in ("keras-model", "keras-layer"):
         variable = Tensor("tensorflow", "variable", model.gpu, core.worker_ident, model.ident)
         found.append((variable, frozenset()))
-    value = combine(core, found, framework="tensorflow")
-    return value
+    return combine(core, found, framework="tensorflow")
 
 
 def model_method(
-    core: Core, frame: Frame, node: ast.AST, model: Atom, name: str, args: Args, ident: int,
+    core: Core,
+    frame: Frame,
+    node: ast.AST,
+    model: Atom,
+    name: str,
+    args: Args,
+    ident: int,
     gpu: bool,
 ) -> Value | None:
     """A method of a Keras model; None where it is none of these."""
@@ -217,8 +254,19 @@ def model_method(
     if name in ("set_weights", "load_weights"):
         core.effect(frame, "model-change", node, f"`.{name}()`", target=of(model))
         return NOTHING
-    if name in ("get_weights", "summary", "save", "save_weights", "to_json", "get_config",
-                "count_params", "build", "add", "compile", "pop"):
+    if name in (
+        "get_weights",
+        "summary",
+        "save",
+        "save_weights",
+        "to_json",
+        "get_config",
+        "count_params",
+        "build",
+        "add",
+        "compile",
+        "pop",
+    ):
         return UNKNOWN
     if name in ("trainable_variables", "trainable_weights", "weights", "variables"):
         return sequence(of(Tensor("tensorflow", "variable", gpu, core.worker_ident, ident)))
@@ -233,14 +281,15 @@ def tensor_method(
         return of(Tensor("numpy"))
     if name in ("assign", "assign_add", "assign_sub", "scatter_update"):
         old = name == "assign"
-        core.effect(frame, "in-place" if old else "exact-write", node, f"`.{name}()`",
-                    target=of(tensor))
+        core.effect(
+            frame, "in-place" if old else "exact-write", node, f"`.{name}()`", target=of(tensor)
+        )
         return of(tensor)
     if name in ("get_shape", "set_shape", "eval"):
         return UNKNOWN
-    found = [(tensor, frozenset())]
+    found: list[tuple[Tensor, Conditions]] = [(tensor, NONE)]
     worked(core, frame, node, [tensor])
-    return combine(core, found, framework="tensorflow")  # type: ignore[arg-type]
+    return combine(core, found, framework="tensorflow")
 
 
 def tape_method(
@@ -248,8 +297,14 @@ def tape_method(
 ) -> Value:
     """``tape.gradient(...)``, ``tape.watch(...)``."""
     if name in ("gradient", "jacobian", "batch_jacobian"):
-        core.effect(frame, "tape-gradient", node, f"`tape.{name}()`",
-                    target=args.get(0, "target"), sources=args.get(1, "sources"))
+        core.effect(
+            frame,
+            "tape-gradient",
+            node,
+            f"`tape.{name}()`",
+            target=args.get(0, "target"),
+            sources=args.get(1, "sources"),
+        )
         return sequence(of(Tensor("tensorflow", "none", False, core.worker_ident, GRADIENT)))
     return UNKNOWN
 

@@ -45,14 +45,21 @@ if TYPE_CHECKING:
     from gradguard_lint.semantics.interpreter import Interpreter
 
 STARTS = {
-    "loky": "loky", "processes": "loky", "multiprocessing": "fork", "threading": "thread",
-    "threads": "thread", "sequential": "", "dask": "dask", "ray": "spawn", "sharedmem": "thread",
+    "loky": "loky",
+    "processes": "loky",
+    "multiprocessing": "fork",
+    "threading": "thread",
+    "threads": "thread",
+    "sequential": "",
+    "dask": "dask",
+    "ray": "spawn",
+    "sharedmem": "thread",
 }
 
 
-def contents(core: Interpreter, value: Value, path: str, depth: int = 3) -> Iterator[
-    tuple[str, Atom, Conditions]
-]:
+def contents(
+    core: Interpreter, value: Value, path: str, depth: int = 3
+) -> Iterator[tuple[str, Atom, Conditions]]:
     """What pickling `value` meets: the atoms inside containers, partials and objects."""
     for choice in value.choices:
         atom = choice.atom
@@ -104,25 +111,44 @@ def tasks_in(value: Value) -> list[TaskCall]:
 
 
 def call_with(
-    core: Interpreter, frame: Frame, node: ast.AST, tasks: list[TaskCall], start: str,
-    library: str, *, many: bool = True, when: Conditions = NONE,
+    core: Interpreter,
+    frame: Frame,
+    node: ast.AST,
+    tasks: list[TaskCall],
+    start: str,
+    library: str,
+    *,
+    many: bool = True,
+    when: Conditions = NONE,
     initializer: TaskCall | None = None,
 ) -> Value:
     """Hand `tasks` to workers that come into being by `start`; what they return."""
     if core.worker is not None or core.dead:
         # Within a worker, nested calls run in its threads or one after the other.
-        return join(
-            core.call(frame, task.site.node, task.function,
-                      Args(list(task.args), dict(task.keywords)))
-            for task in tasks[:4]
-        ) if tasks else UNKNOWN
+        return (
+            join(
+                core.call(
+                    frame, task.site.node, task.function, Args(list(task.args), dict(task.keywords))
+                )
+                for task in tasks[:4]
+            )
+            if tasks
+            else UNKNOWN
+        )
     assumed = dict(core.assumed)
     for key, truth in when:
         core.assume(key, truth)
     core.order += 1
     call = ParallelCall(
-        core.new_ident(), core.site(frame, node), THREAD if start == "thread" else PROCESS,
-        start, library, core.modes, core.root, core.order, many,
+        core.new_ident(),
+        core.site(frame, node),
+        THREAD if start == "thread" else PROCESS,
+        start,
+        library,
+        core.modes,
+        core.root,
+        core.order,
+        many,
     )
     core.program.calls.append(call)
     results = [run_task(core, frame, call, task, initializer) for task in tasks[:8]]
@@ -131,7 +157,10 @@ def call_with(
 
 
 def run_task(
-    core: Interpreter, frame: Frame, call: ParallelCall, task: TaskCall,
+    core: Interpreter,
+    frame: Frame,
+    call: ParallelCall,
+    task: TaskCall,
     initializer: TaskCall | None,
 ) -> Value:
     """Run one task as its worker does."""
@@ -148,8 +177,12 @@ def run_task(
     try:
         if initializer is not None:
             core.chain = (Step(call.site, f"the initializer runs in {call.workers}"),)
-            core.call(frame, initializer.site.node, initializer.function,
-                      _arguments(core, initializer, process, run))
+            core.call(
+                frame,
+                initializer.site.node,
+                initializer.function,
+                _arguments(core, initializer, process, run),
+            )
             core.chain = (Step(task.site, f"`{run.name}` runs in {call.workers}"),)
             core.last_returns = None
         result = core.call(
@@ -202,7 +235,8 @@ def owned(value: Value, worker: int) -> Value:
             return Items(
                 atom.kind,
                 tuple(owned(item, worker) for item in atom.items)
-                if atom.items is not None else None,
+                if atom.items is not None
+                else None,
                 owned(atom.element, worker),
             )
         return atom
@@ -213,16 +247,11 @@ def owned(value: Value, worker: int) -> Value:
 def _note_shipped(core: Interpreter, run: TaskRun, task: TaskCall) -> None:
     """Keep what crosses with the task, for the rules that ask."""
     shipped: list[tuple[str, Value, bool]] = [
-        (f"args[{index}]", value, index in task.private)
-        for index, value in enumerate(task.args)
+        (f"args[{index}]", value, index in task.private) for index, value in enumerate(task.args)
     ]
-    shipped += [
-        (name, value, name in task.private_names) for name, value in task.keywords
-    ]
+    shipped += [(name, value, name in task.private_names) for name, value in task.keywords]
     shipped.append(("the function", task.function, -1 in task.private))
-    run.shipped = {
-        path: value for path, value, _ in shipped
-    }
+    run.shipped = {path: value for path, value, _ in shipped}
     run.contents = [
         (path, atom, private)
         for name, value, private in shipped
@@ -245,7 +274,8 @@ def sent_back(core: Interpreter, value: Value, call: ParallelCall) -> Value:
             return Items(
                 atom.kind,
                 tuple(sent_back(core, item, call) for item in atom.items)
-                if atom.items is not None else None,
+                if atom.items is not None
+                else None,
                 sent_back(core, atom.element, call),
             )
         if isinstance(atom, Table):
@@ -274,7 +304,8 @@ def start_of(core: Interpreter, parallel: Thing) -> tuple[str, Conditions] | Non
     if n_jobs is None:
         return None
     worlds = [
-        choice.when for choice in n_jobs.choices
+        choice.when
+        for choice in n_jobs.choices
         if not (isinstance(choice.atom, Const) and choice.atom.value in (1, None))
     ]
     if not worlds:
