@@ -127,6 +127,7 @@ def _entries(request: Request, contents: dict[str, bytes], outcome: Outcome) -> 
     """The files that survive the byte search; the others are checked as far as that is cheap."""
     codes = request.codes if request.info else request.codes - {"GG404"}
     sift = Sift(codes, request.delayed | request.parallel)
+    sift.prepare(contents)
     follow = _Follow(contents)
     entries: list[str] = []
     others: list[str] = []
