@@ -38,6 +38,14 @@ class Settings(NamedTuple):
     fail_on: str | None = None
     root: str = ""
 
+    def ignored_codes(self) -> frozenset[str]:
+        """The codes that `ignore` stands for."""
+        if not self.ignore:
+            return frozenset()
+        from pytest_gradguard.pitfalls import expand
+
+        return expand(self.ignore)
+
 
 _LISTS = ("select", "extend-select", "ignore", "exclude", "delayed", "parallel")
 _CHOICES = {
@@ -68,16 +76,33 @@ def load(path: str | None = None) -> Settings:
     Raises:
         SettingsError: the file cannot be read, or says something that is not understood.
     """
-    found = path if path is not None else find()
-    if found is None:
-        return Settings(root=os.getcwd())
+    if path is not None:
+        return _read(path, os.path.basename(path) != "pyproject.toml", _bytes(path))
+    found = find()
+    return Settings(root=os.getcwd()) if found is None else load_project(found)
+
+
+def load_project(path: str) -> Settings:
+    """The settings of the ``pyproject.toml`` at `path`; one that has none is not even parsed.
+
+    Raises:
+        SettingsError: as for `load`.
+    """
+    data = _bytes(path)
+    if b"tool.gradguard" not in data:
+        return Settings(root=os.path.dirname(os.path.abspath(path)))
+    return _read(path, False, data)
+
+
+def _bytes(path: str) -> bytes:
     try:
-        with open(found, "rb") as stream:
-            data = stream.read()
+        with open(path, "rb") as stream:
+            return stream.read()
     except OSError as error:
-        raise SettingsError(f"{found}: cannot be read: {error.strerror}") from None
-    if path is None and b"tool.gradguard" not in data:
-        return Settings(root=os.path.dirname(os.path.abspath(found)))
+        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _read(path: str, keys_at_top: bool, data: bytes) -> Settings:
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -85,13 +110,12 @@ def load(path: str | None = None) -> Settings:
     try:
         document = tomllib.loads(data.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{found}: is not valid TOML: {error}") from None
-    named = path is not None and os.path.basename(found) != "pyproject.toml"
+        raise SettingsError(f"{path}: is not valid TOML: {error}") from None
     tool = document.get("tool", {})
     table = tool.get("gradguard") if isinstance(tool, dict) else None
     if table is None:
-        table = document if named and "tool" not in document else {}
-    return parse(table, found)
+        table = document if keys_at_top and "tool" not in document else {}
+    return parse(table, path)
 
 
 def parse(table: Any, where: str) -> Settings:
