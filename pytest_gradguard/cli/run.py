@@ -16,6 +16,7 @@ from pytest_gradguard.reports.file import check_writable, write_report
 from pytest_gradguard.reports.overview import count_line, gravest_first
 from pytest_gradguard.reports.text import ansi, plain, render
 from pytest_gradguard.runtime import Report, install
+from pytest_gradguard.settings import SettingsError, load
 
 __all__ = ["build_parser", "run"]
 
@@ -62,11 +63,12 @@ def run(args: argparse.Namespace) -> int:
         report_path = None if args.report is None else Path(args.report).absolute()
         if report_path is not None:
             check_writable(report_path)
+        ignored = load().ignored_codes()
         program = (find_module if args.as_module else find_script)(name)
-    except (ValueError, ProgramNotFound) as error:
+    except (ValueError, ProgramNotFound, SettingsError) as error:
         print(f"gradguard run: {error}", file=sys.stderr)
         return 2
-    report = install(mode="record")
+    report = install(mode="record", ignore=ignored)
     # At exit, since threads and exit handlers of the program still run when its last line is done.
     # Handlers run in reverse order: this one, the first, is the last.
     atexit.register(_conclude, report, report_path, lowest, os.getcwd(), os.getpid())

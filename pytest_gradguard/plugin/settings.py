@@ -1,4 +1,8 @@
-"""Flags, ini keys and markers, checked and joined; marker before command line before ini."""
+"""Flags, ini keys, markers and ``[tool.gradguard]``, checked and joined.
+
+A marker goes before the command line, that before the ini keys, these before ``[tool.gradguard]``;
+codes to leave out add up.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from pytest_gradguard import settings
 from pytest_gradguard.findings import Severity
 
 __all__ = ["MarkerSettings", "Settings", "check_markers", "marker_settings", "read_settings"]
@@ -30,9 +35,9 @@ class MarkerSettings(NamedTuple):
     allow: frozenset[str]
     fail_on: str | None
 
-    def fails_at(self, settings: Settings) -> Severity | None:
+    def fails_at(self, of_run: Settings) -> Severity | None:
         """The lowest severity that fails this test; None: none does."""
-        return settings.fail_on if self.fail_on is None else _FAIL_ON[self.fail_on]
+        return of_run.fail_on if self.fail_on is None else _FAIL_ON[self.fail_on]
 
 
 def read_settings(config: pytest.Config) -> Settings:
@@ -42,12 +47,12 @@ def read_settings(config: pytest.Config) -> Settings:
         pytest.UsageError: a value is not usable; one line names it and what is allowed.
     """
     option = config.option
+    table = _table(config)
     if option.gradguard_fail_on is not None:
         fail_on = _fail_on(option.gradguard_fail_on, "--gradguard-fail-on")
     else:
-        fail_on = _fail_on(
-            _ini(config, "gradguard_fail_on") or "error", "ini key gradguard_fail_on"
-        )
+        value = _ini(config, "gradguard_fail_on") or table.fail_on or "error"
+        fail_on = _fail_on(value, "ini key gradguard_fail_on")
     report: Path | None
     if hasattr(config, "workerinput"):
         report = None  # the controller writes it, and has checked the path
@@ -62,7 +67,16 @@ def read_settings(config: pytest.Config) -> Settings:
     else:
         report = None
     ignore = _codes(_ini(config, "gradguard_ignore") or (), "ini key gradguard_ignore")
-    return Settings(_FAIL_ON[fail_on], ignore, report)
+    return Settings(_FAIL_ON[fail_on], ignore | table.ignored_codes(), report)
+
+
+def _table(config: pytest.Config) -> settings.Settings:
+    """What the ``pyproject.toml`` at or above the root folder says."""
+    path = settings.find(str(config.rootpath))
+    try:
+        return settings.Settings() if path is None else settings.load_project(path)
+    except settings.SettingsError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def check_markers(items: Iterable[pytest.Item]) -> None:

@@ -6,7 +6,7 @@ It watches joblib's own pickling; it imports no framework that the program has n
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
@@ -39,28 +39,31 @@ class Report:
         return self._collector.findings
 
 
-def install(mode: Mode = "warn") -> Report:
+def install(mode: Mode = "warn", *, ignore: Iterable[str] = ()) -> Report:
     """Guard this program until `uninstall`. Installing again changes the mode, and is once.
 
     Args:
         mode: ``"warn"`` warns at the user's line when a parallel call or a backward ends;
             ``"error"`` raises `GradGuardError` there; ``"record"`` does neither.
+        ignore: codes, or prefixes of codes, to leave out.
 
     Returns:
         The report, whose ``findings`` grow.
 
     Raises:
-        ValueError: there is no such mode.
+        ValueError: there is no such mode, or no such code.
     """
     global _installed
     announce = announcer(mode)
+    ignored = pitfalls.expand(ignore)
     with _lock:
         if _installed is None:
-            _installed = _collector.Collector(announce=announce)
+            _installed = _collector.Collector(ignore=ignored, announce=announce)
             _collector.enter_first(_installed)
             _watching.start()
         else:
             _installed.announce = announce
+            _installed.ignore |= ignored
         return Report(_installed)
 
 

@@ -250,3 +250,28 @@ def test_classes_of_a_program_come_back_from_workers(tmp_path: Path) -> None:
     under = guarded(tmp_path, "-m", "package.module")
     assert "True" in alone.stdout
     assert (under.stdout, under.stderr, under.returncode) == (alone.stdout, alone.stderr, 0)
+
+
+def test_the_projects_table_leaves_codes_out(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.gradguard]\nignore = ["GG102", "GG103"]\n')
+    (tmp_path / "program.py").write_text(
+        "import torch\n"
+        "from joblib import Parallel, delayed\n"
+        "def double(t):\n"
+        "    return t * 2\n"
+        "if __name__ == '__main__':\n"
+        "    x = torch.ones(2, requires_grad=True)\n"
+        "    out = Parallel(n_jobs=2)(delayed(double)(x) for _ in range(2))\n"
+        "    out[0].sum().backward()\n"
+    )
+    command = [sys.executable, "-m", "pytest_gradguard", "run", "program.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0
+    assert "GG101" in done.stderr
+    assert "GG102" not in done.stderr
+    assert "GG103" not in done.stderr
+    (tmp_path / "pyproject.toml").write_text('[tool.gradguard]\nignore = ["GG999"]\n')
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "'GG999'" in done.stderr

@@ -170,3 +170,32 @@ def test_ini_key_turns_the_guard_on(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["gradguard: on, tests fail at error, ignoring GG107"])
     off = pytester.runpytest_inprocess("-o", "gradguard=false")
     off.stdout.no_fnmatch_line("gradguard: on*")
+
+
+def test_the_projects_table_comes_last_and_codes_to_leave_out_add_up(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyprojecttoml('[tool.gradguard]\nignore = ["GG2"]\nfail-on = "never"\n')
+    settings = read_settings(pytester.parseconfig("-o", "gradguard_ignore=GG101"))
+    assert settings.fail_on is None
+    assert settings.ignore == {"GG101", "GG201", "GG202", "GG203", "GG204", "GG205"}
+    settings = read_settings(pytester.parseconfig("-o", "gradguard_fail_on=warning"))
+    assert settings.fail_on is Severity.WARNING
+    settings = read_settings(pytester.parseconfig("--gradguard-fail-on=error"))
+    assert settings.fail_on is Severity.ERROR
+
+
+@pytest.mark.parametrize(
+    ("table", "part"),
+    [
+        ('ignore = ["GG999"]', "unknown code 'GG999'"),
+        ('fail-on = "info"', "fail-on must be one of error, warning, never, not 'info'"),
+        ('ignored = ["GG101"]', "unknown key 'ignored' in [tool.gradguard] (allowed: "),
+    ],
+)
+def test_a_bad_table_is_refused_in_one_line(
+    pytester: pytest.Pytester, table: str, part: str
+) -> None:
+    pytester.makepyprojecttoml(f"[tool.gradguard]\n{table}\n")
+    pytester.makepyfile(TEST)
+    assert part in refused(pytester, "--gradguard")

@@ -435,11 +435,15 @@ def value_and_grad(x):
 
 
 class FromWorkers(torch.autograd.Function):
-    """A function of the parent's graph whose forward and gradient both come from workers."""
+    """A function of the parent's graph whose forward and gradient both come from workers.
+
+    Inside `forward` the tensor still says that it requires grad, and so do its views: by the
+    letter GG101, although nothing is lost.
+    """
 
     @staticmethod
     def forward(ctx, x):
-        out = Parallel(n_jobs=2)(delayed(value_and_grad)(part) for part in x.split(2))
+        out = Parallel(n_jobs=2)(delayed(value_and_grad)(part) for part in x.split(2))  # -> GG101?
         ctx.save_for_backward(torch.cat([grad for _, grad in out]))
         return torch.tensor(sum(value for value, _ in out))
 

@@ -1,0 +1,77 @@
+"""CPU seconds of ``gradguard lint`` beside ``ruff check --select F401``, whole processes, cold.
+
+    python benchmarks/lint_speed.py [PATH ...]
+
+Without paths it uses the installed scikit-learn and ``torch/nn``. The runs of the two tools take
+turns, so that both meet the same machine; the figures are the medians. The last lines give the
+start-up: one small clean file beside ``python -c pass``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+LINT = [sys.executable, "-c", "from pytest_gradguard.cli import main; import sys; sys.exit(main())"]
+
+
+def cpu_seconds(command: list[str]) -> float:
+    """User and system time of one run of `command` and its children."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+
+def compare(first: list[str], second: list[str], repeats: int) -> tuple[float, float]:
+    """The medians of both commands, run in turn."""
+    pairs = [(cpu_seconds(first), cpu_seconds(second)) for _ in range(repeats)]
+    return statistics.median(p[0] for p in pairs), statistics.median(p[1] for p in pairs)
+
+
+def installed() -> list[Path]:
+    """scikit-learn and ``torch/nn``, where they are installed."""
+    found = []
+    for name, below in (("sklearn", "."), ("torch", "nn")):
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.origin is not None:
+            found.append((Path(spec.origin).parent / below).resolve())
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("paths", nargs="*", type=Path)
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    ruff = os.path.join(os.path.dirname(sys.executable), "ruff")
+    print(f"{'':40} {'files':>6} {'gradguard':>10} {'ruff F401':>10} {'ratio':>6}")
+    for path in options.paths or installed():
+        count = sum(1 for _ in path.rglob("*.py"))
+        ours, theirs = compare(
+            [*LINT, "lint", "--no-cache", str(path)],
+            [ruff, "check", "--isolated", "--no-cache", "--select", "F401", "-q", str(path)],
+            options.repeats,
+        )
+        name = "/".join(path.parts[-2:])
+        print(f"{name:40} {count:>6} {ours:>9.3f}s {theirs:>9.3f}s {ours / theirs:>6.2f}")
+    with tempfile.TemporaryDirectory() as folder:
+        small = Path(folder) / "small.py"
+        small.write_text("import os\nprint(os.getcwd())\n")
+        ours, bare = compare(
+            [*LINT, "lint", "--no-cache", str(small)],
+            [sys.executable, "-c", "pass"],
+            options.repeats,
+        )
+    print(f"one small clean file: {1000 * ours:.0f} ms, {1000 * (ours - bare):.0f} ms above Python")
+
+
+if __name__ == "__main__":
+    main()

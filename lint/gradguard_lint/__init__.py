@@ -1,0 +1,1 @@
+"""The linter: finds gradients and GPUs at worker boundaries without running the program."""

@@ -1,0 +1,97 @@
+"""One entry file: read, understood, judged."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from gradguard_lint.project.modules import Modules, Reader
+from gradguard_lint.reading.source import Module, SourceError, parse
+from gradguard_lint.reading.suppress import skips_file, suppressed
+from gradguard_lint.rules import rules
+from gradguard_lint.rules.base import Report
+from gradguard_lint.semantics.core import Options
+from gradguard_lint.semantics.interpreter import Interpreter
+from gradguard_lint.semantics.values import Site
+
+Raw = dict[str, Any]
+"""A finding as plain data, for the cache and for other processes."""
+
+
+def analyse(
+    path: str, data: bytes, codes: Iterable[str], options: Options, read: Reader
+) -> tuple[list[Raw], tuple[int, str] | None, dict[str, bytes | None], list[str]]:
+    """The findings of the program that `path` starts, what went wrong, and what it was read with:
+    the other files, and the places where there was none.
+
+    Raises:
+        SourceError: the file is not Python.
+    """
+    modules = Modules(path, read)
+    entry = parse(data, path, modules.name, modules.package)
+    interpreter = Interpreter(modules, options)
+    try:
+        program = interpreter.run(entry)
+    except RecursionError:
+        raise SourceError("an expression is nested too deeply to be read") from None
+    found: dict[tuple[str, str, int, int], Raw] = {}
+    skipped: dict[str, bool] = {}
+    for rule in rules(codes):
+        for report in rule.check(program):
+            module = report.site.module
+            if module.path not in skipped:
+                skipped[module.path] = skips_file(module.data)
+            if skipped[module.path] or _silenced(module, report.site, rule.CODE):
+                continue
+            raw = _raw(rule.CODE, report)
+            found.setdefault((rule.CODE, raw["path"], raw["line"], raw["column"]), raw)
+    return list(found.values()), None, modules.used, modules.absent
+
+
+def _silenced(module: Module, site: Site, code: str) -> bool:
+    lines = {site.line}
+    statement = site.statement
+    if statement is not None:
+        lines.add(getattr(statement, "lineno", site.line))
+    for line in lines:
+        if 0 < line <= len(module.byte_lines) and suppressed(module.byte_lines[line - 1], code):
+            return True
+    return False
+
+
+def _span(site: Site) -> tuple[int, int, int, int]:
+    node: Any = site.node
+    module = site.module
+    line = getattr(node, "lineno", 1)
+    start = getattr(node, "col_offset", 0)
+    end_line = getattr(node, "end_lineno", None) or line
+    end = getattr(node, "end_col_offset", None)
+    if end is None:
+        end = start
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.For, ast.While)):
+        end_line = line
+        end = len(module.byte_lines[line - 1].split(b"#")[0].rstrip())
+    return line, module.column(line, start), end_line, module.column(end_line, end)
+
+
+def _raw(code: str, report: Report) -> Raw:
+    line, column, end_line, end_column = _span(report.site)
+    steps: list[tuple[str, int, str]] = []
+    for step in report.trace:
+        item = (step.site.path, step.site.line, step.message)
+        if item not in steps:
+            steps.append(item)
+    return {
+        "code": code,
+        "path": os.path.normpath(report.site.path),
+        "line": line,
+        "column": column,
+        "end_line": end_line,
+        "end_column": end_column,
+        "function": report.site.function,
+        "message": report.message,
+        "severity": report.severity,
+        "trace": steps,
+    }

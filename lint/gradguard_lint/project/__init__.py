@@ -1,0 +1,1 @@
+"""Which files there are, which of them matter, and who imports whom."""

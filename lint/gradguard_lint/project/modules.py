@@ -1,0 +1,159 @@
+"""Dotted names and files: which file of the project an import means."""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import cache
+
+from gradguard_lint.reading.source import Module, SourceError, parse
+from gradguard_lint.words import words
+
+LIBRARIES = words(
+    "torch torchvision torchaudio tensorflow keras tf_keras cupy cupyx joblib numpy scipy "
+    "sklearn dask distributed multiprocessing concurrent loky pandas random functools "
+    "itertools os sys copy typing collections contextlib threading argparse skorch xgboost "
+    "lightgbm catboost cuml jax jaxlib numba matplotlib pytest tqdm ray pathos multiprocess "
+    "billiard abc dataclasses logging time math json re pickle types queue asyncio subprocess "
+    "pathlib warnings"
+)
+"""Names that mean the library, even where a folder of that name is checked."""
+
+RELEVANT = re.compile(
+    rb"torch|tensorflow|keras|cupy|joblib|Parallel|delayed|multiprocessing|futures|cuda|[gG][pP][uU]"
+    rb"|device|default_rng|RandomState|np\.random|n_jobs|functools|import \*"
+)
+"""What a module must mention to be followed."""
+
+OUTSIDE = frozenset({"site-packages", "dist-packages", "node_modules"})
+
+
+def package_root(path: str) -> tuple[str, str]:
+    """The folder that the import of `path` starts from, and its dotted name from there."""
+    folder, base = os.path.split(os.path.abspath(path))
+    stem = base[:-3] if base.endswith(".py") else base
+    parts = [] if stem == "__init__" else [stem]
+    while os.path.isfile(os.path.join(folder, "__init__.py")):
+        folder, name = os.path.split(folder)
+        parts.insert(0, name)
+        if not name:
+            break
+    return folder, ".".join(parts)
+
+
+@cache
+def project_root(folder: str) -> str:
+    """The folder of the project around `folder`: where its settings or its repository are."""
+    current = folder
+    while True:
+        for marker in ("pyproject.toml", "setup.py", "setup.cfg", ".git"):
+            if os.path.exists(os.path.join(current, marker)):
+                return current
+        parent = os.path.dirname(current)
+        if parent == current:
+            return folder
+        current = parent
+
+
+class Modules:
+    """The modules that one entry file can import, read when they are asked for."""
+
+    def __init__(self, entry: str, read: Reader) -> None:
+        root, self.name = package_root(entry)
+        folder = os.path.dirname(os.path.abspath(entry))
+        project = project_root(folder)
+        self.roots = list(
+            dict.fromkeys(
+                (
+                    folder,
+                    root,
+                    project,
+                    os.path.join(project, "src"),
+                    os.path.join(project, "lib"),
+                )
+            )
+        )
+        if OUTSIDE & set(folder.split(os.sep)):
+            self.roots = [root]
+        if os.path.basename(entry) == "__init__.py":
+            self.package = self.name
+        else:
+            self.package = self.name.rpartition(".")[0]
+        self.read = read
+        self.used: dict[str, bytes | None] = {}
+        self.absent: list[str] = []
+        self._paths: dict[str, str | None] = {}
+        self._modules: dict[str, Module | None] = {}
+
+    def path_of(self, name: str) -> str | None:
+        """The file (or namespace folder) of a dotted name."""
+        if name in self._paths:
+            return self._paths[name]
+        found = None
+        parts = name.split(".")
+        if name and parts[0] not in LIBRARIES and all(parts):
+            for root in self.roots:
+                base = os.path.join(root, *parts)
+                if os.path.isfile(base + ".py"):
+                    found = base + ".py"
+                elif not os.path.isdir(base):
+                    self.absent += [base + ".py", base]
+                elif os.path.isfile(os.path.join(base, "__init__.py")):
+                    found = os.path.join(base, "__init__.py")
+                elif os.path.isdir(base) and not OUTSIDE & set(parts):
+                    found = base
+                if found is not None:
+                    break
+        self._paths[name] = found
+        return found
+
+    def is_module(self, name: str) -> bool:
+        """Whether the project has a module or package of that name."""
+        return self.path_of(name) is not None
+
+    def load(self, name: str) -> Module | None:
+        """The module of that name, parsed; None where there is nothing to follow."""
+        if name in self._modules:
+            return self._modules[name]
+        self._modules[name] = None
+        path = self.path_of(name)
+        if path is None or not path.endswith(".py"):
+            return None
+        data = self.read(path)
+        self.used[path] = data
+        if data is None:
+            return None
+        if len(data) > 20_000 and not path.endswith("__init__.py") and not RELEVANT.search(data):
+            return None
+        is_package = os.path.basename(path) == "__init__.py"
+        package = name if is_package else name.rpartition(".")[0]
+        module = self.read.parsed(path, data, name, package)
+        self._modules[name] = module
+        return module
+
+
+class Reader:
+    """Reads files once; None where a file cannot be read."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, bytes | None] = {}
+        self.modules: dict[tuple[str, str], Module | None] = {}
+
+    def parsed(self, path: str, data: bytes, name: str, package: str) -> Module | None:
+        """The module at `path`, parsed once; None where it is no Python (its own check says so)."""
+        key = (path, name)
+        if key not in self.modules:
+            try:
+                self.modules[key] = parse(data, path, name, package)
+            except SourceError:
+                self.modules[key] = None
+        return self.modules[key]
+
+    def __call__(self, path: str) -> bytes | None:
+        if path not in self.known:
+            try:
+                with open(path, "rb") as stream:
+                    self.known[path] = stream.read()
+            except OSError:
+                self.known[path] = None
+        return self.known[path]

@@ -1,0 +1,167 @@
+"""The byte search: which files may have a pitfall at all.
+
+A pitfall needs a way to start workers *and* a framework, or one of a few marks that stand
+alone. Nearly every file has neither, and costs no more than this search.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection, Mapping
+
+_FRAMEWORK = re.compile(
+    rb"^(?:\xef\xbb\xbf)?[ \t]*(?:(?:import|from)[ \t]+|import[ \t][^\n#]*,[ \t]*)"
+    rb"(?:torch|tensorflow|keras|tf_keras|cupy|torchvision|pytorch_lightning|lightning"
+    rb"|skorch|timm|botorch|gpytorch)\b"
+    rb"|;[ \t]*(?:import|from)[ \t]+(?:torch|tensorflow|keras|cupy)\b",
+    re.MULTILINE,
+)
+_NAMES = (b"torch", b"tensorflow", b"keras", b"cupy", b"lightning", b"skorch", b"timm")
+_MARKS = (b"Parallel", b"delayed", b"Pool", b"get_reusable_executor", b"Client")
+MANY = 50
+"""From this many files on, who may import a helper is told by the helper's name first."""
+_PARALLEL = re.compile(
+    rb"\bParallel\b|\bdelayed\b|\bPool\b|\bThreadPool\b|PoolExecutor\b|get_reusable_executor"
+    rb"|\bClient\b"
+)
+_STARTER = re.compile(
+    rb"\bjoblib\b|\bmultiprocessing\b|\bconcurrent\b|\bdask\b|\bdistributed\b|\bloky\b"
+    rb"|\bParallel[ \t]*\(|\bdelayed[ \t]*\(|@delayed|multiprocess\b"
+    rb"|sklearn\.utils\.(?:parallel|fixes)"
+)
+_ALONE = re.compile(
+    rb"wrappers\.scikit_learn|wrappers[ \t]+import[ \t(]+scikit_learn"
+    rb"|backend[ \t]*=[ \t]*[\"']dask[\"']|=[ \t]*[\"']dask[\"'][\s\S]*?\bbackend[ \t]*="
+)
+_MAP_FN = rb"\bmap_fn\b"
+_MEMORY = rb"\bMemory\b"
+_SEARCH = rb"\bn_jobs\b"
+_GPU_ESTIMATOR = rb"\b(?:skorch|xgboost|lightgbm|catboost|cuml)\b[\s\S]*?(?:cuda|gpu|GPU|cuml)"
+_RANDOM = rb"np\.random\.|numpy\.random|from numpy import random"
+_FORK = rb"\bPool\b|ProcessPoolExecutor|[\"']multiprocessing[\"']"
+_GENERATOR = rb"default_rng|RandomState[ \t]*\(|\bGenerator[ \t]*\(|random\.Random\b"
+_LOOP_GRADIENT = rb"GradientTape|\.backward\(|autograd\.grad"
+_DASK_ARRAY = rb"dask\.array|from[ \t]+dask[ \t]+import"
+_IMPORT = (
+    rb"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]*(\([^)]*\)|[^\n;#]+)"
+    rb"|import[ \t]+([^\n;#]+))"
+)
+
+
+Follow = Callable[[str, str], "tuple[str, bytes] | None"]
+"""``follow(name, path)``: the file and the bytes of what the module at `path` imports as `name`."""
+
+
+def imports(data: bytes) -> list[str]:
+    """The dotted names that the imports of `data` mention, relative ones with their dots."""
+    found: list[str] = []
+    for base, names, plain in re.findall(_IMPORT, data, re.MULTILINE):
+        if plain:
+            found.extend(
+                part.split(b" as ")[0].strip().decode("utf-8", "replace")
+                for part in plain.split(b",")
+            )
+            continue
+        start = base.decode("utf-8", "replace")
+        found.append(start)
+        for part in names.strip(b"()").replace(b"\\", b"").split(b","):
+            name = part.split(b" as ")[0].strip().decode("utf-8", "replace")
+            if name.isidentifier():
+                found.append(start + name if start.endswith(".") else f"{start}.{name}")
+    return found
+
+
+class Sift:
+    """Decides, from bytes alone, whether a file is worth reading as a program."""
+
+    def __init__(self, codes: Collection[str], wrappers: Collection[str] = ()) -> None:
+        self.info = "GG404" in codes
+        self.helpers: list[bytes] | None = None
+        names = [re.escape(name.rpartition(".")[2].encode()) for name in wrappers]
+        self.wrappers = re.compile(rb"\b(?:" + b"|".join(names) + rb")\b") if names else None
+
+    def keeps(self, data: bytes, path: str, follow: Follow) -> bool:
+        """Whether `data` may have a pitfall; `follow` finds the modules that it imports."""
+        if (b"wrappers" in data or b"dask" in data) and _ALONE.search(data):
+            return True
+        framework = _uses_framework(data)
+        if framework and self._with_framework(data):
+            return True
+        parallel = self._starts_workers(data)
+        if framework and parallel:
+            return True
+        if framework:
+            return (
+                self.helpers is None or any(name in data for name in self.helpers)
+            ) and self._imported(data, path, follow, self._is_wrapper, 1, set())
+        if not parallel:
+            return (
+                re.search(_SEARCH, data) is not None and re.search(_GPU_ESTIMATOR, data) is not None
+            )
+        if re.search(_RANDOM, data) and re.search(_FORK, data):
+            return True
+        if re.search(_GENERATOR, data):
+            return True
+        return self._imported(data, path, follow, _uses_framework, 3, set())
+
+    def prepare(self, contents: Mapping[str, bytes]) -> None:
+        """Look once for modules that start workers for others, where there are many files."""
+        if len(contents) > MANY:
+            self.helpers = [
+                _module_name(path) for path, data in contents.items() if self._is_wrapper(data)
+            ]
+
+    def _starts_workers(self, data: bytes) -> bool:
+        if self.wrappers is None and not any(mark in data for mark in _MARKS):
+            return False
+        if _PARALLEL.search(data) is not None and _STARTER.search(data) is not None:
+            return True
+        return self.wrappers is not None and self.wrappers.search(data) is not None
+
+    def _is_wrapper(self, data: bytes) -> bool:
+        """Whether a module starts workers for others: with a framework it is checked itself."""
+        return self._starts_workers(data) and not _uses_framework(data)
+
+    def _with_framework(self, data: bytes) -> bool:
+        if re.search(_MAP_FN, data) and b"parallel_iterations" in data:
+            return True
+        if re.search(_MEMORY, data) and b"joblib" in data:
+            return True
+        if re.search(_DASK_ARRAY, data):
+            return True
+        if re.search(_SEARCH, data) and re.search(_GPU_ESTIMATOR, data):
+            return True
+        return self.info and re.search(_LOOP_GRADIENT, data) is not None
+
+    def _imported(
+        self,
+        data: bytes,
+        path: str,
+        follow: Follow,
+        wanted: Callable[[bytes], bool],
+        depth: int,
+        seen: set[str],
+    ) -> bool:
+        """Whether a module of the project that `data` imports is `wanted`."""
+        for name in imports(data):
+            other = follow(name, path)
+            if other is None or other[0] in seen:
+                continue
+            seen.add(other[0])
+            if wanted(other[1]):
+                return True
+            if depth > 1 and self._imported(other[1], other[0], follow, wanted, depth - 1, seen):
+                return True
+        return False
+
+
+def _module_name(path: str) -> bytes:
+    folder, name = os.path.split(path)
+    if name == "__init__.py":
+        name = os.path.basename(os.path.abspath(folder))
+    return name.removesuffix(".py").encode()
+
+
+def _uses_framework(data: bytes) -> bool:
+    return any(name in data for name in _NAMES) and _FRAMEWORK.search(data) is not None

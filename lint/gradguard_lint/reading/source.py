@@ -1,0 +1,92 @@
+"""One module's source, read once: its tree, its lines, and what its suppressions say."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from dataclasses import dataclass, field
+from functools import cached_property
+
+
+class SourceError(Exception):
+    """A file that cannot be read as Python.
+
+    Attributes:
+        line: where, counted from 1.
+    """
+
+    def __init__(self, message: str, line: int = 1) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+@dataclass(eq=False)
+class Module:
+    """A parsed module.
+
+    Attributes:
+        path: as it is shown.
+        name: the dotted import name; ``__main__`` style scripts have their file's name.
+        package: the package that relative imports start from.
+        is_entry: whether it is analysed as the program that is started.
+    """
+
+    path: str
+    name: str
+    package: str
+    tree: ast.Module
+    data: bytes = field(repr=False)
+
+    @cached_property
+    def byte_lines(self) -> list[bytes]:
+        """The lines as bytes, since the tree's columns count UTF-8 bytes."""
+        text = self.data
+        encoding = _encoding(text)
+        if encoding != "utf-8":
+            text = text.decode(encoding).encode("utf-8")
+        elif text.startswith(b"\xef\xbb\xbf"):
+            text = text[3:]
+        return re.split(rb"\r\n|\r|\n", text)
+
+    def column(self, line: int, offset: int) -> int:
+        """The 1-based column in characters of byte `offset` in `line`."""
+        try:
+            raw = self.byte_lines[line - 1]
+        except IndexError:
+            return offset + 1
+        return len(raw[:offset].decode("utf-8", "replace")) + 1
+
+
+_COOKIE = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)", re.ASCII)
+
+
+def _encoding(data: bytes) -> str:
+    for raw in data.split(b"\n", 2)[:2]:
+        match = _COOKIE.match(raw)
+        if match:
+            return match.group(1).decode("ascii").lower().replace("_", "-")
+        if raw.strip() and not raw.lstrip().startswith(b"#"):
+            break
+    return "utf-8"
+
+
+def parse(data: bytes, path: str, name: str, package: str) -> Module:
+    """The module that `data` holds.
+
+    Raises:
+        SourceError: it is not Python that this interpreter can read.
+    """
+    if b"\0" in data:
+        raise SourceError("contains a null byte", data[: data.index(b"\0")].count(b"\n") + 1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(data, path)
+    except SyntaxError as error:
+        raise SourceError(f"syntax error: {error.msg}", error.lineno or 1) from None
+    except (RecursionError, MemoryError):
+        raise SourceError("an expression is nested too deeply to be read") from None
+    except (ValueError, LookupError, UnicodeError) as error:
+        raise SourceError(f"cannot be decoded: {error}") from None
+    return Module(path, name, package, tree, data)

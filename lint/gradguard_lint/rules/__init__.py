@@ -1,0 +1,29 @@
+"""One file a rule; each is named after its code and found by it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Any
+
+
+@cache
+def codes() -> tuple[str, ...]:
+    """The codes that have a rule, sorted."""
+    names = os.listdir(os.path.dirname(__file__))
+    return tuple(
+        sorted(
+            name[:-3].upper() for name in names if name.startswith("gg") and name.endswith(".py")
+        )
+    )
+
+
+def rules(selected: Iterable[str]) -> Iterator[Any]:
+    """The rules of the `selected` codes, in order of code."""
+    import importlib
+
+    wanted = set(selected)
+    for code in codes():
+        if code in wanted:
+            yield importlib.import_module(f"{__name__}.{code.lower()}")

@@ -1,0 +1,98 @@
+"""What a rule is: a code, a check on the semantics, and examples that prove it.
+
+A rule is a module named after its code. It sets ``CODE``, ``check`` and the examples ``BAD`` and
+``GOOD``: complete programs. In a bad example each line that is reported ends in a comment with
+the code; a good example has none. Examples of several files are joined by lines
+``# file: name.py``; the first file is the program that is started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from gradguard_lint.semantics.events import Effect, ParallelCall, Program, Step, TaskRun
+from gradguard_lint.semantics.values import Instance, Site, Tensor, Thing, Value, inner
+
+Examples = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a rule says about one place."""
+
+    site: Site
+    message: str
+    trace: tuple[Step, ...] = ()
+    severity: str | None = None
+    """The severity, where it is not the catalogue's."""
+
+
+class Rule(Protocol):
+    """A rule's module."""
+
+    CODE: str
+    BAD: Examples
+    GOOD: Examples
+
+    def check(self, program: Program) -> Iterator[Report]:
+        """Everything that the rule has to say about `program`."""
+
+
+def handed_out(task: TaskRun) -> Step:
+    """The step "these tasks are given to workers here"."""
+    return Step(task.call.site, f"`{task.name}` runs in {task.call.workers}")
+
+
+def chain(effect: Effect) -> tuple[Step, ...]:
+    """How the program came to `effect`, and the effect itself."""
+    return (*effect.chain, Step(effect.site, effect.what))
+
+
+def before(program: Program, call: ParallelCall, *kinds: str) -> list[Effect]:
+    """What the parent did before `call` in the same run, or while the module was loaded."""
+    return [
+        effect
+        for effect in program.effects
+        if effect.worker is None
+        and effect.kind in kinds
+        and effect.root in (call.root, *program.earlier.get(call.root, (1,)))
+        and (effect.root != call.root or effect.order < call.order)
+    ]
+
+
+def captures(program: Program, task: TaskRun) -> Iterator[tuple[str, Value, Site]]:
+    """The variables that are pickled with the worker function, with their values in the parent.
+
+    Functions of an imported module are pickled by name, so their globals are not; a fork
+    inherits everything and pickles neither.
+    """
+    for effect in task.effects:
+        if effect.kind != "capture":
+            continue
+        if effect.what.startswith("self."):
+            continue
+        if effect.data["is_global"] and (
+            task.call.start not in ("loky", "dask")
+            or effect.data["home"] != program.entry
+            or task.call.root != 1
+        ):
+            continue
+        yield effect.what, effect.data["value"], effect.site
+
+
+def idents(value: Value) -> set[int]:
+    """The identities of the models and tensors in `value`."""
+    found: set[int] = set()
+    for atom in inner(value):
+        if isinstance(atom, Thing):
+            found.add(atom.ident)
+            for name, part in atom.parts:
+                if name == "parameters":
+                    found |= idents(part)
+        elif isinstance(atom, Instance):
+            found.add(atom.ident)
+        elif isinstance(atom, Tensor):
+            found |= {atom.ident, *atom.sources}
+    return {ident for ident in found if ident > 0}

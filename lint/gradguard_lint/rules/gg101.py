@@ -1,0 +1,125 @@
+"""A tensor that requires grad is pickled for a process worker: the graph stays behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradguard_lint.rules.base import Examples, Report, captures, handed_out
+from gradguard_lint.semantics.events import Program, Step
+from gradguard_lint.semantics.values import Atom, Tensor, inner
+
+CODE = "GG101"
+
+
+def carries_graph(atom: Atom) -> bool:
+    """Whether `atom` is a torch tensor, not a parameter, that is known to require grad."""
+    return (
+        isinstance(atom, Tensor) and atom.framework == "torch" and atom.grad in ("leaf", "history")
+    )
+
+
+def check(program: Program) -> Iterator[Report]:
+    for task in program.process_tasks():
+        for path, atom, _ in task.contents:
+            if carries_graph(atom):
+                kind = (
+                    "has history" if getattr(atom, "grad", "") == "history" else ("requires grad")
+                )
+                yield Report(
+                    task.task.site,
+                    f"`{path}` {kind} and is pickled for {task.call.workers}: the worker gets a "
+                    "copy that is not connected to the graph here.",
+                    (handed_out(task),),
+                )
+                break
+        else:
+            for name, value, site in captures(program, task):
+                if any(carries_graph(atom) for atom in inner(value, 2)):
+                    yield Report(
+                        task.task.site,
+                        f"`{name}` requires grad and is pickled with `{task.name}` for "
+                        f"{task.call.workers}: the worker gets a copy that is not connected to "
+                        "the graph here.",
+                        (handed_out(task), Step(site, f"`{name}` is used here")),
+                    )
+                    break
+
+
+BAD: Examples = {
+    "argument": """\
+import torch
+from joblib import Parallel, delayed
+
+
+def scale(tensor, factor):
+    return (tensor * factor).detach()
+
+
+if __name__ == "__main__":
+    weights = torch.ones(4, requires_grad=True)
+    parts = Parallel(n_jobs=2)(delayed(scale)(weights, k) for k in range(3))  # GG101
+    print(parts)
+""",
+    "keyword with history": """\
+import torch
+from concurrent.futures import ProcessPoolExecutor
+
+
+def total(values):
+    return float(values.sum())
+
+
+def main():
+    weights = torch.ones(4).requires_grad_()
+    doubled = weights * 2
+    with ProcessPoolExecutor() as pool:
+        future = pool.submit(total, values=doubled)  # GG101
+        print(future.result())
+
+
+main()
+""",
+    "captured by a closure": """\
+import torch
+from joblib import Parallel, delayed
+
+
+def run():
+    weights = torch.nn.Linear(3, 3)(torch.ones(2, 3))
+
+    def work(k):
+        return weights.sum().item() * k
+
+    return Parallel(n_jobs=-1)(delayed(work)(k) for k in range(3))  # GG101
+
+
+run()
+""",
+}
+
+GOOD: Examples = {
+    "detached": """\
+import torch
+from joblib import Parallel, delayed
+
+
+def scale(tensor, factor):
+    return tensor * factor
+
+
+weights = torch.ones(4, requires_grad=True)
+parts = Parallel(n_jobs=2)(delayed(scale)(weights.detach(), k) for k in range(3))
+""",
+    "threads share it": """\
+import torch
+from joblib import Parallel, delayed
+
+
+def scale(tensor, factor):
+    return tensor * factor
+
+
+weights = torch.ones(4, requires_grad=True)
+parts = Parallel(n_jobs=2, prefer="threads")(delayed(scale)(weights, k) for k in range(3))
+""",
+}

@@ -1,0 +1,106 @@
+"""The parent's backward flows through a worker's result, where the gradient stops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradguard_lint.rules.base import Examples, Report
+from gradguard_lint.semantics.events import Program, Step
+from gradguard_lint.semantics.values import Tensor, inner
+
+CODE = "GG103"
+
+
+def check(program: Program) -> Iterator[Report]:
+    calls = {call.ident: call for call in program.calls}
+    for effect in program.kinds("backward"):
+        if effect.worker is not None:
+            continue
+        severed = {
+            ident
+            for atom in inner(effect.data["target"])
+            if isinstance(atom, Tensor)
+            for ident in atom.severed
+        }
+        found = [calls[ident] for ident in sorted(severed) if ident in calls]
+        if not found:
+            continue
+        call = found[0]
+        trace = [Step(call.site, f"the results of {call.workers} arrive here as leaves")]
+        for task in call.tasks:
+            trace.extend(
+                Step(site, f"`{task.name}` returns a tensor whose graph is dropped")
+                for _, site in task.returns[:1]
+            )
+        yield Report(
+            effect.site,
+            f"the gradient stops at the results of {call.workers}: nothing before the "
+            "worker's boundary receives one.",
+            tuple(trace),
+        )
+
+
+BAD: Examples = {
+    "loss over results": """\
+import torch
+from joblib import Parallel, delayed
+
+
+def penalty(weights, k):
+    return (weights * k).pow(2).sum()  # GG102
+
+
+if __name__ == "__main__":
+    weights = torch.ones(3, requires_grad=True)
+    parts = Parallel(n_jobs=2)(delayed(penalty)(weights, k) for k in range(4))  # GG101
+    loss = torch.stack(parts).sum()
+    loss.backward()  # GG103
+    print(weights.grad)
+""",
+    "through autograd.grad": """\
+import torch
+from joblib import Parallel, delayed
+
+
+def forward(net, x):
+    return net(x)  # GG102
+
+
+net = torch.nn.Linear(2, 1)
+outputs = Parallel(n_jobs=2)(delayed(forward)(net, torch.ones(1, 2)) for _ in range(2))
+total = 0
+for output in outputs:
+    total = total + output.sum()
+grads = torch.autograd.grad(total, list(net.parameters()))  # GG103
+""",
+}
+
+GOOD: Examples = {
+    "numbers only": """\
+import torch
+from joblib import Parallel, delayed
+
+
+def features(k):
+    return [float(k), float(k) ** 2]
+
+
+rows = Parallel(n_jobs=2)(delayed(features)(k) for k in range(4))
+net = torch.nn.Linear(2, 1)
+loss = net(torch.tensor(rows)).mean()
+loss.backward()
+""",
+    "in threads": """\
+import torch
+from joblib import Parallel, delayed
+
+
+def penalty(weights, k):
+    return (weights * k).pow(2).sum()
+
+
+weights = torch.ones(3, requires_grad=True)
+parts = Parallel(n_jobs=2, backend="threading")(delayed(penalty)(weights, k) for k in range(4))
+torch.stack(parts).sum().backward()
+""",
+}

@@ -1,0 +1,122 @@
+"""A parallel call under a recording tape: the tape does not see what the workers compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradguard_lint.rules.base import Examples, Report
+from gradguard_lint.semantics.events import Program, Step, TaskRun
+from gradguard_lint.semantics.values import Atom, Instance, Tensor, Thing, inner
+
+CODE = "GG105"
+
+
+def recorded(atom: Atom) -> bool:
+    """Whether a tape would record what is done with `atom`."""
+    if isinstance(atom, Tensor):
+        return atom.framework == "tensorflow"
+    if isinstance(atom, Instance):
+        from gradguard_lint.semantics.library.classes import framework_of
+
+        return framework_of(atom.cls) == "keras"
+    return isinstance(atom, Thing) and atom.kind in ("keras-model", "keras-layer")
+
+
+def uses_tape(task: TaskRun) -> bool:
+    """Whether TensorFlow tensors, variables or models go in or come out."""
+    if any(recorded(atom) for _, atom, _ in task.contents):
+        return True
+    if task.result is not None and any(recorded(atom) for atom in inner(task.result)):
+        return True
+    return any(
+        effect.kind == "capture" and any(recorded(atom) for atom in inner(effect.data["value"], 2))
+        for effect in task.effects
+    )
+
+
+def check(program: Program) -> Iterator[Report]:
+    for call in program.calls:
+        tape = call.modes.tape
+        if tape is None:
+            continue
+        for task in call.tasks:
+            if uses_tape(task):
+                yield Report(
+                    call.site,
+                    f"`{task.name}` computes in {call.workers} while a tape records in this "
+                    "thread: the tape does not see it, and the gradient is None or too small.",
+                    (Step(tape, "the tape is opened here"),),
+                )
+                break
+
+
+BAD: Examples = {
+    "threads": """\
+import tensorflow as tf
+from joblib import Parallel, delayed
+
+weights = tf.Variable([1.0, 2.0])
+
+
+def part(variable, k):
+    return tf.reduce_sum(variable * k)
+
+
+with tf.GradientTape() as tape:
+    parts = Parallel(n_jobs=2, backend="threading")(  # GG105
+        delayed(part)(weights, k) for k in (1.0, 2.0)
+    )
+    loss = tf.add_n(parts)
+print(tape.gradient(loss, weights))
+""",
+    "processes": """\
+import tensorflow as tf
+from joblib import Parallel, delayed
+
+model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+
+
+def forward(net, x):
+    return net(x)
+
+
+def step(batches, optimizer):
+    with tf.GradientTape() as tape:
+        outputs = Parallel(n_jobs=2)(delayed(forward)(model, x) for x in batches)  # GG105
+        loss = tf.reduce_mean(tf.stack(outputs))
+    return tape.gradient(loss, model.trainable_variables)
+""",
+}
+
+GOOD: Examples = {
+    "tape in the worker": """\
+import tensorflow as tf
+from joblib import Parallel, delayed
+
+
+def gradient(value, k):
+    variable = tf.Variable(value)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(variable * k)
+    return tape.gradient(loss, variable).numpy()
+
+
+grads = Parallel(n_jobs=2)(delayed(gradient)([1.0, 2.0], k) for k in (1.0, 2.0))
+""",
+    "files under a tape": """\
+import tensorflow as tf
+from joblib import Parallel, delayed
+
+
+def read(path):
+    with open(path) as stream:
+        return len(stream.read())
+
+
+weights = tf.Variable([1.0, 2.0])
+with tf.GradientTape() as tape:
+    sizes = Parallel(n_jobs=2, prefer="threads")(delayed(read)(path) for path in ["a", "b"])
+    loss = tf.reduce_sum(weights) * sum(sizes)
+print(tape.gradient(loss, weights))
+""",
+}

@@ -1,0 +1,183 @@
+"""The backward runs in a process worker: the gradients stay with the worker's copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradguard_lint.rules.base import Examples, Report, chain, handed_out, idents
+from gradguard_lint.semantics.events import Program, TaskRun
+from gradguard_lint.semantics.values import (
+    OUTPUT,
+    Atom,
+    Const,
+    Instance,
+    Items,
+    Method,
+    Table,
+    Tensor,
+    Thing,
+    inner,
+    of,
+)
+
+CODE = "GG106"
+
+
+def check(program: Program) -> Iterator[Report]:
+    for task in program.process_tasks():
+        direct = _direct(task)
+        if direct is not None:
+            yield Report(
+                task.task.site,
+                f"`{direct}` runs in {task.call.workers} on a copy: nothing changes here.",
+                (handed_out(task),),
+            )
+            continue
+        yield from _left_behind(program, task)
+
+
+def _direct(task: TaskRun) -> str | None:
+    for atom in task.task.function.atoms:
+        if not isinstance(atom, Method):
+            continue
+        receiver = atom.receiver
+        if (
+            atom.name == "backward"
+            and isinstance(receiver, Tensor)
+            and (receiver.framework == "torch" and receiver.grad != "none")
+        ):
+            return "backward"
+        if atom.name == "step" and isinstance(receiver, Thing) and receiver.kind == "optimizer":
+            return "step"
+    return None
+
+
+def _left_behind(program: Program, task: TaskRun) -> Iterator[Report]:
+    shipped = {
+        ident for _, atom, _ in task.contents if _trainable(atom) for ident in idents(of(atom))
+    }
+    if not shipped or not _returns_numbers(task):
+        return
+    for effect in task.effects:
+        if effect.kind != "backward":
+            continue
+        reached = shipped & idents(effect.data["target"])
+        use = _used_by_parent(program, task, reached) if reached else None
+        if use is not None:
+            yield Report(
+                effect.site,
+                f"the gradients of this backward stay in {task.call.workers}: `{task.name}` "
+                f"returns none of them, and {use}.",
+                chain(effect)[:-1],
+            )
+            return
+
+
+def _trainable(atom: Atom) -> bool:
+    if isinstance(atom, Tensor):
+        return atom.framework == "torch" and atom.tracked
+    if isinstance(atom, Instance):
+        from gradguard_lint.semantics.library.classes import framework_of
+
+        return framework_of(atom.cls) == "torch"
+    return isinstance(atom, Thing) and atom.kind == "model"
+
+
+def _returns_numbers(task: TaskRun) -> bool:
+    """Whether all that comes back is known to be no gradient, parameter or model."""
+    if task.result is None:
+        return False
+    for atom in inner(task.result):
+        if isinstance(atom, Const):
+            continue
+        if isinstance(atom, Thing) and atom.kind == "number":
+            continue
+        if isinstance(atom, Tensor) and (
+            atom.ident == OUTPUT or (atom.grad == "history" and not atom.ident)
+        ):
+            continue
+        if isinstance(atom, (Items, Table)):
+            continue
+        return False
+    return True
+
+
+def _used_by_parent(program: Program, task: TaskRun, reached: set[int]) -> str | None:
+    for effect in program.effects:
+        if effect.worker is not None or effect.root not in (1, task.call.root):
+            continue
+        if effect.kind == "step" and reached & idents(effect.data["target"]):
+            return f"the optimizer steps here without them (line {effect.site.line})"
+        if effect.kind == "grad-read" and reached & idents(of(effect.data["tensor"])):
+            return f"`.grad` is read here (line {effect.site.line})"
+    return None
+
+
+BAD: Examples = {
+    "loss.backward as the task": """\
+import torch
+from joblib import Parallel, delayed
+
+weights = torch.ones(3, requires_grad=True)
+losses = [(weights * k).sum() for k in range(3)]
+Parallel(n_jobs=2)(delayed(loss.backward)() for loss in losses)  # GG101 GG106
+""",
+    "the optimizer steps in the parent": """\
+import torch
+from joblib import Parallel, delayed
+
+
+def accumulate(net, batch):
+    loss = net(batch).pow(2).mean()
+    loss.backward()  # GG106
+    return loss.item()
+
+
+if __name__ == "__main__":
+    net = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for epoch in range(2):
+        optimizer.zero_grad()
+        losses = Parallel(n_jobs=2)(
+            delayed(accumulate)(net, torch.ones(2, 3)) for _ in range(2)
+        )
+        optimizer.step()
+""",
+}
+
+GOOD: Examples = {
+    "gradients are returned": """\
+import torch
+from joblib import Parallel, delayed
+
+
+def gradients(net, batch):
+    net(batch).pow(2).mean().backward()
+    return [p.grad for p in net.parameters()]
+
+
+net = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+results = Parallel(n_jobs=2)(delayed(gradients)(net, torch.ones(2, 3)) for _ in range(2))
+for parameter, *grads in zip(net.parameters(), *results):
+    parameter.grad = sum(grads)
+optimizer.step()
+""",
+    "one model a worker": """\
+import torch
+from joblib import Parallel, delayed
+
+
+def train(net, seed):
+    torch.manual_seed(seed)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        net(torch.randn(4, 3)).pow(2).mean().backward()
+        optimizer.step()
+    return net.state_dict()
+
+
+states = Parallel(n_jobs=2)(delayed(train)(torch.nn.Linear(3, 1), s) for s in range(2))
+""",
+}

@@ -1,0 +1,116 @@
+"""A worker reads a module's global that the parent changed: the worker imported it afresh."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradguard_lint.rules.base import Examples, Report, chain, idents
+from gradguard_lint.semantics.events import Effect, Program, Step, TaskRun
+from gradguard_lint.semantics.values import Tensor, Thing, Value
+
+CODE = "GG109"
+
+
+def check(program: Program) -> Iterator[Report]:
+    for task in program.process_tasks():
+        if task.call.start == "fork":
+            continue
+        for effect in task.effects:
+            if effect.kind != "capture" or not effect.data["is_global"]:
+                continue
+            home = effect.data["home"]
+            if home == program.entry or not _trainable(effect.data["value"]):
+                continue
+            change = _change(program, task, effect, home)
+            if change is not None:
+                yield Report(
+                    effect.site,
+                    f"`{effect.what}` is a global of `{home}`, which each of the "
+                    f"{task.call.workers} imports afresh: the worker does not see what was "
+                    "changed since.",
+                    (*chain(effect)[:-1], Step(change.site, f"`{effect.what}` is changed here")),
+                )
+                break
+
+
+def _trainable(value: Value) -> bool:
+    return any(
+        isinstance(atom, Tensor)
+        or (
+            isinstance(atom, Thing)
+            and atom.kind in ("model", "keras-model", "keras-layer", "optimizer")
+        )
+        for atom in value.atoms
+    )
+
+
+def _change(program: Program, task: TaskRun, read: Effect, home: str) -> Effect | None:
+    wanted = idents(read.data["value"])
+    for effect in program.effects:
+        if effect.worker is not None or effect.root not in (1, task.call.root):
+            continue
+        if not effect.chain and effect.site.module.name == home:
+            continue  # the module's own body, which the worker runs too
+        if effect.kind == "global-change":
+            if effect.what == read.what and effect.data["home"] == home:
+                return effect
+        elif effect.kind in ("in-place", "exact-write", "model-change", "step") and (
+            wanted & idents(effect.data["target"])
+        ):
+            return effect
+    return None
+
+
+BAD: Examples = {
+    "loaded after import": """\
+import torch
+from joblib import Parallel, delayed
+
+import store
+
+
+def main(path):
+    store.net.load_state_dict(torch.load(path))
+    return Parallel(n_jobs=2)(delayed(store.predict)([float(k)]) for k in range(3))
+
+
+if __name__ == "__main__":
+    main("weights.pt")
+# file: store.py
+import torch
+
+net = torch.nn.Linear(1, 1)
+
+
+def predict(row):
+    with torch.no_grad():
+        return net(torch.tensor(row)).item()  # GG109
+""",
+}
+
+GOOD: Examples = {
+    "handed over": """\
+import torch
+from joblib import Parallel, delayed
+
+import store
+
+
+def main(path):
+    store.net.load_state_dict(torch.load(path))
+    return Parallel(n_jobs=2)(delayed(store.predict)(store.net, [float(k)]) for k in range(3))
+
+
+if __name__ == "__main__":
+    main("weights.pt")
+# file: store.py
+import torch
+
+net = torch.nn.Linear(1, 1)
+
+
+def predict(model, row):
+    with torch.no_grad():
+        return model(torch.tensor(row)).item()
+""",
+}

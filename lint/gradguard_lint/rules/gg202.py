@@ -1,0 +1,93 @@
+"""A GPU tensor, array or module is pickled for a process worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradguard_lint.rules.base import Examples, Report, captures, handed_out
+from gradguard_lint.semantics.events import Program
+from gradguard_lint.semantics.values import Atom, Tensor, Thing, inner
+
+CODE = "GG202"
+
+
+def on_gpu(atom: Atom) -> bool:
+    """Whether `atom` is known to live on a GPU."""
+    if isinstance(atom, Tensor):
+        return atom.gpu
+    return isinstance(atom, Thing) and atom.gpu and atom.kind in ("model", "state")
+
+
+def check(program: Program) -> Iterator[Report]:
+    for task in program.process_tasks():
+        if task.call.library == "torch.multiprocessing":
+            continue  # it hands over the GPU memory itself
+        name = next((path for path, atom, _ in task.contents if on_gpu(atom)), None)
+        if name is None:
+            name = next(
+                (
+                    captured
+                    for captured, value, _ in captures(program, task)
+                    if any(on_gpu(atom) for atom in inner(value, 2))
+                ),
+                None,
+            )
+        if name is not None:
+            yield Report(
+                task.task.site,
+                f"`{name}` lives on the GPU and is pickled for {task.call.workers}: every "
+                "worker copies it, and makes a GPU context of its own to hold it.",
+                (handed_out(task),),
+            )
+
+
+BAD: Examples = {
+    "a tensor": """\
+import torch
+from joblib import Parallel, delayed
+
+
+def total(batch):
+    return batch.sum().item()
+
+
+batch = torch.ones(3).to("cuda")
+sums = Parallel(n_jobs=2)(delayed(total)(batch) for _ in range(3))  # GG202
+""",
+    "a module": """\
+import torch
+from joblib import Parallel, delayed
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = torch.nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.head(x)
+
+
+def count(net, k):
+    return k
+
+
+net = Net().cuda()
+counts = Parallel(n_jobs=2)(delayed(count)(net, k) for k in range(3))  # GG202
+""",
+}
+
+GOOD: Examples = {
+    "moved back first": """\
+import torch
+from joblib import Parallel, delayed
+
+
+def total(batch):
+    return batch.sum().item()
+
+
+batch = torch.ones(3).to("cuda")
+sums = Parallel(n_jobs=2)(delayed(total)(batch.cpu()) for _ in range(3))
+""",
+}

@@ -1,0 +1,90 @@
+"""A task chooses its GPU by the environment: in a reused worker the first choice stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradguard_lint.rules.base import Examples, Report, chain
+from gradguard_lint.semantics.events import Program
+from gradguard_lint.semantics.values import Const, Unknown, Value, inner
+
+CODE = "GG204"
+
+
+def check(program: Program) -> Iterator[Report]:
+    for task in program.process_tasks():
+        for effect in task.effects:
+            if effect.kind == "set-visible" and not _always_the_same(effect.data["value"]):
+                yield Report(
+                    effect.site,
+                    "the assignment comes too late in a worker that has used CUDA: a reused "
+                    "worker keeps the device of its first task.",
+                    chain(effect)[:-1],
+                )
+                break
+            if effect.kind == "visible-devices" and _depends_on_task(effect.data["value"]):
+                yield Report(
+                    effect.site,
+                    "the devices differ from task to task, but a worker that has started "
+                    "TensorFlow cannot change them: RuntimeError in its second task.",
+                    chain(effect)[:-1],
+                )
+                break
+
+
+def _always_the_same(value: Value) -> bool:
+    return all(isinstance(atom, Const) for atom in value.atoms) and len(value.choices) == 1
+
+
+def _depends_on_task(value: Value | None) -> bool:
+    return value is not None and any(
+        isinstance(atom, Unknown) and atom.key is None for atom in inner(value)
+    )
+
+
+BAD: Examples = {
+    "a device for each task": """\
+import os
+
+import torch
+from joblib import Parallel, delayed
+
+
+def train(index):
+    os.environ["CUDA_VISIBLE_DEVICES"] = str(index % 2)  # GG204
+    return torch.ones(3, device="cuda").sum().item()  # GG201
+
+
+scores = Parallel(n_jobs=2)(delayed(train)(index) for index in range(4))
+""",
+}
+
+GOOD: Examples = {
+    "before the workers start": """\
+import os
+
+from joblib import Parallel, delayed
+
+os.environ["CUDA_VISIBLE_DEVICES"] = "0,1"
+
+
+def work(index):
+    return index ** 2
+
+
+scores = Parallel(n_jobs=2)(delayed(work)(index) for index in range(4))
+""",
+    "no GPU for the workers": """\
+import os
+
+from joblib import Parallel, delayed
+
+
+def work(index):
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    return index ** 2
+
+
+scores = Parallel(n_jobs=2)(delayed(work)(index) for index in range(4))
+""",
+}

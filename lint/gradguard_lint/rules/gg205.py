@@ -1,0 +1,55 @@
+"""scikit-learn runs an estimator that lives on a GPU in several jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradguard_lint.rules.base import Examples, Report
+from gradguard_lint.semantics.events import Program
+
+CODE = "GG205"
+
+
+def check(program: Program) -> Iterator[Report]:
+    for effect in program.kinds("gpu-search"):
+        yield Report(
+            effect.site,
+            f"`{effect.what}` runs several jobs at once, and each trains its estimator on the "
+            "same GPU.",
+        )
+
+
+BAD: Examples = {
+    "grid search": """\
+from sklearn.model_selection import GridSearchCV
+from skorch import NeuralNetClassifier
+from torch import nn
+
+net = NeuralNetClassifier(nn.Linear, device="cuda")
+search = GridSearchCV(net, {"lr": [0.1, 0.01]}, n_jobs=4)  # GG205
+""",
+    "boosted trees in a pipeline": """\
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from xgboost import XGBClassifier
+
+model = make_pipeline(StandardScaler(), XGBClassifier(device="cuda"))
+
+
+def score(x, y, jobs):
+    return cross_val_score(model, x, y, n_jobs=jobs)  # GG205
+""",
+}
+
+GOOD: Examples = {
+    "one job, or no GPU": """\
+from sklearn.model_selection import GridSearchCV
+from skorch import NeuralNetClassifier
+from torch import nn
+
+net = NeuralNetClassifier(nn.Linear, device="cuda")
+search = GridSearchCV(net, {"lr": [0.1, 0.01]}, n_jobs=1)
+on_cpu = GridSearchCV(NeuralNetClassifier(nn.Linear), {"lr": [0.1]}, n_jobs=4)
+""",
+}

@@ -1,0 +1,117 @@
+"""Several threads write to one model, optimizer or tensor at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradguard_lint.rules.base import Examples, Report, chain
+from gradguard_lint.semantics.events import Effect, Program, TaskRun
+from gradguard_lint.semantics.values import Instance, Tensor, Thing, Value, inner
+
+CODE = "GG302"
+
+
+def check(program: Program) -> Iterator[Report]:
+    for task in program.thread_tasks():
+        if not task.call.many:
+            continue
+        for effect in task.effects:
+            if (
+                effect.kind in ("step", "zero-grad", "in-place")
+                and not effect.modes.locked
+                and (_shared(effect, task))
+            ):
+                yield Report(
+                    effect.site,
+                    f"{effect.what} writes to an object that all {task.call.workers} share: "
+                    "the threads overwrite each other's work.",
+                    chain(effect)[:-1],
+                )
+
+
+def _shared(effect: Effect, task: TaskRun) -> bool:
+    value: Value = effect.data["target"]
+    for atom in value.atoms:
+        if isinstance(atom, Tensor):
+            if atom.born != task.ident and atom.ident > 0:
+                return True
+        elif isinstance(atom, Instance):
+            if atom.born != task.ident:
+                return True
+        elif isinstance(atom, Thing):
+            if atom.kind == "optimizer" and atom.name.startswith("keras."):
+                continue
+            if atom.born != task.ident:
+                return True
+            parameters = atom.part("parameters")
+            if parameters is not None and any(
+                isinstance(part, Tensor) and part.born != task.ident for part in inner(parameters)
+            ):
+                return True
+    return False
+
+
+BAD: Examples = {
+    "one optimizer": """\
+import torch
+from joblib import Parallel, delayed
+
+net = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+
+def step(batch):
+    loss = net(batch).pow(2).mean()
+    optimizer.zero_grad()  # GG302
+    loss.backward()
+    optimizer.step()  # GG302
+    return loss.item()
+
+
+losses = Parallel(n_jobs=4, backend="threading")(
+    delayed(step)(torch.ones(2, 3)) for _ in range(8)
+)
+""",
+    "a running sum": """\
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+total = torch.zeros(3)
+
+
+def add(k):
+    total.add_(torch.ones(3) * k)  # GG302
+
+
+with ThreadPoolExecutor() as pool:
+    list(pool.map(add, range(10)))
+""",
+}
+
+GOOD: Examples = {
+    "each its own, or a lock": """\
+import threading
+
+import torch
+from joblib import Parallel, delayed
+
+total = torch.zeros(3)
+lock = threading.Lock()
+
+
+def train(net, batch):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    loss = net(batch).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    with lock:
+        total.add_(1)
+    return loss.item()
+
+
+losses = Parallel(n_jobs=4, backend="threading")(
+    delayed(train)(torch.nn.Linear(3, 1), torch.ones(2, 3)) for _ in range(8)
+)
+""",
+}

@@ -1,0 +1,50 @@
+"""A dask array is given to a Keras model: it is computed whole, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradguard_lint.rules.base import Examples, Report
+from gradguard_lint.semantics.events import Program
+from gradguard_lint.semantics.values import Tensor, inner
+
+CODE = "GG402"
+
+
+def check(program: Program) -> Iterator[Report]:
+    for effect in program.kinds("keras-fit"):
+        values = list(effect.data["arguments"].values())
+        if any(
+            isinstance(atom, Tensor) and atom.framework == "dask"
+            for value in values
+            for atom in inner(value, 1)
+        ):
+            yield Report(
+                effect.site,
+                f"{effect.what} computes the whole dask array in this process: nothing is "
+                "distributed.",
+            )
+
+
+BAD: Examples = {
+    "predict": """\
+import dask.array as da
+import keras
+
+model = keras.models.load_model("model.keras")
+rows = da.random.random((100000, 10), chunks=(1000, 10))
+answers = model.predict(rows)  # GG402
+""",
+}
+
+GOOD: Examples = {
+    "block by block": """\
+import dask.array as da
+import keras
+
+model = keras.models.load_model("model.keras")
+rows = da.random.random((100000, 10), chunks=(1000, 10))
+answers = rows.map_blocks(model.predict, dtype="float32")
+first = model.predict(rows[:100].compute())
+""",
+}

@@ -1,0 +1,66 @@
+"""A Python loop takes the gradient of one example at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradguard_lint.rules.base import Examples, Report
+from gradguard_lint.semantics.events import Program, Step
+
+CODE = "GG404"
+
+
+def check(program: Program) -> Iterator[Report]:
+    for effect in program.kinds("gradient-collected"):
+        yield Report(
+            effect.data["loop"],
+            "this loop takes gradients one example at a time and collects them: right, but far "
+            "slower than one vectorised call.",
+            (Step(effect.site, "the gradients of one example are collected here"),),
+        )
+
+
+BAD: Examples = {
+    "a tape for each example": """\
+import tensorflow as tf
+
+weights = tf.Variable([1.0, 2.0])
+
+
+def gradient(row):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(weights * row)
+    return tape.gradient(loss, weights)
+
+
+grads = []
+for row in tf.ones((8, 2)):  # GG404
+    grads.append(gradient(row))
+""",
+    "a backward for each example": """\
+import torch
+
+net = torch.nn.Linear(2, 1)
+grads = []
+for row in torch.ones(8, 2):  # GG404
+    net.zero_grad()
+    net(row).sum().backward()
+    grads.append(net.weight.grad.clone())
+""",
+}
+
+GOOD: Examples = {
+    "a training loop": """\
+import torch
+
+net = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+losses = []
+for batch in torch.ones(8, 4, 2):
+    optimizer.zero_grad()
+    loss = net(batch).mean()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+""",
+}

@@ -1,0 +1,1 @@
+"""What a program means: values, parallel calls, workers, and what they do."""

@@ -1,0 +1,585 @@
+"""What library names mean: one place that the interpreter asks, one module a library."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gradguard_lint.semantics.core import Args
+from gradguard_lint.semantics.library import (
+    arrays,
+    joblib_calls,
+    misc,
+    pools,
+    pytorch,
+    tf,
+    torch_modules,
+    torch_tensors,
+)
+from gradguard_lint.semantics.library.classes import external_bases, framework_of
+from gradguard_lint.semantics.library.contexts import decorate, enter_context, exit_context
+from gradguard_lint.semantics.library.names import CUDA_ASKS, canonical
+from gradguard_lint.semantics.library.tensors import (
+    derived,
+    device_argument,
+    gpu_touched,
+    operation,
+)
+from gradguard_lint.semantics.values import (
+    UNKNOWN,
+    Atom,
+    Class,
+    Delayed,
+    External,
+    Function,
+    Instance,
+    Items,
+    Method,
+    Table,
+    TaskCall,
+    Tensor,
+    Thing,
+    Unknown,
+    Value,
+    constant,
+    of,
+    unknown,
+)
+
+if TYPE_CHECKING:
+    from gradguard_lint.semantics.frames import Frame
+
+__all__ = [
+    "attribute",
+    "call",
+    "call_instance",
+    "call_method",
+    "call_thing",
+    "call_unknown",
+    "changed_receiver",
+    "decorate",
+    "derived",
+    "discarded",
+    "enter_context",
+    "exit_context",
+    "external_attribute",
+    "global_written",
+    "imported",
+    "imported_star",
+    "in_place",
+    "inherited_attribute",
+    "instantiate",
+    "instantiated",
+    "item",
+    "iterate",
+    "iterated",
+    "make_task",
+    "operation",
+    "set_attribute",
+    "set_item",
+]
+
+
+def make_task(core: Any, frame: Frame, node: ast.AST, delayed: Delayed, args: Args) -> Value:
+    """``delayed(f)(x)``: the call that a worker is to make."""
+    return joblib_calls.make_task(core, frame, node, delayed, args)
+
+
+KERAS_KINDS = ("keras-model", "keras-layer", "keras-loss")
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+def imported(core: Any, frame: Frame, node: ast.AST, name: str) -> None:
+    """A library name was imported."""
+    plain = canonical(name)
+    if plain.startswith("keras.wrappers.scikit_learn"):
+        core.effect(frame, "removed-wrapper", node, name)
+
+
+def imported_star(core: Any, frame: Frame, module: str) -> None:
+    """``from library import *``: the names that matter here."""
+    names = {
+        "joblib": ("Parallel", "delayed", "Memory", "parallel_config", "parallel_backend"),
+        "torch": ("tensor", "no_grad", "device", "cuda", "nn", "optim"),
+        "torch.nn": ("Linear", "Module", "Sequential", "Parameter"),
+        "multiprocessing": ("Pool", "get_context", "set_start_method"),
+        "concurrent.futures": ("ProcessPoolExecutor", "ThreadPoolExecutor", "as_completed"),
+    }.get(module, ())
+    for name in names:
+        core.write(frame, name, of(External(f"{module}.{name}")))
+
+
+def external_attribute(core: Any, frame: Frame, node: ast.AST, atom: External, name: str) -> Value:
+    """An attribute of a library module or class."""
+    full = f"{atom.name}.{name}"
+    plain = canonical(full)
+    if plain == "keras.wrappers.scikit_learn" and not core.guarded_import:
+        core.effect(frame, "removed-wrapper", node, full)
+    if plain == "tensorflow.data.AUTOTUNE" or plain == "tensorflow.data.experimental.AUTOTUNE":
+        return constant("AUTOTUNE")
+    if plain in ("sys.argv",):
+        return UNKNOWN
+    return of(External(full))
+
+
+# -- objects ---------------------------------------------------------------------------------------
+
+
+def attribute(core: Any, frame: Frame, node: ast.AST, atom: Atom, name: str) -> Value:
+    """``atom.name`` of a tensor or of a library object."""
+    if isinstance(atom, Tensor):
+        if atom.framework == "torch":
+            return torch_tensors.tensor_attribute(core, frame, node, atom, name)
+        if name in ("shape", "dtype", "ndim", "size"):
+            return UNKNOWN
+        if name == "T":
+            return of(derived(core, atom))
+        return of(Method(atom, name))
+    assert isinstance(atom, Thing)
+    kind = atom.kind
+    if kind == "super":
+        return _super_attribute(core, frame, node, atom, name)
+    if kind == "namespace":
+        return misc.namespace_attribute(core, atom, name)
+    if kind == "device":
+        if name == "type":
+            return constant(atom.name.split(":")[0])
+        return UNKNOWN
+    if kind == "model":
+        if name == "grad":
+            return UNKNOWN
+        if name in ("weight", "bias"):
+            return of(Tensor("torch", "parameter", atom.gpu, core.worker_ident, atom.ident))
+    if kind in KERAS_KINDS:
+        values = (
+            tf.model_method(core, frame, node, atom, name, Args(), atom.ident, atom.gpu)
+            if (name in ("trainable_variables", "trainable_weights", "weights", "variables"))
+            else None
+        )
+        if values is not None:
+            return values
+    if kind == "parallel" and name == "n_jobs":
+        return atom.part("n_jobs") or UNKNOWN
+    if kind == "loop-result":
+        return UNKNOWN
+    return of(Method(atom, name))
+
+
+def _super_attribute(core: Any, frame: Frame, node: ast.AST, atom: Thing, name: str) -> Value:
+    owner = atom.part("class")
+    receiver = atom.part("self")
+    cls = owner.only if owner is not None else None
+    me = receiver.only if receiver is not None else None
+    if isinstance(cls, Class) and me is not None:
+        for base in cls.bases:
+            if isinstance(base, Class):
+                value = core.find_in_class(base, name)
+                if value is not None:
+                    bound: Value = core.bind(frame, node, value, me)
+                    return bound
+        if isinstance(me, Instance):
+            return inherited_attribute(core, frame, node, me, name)
+    return UNKNOWN
+
+
+def inherited_attribute(core: Any, frame: Frame, node: ast.AST, atom: Instance, name: str) -> Value:
+    """An attribute that neither the object nor its project classes define."""
+    if framework_of(atom.cls) is not None or "joblib.Parallel" in external_bases(atom.cls):
+        return of(Method(atom, name))
+    return unknown(("attr", ("instance", atom.ident), name))
+
+
+def iterate(core: Any, atom: Thing) -> Value:
+    """What iterating a library object gives."""
+    if atom.kind == "keras-model":
+        return UNKNOWN
+    if atom.kind == "dataset":
+        return UNKNOWN
+    return UNKNOWN
+
+
+def item(core: Any, frame: Frame, node: ast.AST, atom: Thing, index: Value) -> Value:
+    """``atom[index]``."""
+    return UNKNOWN
+
+
+def set_attribute(
+    core: Any, frame: Frame, target: ast.Attribute, atom: Atom, value: Value
+) -> Value | None:
+    """``atom.name = value``; what `atom` is then, where it changed."""
+    if isinstance(atom, Tensor) and target.attr == "requires_grad":
+        if atom.sources and len(atom.sources) == 1 and atom.ident in atom.sources:
+            frozen = value.constants() == [False]
+            core.store[(atom.ident, "<frozen>")] = constant(frozen)
+            return None
+        return of(torch_tensors.with_grad(atom, value))
+    if isinstance(atom, Tensor) and target.attr == "data":
+        core.effect(frame, "in-place", target, "`.data = ...`", target=of(atom))
+    return None
+
+
+def set_item(
+    core: Any, frame: Frame, target: ast.Subscript, holder: Value, index: Value, value: Value
+) -> None:
+    """``holder[index] = value``."""
+    for atom in holder.atoms:
+        if isinstance(atom, External) and atom.name == "os.environ":
+            misc.environ_set(core, frame, target, index, value)
+
+
+def in_place(core: Any, frame: Frame, node: ast.AugAssign, old: Value) -> None:
+    """``x += ...``: an in-place write, where `x` is a tensor."""
+    if isinstance(node.target, ast.Subscript):
+        holder = core.eval(frame, node.target.value)
+        if any(tensor.framework == "torch" for tensor in holder.tensors()) and not (
+            _own_slot(frame, node.target.slice)
+        ):
+            core.effect(
+                frame, "in-place", node, f"`{ast.unparse(node.target)} ...=`", target=holder
+            )
+        return
+    if any(tensor.framework == "torch" for tensor in old.tensors()):
+        core.effect(frame, "in-place", node, f"`{ast.unparse(node.target)} ...=`", target=old)
+
+
+def _own_slot(frame: Frame, index: ast.expr) -> bool:
+    """Whether `index` is given by the task: each task then writes to a place of its own."""
+    if isinstance(index, ast.Constant):
+        return False
+    if frame.function is None:
+        return True
+    spec = frame.function.node.args
+    own = {item.arg for item in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)}
+    return any(isinstance(part, ast.Name) and part.id in own for part in ast.walk(index))
+
+
+def global_written(
+    core: Any, frame: Frame, node: ast.AST, name: str, value: Value, holder: Frame
+) -> None:
+    """A function assigns a module's global."""
+    if holder.parent is None:
+        core.effect(frame, "global-change", node, name, home=holder.module.name)
+
+
+def iterated(core: Any, frame: Frame, node: ast.AST, source: Value) -> None:
+    """A ``for`` loop over `source` begins."""
+
+
+def discarded(core: Any, frame: Frame, node: ast.Expr, value: Value) -> None:
+    """The value of an expression statement is thrown away."""
+
+
+# -- calls -----------------------------------------------------------------------------------------
+
+
+def call(core: Any, frame: Frame, node: ast.AST, name: str, args: Args) -> Value:
+    """A call of a library's function or class."""
+    plain = canonical(name)
+    top = plain.split(".", 1)[0]
+    result: Value | None = None
+    if plain in CUDA_ASKS:
+        return unknown(("gpu-present",))
+    if name in core.options.delayed or plain in core.options.delayed:
+        return joblib_calls.call(core, frame, node, "joblib.delayed", args) or UNKNOWN
+    if name in core.options.parallel or plain in core.options.parallel:
+        return joblib_calls.call(core, frame, node, "joblib.Parallel", args) or UNKNOWN
+    if plain == "joblib.Parallel.__call__" and args.positional:
+        for instance in args.positional[0].of(Instance):
+            rest = Args(args.positional[1:], args.keywords, args.rest, args.open)
+            return _parallel_instance(core, frame, node, instance, rest)
+    if top == "joblib":
+        result = joblib_calls.call(core, frame, node, plain, args)
+    elif top in ("multiprocessing", "concurrent", "loky", "dask", "pathos"):
+        result = pools.call(core, frame, node, plain, args)
+    elif top == "torch":
+        if plain.startswith("torch.multiprocessing."):
+            result = pools.call(core, frame, node, plain, args)
+        else:
+            result = pytorch.call(core, frame, node, plain, args)
+    elif top in ("torchvision", "timm", "torchaudio"):
+        result = pytorch.call(core, frame, node, plain, args)
+    elif top in ("tensorflow", "keras"):
+        result = tf.call(core, frame, node, plain, args)
+    elif top == "cupy":
+        result = arrays.cupy_call(core, frame, node, plain, args)
+    elif top in ("numpy", "random"):
+        result = arrays.numpy_call(core, frame, node, plain, args)
+    if result is None:
+        result = misc.call(core, frame, node, plain, args)
+    if result is None:
+        _follow_callbacks(core, frame, node, args)
+        result = UNKNOWN
+    return result
+
+
+def _follow_callbacks(core: Any, frame: Frame, node: ast.AST, args: Args) -> None:
+    """Functions given to an unknown call may be called by it: what they do there is not known."""
+
+
+def call_unknown(core: Any, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> Value | None:
+    """A call of something that is not known, but may say by its name what it does."""
+    key = atom.key
+    name = key[2] if isinstance(key, tuple) and len(key) == 3 and key[0] == "attr" else None
+    if name == "startswith" and isinstance(key, tuple) and len(args.positional) == 1:
+        return unknown(("cmp", key[1], "startswith", args.positional[0].constant))
+    if isinstance(name, str):
+        return torch_tensors.unknown_method(core, frame, node, name, args)
+    if core.worker is not None and args.positional:
+        core.effect(frame, "unknown-call", node, "an unknown callable")
+    return None
+
+
+def call_method(core: Any, frame: Frame, node: ast.AST, method: Method, args: Args) -> Value:
+    """A call of a method of a library object, a tensor or a plain container."""
+    receiver, name = method.receiver, method.name
+    if isinstance(receiver, Tensor):
+        if receiver.framework == "torch":
+            return torch_tensors.tensor_method(core, frame, node, receiver, name, args)
+        if receiver.framework == "tensorflow":
+            return tf.tensor_method(core, frame, node, receiver, name, args)
+        return arrays.array_method(core, frame, node, receiver, name, args)
+    if isinstance(receiver, Thing):
+        return _thing_method(core, frame, node, receiver, name, args)
+    if isinstance(receiver, Instance):
+        return _instance_method(core, frame, node, receiver, name, args)
+    if isinstance(receiver, Items) and name == "compute":
+        return UNKNOWN
+    if isinstance(receiver, TaskCall) and name == "compute":
+        core_args = args
+        value = pools.compute(core, frame, node, [of(receiver)], core_args)
+        return core.element(value)  # type: ignore[no-any-return]
+    return misc.container_method(core, frame, node, receiver, name, args)
+
+
+def _thing_method(
+    core: Any, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
+) -> Value:
+    kind = thing.kind
+    result: Value | None = None
+    if kind == "model":
+        result = torch_modules.model_method(
+            core, frame, node, thing, thing.ident, thing.gpu, name, args
+        )
+    elif kind in KERAS_KINDS:
+        result = tf.model_method(core, frame, node, thing, name, args, thing.ident, thing.gpu)
+    elif kind == "loss":
+        result = of(thing) if name in ("to", "cuda", "cpu", "eval", "train") else None
+    elif kind == "optimizer":
+        result = torch_modules.optimizer_method(core, frame, node, thing, name, args)
+    elif kind == "distribution":
+        result = (
+            thing.part("tensor")
+            if name in ("log_prob", "rsample", "entropy")
+            else (
+                of(Tensor("torch", "none", thing.gpu, core.worker_ident))
+                if name == "sample"
+                else None
+            )
+        )
+    elif kind == "tape":
+        result = tf.tape_method(core, frame, node, thing, name, args)
+    elif kind == "generator":
+        result = arrays.generator_method(core, frame, node, thing, name, args)
+    elif kind in ("pool", "executor", "context"):
+        result = pools.method(core, frame, node, thing, name, args)
+    elif kind == "future" and name in ("result", "get", "compute"):
+        result = thing.part("result")
+    elif kind == "memory" and name == "cache":
+        function = args.get(0, "func")
+        if function is None:
+            return of(External("gradguard.memory"))
+        result = cached(function)
+    elif kind == "no-memory" and name == "cache":
+        result = args.get(0, "func")
+    elif kind == "cached" and name in ("call", "func"):
+        result = joblib_calls.cached_call(core, frame, node, thing, args)
+    elif kind == "parser":
+        result = misc.parser_method(core, frame, node, thing, name, args)
+    elif kind == "cupy-device" and name in ("use", "synchronize"):
+        gpu_touched(core, frame, node, f"`.{name}()`", "cupy")
+    elif kind == "estimator" and name in ("fit", "set_params"):
+        result = of(thing)
+    return result if result is not None else UNKNOWN
+
+
+def cached(function: Value) -> Value:
+    """A function wrapped by ``Memory.cache``."""
+    return of(Thing("cached", "cached", parts=(("function", function),)))
+
+
+def _instance_method(
+    core: Any, frame: Frame, node: ast.AST, instance: Instance, name: str, args: Args
+) -> Value:
+    framework = framework_of(instance.cls)
+    if framework == "torch":
+        gpu = torch_modules.instance_on_gpu(core, instance)
+        return (
+            torch_modules.model_method(core, frame, node, instance, instance.ident, gpu, name, args)
+            or UNKNOWN
+        )
+    if framework == "keras":
+        return (
+            tf.model_method(core, frame, node, instance, name, args, instance.ident, False)
+            or UNKNOWN
+        )
+    if "joblib.Parallel" in external_bases(instance.cls):
+        if name == "__call__":
+            return _parallel_instance(core, frame, node, instance, args)
+        if name == "__init__":
+            core.store[(instance.ident, "<parallel>")] = of(
+                Thing("parallel", "joblib.Parallel", parts=joblib_calls.parallel_parts(args))
+            )
+    return UNKNOWN
+
+
+def call_thing(core: Any, frame: Frame, node: ast.AST, atom: Atom, args: Args) -> Value:
+    """``thing(...)``."""
+    if isinstance(atom, Tensor):
+        return UNKNOWN
+    assert isinstance(atom, Thing)
+    if atom.kind == "parallel":
+        return joblib_calls.run(core, frame, node, atom, args)
+    if atom.kind in ("model", "loss"):
+        return torch_modules.model_call(core, frame, node, atom, args)
+    if atom.kind in KERAS_KINDS:
+        if (
+            atom.kind == "keras-layer"
+            and not any(
+                tensor.framework == "tensorflow" for v in args.values() for tensor in v.tensors()
+            )
+            and not any(v.is_unknown for v in args.values())
+        ):
+            return UNKNOWN
+        return tf.model_call(core, frame, node, atom, args)
+    if atom.kind == "cached":
+        return joblib_calls.cached_call(core, frame, node, atom, args)
+    if atom.kind == "grad-mode":
+        function = args.get(0)
+        return marked(function, atom) if function is not None else UNKNOWN
+    if atom.kind == "future":
+        return atom.part("result") or UNKNOWN
+    return UNKNOWN
+
+
+def marked(function: Value, mode: Thing) -> Value:
+    """`function` with a grad mode around each call."""
+    off = mode.part("off")
+    flag = off.constant if off is not None else None
+    mark = {True: "no_grad", False: "enable_grad"}.get(bool(flag)) if flag is not None else None
+
+    def change(atom: Atom) -> Value:
+        if isinstance(atom, Function) and mark is not None:
+            return of(replace(atom, marks=atom.marks | {mark}))
+        return of(atom)
+
+    return function.map(change)
+
+
+def call_instance(core: Any, frame: Frame, node: ast.AST, instance: Instance, args: Args) -> Value:
+    """``instance(...)`` where no ``__call__`` is in the project."""
+    framework = framework_of(instance.cls)
+    if framework is not None:
+        forward = core.find_in_class(instance.cls, "forward" if framework == "torch" else "call")
+        result = UNKNOWN
+        if forward is not None:
+            result = core.call(frame, node, core.bind(frame, node, forward, instance), args)
+        core.effect(frame, "model-call", node, "model", ident=instance.ident)
+        if framework == "torch":
+            gpu = torch_modules.instance_on_gpu(core, instance)
+            model = Thing("model", "Module", instance.ident, instance.born, gpu)
+            if any(result.tensors()):
+                if gpu:
+                    result = result.map(
+                        lambda a: of(replace(a, gpu=True)) if isinstance(a, Tensor) else of(a)
+                    )
+                return result.map(
+                    lambda a: (
+                        of(replace(a, sources=a.sources | {instance.ident}))
+                        if isinstance(a, Tensor)
+                        else of(a)
+                    )
+                )
+            if not result.is_unknown:
+                return result
+            return torch_modules.model_call(core, frame, node, model, args)
+        if any(result.tensors()) or not result.is_unknown:
+            return result
+        return tf.model_call(core, frame, node, Thing("keras-model", "Model", instance.ident), args)
+    if "joblib.Parallel" in external_bases(instance.cls):
+        return _parallel_instance(core, frame, node, instance, args)
+    return UNKNOWN
+
+
+def _parallel_instance(
+    core: Any, frame: Frame, node: ast.AST, instance: Instance, args: Args
+) -> Value:
+    given = core.store.get((instance.ident, "<parallel>"))
+    thing = given.only if given is not None else None
+    if not isinstance(thing, Thing):
+        thing = Thing("parallel", "joblib.Parallel", parts=(("n_jobs", UNKNOWN),))
+    return joblib_calls.run(core, frame, node, thing, args)
+
+
+def instantiate(core: Any, frame: Frame, node: ast.AST, cls: Class, args: Args) -> Value | None:
+    """An object of a project class that only a library can make sense of; None otherwise."""
+    return None
+
+
+def instantiated(core: Any, frame: Frame, node: ast.AST, instance: Instance, args: Args) -> None:
+    """A project object was made: what its library bases keep of the arguments."""
+    if "joblib.Parallel" in external_bases(instance.cls) and (
+        (instance.ident, "<parallel>") not in core.store
+    ):
+        parts = joblib_calls.parallel_parts(args)
+        core.store[(instance.ident, "<parallel>")] = of(
+            Thing("parallel", "joblib.Parallel", parts=parts)
+        )
+    framework = framework_of(instance.cls)
+    if framework == "torch":
+        parts_gpu = [
+            atom
+            for (ident, _), value in core.store.items()
+            if ident == instance.ident
+            for atom in value.atoms
+            if isinstance(atom, Thing) and atom.kind == "model"
+        ]
+        if any(part.gpu for part in parts_gpu):
+            core.store[(instance.ident, "<gpu>")] = constant(True)
+
+
+def changed_receiver(core: Any, receiver: Atom, name: str, args: Args) -> Value | None:
+    """What the receiver is after an in-place method; None where it stays as it was."""
+    if isinstance(receiver, (Items, Table)):
+        return misc.changed_container(core, receiver, name, args)
+    if isinstance(receiver, Tensor) and receiver.framework == "torch":
+        if name == "requires_grad_":
+            flag = args.get(0, "requires_grad")
+            return of(
+                torch_tensors.with_grad(receiver, flag if flag is not None else constant(True))
+            )
+        if name == "detach_":
+            return of(replace(receiver, grad="none", severed=frozenset()))
+        return None
+    if isinstance(receiver, Thing) and receiver.kind == "model":
+        if name in ("cuda", "cpu"):
+            return of(replace(receiver, gpu=name == "cuda" or False))
+        if name == "to":
+            moved = None
+            from gradguard_lint.semantics.library.tensors import placed
+
+            gpu, when = placed(device_argument(args), core)
+            if gpu:
+                moved = of(replace(receiver, gpu=True))
+                if when:
+                    from gradguard_lint.semantics.values import Choice
+
+                    moved = Value((Choice(replace(receiver, gpu=True), when), Choice(receiver)))
+            return moved
+    return None
+
+
+def delayed_decorator(function: Value) -> Value:
+    return of(Delayed(function))

@@ -1,0 +1,274 @@
+"""Tensors: where they live, whether they carry a graph, and what operations make of them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gradguard_lint.semantics.library.names import HEAVY, NOT_SMOOTH
+from gradguard_lint.semantics.values import (
+    NONE,
+    UNKNOWN,
+    Atom,
+    Choice,
+    Conditions,
+    Const,
+    Instance,
+    Items,
+    Tensor,
+    Thing,
+    Unknown,
+    Value,
+    of,
+)
+
+if TYPE_CHECKING:
+    from gradguard_lint.semantics.core import Args, Core
+    from gradguard_lint.semantics.frames import Frame
+
+FRAMEWORK_ORDER = ("torch", "tensorflow", "cupy", "dask", "numpy")
+
+
+def gpu_name(atom: Atom) -> bool:
+    """Whether `atom` names a GPU."""
+    if isinstance(atom, Thing):
+        return atom.kind == "device" and atom.gpu
+    text: object = None
+    if isinstance(atom, Const):
+        text = atom.value
+        if isinstance(text, int) and not isinstance(text, bool):
+            return text >= 0
+    elif isinstance(atom, Unknown) and isinstance(atom.key, tuple) and atom.key[0] == "text":
+        text = atom.key[1]
+    if not isinstance(text, str):
+        return False
+    low = text.lower()
+    return low.startswith(("cuda", "gpu")) or "gpu:" in low
+
+
+def gpu_when(value: Value | None, core: Core | None = None) -> Conditions | None:
+    """The assumptions under which `value` names a GPU; None where it does under none."""
+    if value is None:
+        return None
+    found = [
+        choice.when
+        for choice in value.choices
+        if gpu_name(choice.atom) and (core is None or not core.far_fetched(choice.when))
+    ]
+    if not found:
+        return None
+    return frozenset.intersection(*found)
+
+
+def placed(value: Value | None, core: Core | None = None) -> tuple[bool, Conditions]:
+    """Whether `value` may name a GPU, and under which assumptions."""
+    when = gpu_when(value, core)
+    return (when is not None, when or NONE)
+
+
+def tensors_in(values: Iterable[Value]) -> list[tuple[Tensor, Conditions]]:
+    """The tensors among `values`, one container deep."""
+    found = []
+    for value in values:
+        for choice in value.choices:
+            if isinstance(choice.atom, Tensor):
+                found.append((choice.atom, choice.when))
+            elif isinstance(choice.atom, Items):
+                parts = (
+                    choice.atom.items if choice.atom.items is not None else (choice.atom.element,)
+                )
+                found.extend(
+                    (inner.atom, choice.when | inner.when)
+                    for part in parts
+                    for inner in part.choices
+                    if isinstance(inner.atom, Tensor)
+                )
+    return found
+
+
+def combine(
+    core: Core,
+    found: list[tuple[Tensor, Conditions]],
+    *,
+    smooth: bool = True,
+    framework: str | None = None,
+) -> Value:
+    """The tensor that an operation on tensors makes."""
+    tensors = [tensor for tensor, _ in found]
+    names = {tensor.framework for tensor in tensors}
+    if framework is None:
+        framework = next((name for name in FRAMEWORK_ORDER if name in names), "numpy")
+    gpu_of = [when for tensor, when in found if tensor.gpu]
+    grad_of = [when for tensor, when in found if tensor.tracked]
+    grad = "none"
+    if framework == "torch":
+        if grad_of and core.modes.grad and smooth:
+            grad = "history"
+        elif any(tensor.grad == "unknown" for tensor in tensors) and core.modes.grad and smooth:
+            grad = "unknown"
+    elif any(tensor.grad in ("variable", "history") for tensor in tensors):
+        grad = "history"
+    severed: frozenset[int] = frozenset()
+    sources: frozenset[int] = frozenset()
+    if smooth:
+        severed = severed.union(*(tensor.severed for tensor in tensors))
+        sources = sources.union(
+            *(
+                tensor.sources | ({tensor.ident} if tensor.ident > 0 else frozenset())
+                for tensor in tensors
+            )
+        )
+        if framework == "torch" and not core.modes.grad:
+            severed = frozenset()
+    atom = Tensor(
+        framework,
+        grad,
+        bool(gpu_of),
+        core.worker_ident,
+        0,
+        severed,
+        frozenset(sources),
+    )
+    conditions = [when for group in (gpu_of, grad_of) for when in group]
+    when = frozenset.intersection(*conditions) if conditions else NONE
+    if not when:
+        return of(atom)
+    plain = replace(atom, gpu=False, grad="unknown" if framework == "torch" else atom.grad)
+    return Value((Choice(atom, when), Choice(plain, frozenset())))
+
+
+def operation(
+    core: Core,
+    frame: Frame,
+    node: ast.AST,
+    values: list[Value],
+    *,
+    smooth: bool = True,
+    matmul: bool = False,
+    name: str = "",
+) -> Value | None:
+    """What an operator makes of `values`; None where no tensor is among them."""
+    found = [
+        (choice.atom, choice.when)
+        for value in values
+        for choice in value.choices
+        if isinstance(choice.atom, Tensor)
+    ]
+    if not found:
+        return None
+    worked(core, frame, node, [tensor for tensor, _ in found], heavy=matmul or name in HEAVY)
+    return combine(core, found, smooth=smooth and name not in NOT_SMOOTH)
+
+
+def worked(
+    core: Core, frame: Frame, node: ast.AST, tensors: list[Tensor], *, heavy: bool = False
+) -> None:
+    """Record the computation: ``compute``, and ``graph`` where it makes a graph."""
+    names = {tensor.framework for tensor in tensors}
+    for framework in ("torch", "tensorflow"):
+        if framework in names:
+            core.effect(
+                frame,
+                "compute",
+                node,
+                framework,
+                framework=framework,
+                heavy=heavy,
+                unknown=core.modes.grad and any(t.grad == "unknown" for t in tensors),
+            )
+            if framework == "torch" and core.modes.grad and any(t.tracked for t in tensors):
+                core.effect(frame, "graph", node, framework, framework=framework)
+
+
+def derived(core: Core, tensor: Tensor) -> Tensor:
+    """A view or part of `tensor`."""
+    grad = tensor.grad
+    if tensor.framework == "torch" and tensor.tracked:
+        grad = "history" if core.modes.grad else "none"
+    elif tensor.grad == "variable":
+        grad = "history"
+    return replace(
+        tensor,
+        grad=grad,
+        ident=0,
+        sources=tensor.sources | ({tensor.ident} if tensor.ident > 0 else frozenset()),
+    )
+
+
+def gpu_touched(core: Core, frame: Frame, node: ast.AST, what: str, framework: str) -> None:
+    """Record that the expression makes a GPU context, unless there is no GPU here."""
+    if not core.gpu_absent and not core.far_fetched_here:
+        core.effect(frame, "gpu-init", node, what, framework=framework)
+
+
+def requires_grad(args: Args) -> str:
+    """``leaf`` where ``requires_grad=True`` is among the arguments."""
+    value = args.get(None, "requires_grad")
+    if value is None:
+        return "none"
+    constants = value.constants()
+    if True in constants:
+        return "leaf"
+    return "none" if constants and not any(value.of(Unknown)) else "unknown"
+
+
+def move(
+    core: Core, frame: Frame, node: ast.AST, tensor: Tensor, device: Value | None, what: str
+) -> Value:
+    """``tensor.to(device)``."""
+    gpu, when = placed(device, core)
+    if not gpu:
+        known = device is not None and any(
+            isinstance(atom, (Const, Thing)) for atom in device.atoms
+        )
+        return of(replace(derived(core, tensor), gpu=False if known else tensor.gpu))
+    gpu_touched(core, frame, node, what, tensor.framework)
+    moved = replace(derived(core, tensor), gpu=True)
+    if not when:
+        return of(moved)
+    return Value((Choice(moved, when), Choice(derived(core, tensor), frozenset())))
+
+
+def device_argument(args: Args, start: int = 0) -> Value | None:
+    """The argument of ``.to(...)`` that names a device."""
+    if "device" in args.keywords:
+        return args.keywords["device"]
+    for value in args.positional[start:]:
+        for atom in value.atoms:
+            if isinstance(atom, Thing) and atom.kind == "device":
+                return value
+            if isinstance(atom, Const) and isinstance(atom.value, (str, int)):
+                return value
+            if isinstance(atom, Unknown):
+                return value
+    return None
+
+
+def as_number() -> Value:
+    return UNKNOWN
+
+
+def is_module_instance(atom: Atom) -> bool:
+    """Whether `atom` is an object of a project class that is a torch or Keras model."""
+    return isinstance(atom, Instance) and model_base(atom) is not None
+
+
+def model_base(atom: Instance) -> str | None:
+    """``torch`` or ``keras``, where the class comes from one of their models."""
+    from gradguard_lint.semantics.library.classes import framework_of
+
+    return framework_of(atom.cls)
+
+
+def shown(value: Value | None) -> str:
+    """How reports show the GPU that `value` names."""
+    for atom in value.atoms if value is not None else ():
+        if not gpu_name(atom):
+            continue
+        if isinstance(atom, Const):
+            return repr(atom.value)
+        if isinstance(atom, Thing) and atom.kind == "device":
+            return repr(atom.name)
+    return "..."

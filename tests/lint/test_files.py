@@ -1,0 +1,172 @@
+"""Files: which are found, which cannot be read, and that nothing breaks the run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+
+def test_gitignore_and_standing_exclusions(project, worker):
+    project.write(".git/HEAD", "")
+    project.write(".gitignore", "build/\n*_gen.py\n!keep_gen.py\n")
+    project.write("sub/.gitignore", "local.py\n")
+    for name in (
+        "build/a.py", "x_gen.py", "keep_gen.py", "sub/local.py", "sub/other.py",
+        ".venv/lib/a.py", "node_modules/a.py",
+    ):  # fmt: skip
+        project.write(name, worker)
+    found = [path for _, path, _ in project.codes()]
+    assert found == ["keep_gen.py", "sub/other.py"]
+
+
+def test_a_file_that_is_named_is_always_used(project, worker):
+    project.write(".gitignore", "a.py\n")
+    project.write("a.py", worker)
+    assert project.codes("a.py") == [("GG201", "a.py", 6)]
+
+
+def test_a_file_given_twice_is_reported_once(project, worker):
+    project.write("pkg/a.py", worker)
+    assert project.codes("pkg/a.py", "pkg", ".") == [("GG201", "pkg/a.py", 6)]
+
+
+BROKEN = {
+    "syntax.py": b"def f(:\n    pass\n",
+    "null.py": b"x = 1\n\x00\n",
+    "latin.py": b"# joblib Parallel torch\nname = '\xe9'\n",
+    "unknown_coding.py": b"# -*- coding: klingon -*-\nimport torch\nfrom joblib import Parallel\n",
+    "deep.py": b"from joblib import Parallel, delayed\nimport torch\nx = "
+    + b"(" * 3000 + b"1" + b")" * 3000 + b"\n",
+    "long.py": b"from joblib import Parallel, delayed\nimport torch\nx = " + b"1+" * 30000 + b"1\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_file_that_is_no_python_is_one_line_and_the_others_are_checked(project, worker, name):
+    project.write("good.py", worker)
+    project.write(name, BROKEN[name])
+    ran = project.lint(json_output=True)
+    assert ran.status == 2
+    assert ran.codes == [("GG201", "good.py", 6)]
+    assert len(ran.err.splitlines()) == 1
+    assert name in ran.err
+    assert [error["path"] for error in ran.json["errors"]] == [name]
+
+
+def test_other_encodings_and_line_ends_are_read(project, worker):
+    project.write("latin.py", b"# -*- coding: latin-1 -*-\n# \xe9\n" + worker.encode())
+    project.write("bom.py", b"\xef\xbb\xbf" + worker.encode())
+    project.write("crlf.py", worker.replace("\n", "\r\n").encode())
+    assert project.codes() == [
+        ("GG201", "bom.py", 6), ("GG201", "crlf.py", 6), ("GG201", "latin.py", 8),
+    ]  # fmt: skip
+
+
+def test_a_path_that_is_not_there(project, worker):
+    project.write("good.py", worker)
+    ran = project.lint("good.py", "gone.py", json_output=True)
+    assert ran.status == 2
+    assert "gone.py:1: error: no such file or folder" in ran.err
+    assert ran.codes == [("GG201", "good.py", 6)]
+
+
+def test_a_dangling_link_and_a_loop_of_links(project, worker):
+    project.write("good.py", worker)
+    os.symlink("nowhere.py", project.root / "dangling.py")
+    os.symlink(".", project.root / "loop")
+    ran = project.lint(json_output=True)
+    assert ran.status == 2
+    assert "dangling.py" in ran.err
+    assert ran.codes == [("GG201", "good.py", 6)]
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="needs a folder to be closed")
+def test_a_folder_that_cannot_be_read(project, worker):
+    project.write("good.py", worker)
+    project.write("closed/a.py", worker)
+    (project.root / "closed").chmod(0)
+    try:
+        ran = project.lint()
+    finally:
+        (project.root / "closed").chmod(0o755)
+    assert ran.status == 2
+    assert "closed:1: error: cannot be read" in ran.err
+
+
+def test_a_folder_that_cannot_be_listed_is_said(monkeypatch, tmp_path):
+    from gradguard_lint.project import files
+
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "a.py").write_text("")
+    real = os.scandir
+
+    def scandir(path):
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(files.os, "scandir", scandir)
+    troubles = []
+    found = list(files.discover([str(tmp_path)], lambda path: False, troubles))
+    assert [os.path.basename(path) for path in found] == ["a.py"]
+    assert [(os.path.basename(t.path), t.message) for t in troubles] == [
+        ("closed", "cannot be read: Permission denied")
+    ]
+
+
+def test_a_file_that_vanishes(monkeypatch, tmp_path):
+    from gradguard_lint import run as running
+
+    (tmp_path / "here.py").write_text("x = 1\n")
+    gone = str(tmp_path / "gone.py")
+    monkeypatch.setattr(running, "discover", lambda *args: iter([gone, str(tmp_path / "here.py")]))
+    outcome = running.run(running.Request((str(tmp_path),), frozenset({"GG201"}), cache=False))
+    assert [(error.path, error.message) for error in outcome.errors] == [
+        (gone, "cannot be read: No such file or directory")
+    ]
+    assert outcome.files == 1
+
+
+def test_what_is_checked_is_never_run(project):
+    project.write("precious.txt", "still here")
+    project.write(
+        "danger.py",
+        "import os\nimport torch\nfrom joblib import Parallel, delayed\n"
+        "os.remove('precious.txt')\n"
+        "Parallel(n_jobs=2)(delayed(os.remove)('precious.txt') for _ in range(2))\n",
+    )
+    assert project.lint().status == 0
+    assert (project.root / "precious.txt").read_text() == "still here"
+
+
+def test_the_linter_imports_neither_the_frameworks_nor_the_guard(project, worker):
+    project.write("train.py", worker)
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, "-c",
+         "import sys\nfrom pytest_gradguard.cli import main\nmain(['lint', '--no-cache'])\n"
+         "heavy = {'torch', 'joblib', 'numpy', 'pytest', 'libcst', 'pytest_gradguard.runtime',"
+         " 'pytest_gradguard.plugin', 'pytest_gradguard.guard'} & set(sys.modules)\n"
+         "sys.exit(f'imported: {heavy}' if heavy else 0)"],
+        cwd=project.root, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "GG201" in done.stdout
+
+
+def test_a_clean_file_costs_no_parser(project):
+    project.write("clean.py", "import os\nprint(os.getcwd())\n")
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, "-c",
+         "import sys\nfrom pytest_gradguard.cli import main\nmain(['lint', '--no-cache'])\n"
+         "heavy = {'ast', 'dataclasses', 'inspect', 'json', 'tomllib', 'pathspec',"
+         " 'gradguard_lint.analysis', 'pytest_gradguard.pitfalls'} & set(sys.modules)\n"
+         "sys.exit(f'imported: {heavy}' if heavy else 0)"],
+        cwd=project.root, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

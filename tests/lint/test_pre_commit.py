@@ -1,0 +1,74 @@
+"""The real `pre-commit`, with this repository as the hook's source."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+pytest.importorskip("pre_commit")
+if shutil.which("git") is None:
+    pytest.skip("needs git", allow_module_level=True)
+
+IDENTITY = {
+    "GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@example.org",
+    "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@example.org",
+    "GIT_CONFIG_GLOBAL": os.devnull,
+}  # fmt: skip
+
+
+def run(command, cwd, home):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+    environment.update(IDENTITY, PRE_COMMIT_HOME=str(home))
+    return subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """This working tree as a repository of its own: what is committed, and what is about to be."""
+    folder = tmp_path_factory.mktemp("source")
+    home = tmp_path_factory.mktemp("home")
+    listed = run(["git", "ls-files", "-co", "--exclude-standard"], ROOT, home)
+    if listed.returncode != 0:
+        pytest.skip("the tests do not run from a git checkout")
+    for name in listed.stdout.splitlines():
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    for command in (["git", "init", "-q"], ["git", "add", "-A"], ["git", "commit", "-qm", "all"]):
+        done = run(command, folder, home)
+        assert done.returncode == 0, done.stderr
+    revision = run(["git", "rev-parse", "HEAD"], folder, home).stdout.strip()
+    return folder, revision, home
+
+
+def test_the_hook_checks_what_is_staged(source, tmp_path, worker):
+    folder, revision, home = source
+    (tmp_path / "train.py").write_text(worker)
+    (tmp_path / "clean.py").write_text("print(1)\n")
+    (tmp_path / ".pre-commit-config.yaml").write_text(
+        f"repos:\n- repo: {folder}\n  rev: {revision}\n  hooks:\n  - id: gradguard-lint\n"
+    )
+    assert run(["git", "init", "-q"], tmp_path, home).returncode == 0
+    assert run(["git", "add", "-A"], tmp_path, home).returncode == 0
+    command = [sys.executable, "-m", "pre_commit", "run", "--all-files"]
+    done = run(command, tmp_path, home)
+    said = done.stdout + done.stderr
+    if "Failed to establish a new connection" in said or "No matching distribution" in said:
+        pytest.skip("the hook's requirements cannot be installed here")
+    assert done.returncode == 1, said
+    assert "warning[GG201] cuda-init-in-worker" in said
+    assert "train.py:6" in said
+
+    (tmp_path / "train.py").write_text(worker.replace("n_jobs=2", "n_jobs=1"))
+    assert run(["git", "add", "-A"], tmp_path, home).returncode == 0
+    done = run(command, tmp_path, home)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Passed" in done.stdout

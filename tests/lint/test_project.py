@@ -1,0 +1,137 @@
+"""Across files: what is imported is followed; the result never depends on how it was run."""
+
+from __future__ import annotations
+
+import json
+import random
+
+RUN = """\
+from joblib import Parallel, delayed
+
+from {base} import work
+
+print(Parallel(n_jobs=2)(delayed(work)(k) for k in range(3)))
+"""
+WORK = """\
+import torch
+
+
+def work(k):
+    return torch.ones(3, device="cuda").sum().item() * k
+"""
+
+
+def test_a_worker_of_another_file(project):
+    project.write("run.py", RUN.format(base="jobs"))
+    project.write("jobs.py", WORK)
+    assert project.codes() == [("GG201", "jobs.py", 5)]
+    assert project.codes("run.py") == [("GG201", "jobs.py", 5)]
+    trace = project.lint(json_output=True).json["findings"][0]["trace"]
+    assert trace[0]["path"] == "run.py"
+
+
+def test_relative_imports_and_reexports(project):
+    project.write("app/__init__.py", "")
+    project.write("app/run.py", RUN.format(base=".core"))
+    project.write("app/core/__init__.py", "from .deep import work\n")
+    project.write("app/core/deep.py", WORK)
+    assert project.codes() == [("GG201", "app/core/deep.py", 5)]
+
+
+def test_src_layout(project):
+    project.write("pyproject.toml", "[project]\nname = 'app'\n")
+    project.write("scripts/run.py", RUN.format(base="app.deep"))
+    project.write("src/app/__init__.py", "")
+    project.write("src/app/deep.py", WORK)
+    assert project.codes("scripts") == [("GG201", "src/app/deep.py", 5)]
+
+
+def test_a_wrapper_of_another_file_runs_the_worker(project):
+    project.write("main.py", "import torch\nfrom helpers import spread\n\n\n"
+                  "def work(k):\n    return torch.ones(3).cuda().sum().item() * k\n\n\n"
+                  "print(spread(work, range(3)))\n")  # fmt: skip
+    project.write(
+        "helpers.py",
+        "from joblib import Parallel, delayed\n\n\n"
+        "def spread(function, items, n_jobs=4):\n"
+        "    return Parallel(n_jobs=n_jobs)(delayed(function)(i) for i in items)\n",
+    )
+    assert project.codes() == [("GG201", "main.py", 6)]
+
+
+def test_constants_of_another_file(project):
+    project.write("settings.py", "DEVICE = 'cpu'\n")
+    source = WORK.replace("import torch", "import torch\nfrom settings import DEVICE")
+    project.write("jobs.py", source.replace('"cuda"', "DEVICE"))
+    project.write("run.py", RUN.format(base="jobs"))
+    assert project.codes() == []
+    project.write("settings.py", "DEVICE = 'cuda:1'\n")
+    assert project.codes() == [("GG201", "jobs.py", 6)]
+
+
+def test_circular_imports(project):
+    project.write("jobs.py", "import run\n" + WORK)
+    project.write("run.py", RUN.format(base="jobs"))
+    assert project.codes() == [("GG201", "jobs.py", 6)]
+
+
+def many(project, worker):
+    for number in range(6):
+        project.write(f"pkg{number}/jobs.py", WORK)
+        project.write(f"pkg{number}/run.py", RUN.format(base="jobs"))
+        project.write(f"pkg{number}/alone.py", worker)
+
+
+def test_neither_cache_nor_jobs_nor_order_change_the_findings(project, worker):
+    many(project, worker)
+    plain = project.lint("--no-cache", json_output=True).out
+    assert len(json.loads(plain)["findings"]) == 12
+    assert not (project.root / ".gradguard_cache").exists()
+    first = project.lint(json_output=True).out
+    assert (project.root / ".gradguard_cache").is_dir()
+    again = project.lint(json_output=True).out
+    four = project.lint("--no-cache", "--jobs", "4", json_output=True).out
+    paths = sorted(str(path.relative_to(project.root)) for path in project.root.rglob("*.py"))
+    random.Random(4).shuffle(paths)
+    shuffled = project.lint("--no-cache", *paths, json_output=True).out
+    assert plain == first == again == four == shuffled
+
+
+def test_the_cache_is_used_and_forgets_what_changed(project, monkeypatch):
+    from gradguard_lint import analysis
+    from gradguard_lint.run import Request, run
+
+    project.write("run.py", RUN.format(base="jobs"))
+    jobs = project.write("jobs.py", WORK)
+    monkeypatch.chdir(project.root)
+    request = Request((".",), frozenset({"GG201"}), root=str(project.root))
+    calls = []
+    real = analysis.analyse
+
+    def counted(path, *args):
+        calls.append(path)
+        return real(path, *args)
+
+    monkeypatch.setattr(analysis, "analyse", counted)
+    assert [raw["line"] for raw in run(request).findings] == [5]
+    assert calls
+    calls.clear()
+    assert [raw["line"] for raw in run(request).findings] == [5]
+    assert calls == []
+    jobs.write_text("\n" + WORK)
+    assert [raw["line"] for raw in run(request).findings] == [6]
+    jobs.unlink()
+    assert run(request).findings == []
+
+
+def test_a_broken_cache_is_no_cache(project, worker):
+    project.write("a.py", worker)
+    expected = project.codes()
+    for path in (project.root / ".gradguard_cache").rglob("*.json"):
+        path.write_text("{broken")
+    assert project.codes() == expected
+    import shutil
+
+    shutil.rmtree(project.root / ".gradguard_cache")
+    project.write(".gradguard_cache", "in the way")
+    assert project.codes() == expected
