@@ -20,6 +20,7 @@ from pytest_gradguard.runtime.callsite import Site
 from pytest_gradguard.runtime.frameworks import torch as tensors
 
 _MEASURED = (torch.Tensor, torch.nn.Parameter)
+_compiling = torch.compiler.is_compiling
 _plain = torch._C.DisableTorchFunctionSubclass
 
 
@@ -102,7 +103,7 @@ class Entry:
         else:
             self.received_late = True
 
-    def watch(self, arrived: list[Entry]) -> None:
+    def watch(self, arrived: list[Entry], *, measure: bool) -> None:
         """Have torch report the gradients that arrive, as soon as that is possible."""
         tensor = self.ref()
         if tensor is None or self.hook is not None:
@@ -113,13 +114,13 @@ class Entry:
 
         def hook(parameter: Any) -> None:
             # torch calls it also where an operation gave no gradient (None) for this input.
-            if self.received:
-                arrived.append(self)
-                return
             gradient = gradient_of(parameter)
-            if gradient is not None and not self._is_old(gradient):
-                self.take()
-                arrived.append(self)
+            if gradient is None or (not self.received and self._is_old(gradient)):
+                return
+            self.take()
+            arrived.append(self)
+            if measure and not _compiling():  # now, while the gradient is in the cache
+                _measure(self, gradient)
 
         with _plain():
             self.hook = tensor.register_post_accumulate_grad_hook(hook)
@@ -196,7 +197,7 @@ class TorchWatch:
         self._by_name[name] = entry
         self._nothing_missing = False
         entry.look()
-        entry.watch(self._arrived)
+        entry.watch(self._arrived, measure=self._check_values)
 
     def _look_for_new(self) -> None:
         """Find parameters that were added or replaced since the last time."""
@@ -250,7 +251,7 @@ class TorchWatch:
         if not self._nothing_missing:
             for entry in list(self._by_name.values()):
                 if entry.hook is None:
-                    entry.watch(self._arrived)
+                    entry.watch(self._arrived, measure=self._check_values)
 
     def after_backward(self, inputs: Any, outcome: Any) -> None:
         """See what a backward has brought."""
@@ -271,6 +272,7 @@ class TorchWatch:
                     entry.look()
                     if entry.received:
                         arrived.append(entry)
+                        returned.extend(_with_gradient(entry))
             self._nothing_missing = all(entry.received for entry in self._by_name.values())
         if arrived or returned:
             from pytest_gradguard.runtime.callsite import user_site
@@ -281,7 +283,8 @@ class TorchWatch:
             for entry, _ in returned:
                 entry.arrived = site
         if self._check_values:
-            _measure([*_with_gradients(arrived), *returned])
+            for entry, gradient in returned:
+                _measure(entry, gradient)
 
     def entry_of(self, tensor: Any) -> Entry | None:
         """The entry of `tensor`, also where a functorch transform has wrapped it."""
@@ -305,6 +308,13 @@ class TorchWatch:
         return [tensor for tensor in live if tensor is not None and not _uninitialised(tensor)]
 
 
+def _with_gradient(entry: Entry) -> Iterator[tuple[Entry, Any]]:
+    tensor = entry.ref()
+    gradient = None if tensor is None else gradient_of(tensor)
+    if gradient is not None:
+        yield entry, gradient
+
+
 def _modules_of(module: Any) -> Iterator[Any]:
     stack = [module]
     seen = {id(module)}
@@ -317,31 +327,17 @@ def _modules_of(module: Any) -> Iterator[Any]:
                 stack.append(inner)
 
 
-def _with_gradients(entries: list[Entry]) -> Iterator[tuple[Entry, Any]]:
-    for entry in {id(entry): entry for entry in entries}.values():
-        tensor = entry.ref()
-        if tensor is not None:
-            gradient = gradient_of(tensor)
-            if gradient is not None:
-                yield entry, gradient
-
-
-def _measure(pairs: list[tuple[Entry, Any]]) -> None:
-    """Keep the range of each gradient's values, where it lies: no device is waited for."""
-    measured: list[tuple[Entry, Any]] = []
-    for entry, gradient in pairs:
-        plain = gradient._values() if gradient.layout is torch.sparse_coo else gradient
-        if type(plain) in _MEASURED and plain.numel() and not plain.is_meta:
-            measured.append((entry, plain))
-    if not measured:
+def _measure(entry: Entry, gradient: Any) -> None:
+    """Keep the range of a gradient's values, where it lies: no device is waited for."""
+    plain = gradient._values() if gradient.layout is torch.sparse_coo else gradient
+    if type(plain) not in _MEASURED or plain.is_meta or not plain.numel():
         return
     enabled = torch.is_grad_enabled()
     torch._C._set_grad_enabled(False)
     try:
-        for entry, gradient in measured:
-            if gradient.is_complex():
-                gradient = torch.view_as_real(gradient.resolve_conj())
-            entry.range = torch.aminmax(gradient)  # NaN comes through; ten times as fast as a norm
+        if plain.is_complex():
+            plain = torch.view_as_real(plain.resolve_conj())
+        entry.range = torch.aminmax(plain)  # NaN comes through; ten times as fast as a norm
     except (RuntimeError, NotImplementedError, TypeError):
         pass  # a kind of tensor that torch has no order for
     finally:
@@ -352,7 +348,9 @@ def largest(entry: Entry) -> float | None:
     """The largest absolute value of the last gradient of `entry`; None where it is not known."""
     tensor = entry.ref()
     if tensor is not None:
-        _measure(list(_with_gradients([entry])))
+        gradient = gradient_of(tensor)
+        if gradient is not None:
+            _measure(entry, gradient)
     if entry.range is None:
         return None
     low, high = (float(bound) for bound in entry.range)
