@@ -68,7 +68,7 @@ class Frozen(Reason):
     since: str = ""
 
     def text(self) -> str:
-        return f"does not require grad{self.since}{at(self.site)}"
+        return f"it does not require grad{self.since}{at(self.site)}"
 
     def fix(self) -> str:
         return (
@@ -84,7 +84,7 @@ class NotDifferentiable(Reason):
     dtype: str = ""
 
     def text(self) -> str:
-        return f"has dtype {self.dtype}, which cannot carry a gradient"
+        return f"it has dtype {self.dtype}, which cannot carry a gradient"
 
     def fix(self) -> str:
         return (
@@ -117,8 +117,8 @@ class GradModeOff(Reason):
     used: Site | None = None
 
     def text(self) -> str:
-        use = f", used{at(self.used)}" if self.used is not None else ""
-        return f"was computed with under `{self.mode}`{at(self.site)}{use}: no graph was recorded"
+        use = f" (used{at(self.used)})" if self.used is not None else ""
+        return f"it was used under `{self.mode}`{at(self.site)}{use}, where no graph is recorded"
 
     def fix(self) -> str:
         return f"Compute what the loss needs outside of `{self.mode}`."
@@ -144,9 +144,8 @@ class NotInGraph(Reason):
                 f"the {self.loss} of `tape.gradient`{at(self.site)} was not computed from it{out}"
             )
         loss = "the loss that ran backward" if self.backwards == 1 else "any loss that ran backward"
-        text = (
-            f"is not part of the graph of {loss}{at(self.site)}: the loss was not computed from it"
-        )
+        text = f"it is not part of the graph of {loss}{at(self.site)}: "
+        text += "the loss was not computed from it"
         for note in self.notes:
             text += f"; {note}"
         if self.ruled_out:
@@ -219,7 +218,7 @@ class NonLeaf(Reason):
 
     def text(self) -> str:
         flowed = "; a gradient did flow through it" + at(self.site) if self.flowed else ""
-        return f"is not a leaf (made by {self.made_by}), and its `.grad` is never kept{flowed}"
+        return f"it is not a leaf (made by {self.made_by}), and its `.grad` is never kept{flowed}"
 
     def fix(self) -> str:
         return (
@@ -236,7 +235,7 @@ class Replaced(Reason):
     how: str = ""
 
     def text(self) -> str:
-        text = "was replaced after the watch began: another object stands under this name now"
+        text = "it was replaced after the watch began: another object stands under this name now"
         if self.how:
             text += f" (by `{self.how}`{at(self.site)})"
         if self.flowed:
@@ -256,7 +255,7 @@ class Gone(Reason):
 
     def text(self) -> str:
         return (
-            "no longer exists: it was replaced or dropped after the watch began, "
+            "it no longer exists: it was replaced or dropped after the watch began, "
             "and had received no gradient"
         )
 
@@ -275,7 +274,7 @@ class Cleared(Reason):
     def text(self) -> str:
         by = f" by `{self.how}`" if self.how else ""
         return (
-            f"received a gradient from the backward{at(self.arrived)}, which was cleared"
+            f"it received a gradient from the backward{at(self.arrived)}, which was cleared"
             f"{by}{at(self.site)} since"
         )
 
@@ -319,7 +318,7 @@ class NotAsked(Reason):
         if not self.other:
             return f"`{self.verb}`{at(self.site)} was not asked for its gradient"
         return (
-            f"is part of the loss's graph, but the {self.verb}{at(self.site)} was asked for the "
+            f"it is part of the loss's graph, but the {self.verb}{at(self.site)} was asked for the "
             "gradients of other tensors only (`inputs=`)"
         )
 
@@ -340,7 +339,7 @@ class NotProduced(Reason):
         by = " and ".join(f"`{name}`" for name in self.by)
         used = f" by {by}" if by else ""
         return (
-            f"is used{used} in the graph of the loss that ran backward{at(self.site)}, "
+            f"it is used{used} in the graph of the loss that ran backward{at(self.site)}, "
             "but no gradient came out of it for this input (None)"
         )
 
@@ -356,7 +355,9 @@ class NotWatched(Reason):
     because: str = ""
 
     def text(self) -> str:
-        return f"was not watched by the tape whose gradient{at(self.site)} is None: {self.because}"
+        return (
+            f"it was not watched by the tape whose gradient{at(self.site)} is None: {self.because}"
+        )
 
     def fix(self) -> str:
         return "Call `tape.watch(…)` on it at the start of the tape."
@@ -371,8 +372,8 @@ class OtherThread(Reason):
 
     def text(self) -> str:
         return (
-            f"was read{at(self.site)} in a thread in which no tape records: a tape records its own "
-            f"thread only, and its gradient{at(self.tape)} is None"
+            f"it was read{at(self.site)} in a thread in which no tape records: a tape records its "
+            f"own thread only, and its gradient{at(self.tape)} is None"
         )
 
     def fix(self) -> str:
@@ -391,8 +392,8 @@ class OutsideTape(Reason):
 
     def text(self) -> str:
         return (
-            f"was read{at(self.site)} while no tape was recording, so the gradient{at(self.tape)} "
-            "is None"
+            f"it was read{at(self.site)} while no tape was recording, so the gradient"
+            f"{at(self.tape)} is None"
         )
 
     def fix(self) -> str:
@@ -454,7 +455,7 @@ class Unknown(Reason):
     def text(self) -> str:
         out = f"; ruled out: {', '.join(self.ruled_out)}" if self.ruled_out else ""
         why = f": {self.undecided}" if self.undecided else ""
-        return f"has no gradient, and what was seen does not tell why{why}{out}"
+        return f"what was seen does not tell why{why}{out}"
 
     def fix(self) -> str:
         return "Watch it with `watch_gradients` from before the forward on."

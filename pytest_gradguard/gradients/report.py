@@ -106,7 +106,9 @@ class _Node:
 
 
 def shown(names: list[str], everything: list[str]) -> str:
-    """`names` as few as possible: a module of which all are missing is ``module.*``."""
+    """`names`; of many, what stands for them: a module of which all are missing is ``module.*``."""
+    if len(names) <= _NAMES:
+        return _joined([f"`{name}`" for name in names])
     root = _Node()
     chosen = set(names)
     for name in everything:
@@ -124,6 +126,10 @@ def shown(names: list[str], everything: list[str]) -> str:
     if len(parts) > _NAMES:
         more = len(parts) - _NAMES + 1
         parts = [*parts[: _NAMES - 1], f"{more} more"]
+    return _joined(parts)
+
+
+def _joined(parts: list[str]) -> str:
     return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
 
 
