@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pytest_gradguard.runtime import collector, frameworks, locate
+from pytest_gradguard.runtime import collector, frameworks, locate, worker
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.crossing import bracketed
 from pytest_gradguard.runtime.evidence import Crossed, Object
@@ -169,6 +169,8 @@ class GuardedBatch:
 
     def __reduce__(self) -> tuple[Any, ...]:
         reduction: tuple[Any, ...] = self._batch.__reduce__()
+        if sys.modules.setdefault(worker.__name__, worker) is not worker:
+            return reduction  # somebody has imported the guard twice: ours cannot be pickled
         try:
             rebuild, arguments = reduction
             crossing = Shipment(self._call, self._batch.items)

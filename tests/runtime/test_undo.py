@@ -159,3 +159,24 @@ def test_a_fault_of_the_guards_own_breaks_nothing() -> None:
     assert lines[:2] == ["[1, 2]", "[1, 1]"]
     assert "gradguard itself failed" in lines[2]
     assert "ZeroDivisionError: ours" in lines[2]
+
+
+def test_a_guard_whose_modules_were_dropped_or_imported_twice_breaks_nothing() -> None:
+    out = child(
+        """
+        import importlib, sys, torch
+        from joblib import Parallel, delayed
+        from pytest_gradguard import guard
+        def ship():
+            return Parallel(2)(delayed(len)([torch.ones(2, requires_grad=True)]) for _ in range(2))
+        for again in (False, True):
+            with guard("record"):
+                ship()
+                for name in [name for name in sys.modules if name.startswith("pytest_gradguard.")]:
+                    del sys.modules[name]
+                if again:
+                    importlib.import_module("pytest_gradguard.runtime.worker")
+                print(ship())
+        """
+    )
+    assert out.splitlines() == ["[1, 1]", "[1, 1]"]
