@@ -163,6 +163,24 @@ def _renewing(original: Any) -> Any:
     return new_tensor
 
 
+def _wrapping(original: Any) -> Any:
+    inner = original.__func__
+
+    @functools.wraps(inner)
+    def __new__(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
+        result = inner(cls, data, requires_grad)
+        log = torch_log.log
+        if log is not None and not _compiling():
+            try:
+                if isinstance(data, torch.Tensor) and _needs_grad(data):
+                    log.cut("nn.Parameter()", (data,), result, torch_log.caller())
+            except Exception as error:
+                fault(error)
+        return result
+
+    return staticmethod(__new__)
+
+
 def _data_property(original: Any) -> property:
     def get(self: Any) -> Any:
         result = original.__get__(self)
@@ -274,6 +292,7 @@ _patches = Patches(
             for name in ("to", "type", "long", "int", "short", "char", "byte", "bool")
         ),
         Patch(_TENSOR, "new_tensor", _renewing, inherited=True),
+        Patch(torch.nn.Parameter, "__new__", _wrapping),
         Patch(torch, "tensor", _constructing("torch.tensor()")),
         Patch(torch, "as_tensor", _constructing("torch.as_tensor()")),
         *(

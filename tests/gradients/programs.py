@@ -319,6 +319,14 @@ def tensor_of_losses() -> None:
 
 
 @loses("cut", *FIRST)
+def a_parameter_of_a_result() -> None:
+    model = Two()
+    with watch_gradients(model):
+        hidden = nn.Parameter(model.first(batch()))  # <- here
+        model.second(hidden).sum().backward()
+
+
+@loses("cut", *FIRST)
 def integer_cast() -> None:
     model = Two(lambda h: h.long().float())  # <- here
     with watch_gradients(model):
