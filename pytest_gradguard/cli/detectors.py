@@ -14,6 +14,7 @@ from pytest_gradguard.pitfalls import Pitfall, codes
 __all__ = ["lint_note", "lint_rules", "runtime_checks", "runtime_note"]
 
 _RUNTIME_SCOPE = "This version watches torch in joblib's own backends."
+_OTHER_SCOPES = {"GG104": "This version watches torch and TensorFlow."}
 
 
 def lint_rules() -> frozenset[str]:
@@ -47,7 +48,7 @@ def runtime_note(pitfall: Pitfall) -> str:
     if pitfall.runtime is None:
         return "Not reported at run time."
     if pitfall.code in runtime_checks():
-        return f"{pitfall.runtime} {_RUNTIME_SCOPE}"
+        return f"{pitfall.runtime} {_OTHER_SCOPES.get(pitfall.code, _RUNTIME_SCOPE)}"
     return f"Not checked at run time in this version. Planned: {_lower_first(pitfall.runtime)}"
 
 
