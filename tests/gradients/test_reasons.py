@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from programs import PROGRAMS, Program  # noqa: E402
+from losing_programs import PROGRAMS, Program  # noqa: E402
 
 from pytest_gradguard import GradGuardError  # noqa: E402
 
