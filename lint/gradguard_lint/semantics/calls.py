@@ -274,8 +274,22 @@ class Calls(Expressions):
         return join(returned)
 
     def _forget(self, inner: Frame) -> None:
-        for key in [key for key in self.store if key[0] == inner.ident]:
-            del self.store[key]
+        code = inner.function.node if inner.function is not None else None
+        if code is None:
+            return
+        names = self.locals_of.get(id(code))
+        if names is None:
+            spec = code.args
+            names = {item.arg for item in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)}
+            names |= {item.arg for item in (spec.vararg, spec.kwarg) if item is not None}
+            for part in ast.walk(code):
+                if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+                    names.add(part.id)
+                elif isinstance(part, (ast.alias, ast.ExceptHandler)) and part.name:
+                    names.add(getattr(part, "asname", None) or part.name.partition(".")[0])
+            self.locals_of[id(code)] = names
+        for name in names:
+            self.store.pop((inner.ident, name), None)
 
     def bind_arguments(self, inner: Frame, function: Function, args: Args) -> None:
         """Put the arguments (or the defaults) under the parameters' names."""

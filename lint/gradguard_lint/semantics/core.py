@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 GPU_PRESENT = ("gpu-present",)
 """The key of "there is a GPU here": what ``torch.cuda.is_available()`` and its kin tell."""
 
-STEPS = 40_000
+STEPS = 30_000
 """Expressions that one root may take; what lies beyond stays unknown."""
 
-ALL_STEPS = 250_000
+ALL_STEPS = 150_000
 """Expressions that all roots of one program may take together."""
 
 DEPTH = 14
@@ -62,6 +62,10 @@ class Library(Protocol):
     def is_module(self, name: str) -> bool:
         """Whether the project has it (it may be a package without ``__init__``)."""
 
+    def starts_workers(self, name: str, wanted: str | None = None) -> bool:
+        """Whether the project's module of that name (or what it gives as `wanted`) mentions a
+        way to start workers."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -69,6 +73,7 @@ class Options:
 
     delayed: frozenset[str] = frozenset()
     parallel: frozenset[str] = frozenset()
+    info: bool = True
 
 
 @dataclass
@@ -140,6 +145,7 @@ class Core:
         self.reached: set[int] = set()
         self.seen_effects: set[tuple[Any, ...]] = set()
         self.idents: dict[Hashable, int] = {}
+        self.locals_of: dict[int, set[str]] = {}
         self.last_returns: tuple[Module, str, list[tuple[Value, ast.AST]]] | None = None
 
     # -- identities -----------------------------------------------------------------------------
