@@ -145,6 +145,8 @@ class Core:
         self.reached: set[int] = set()
         self.seen_effects: set[tuple[Any, ...]] = set()
         self.idents: dict[Hashable, int] = {}
+        self.models: set[Key] = set()
+        """Unknown things that are torch modules, as their use shows."""
         self.locals_of: dict[int, set[str]] = {}
         self.last_returns: tuple[Module, str, list[tuple[Value, ast.AST]]] | None = None
 
@@ -161,6 +163,13 @@ class Core:
         if key not in self.idents:
             self.idents[key] = self.new_ident()
         return self.idents[key]
+
+    def ident_of(self, key: Key) -> int:
+        """The identity of something unknown."""
+        place = ("unknown", key)
+        if place not in self.idents:
+            self.idents[place] = self.new_ident()
+        return self.idents[place]
 
     @property
     def worker_ident(self) -> int:

@@ -238,6 +238,8 @@ class Tensor(Atom):
     ident: int = 0
     severed: frozenset[int] = frozenset()
     sources: frozenset[int] = frozenset()
+    maybe: frozenset[int] = frozenset()
+    """The parallel calls that it is made from alone: a backward from it can reach no further."""
 
     @property
     def tracked(self) -> bool:
@@ -372,6 +374,18 @@ def join(values: Iterable[Value]) -> Value:
     if len(seen) > WIDTH:
         return Value(tuple(list(seen.values())[:WIDTH]))
     return Value(tuple(seen.values()))
+
+
+def result_call(atom: Atom) -> int | None:
+    """The process call that something unknown came back from (or was taken out of)."""
+    key = atom.key if isinstance(atom, Unknown) else None
+    while isinstance(key, tuple) and len(key) > 1:
+        if key[0] == "result":
+            return int(str(key[1]))
+        if key[0] not in ("attr", "call", "item"):
+            return None
+        key = key[1]
+    return None
 
 
 def items(kind: str, values: Iterable[Value]) -> Value:

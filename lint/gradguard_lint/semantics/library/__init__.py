@@ -44,6 +44,7 @@ from gradguard_lint.semantics.values import (
     Value,
     constant,
     of,
+    result_call,
     unknown,
 )
 
@@ -85,6 +86,9 @@ def make_task(core: Any, frame: Frame, node: ast.AST, delayed: Delayed, args: Ar
     """``delayed(f)(x)``: the call that a worker is to make."""
     return joblib_calls.make_task(core, frame, node, delayed, args)
 
+
+MODULE_METHODS = ("parameters", "named_parameters", "state_dict", "load_state_dict", "zero_grad")
+"""What only a torch module has."""
 
 KERAS_KINDS = ("keras-model", "keras-layer", "keras-loss")
 
@@ -325,6 +329,22 @@ def call_unknown(core: Any, frame: Frame, node: ast.AST, atom: Unknown, args: Ar
     name = key[2] if isinstance(key, tuple) and len(key) == 3 and key[0] == "attr" else None
     if name == "startswith" and isinstance(key, tuple) and len(args.positional) == 1:
         return unknown(("cmp", key[1], "startswith", args.positional[0].constant))
+    call = result_call(atom)
+    if name == "backward" and call is not None:
+        target = of(Tensor("torch", "unknown", maybe=frozenset({call})))
+        core.effect(frame, "backward", node, "`.backward()`", target=target, inputs=None)
+        return None
+    base = key[1] if isinstance(key, tuple) and len(key) > 1 else None
+    if name in MODULE_METHODS and isinstance(base, tuple) and base[0] != "node":
+        core.models.add(base)
+        if name in ("parameters", "named_parameters"):
+            model = Thing("model", "Module", core.ident_of(base), core.worker_ident)
+            return torch_modules.model_method(
+                core, frame, node, model, model.ident, False, name, args
+            )
+    if key in core.models:
+        model = Thing("model", "Module", core.ident_of(key), core.worker_ident)
+        return torch_modules.model_call(core, frame, node, model, args)
     if isinstance(name, str):
         return torch_tensors.unknown_method(core, frame, node, name, args)
     if core.worker is not None and args.positional:
@@ -369,6 +389,12 @@ def _thing_method(
         result = of(thing) if name in ("to", "cuda", "cpu", "eval", "train") else None
     elif kind == "optimizer":
         result = torch_modules.optimizer_method(core, frame, node, thing, name, args)
+    elif kind == "scaler":
+        result = args.get(0) if name == "scale" else None
+        if name == "step":
+            for item in args.positional[:1]:
+                for optimizer in item.things("optimizer"):
+                    torch_modules.optimizer_method(core, frame, node, optimizer, "step", Args())
     elif kind == "distribution":
         result = (
             thing.part("tensor")

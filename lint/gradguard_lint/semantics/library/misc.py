@@ -213,6 +213,9 @@ def _builtin(
             return sequence(core.element(first), short)
         return sequence(core.element(first), short)
     if short == "dict":
+        pair = core.element(first).only if first is not None else None
+        if isinstance(pair, Items) and pair.items is not None and len(pair.items) == 2:
+            return of(Table((), pair.items[1], pair.items[0]))
         for atom in first.of(Table) if first is not None else ():
             return of(Table((*atom.entries, *args.keywords.items()), atom.rest))
         return of(Table(tuple(args.keywords.items()), UNKNOWN))

@@ -285,6 +285,8 @@ def sent_back(core: Interpreter, value: Value, call: ParallelCall) -> Value:
             )
         if isinstance(atom, Thing):
             return replace(atom, born=0)
+        if isinstance(atom, Unknown):
+            return Unknown(("result", call.ident))
         return atom
 
     return Value(tuple(Choice(change(choice.atom), choice.when) for choice in value.choices))
