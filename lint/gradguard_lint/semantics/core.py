@@ -18,7 +18,6 @@ from gradguard_lint.semantics.events import (
 )
 from gradguard_lint.semantics.frames import Frame
 from gradguard_lint.semantics.values import (
-    NONE,
     UNKNOWN,
     Choice,
     Const,
@@ -327,6 +326,14 @@ class Core:
                     and (self.defaults.get(asked, key[2]) != key[2] or asked not in self.defaults)
                 ):
                     return True
+            elif key[0] == "among":
+                asked = key[1]
+                if (
+                    isinstance(asked, tuple)
+                    and asked[:1] == ("argument",)
+                    and self.defaults.get(asked, self) not in key[2]
+                ):
+                    return True
             elif key[0] == "argument" and key in self.defaults and not self.defaults[key]:
                 return True
         return False
@@ -405,10 +412,10 @@ def _joined(first: Value, second: Value, key: Key) -> Value:
         key, truth = key[1], False
     left, right = set(first.atoms), set(second.atoms)
     choices = []
-    for choice in first.choices:
-        extra = NONE if choice.atom in right else frozenset({(key, truth)})
-        choices.append(Choice(choice.atom, choice.when | extra))
-    for choice in second.choices:
-        extra = NONE if choice.atom in left else frozenset({(key, not truth)})
-        choices.append(Choice(choice.atom, choice.when | extra))
-    return join([Value(tuple(choices))])
+    for value, others, here in ((first, right, truth), (second, left, not truth)):
+        for choice in value.choices:
+            if choice.atom in others:
+                choices.append(choice)
+            elif (key, not here) not in choice.when:  # else it cannot be in that branch
+                choices.append(Choice(choice.atom, choice.when | {(key, here)}))
+    return join([Value(tuple(choices))]) if choices else join((first, second))

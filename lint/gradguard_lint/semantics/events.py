@@ -65,6 +65,7 @@ class ParallelCall:
             "spawn": "spawned workers",
             "thread": "worker threads",
             "dask": "dask workers",
+            "dask-threads": "dask's worker threads",
         }[self.start]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -415,3 +415,29 @@ def inner(value: Value, depth: int = 4) -> Iterator[Atom]:
         elif isinstance(atom, Partial):
             for item in (*atom.args, *(v for _, v in atom.keywords)):
                 yield from inner(item, depth - 1)
+
+
+def owned(value: Value, worker: int) -> Value:
+    """`value` as the worker's own: no other task has the same objects."""
+
+    def change(atom: Atom) -> Atom:
+        if isinstance(atom, Thing):
+            parts = tuple((name, owned(part, worker)) for name, part in atom.parts)
+            return replace(atom, born=worker, parts=parts)
+        if isinstance(atom, (Tensor, Instance)):
+            return replace(atom, born=worker)
+        if isinstance(atom, Bound) and isinstance(atom.receiver, Instance):
+            return Bound(atom.function, replace(atom.receiver, born=worker))
+        if isinstance(atom, Method) and isinstance(atom.receiver, (Thing, Tensor)):
+            return Method(replace(atom.receiver, born=worker), atom.name)
+        if isinstance(atom, Items):
+            return Items(
+                atom.kind,
+                tuple(owned(item, worker) for item in atom.items)
+                if atom.items is not None
+                else None,
+                owned(atom.element, worker),
+            )
+        return atom
+
+    return Value(tuple(Choice(change(choice.atom), choice.when) for choice in value.choices))

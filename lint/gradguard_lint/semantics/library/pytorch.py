@@ -251,6 +251,8 @@ def _grad_mode(core: Core, frame: Frame, node: ast.AST, short: str, args: Args) 
             core.modes = replace(
                 core.modes, grad=on, grad_site=None if on else core.site(frame, node)
             )
+        else:
+            core.modes = replace(core.modes, grad=True, grad_site=None)
     if short in ("enable_grad",):
         off = False
     elif short in ("set_grad_enabled", "inference_mode") and (args.positional or args.keywords):

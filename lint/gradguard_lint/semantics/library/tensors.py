@@ -244,6 +244,12 @@ def gpu_touched(core: Core, frame: Frame, node: ast.AST, what: str, framework: s
         core.effect(frame, "gpu-init", node, what, framework=framework)
 
 
+def gpu_hinted(core: Core, frame: Frame, node: ast.AST, what: str) -> None:
+    """Record that another library is told to use a GPU."""
+    if not core.gpu_absent and not core.far_fetched_here:
+        core.effect(frame, "gpu-hint", node, what)
+
+
 def requires_grad(args: Args) -> str:
     """``leaf`` where ``requires_grad=True`` is among the arguments."""
     value = args.get(None, "requires_grad")
