@@ -12,6 +12,7 @@ from gradguard_lint.semantics.library import (
     torch_tensors,
 )
 from gradguard_lint.semantics.library.classes import external_bases, framework_of
+from gradguard_lint.semantics.library.names import KERAS_KINDS
 from gradguard_lint.semantics.library.tensors import (
     derived,
 )
