@@ -18,15 +18,18 @@ _FRAMEWORK = re.compile(
     re.MULTILINE,
 )
 _NAMES = (b"torch", b"tensorflow", b"keras", b"cupy", b"lightning", b"skorch", b"timm")
-_MARKS = (b"delayed", b"Pool", b"get_reusable_executor", b"Client", b"Parallel")
 _OTHER = (b"map_fn", b"Memory", b"dask.array", b"from dask", b"n_jobs")
 MANY = 50
 """From this many files on, who may import a helper is told by the helper's name first."""
-_PARALLEL = re.compile(
-    rb"\bdelayed[ \t]*\(|@[\w.]*delayed\b|\bdelayed[ \t]+as\b|=[ \t]*[\w.]*delayed\b"
-    rb"|\b(?:ThreadPool|Pool|ProcessPoolExecutor|ThreadPoolExecutor|Client)[ \t]*\("
-    rb"|get_reusable_executor[ \t]*\(|\((?:[\w.]+\.)?Parallel\)[ \t]*:"
+_CALLS = (
+    (b"delayed", rb"delayed(?:[ \t]*\(|[ \t]+as\b|[ \t]*\r?\n)"),
+    (b"Pool", rb"Pool[ \t]*\("),
+    (b"PoolExecutor", rb"PoolExecutor[ \t]*\("),
+    (b"get_reusable_executor", rb"get_reusable_executor[ \t]*\("),
+    (b"Client", rb"\bClient[ \t]*\("),
+    (b"Parallel)", rb"\([ \t]*(?:[\w.]+\.)?Parallel\)[ \t]*:"),
 )
+"""The calls that hand something to workers: a mark that is cheap to look for, and the call."""
 _STARTER = re.compile(
     rb"\bjoblib\b|\bmultiprocessing\b|\bconcurrent\b|\bdask\b|\bdistributed\b|\bloky\b"
     rb"|\bParallel[ \t]*\(|\bdelayed[ \t]*\(|@delayed|multiprocess\b"
@@ -39,10 +42,14 @@ _ALONE = re.compile(
 _MAP_FN = rb"\bmap_fn\b"
 _MEMORY = rb"\bMemory\b"
 _GPU_ESTIMATOR = rb"\b(?:skorch|xgboost|lightgbm|catboost|cuml)\b[\s\S]*?(?:cuda|gpu|GPU|cuml)"
-_RANDOM = rb"np\.random\.|numpy\.random|from numpy import random"
+_RANDOM = (
+    rb"(?:np|numpy)\.random\.(?!default_rng|RandomState|Generator|SeedSequence|mtrand)"
+    rb"[a-z]\w*[ \t]*\("
+    rb"|from[ \t]+numpy(?:\.random)?[ \t]+import[^\n]*\brand"
+)
 _FORK = rb"\bPool\b|ProcessPoolExecutor|[\"']multiprocessing[\"']"
 _GENERATOR = rb"\b(\w+)[ \t]*=[ \t]*[\w.]*(?:default_rng|RandomState|Generator|Random)[ \t]*\("
-_HANDED_OUT = rb"(?:\bdelayed\b|\.(?:submit|map|starmap|imap\w*|apply\w*)\b)[\s\S]{0,200}"
+_HANDED_OUT = rb"(?:\bdelayed|\.(?:submit|map|starmap|imap\w*|apply\w*))[ \t]*\([\s\S]{0,200}"
 _WORKER = (
     rb"(?:delayed|submit|map|starmap|imap\w*|apply|apply_async)[ \t]*\([ \t]*([A-Za-z_][\w.]*)"
 )
@@ -83,6 +90,7 @@ class Sift:
     def __init__(self, codes: Collection[str], wrappers: Collection[str] = ()) -> None:
         self.info = "GG404" in codes
         self.helpers: list[bytes] | None = None
+        self.starters: set[str] = set()
         names = [re.escape(name.rpartition(".")[2].encode()) for name in wrappers]
         self.wrappers = re.compile(rb"\b(?:" + b"|".join(names) + rb")\b") if names else None
 
@@ -90,8 +98,7 @@ class Sift:
         """Whether `data` may have a pitfall; `follow` finds the modules that it imports."""
         if (b"wrappers" in data or b"dask" in data) and _ALONE.search(data):
             return True
-        parallel = self._starts_workers(data)
-        if parallel:
+        if path in self.starters:
             return (
                 _uses_framework(data)
                 or self._random_tasks(data)
@@ -111,8 +118,8 @@ class Sift:
         """Whether forked workers may draw from NumPy, or a generator may be given to tasks."""
         if re.search(_FORK, data) and re.search(_RANDOM, data):
             return True
-        names = {name for name in re.findall(_GENERATOR, data) if name}
-        return any(
+        names = set(re.findall(_GENERATOR, data))
+        return bool(names) and any(
             re.search(rb"\b" + name + rb"\b", part)
             for part in re.findall(_HANDED_OUT, data)
             for name in names
@@ -120,16 +127,17 @@ class Sift:
 
     def prepare(self, contents: Mapping[str, bytes]) -> None:
         """Look once for modules that start workers for others, where there are many files."""
+        for path, data in contents.items():
+            if self._starts_workers(data):
+                self.starters.add(path)
         if len(contents) > MANY:
             self.helpers = [
-                _module_name(path) for path, data in contents.items() if self._is_wrapper(data)
+                _module_name(path) for path in self.starters if not _uses_framework(contents[path])
             ]
 
     def _starts_workers(self, data: bytes) -> bool:
-        if self.wrappers is None and not any(mark in data for mark in _MARKS):
-            return False
-        if _PARALLEL.search(data) is not None and _STARTER.search(data) is not None:
-            return True
+        if any(mark in data and re.search(call, data) for mark, call in _CALLS):
+            return _STARTER.search(data) is not None
         return self.wrappers is not None and self.wrappers.search(data) is not None
 
     def _is_wrapper(self, data: bytes) -> bool:
@@ -142,7 +150,10 @@ class Sift:
         found = (
             (b"map_fn" in data and b"parallel_iterations" in data)
             or (b"joblib" in data and re.search(_MEMORY, data) is not None)
-            or re.search(_DASK_ARRAY, data) is not None
+            or (
+                (b"keras" in data or b"tensorflow" in data)
+                and re.search(_DASK_ARRAY, data) is not None
+            )
         )
         return found and _uses_framework(data)
 
