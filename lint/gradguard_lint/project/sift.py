@@ -101,6 +101,7 @@ class Sift:
         if path in self.starters:
             return (
                 _uses_framework(data)
+                or b"CUDA_VISIBLE_DEVICES" in data
                 or self._random_tasks(data)
                 or _worker_imports_framework(data, path, follow)
             )

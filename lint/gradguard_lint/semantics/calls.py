@@ -74,12 +74,11 @@ class Calls(Expressions):
                 args.keywords[keyword.arg] = value
                 continue
             only = value.only
+            args.open = args.open or not isinstance(only, Table) or only.keys is not None
             if isinstance(only, Table):
                 for key, entry in only.entries:
                     if isinstance(key, str):
                         args.keywords.setdefault(key, entry)
-            else:
-                args.open = True
         return args
 
     def private_parts(
@@ -308,8 +307,7 @@ class Calls(Expressions):
                 offset = index - (len(names) - len(function.defaults))
                 value = function.defaults[offset] if 0 <= offset < len(function.defaults) else None
                 if value is None or args.open:
-                    extra = unknown(("argument", id(function.node), name))
-                    value = extra if value is None else join((value, extra))
+                    value = self._any_or(function, name, value)
             self.store[(inner.ident, name)] = value
         for index, item in enumerate(spec.kwonlyargs):
             value = keywords.pop(item.arg, None)
@@ -326,7 +324,9 @@ class Calls(Expressions):
                 value = items("tuple", extra_items)
             self.store[(inner.ident, spec.vararg.arg)] = value
         if spec.kwarg is not None:
-            self.store[(inner.ident, spec.kwarg.arg)] = of(Table(tuple(keywords.items()), UNKNOWN))
+            self.store[(inner.ident, spec.kwarg.arg)] = of(
+                Table(tuple(keywords.items()), UNKNOWN, UNKNOWN if args.open else None)
+            )
 
     def standalone_arguments(self, function: Function, skip: int = 0) -> Args:
         """What a function that nobody here calls may be given: anything, or its defaults."""
@@ -338,15 +338,15 @@ class Calls(Expressions):
                 continue
             offset = index - (len(named) - len(function.defaults))
             default = function.defaults[offset] if 0 <= offset < len(function.defaults) else None
-            args.keywords[item.arg] = self._any_or(function, item, default)
+            args.keywords[item.arg] = self._any_or(function, item.arg, default)
         for index, item in enumerate(spec.kwonlyargs):
             default = function.kw_defaults[index] if index < len(function.kw_defaults) else None
-            args.keywords[item.arg] = self._any_or(function, item, default)
+            args.keywords[item.arg] = self._any_or(function, item.arg, default)
         args.open = spec.kwarg is not None
         return args
 
-    def _any_or(self, function: Function, item: ast.arg, default: Value | None) -> Value:
-        key = ("argument", id(function.node), item.arg)
+    def _any_or(self, function: Function, name: str, default: Value | None) -> Value:
+        key = ("argument", id(function.node), name)
         anything = unknown(key)
         if default is None:
             return anything

@@ -41,7 +41,7 @@ GPU_PRESENT = ("gpu-present",)
 STEPS = 30_000
 """Expressions that one root may take; what lies beyond stays unknown."""
 
-ALL_STEPS = 150_000
+ALL_STEPS = 200_000
 """Expressions that all roots of one program may take together."""
 
 DEPTH = 14
@@ -318,21 +318,10 @@ class Core:
             if not truth or not isinstance(key, tuple) or not key:
                 continue
             if key[0] == "eq":
-                asked = key[1]
-                if (
-                    isinstance(asked, tuple)
-                    and asked
-                    and asked[0] == "argument"
-                    and (self.defaults.get(asked, key[2]) != key[2] or asked not in self.defaults)
-                ):
+                if isinstance(key[2], str) and self.defaults.get(key[1], self) != key[2]:
                     return True
             elif key[0] == "among":
-                asked = key[1]
-                if (
-                    isinstance(asked, tuple)
-                    and asked[:1] == ("argument",)
-                    and self.defaults.get(asked, self) not in key[2]
-                ):
+                if self.defaults.get(key[1], self) not in key[2]:
                     return True
             elif key[0] == "argument" and key in self.defaults and not self.defaults[key]:
                 return True

@@ -223,7 +223,13 @@ def call_unknown(core: Any, frame: Frame, node: ast.AST, atom: Unknown, args: Ar
     if isinstance(name, str):
         _given_a_gpu(core, frame, node, f".{name}", args)
         return torch_tensors.unknown_method(core, frame, node, name, args)
-    if core.worker is not None and args.positional:
+    called = node.func if isinstance(node, ast.Call) else None
+    if (
+        core.worker is not None
+        and args.positional
+        and isinstance(called, ast.Name)
+        and not called.id.endswith(("fn", "func", "function", "callback", "transform"))
+    ):
         core.effect(frame, "unknown-call", node, "an unknown callable")
     return None
 

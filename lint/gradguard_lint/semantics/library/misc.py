@@ -404,6 +404,7 @@ def parser_method(
         default = args.get(None, "default")
         if default is not None and isinstance(default.only, Const):
             when = frozenset({(("eq", key, default.constant), True)})
+            core.defaults[key] = default.constant
             value = Value((*value.choices, Choice(default.only, when)))
         core.store[(parser.ident, name)] = value
         return NOTHING
