@@ -81,6 +81,15 @@ class Calls(Expressions):
                         args.keywords.setdefault(key, entry)
         return args
 
+    def in_loop(self, frame: Frame) -> bool:
+        """Whether what is evaluated in `frame` is evaluated again and again."""
+        scope: Frame | None = frame
+        while scope is not None and scope.function is frame.function:
+            if scope.loop_names:
+                return True
+            scope = scope.parent
+        return self.loop_depth > 0
+
     def private_parts(
         self, frame: Frame, node: ast.Call, extra: frozenset[str] = frozenset()
     ) -> tuple[frozenset[int], frozenset[str]]:

@@ -188,6 +188,8 @@ class TaskCall(Atom):
     """Positions of the arguments that differ from task to task (-1: the function itself)."""
     private_names: frozenset[str] = frozenset()
     library: str = "joblib"
+    repeated: bool = True
+    """Whether the expression makes several tasks: it stands in a loop, or maps."""
 
 
 class Site:

@@ -140,6 +140,7 @@ def make_task(
         private,
         names,
         delayed.library,
+        core.in_loop(frame),
     )
     return of(task)
 

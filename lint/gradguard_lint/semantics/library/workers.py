@@ -186,6 +186,7 @@ def run_task(
             )
             core.chain = (Step(task.site, f"`{run.name}` runs in {call.workers}"),)
             core.last_returns = None
+            run.initialised = len(run.effects)
         function = task.function
         if not process and -1 in task.private:
             function = owned(function, run.ident)
