@@ -20,6 +20,7 @@ from gradguard_lint.semantics.frames import Frame
 from gradguard_lint.semantics.values import (
     UNKNOWN,
     Choice,
+    Conditions,
     Const,
     Imported,
     Key,
@@ -377,7 +378,11 @@ class Core:
         return Value(choices) if choices != value.choices else value
 
 
-def joined_stores(first: Store, second: Store, key: Key = None) -> Store:
+Sides = tuple[Conditions, Conditions]
+"""What holds where the first, and where the second of two branches was taken."""
+
+
+def joined_stores(first: Store, second: Store, sides: Sides | None = None) -> Store:
     """The store after a branch: what only one side says is kept under the branch's condition."""
     if first is second:
         return first
@@ -389,22 +394,20 @@ def joined_stores(first: Store, second: Store, key: Key = None) -> Store:
         if other is None:
             merged[place] = value
         elif other != value:
-            merged[place] = _joined(value, other, key)
+            merged[place] = _joined(value, other, sides)
     return merged
 
 
-def _joined(first: Value, second: Value, key: Key) -> Value:
-    if key is None:
+def _joined(first: Value, second: Value, sides: Sides | None) -> Value:
+    if sides is None:
         return join((first, second))
-    truth = True
-    if isinstance(key, tuple) and key and key[0] == "not":
-        key, truth = key[1], False
     left, right = set(first.atoms), set(second.atoms)
     choices = []
-    for value, others, here in ((first, right, truth), (second, left, not truth)):
+    for value, others, here in ((first, right, sides[0]), (second, left, sides[1])):
+        impossible = {(key, not truth) for key, truth in here}
         for choice in value.choices:
             if choice.atom in others:
                 choices.append(choice)
-            elif (key, not here) not in choice.when:  # else it cannot be in that branch
-                choices.append(Choice(choice.atom, choice.when | {(key, here)}))
+            elif not choice.when & impossible:  # else it cannot be in that branch
+                choices.append(Choice(choice.atom, choice.when | here))
     return join([Value(tuple(choices))]) if choices else join((first, second))

@@ -213,8 +213,7 @@ class Statements(Calls):
 
     def do_If(self, frame: Frame, node: ast.If) -> None:
         test = self.eval(frame, node.test)
-        only = test.only
-        key = only.key if isinstance(only, Unknown) else None
+        sides = (self.condition(test, True), self.condition(test, False))
         before: Store = dict(self.store)
         assumed = dict(self.assumed)
         outcomes: list[tuple[Store, dict[Any, Any]] | None] = []
@@ -228,7 +227,7 @@ class Statements(Calls):
         first, second = outcomes
         self.dead = first is None and second is None
         if first is not None and second is not None:
-            self.store = joined_stores(first[0], second[0], key)
+            self.store = joined_stores(first[0], second[0], sides)
             self.assumed = {
                 k: v for k, v in first[1].items() if k in second[1] and second[1][k] == v
             }
