@@ -397,4 +397,4 @@ class Calls(Expressions):
 
     def is_none(self, value: Value) -> bool:
         """Whether `value` is None and nothing else."""
-        return value.constants() == [None] and len(value.choices) == 1
+        return all(isinstance(atom, Const) and atom.value is None for atom in value.atoms)

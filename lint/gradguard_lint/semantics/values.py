@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Key = Hashable
 Conditions = frozenset[tuple[Key, bool]]
 NONE: Conditions = frozenset()
-WIDTH = 8
+WIDTH = 10
 """How many alternatives a value keeps."""
 
 
@@ -312,7 +312,8 @@ class Value:
     @property
     def only(self) -> Atom | None:
         """The atom, where there is just one alternative."""
-        return self.choices[0].atom if len(self.choices) == 1 else None
+        first = self.choices[0].atom
+        return first if all(choice.atom == first for choice in self.choices[1:]) else None
 
     @property
     def constant(self) -> Hashable:
@@ -363,19 +364,20 @@ def unknown(key: Key) -> Value:
 
 def join(values: Iterable[Value]) -> Value:
     """All alternatives of all `values`, without repetition, at most `WIDTH`."""
-    seen: dict[Atom, Choice] = {}
+    seen: dict[Atom, list[Conditions]] = {}
     for value in values:
         for choice in value.choices:
             known = seen.get(choice.atom)
             if known is None:
-                seen[choice.atom] = choice
-            elif known.when != choice.when:
-                seen[choice.atom] = Choice(choice.atom, known.when & choice.when)
+                seen[choice.atom] = [choice.when]
+            elif not any(when <= choice.when for when in known):
+                # Each way to come by it is kept, unless a weaker condition covers it.
+                known[:] = [when for when in known if not choice.when <= when]
+                known.append(choice.when)
     if not seen:
         return UNKNOWN
-    if len(seen) > WIDTH:
-        return Value(tuple(list(seen.values())[:WIDTH]))
-    return Value(tuple(seen.values()))
+    choices = [Choice(atom, when) for atom, known in seen.items() for when in known[:4]]
+    return Value(tuple(choices[:WIDTH]))
 
 
 def result_call(atom: Atom) -> int | None:
