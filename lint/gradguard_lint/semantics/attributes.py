@@ -179,8 +179,6 @@ class Attributes(Branches):
             return join([*(value for _, value in atom.entries), atom.rest])
         if isinstance(atom, Tensor):
             return of(library.derived(self, atom))
-        if isinstance(atom, Thing):
-            return library.item(self, frame, node, atom, index)
         if isinstance(atom, Unknown) and atom.key is not None and isinstance(index.only, Const):
             return unknown(("item", atom.key, index.constant))
         if isinstance(atom, External) and atom.name == "os.environ":

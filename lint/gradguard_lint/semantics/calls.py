@@ -370,9 +370,6 @@ class Calls(Expressions):
 
     def instantiate(self, frame: Frame, node: ast.AST, cls: Class, args: Args) -> Value:
         """Make an object of a class of the project."""
-        special = library.instantiate(self, frame, node, cls, args)
-        if special is not None:
-            return special
         instance = Instance(cls, self.ident_at(node, id(cls.node)), self.worker_ident)
         init = self.find_in_class(cls, "__init__")
         if init is not None:

@@ -55,8 +55,7 @@ class Statements(Calls):
     # -- binding --------------------------------------------------------------------------------
 
     def do_Expr(self, frame: Frame, node: ast.Expr) -> None:
-        value = self.eval(frame, node.value)
-        library.discarded(self, frame, node, value)
+        self.eval(frame, node.value)
 
     def do_Assign(self, frame: Frame, node: ast.Assign) -> None:
         value = self.eval(frame, node.value)
@@ -238,7 +237,6 @@ class Statements(Calls):
 
     def do_For(self, frame: Frame, node: ast.For | ast.AsyncFor) -> None:
         source = self.eval(frame, node.iter)
-        library.iterated(self, frame, node, source)
         names = frozenset(_stored_names(node))
         only = source.only
         turns: list[Value] = [self.element(source)]

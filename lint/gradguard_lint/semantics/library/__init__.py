@@ -22,13 +22,9 @@ from gradguard_lint.semantics.library.contexts import decorate, enter_context, e
 from gradguard_lint.semantics.library.names import CUDA_ASKS, KERAS_KINDS, canonical
 from gradguard_lint.semantics.library.objects import (
     attribute,
-    discarded,
     global_written,
     in_place,
     inherited_attribute,
-    item,
-    iterate,
-    iterated,
     set_attribute,
     set_item,
 )
@@ -44,7 +40,6 @@ from gradguard_lint.semantics.library.tensors import (
 from gradguard_lint.semantics.values import (
     UNKNOWN,
     Atom,
-    Class,
     Const,
     Delayed,
     External,
@@ -77,7 +72,6 @@ __all__ = [
     "changed_receiver",
     "decorate",
     "derived",
-    "discarded",
     "enter_context",
     "exit_context",
     "external_attribute",
@@ -86,11 +80,7 @@ __all__ = [
     "imported_star",
     "in_place",
     "inherited_attribute",
-    "instantiate",
     "instantiated",
-    "item",
-    "iterate",
-    "iterated",
     "make_task",
     "operation",
     "set_attribute",
@@ -431,11 +421,6 @@ def _parallel_instance(
     return joblib_calls.run(core, frame, node, thing, args)
 
 
-def instantiate(core: Any, frame: Frame, node: ast.AST, cls: Class, args: Args) -> Value | None:
-    """An object of a project class that only a library can make sense of; None otherwise."""
-    return None
-
-
 def instantiated(core: Any, frame: Frame, node: ast.AST, instance: Instance, args: Args) -> None:
     """A project object was made: what its library bases keep of the arguments."""
     if "joblib.Parallel" in external_bases(instance.cls) and (
@@ -485,7 +470,3 @@ def changed_receiver(core: Any, receiver: Atom, name: str, args: Args) -> Value 
                     moved = Value((Choice(replace(receiver, gpu=True), when), Choice(receiver)))
             return moved
     return None
-
-
-def delayed_decorator(function: Value) -> Value:
-    return of(Delayed(function))

@@ -16,12 +16,10 @@ from gradguard_lint.semantics.values import (
     Choice,
     Const,
     External,
-    Function,
     Instance,
     Items,
     Partial,
     Table,
-    TaskCall,
     Tensor,
     Thing,
     Unknown,
@@ -423,6 +421,3 @@ def namespace_attribute(core: Interpreter, thing: Thing, name: str) -> Value:
         return part
     value = core.read(thing.ident, name) if thing.ident else None
     return value if value is not None else unknown(("attr", ("namespace", thing.ident), name))
-
-
-__all__ = ["Function", "TaskCall", "call", "container_method", "environ_set"]

@@ -99,20 +99,6 @@ def inherited_attribute(core: Any, frame: Frame, node: ast.AST, atom: Instance, 
     return unknown(("attr", ("instance", atom.ident), name))
 
 
-def iterate(core: Any, atom: Thing) -> Value:
-    """What iterating a library object gives."""
-    if atom.kind == "keras-model":
-        return UNKNOWN
-    if atom.kind == "dataset":
-        return UNKNOWN
-    return UNKNOWN
-
-
-def item(core: Any, frame: Frame, node: ast.AST, atom: Thing, index: Value) -> Value:
-    """``atom[index]``."""
-    return UNKNOWN
-
-
 def set_attribute(
     core: Any, frame: Frame, target: ast.Attribute, atom: Atom, value: Value
 ) -> Value | None:
@@ -169,11 +155,3 @@ def global_written(
     """A function assigns a module's global."""
     if holder.parent is None:
         core.effect(frame, "global-change", node, name, home=holder.module.name)
-
-
-def iterated(core: Any, frame: Frame, node: ast.AST, source: Value) -> None:
-    """A ``for`` loop over `source` begins."""
-
-
-def discarded(core: Any, frame: Frame, node: ast.Expr, value: Value) -> None:
-    """The value of an expression statement is thrown away."""

@@ -14,7 +14,6 @@ from gradguard_lint.semantics.values import (
     Const,
     Delayed,
     Items,
-    Method,
     Table,
     TaskCall,
     Thing,
@@ -409,6 +408,3 @@ def compute(
             core.call(frame, node, task.function, Args(list(task.args), dict(task.keywords)))
         return UNKNOWN
     return sequence(call_with(core, frame, node, tasks, start, "dask"))
-
-
-__all__ = ["Method", "call", "compute", "method", "result_of"]

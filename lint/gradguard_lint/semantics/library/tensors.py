@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 from gradguard_lint.semantics.library.names import HEAVY, NOT_SMOOTH
 from gradguard_lint.semantics.values import (
     NONE,
-    UNKNOWN,
     Atom,
     Choice,
     Conditions,
     Const,
-    Instance,
     Items,
     Tensor,
     Thing,
@@ -291,22 +289,6 @@ def device_argument(args: Args, start: int = 0) -> Value | None:
             if isinstance(atom, Unknown):
                 return value
     return None
-
-
-def as_number() -> Value:
-    return UNKNOWN
-
-
-def is_module_instance(atom: Atom) -> bool:
-    """Whether `atom` is an object of a project class that is a torch or Keras model."""
-    return isinstance(atom, Instance) and model_base(atom) is not None
-
-
-def model_base(atom: Instance) -> str | None:
-    """``torch`` or ``keras``, where the class comes from one of their models."""
-    from gradguard_lint.semantics.library.classes import framework_of
-
-    return framework_of(atom.cls)
 
 
 def shown(value: Value | None) -> str:
