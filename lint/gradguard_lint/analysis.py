@@ -76,16 +76,21 @@ def _span(site: Site) -> tuple[int, int, int, int]:
     return line, module.column(line, start), end_line, module.column(end_line, end)
 
 
+def _absolute(path: str) -> str:
+    """One spelling of a file's path, however the program came to it."""
+    return path if path.startswith("<") else os.path.abspath(path)
+
+
 def _raw(code: str, report: Report) -> Raw:
     line, column, end_line, end_column = _span(report.site)
     steps: list[tuple[str, int, str]] = []
     for step in report.trace:
-        item = (step.site.path, step.site.line, step.message)
+        item = (_absolute(step.site.path), step.site.line, step.message)
         if item not in steps:
             steps.append(item)
     return {
         "code": code,
-        "path": os.path.normpath(report.site.path),
+        "path": _absolute(report.site.path),
         "line": line,
         "column": column,
         "end_line": end_line,

@@ -217,6 +217,7 @@ def _salt(request: Request) -> str:
         ",".join(sorted(request.codes)),
         ",".join(sorted(request.delayed)),
         ",".join(sorted(request.parallel)),
+        str(request.info),
     ]
     return digest("\0".join(parts).encode())
 
@@ -298,7 +299,7 @@ def _analyse_one(item: tuple[str, bytes, Request], read: Any = None) -> Fresh:
     from gradguard_lint.semantics.core import Options
 
     path, data, request = item
-    options = Options(request.delayed, request.parallel)
+    options = Options(request.delayed, request.parallel, request.info)
     if read is None:
         read = Reader()
     if path not in read.known:

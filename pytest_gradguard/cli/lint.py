@@ -295,7 +295,7 @@ def _text(
     from pytest_gradguard.reports.text import ansi, plain, render
 
     def source_line(path: str, line: int) -> str:
-        if request.stdin is not None and path == request.stdin[0]:
+        if request.stdin is not None and _same(path, request.stdin[0]):
             lines = request.stdin[1].decode("utf-8", "replace").splitlines()
             return lines[line - 1] if 0 < line <= len(lines) else ""
         return linecache.getline(path, line)
@@ -309,6 +309,10 @@ def _text(
         text += _statistics(findings)
     number = len(findings)
     return text + f"{number} finding{'s' if number != 1 else ''}\n"
+
+
+def _same(path: str, other: str) -> bool:
+    return path == other or os.path.abspath(path) == os.path.abspath(other)
 
 
 def _statistics(findings: list[Finding]) -> str:

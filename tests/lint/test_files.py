@@ -27,6 +27,16 @@ def test_a_file_that_is_named_is_always_used(project, worker):
     assert project.codes("a.py") == [("GG201", "a.py", 6)]
 
 
+def test_a_folder_that_is_named_is_walked_though_it_is_ignored(project, worker):
+    project.write(".git/HEAD", "")
+    project.write(".gitignore", "env/\n")
+    project.write("env/lib/pkg/a.py", worker)
+    project.write("env/lib/pkg/.gitignore", "b.py\n")
+    project.write("env/lib/pkg/b.py", worker)
+    assert project.codes() == []
+    assert project.codes("env/lib") == [("GG201", "env/lib/pkg/a.py", 6)]
+
+
 def test_a_file_given_twice_is_reported_once(project, worker):
     project.write("pkg/a.py", worker)
     assert project.codes("pkg/a.py", "pkg", ".") == [("GG201", "pkg/a.py", 6)]

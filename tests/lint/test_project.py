@@ -69,6 +69,16 @@ def test_constants_of_another_file(project):
     assert project.codes() == [("GG201", "jobs.py", 6)]
 
 
+def test_a_finding_that_two_programs_lead_to_is_one(project):
+    call = "\n\nif __name__ == '__main__':\n"
+    call += "    print(Parallel(n_jobs=2)(delayed(work)(k) for k in [1]))\n"
+    project.write("jobs.py", "from joblib import Parallel, delayed\n" + WORK + call)
+    project.write("run.py", RUN.format(base="jobs"))
+    project.write("other/run.py", "import sys\n" + RUN.format(base="jobs"))
+    (finding,) = project.lint(json_output=True).json["findings"]
+    assert (finding["location"]["path"], finding["count"]) == ("jobs.py", 1)
+
+
 def test_circular_imports(project):
     project.write("jobs.py", "import run\n" + WORK)
     project.write("run.py", RUN.format(base="jobs"))

@@ -48,7 +48,8 @@ class Trouble(NamedTuple):
 class Ignores:
     """The ``.gitignore`` files from the repository's root down to a folder."""
 
-    def __init__(self) -> None:
+    def __init__(self, base: str | None = None) -> None:
+        self.base = base
         self._specs: dict[str, Any] = {}
         self._chains: dict[str, tuple[tuple[str, Any], ...]] = {}
 
@@ -70,7 +71,11 @@ class Ignores:
         if folder not in self._chains:
             parent = os.path.dirname(folder)
             inherited: tuple[tuple[str, Any], ...] = ()
-            if not os.path.isdir(os.path.join(folder, ".git")) and parent != folder:
+            if (
+                folder != self.base
+                and parent != folder
+                and not os.path.isdir(os.path.join(folder, ".git"))
+            ):
                 inherited = self.chain(parent)
             spec = self._spec(folder)
             self._chains[folder] = (*inherited, (folder, spec)) if spec is not None else inherited
@@ -84,6 +89,17 @@ class Ignores:
             if verdict is not None:
                 return bool(verdict)
         return False
+
+    def ignored_above(self, folder: str) -> bool:
+        """Whether `folder`, or a folder around it, is ignored itself."""
+        current = folder
+        while True:
+            parent = os.path.dirname(current)
+            if parent == current or os.path.isdir(os.path.join(current, ".git")):
+                return False
+            if self.ignored(parent, current, is_folder=True):
+                return True
+            current = parent
 
 
 def compile_patterns(patterns: Iterable[str]) -> Any:
@@ -105,7 +121,10 @@ def discover(
     ignores = Ignores()
     for path in paths:
         if os.path.isdir(path):
-            for name in _walk(path, exclude, ignores, troubles):
+            top = os.path.abspath(path)
+            # A folder that is named is wanted, whatever the files above it say.
+            own = Ignores(top) if ignores.ignored_above(top) else ignores
+            for name in _walk(path, exclude, own, troubles):
                 if name not in seen:
                     seen.add(name)
                     yield name

@@ -6,6 +6,7 @@ import os
 import re
 from functools import cache
 
+from gradguard_lint.project.sift import imports
 from gradguard_lint.reading.source import Module, SourceError, parse
 from gradguard_lint.words import words
 
@@ -24,6 +25,9 @@ RELEVANT = re.compile(
     rb"|device|default_rng|RandomState|np\.random|n_jobs|functools|import \*"
 )
 """What a module must mention to be followed."""
+
+WORKERS = re.compile(rb"Parallel|delayed|Pool|get_reusable_executor|Client|import \*")
+"""What a module that starts workers, or passes on something that does, mentions."""
 
 OUTSIDE = frozenset({"site-packages", "dist-packages", "node_modules"})
 
@@ -110,6 +114,33 @@ class Modules:
     def is_module(self, name: str) -> bool:
         """Whether the project has a module or package of that name."""
         return self.path_of(name) is not None
+
+    def starts_workers(self, name: str, wanted: str | None = None, depth: int = 3) -> bool:
+        """Whether the module of that name, or what it gives as `wanted`, mentions workers."""
+        if wanted is not None and self.path_of(f"{name}.{wanted}") is not None:
+            return self.starts_workers(f"{name}.{wanted}", None, depth)
+        path = self.path_of(name)
+        if path is None or not path.endswith(".py"):
+            return False
+        data = self.read(path)
+        self.used[path] = data
+        if data is None:
+            return False
+        if WORKERS.search(data):
+            return True
+        if not depth or not path.endswith("__init__.py"):
+            return False
+        for item in imports(data):
+            base, _, last = item.rpartition(".")
+            if wanted is None or last in (wanted, "*"):
+                inner = name + base if base.startswith(".") else base
+                if (
+                    base.strip(".")
+                    and inner != name
+                    and self.starts_workers(inner, wanted, depth - 1)
+                ):
+                    return True
+        return False
 
     def load(self, name: str) -> Module | None:
         """The module of that name, parsed; None where there is nothing to follow."""

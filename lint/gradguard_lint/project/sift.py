@@ -18,13 +18,18 @@ _FRAMEWORK = re.compile(
     re.MULTILINE,
 )
 _NAMES = (b"torch", b"tensorflow", b"keras", b"cupy", b"lightning", b"skorch", b"timm")
-_MARKS = (b"Parallel", b"delayed", b"Pool", b"get_reusable_executor", b"Client")
+_OTHER = (b"map_fn", b"Memory", b"dask.array", b"from dask", b"n_jobs")
 MANY = 50
 """From this many files on, who may import a helper is told by the helper's name first."""
-_PARALLEL = re.compile(
-    rb"\bParallel\b|\bdelayed\b|\bPool\b|\bThreadPool\b|PoolExecutor\b|get_reusable_executor"
-    rb"|\bClient\b"
+_CALLS = (
+    (b"delayed", rb"delayed(?:[ \t]*\(|[ \t]+as\b|[ \t]*\r?\n)"),
+    (b"Pool", rb"Pool[ \t]*\("),
+    (b"PoolExecutor", rb"PoolExecutor[ \t]*\("),
+    (b"get_reusable_executor", rb"get_reusable_executor[ \t]*\("),
+    (b"Client", rb"\bClient[ \t]*\("),
+    (b"Parallel)", rb"\([ \t]*(?:[\w.]+\.)?Parallel\)[ \t]*:"),
 )
+"""The calls that hand something to workers: a mark that is cheap to look for, and the call."""
 _STARTER = re.compile(
     rb"\bjoblib\b|\bmultiprocessing\b|\bconcurrent\b|\bdask\b|\bdistributed\b|\bloky\b"
     rb"|\bParallel[ \t]*\(|\bdelayed[ \t]*\(|@delayed|multiprocess\b"
@@ -36,11 +41,18 @@ _ALONE = re.compile(
 )
 _MAP_FN = rb"\bmap_fn\b"
 _MEMORY = rb"\bMemory\b"
-_SEARCH = rb"\bn_jobs\b"
 _GPU_ESTIMATOR = rb"\b(?:skorch|xgboost|lightgbm|catboost|cuml)\b[\s\S]*?(?:cuda|gpu|GPU|cuml)"
-_RANDOM = rb"np\.random\.|numpy\.random|from numpy import random"
+_RANDOM = (
+    rb"(?:np|numpy)\.random\.(?!default_rng|RandomState|Generator|SeedSequence|mtrand)"
+    rb"[a-z]\w*[ \t]*\("
+    rb"|from[ \t]+numpy(?:\.random)?[ \t]+import[^\n]*\brand"
+)
 _FORK = rb"\bPool\b|ProcessPoolExecutor|[\"']multiprocessing[\"']"
-_GENERATOR = rb"default_rng|RandomState[ \t]*\(|\bGenerator[ \t]*\(|random\.Random\b"
+_GENERATOR = rb"\b(\w+)[ \t]*=[ \t]*[\w.]*(?:default_rng|RandomState|Generator|Random)[ \t]*\("
+_HANDED_OUT = rb"(?:\bdelayed|\.(?:submit|map|starmap|imap\w*|apply\w*))[ \t]*\([\s\S]{0,200}"
+_WORKER = (
+    rb"(?:delayed|submit|map|starmap|imap\w*|apply|apply_async)[ \t]*\([ \t]*([A-Za-z_][\w.]*)"
+)
 _LOOP_GRADIENT = rb"GradientTape|\.backward\(|autograd\.grad"
 _DASK_ARRAY = rb"dask\.array|from[ \t]+dask[ \t]+import"
 _IMPORT = (
@@ -78,6 +90,7 @@ class Sift:
     def __init__(self, codes: Collection[str], wrappers: Collection[str] = ()) -> None:
         self.info = "GG404" in codes
         self.helpers: list[bytes] | None = None
+        self.starters: set[str] = set()
         names = [re.escape(name.rpartition(".")[2].encode()) for name in wrappers]
         self.wrappers = re.compile(rb"\b(?:" + b"|".join(names) + rb")\b") if names else None
 
@@ -85,38 +98,47 @@ class Sift:
         """Whether `data` may have a pitfall; `follow` finds the modules that it imports."""
         if (b"wrappers" in data or b"dask" in data) and _ALONE.search(data):
             return True
-        framework = _uses_framework(data)
-        if framework and self._with_framework(data):
-            return True
-        parallel = self._starts_workers(data)
-        if framework and parallel:
-            return True
-        if framework:
+        if path in self.starters:
             return (
-                self.helpers is None or any(name in data for name in self.helpers)
-            ) and self._imported(data, path, follow, self._is_wrapper, 1, set())
-        if not parallel:
-            return (
-                re.search(_SEARCH, data) is not None and re.search(_GPU_ESTIMATOR, data) is not None
+                _uses_framework(data)
+                or b"CUDA_VISIBLE_DEVICES" in data
+                or self._random_tasks(data)
+                or _worker_imports_framework(data, path, follow)
             )
-        if re.search(_RANDOM, data) and re.search(_FORK, data):
+        if any(mark in data for mark in _OTHER) and self._with_framework(data):
             return True
-        if re.search(_GENERATOR, data):
+        if self.info and re.search(_LOOP_GRADIENT, data) and _uses_framework(data):
             return True
-        return self._imported(data, path, follow, _uses_framework, 3, set())
+        if self.helpers == [] or not any(name in data for name in _NAMES):
+            return False
+        if self.helpers is not None and not any(name in data for name in self.helpers):
+            return False
+        return _uses_framework(data) and _imports(data, path, follow, self._is_wrapper)
+
+    def _random_tasks(self, data: bytes) -> bool:
+        """Whether forked workers may draw from NumPy, or a generator may be given to tasks."""
+        if re.search(_FORK, data) and re.search(_RANDOM, data):
+            return True
+        names = set(re.findall(_GENERATOR, data))
+        return bool(names) and any(
+            re.search(rb"\b" + name + rb"\b", part)
+            for part in re.findall(_HANDED_OUT, data)
+            for name in names
+        )
 
     def prepare(self, contents: Mapping[str, bytes]) -> None:
         """Look once for modules that start workers for others, where there are many files."""
+        for path, data in contents.items():
+            if self._starts_workers(data):
+                self.starters.add(path)
         if len(contents) > MANY:
             self.helpers = [
-                _module_name(path) for path, data in contents.items() if self._is_wrapper(data)
+                _module_name(path) for path in self.starters if not _uses_framework(contents[path])
             ]
 
     def _starts_workers(self, data: bytes) -> bool:
-        if self.wrappers is None and not any(mark in data for mark in _MARKS):
-            return False
-        if _PARALLEL.search(data) is not None and _STARTER.search(data) is not None:
-            return True
+        if any(mark in data and re.search(call, data) for mark, call in _CALLS):
+            return _STARTER.search(data) is not None
         return self.wrappers is not None and self.wrappers.search(data) is not None
 
     def _is_wrapper(self, data: bytes) -> bool:
@@ -124,36 +146,67 @@ class Sift:
         return self._starts_workers(data) and not _uses_framework(data)
 
     def _with_framework(self, data: bytes) -> bool:
-        if re.search(_MAP_FN, data) and b"parallel_iterations" in data:
+        if b"n_jobs" in data and re.search(_GPU_ESTIMATOR, data):
             return True
-        if re.search(_MEMORY, data) and b"joblib" in data:
-            return True
-        if re.search(_DASK_ARRAY, data):
-            return True
-        if re.search(_SEARCH, data) and re.search(_GPU_ESTIMATOR, data):
-            return True
-        return self.info and re.search(_LOOP_GRADIENT, data) is not None
+        found = (
+            (b"map_fn" in data and b"parallel_iterations" in data)
+            or (b"joblib" in data and re.search(_MEMORY, data) is not None)
+            or (
+                (b"keras" in data or b"tensorflow" in data)
+                and re.search(_DASK_ARRAY, data) is not None
+            )
+        )
+        return found and _uses_framework(data)
 
-    def _imported(
-        self,
-        data: bytes,
-        path: str,
-        follow: Follow,
-        wanted: Callable[[bytes], bool],
-        depth: int,
-        seen: set[str],
-    ) -> bool:
-        """Whether a module of the project that `data` imports is `wanted`."""
-        for name in imports(data):
-            other = follow(name, path)
-            if other is None or other[0] in seen:
-                continue
-            seen.add(other[0])
-            if wanted(other[1]):
+
+def _imports(data: bytes, path: str, follow: Follow, wanted: Callable[[bytes], bool]) -> bool:
+    """Whether a module of the project that `data` imports is `wanted`."""
+    for name in imports(data):
+        other = follow(name, path)
+        if other is not None and wanted(other[1]):
+            return True
+        if (
+            other is not None
+            and other[0].endswith("__init__.py")
+            and any(
+                inner is not None and wanted(inner[1])
+                for inner in (follow(item, other[0]) for item in imports(other[1]))
+            )
+        ):
+            return True
+    return False
+
+
+def _worker_imports_framework(data: bytes, path: str, follow: Follow) -> bool:
+    """Whether what the workers run may come to a framework through the project's imports."""
+    workers = {name.partition(b".")[0].decode() for name in re.findall(_WORKER, data)}
+    local = (
+        any(re.search(rb"\bdef[ \t]+" + name.encode() + rb"\b", data) for name in workers)
+        or not workers
+    )
+    seen: set[str] = set()
+    for name in imports(data):
+        if local or name.rpartition(".")[2] in workers:
+            depth = 3 if name.rpartition(".")[2] in workers else 2
+            if _reaches_framework(name, path, follow, depth, seen):
                 return True
-            if depth > 1 and self._imported(other[1], other[0], follow, wanted, depth - 1, seen):
-                return True
+    return False
+
+
+def _reaches_framework(name: str, path: str, follow: Follow, depth: int, seen: set[str]) -> bool:
+    other = follow(name, path)
+    if other is None and not name.startswith("."):
+        other = follow(name.rpartition(".")[0], path)  # a name that the module gives
+    elif other is None and name.strip(".").count("."):
+        other = follow(name[: name.rindex(".")], path)
+    if other is None or other[0] in seen:
         return False
+    seen.add(other[0])
+    if _uses_framework(other[1]):
+        return True
+    return depth > 1 and any(
+        _reaches_framework(item, other[0], follow, depth - 1, seen) for item in imports(other[1])
+    )
 
 
 def _module_name(path: str) -> bytes:

@@ -27,9 +27,10 @@ class Module:
 
     Attributes:
         path: as it is shown.
-        name: the dotted import name; ``__main__`` style scripts have their file's name.
+        name: the dotted import name; a script has its file's name.
         package: the package that relative imports start from.
-        is_entry: whether it is analysed as the program that is started.
+        tree: its syntax tree.
+        data: its bytes, as they were read.
     """
 
     path: str

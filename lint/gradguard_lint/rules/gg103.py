@@ -20,7 +20,7 @@ def check(program: Program) -> Iterator[Report]:
             ident
             for atom in inner(effect.data["target"])
             if isinstance(atom, Tensor)
-            for ident in atom.severed
+            for ident in (atom.severed or atom.maybe)
         }
         found = [calls[ident] for ident in sorted(severed) if ident in calls]
         if not found:

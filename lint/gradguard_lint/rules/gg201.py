@@ -12,8 +12,10 @@ CODE = "GG201"
 
 def check(program: Program) -> Iterator[Report]:
     for task in program.process_tasks():
-        for effect in task.effects:
-            if effect.kind == "gpu-init":
+        # What another library does with `device=` counts where nothing plainer is seen.
+        for kind in ("gpu-init", "gpu-hint"):
+            effect = next((item for item in task.effects if item.kind == kind), None)
+            if effect is not None:
                 what = effect.what.strip("`")
                 yield Report(
                     effect.site,

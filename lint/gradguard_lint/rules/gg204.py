@@ -12,9 +12,15 @@ CODE = "GG204"
 
 
 def check(program: Program) -> Iterator[Report]:
-    for task in program.process_tasks():
+    tasks = program.process_tasks()
+    values: dict[int, set[Value]] = {}
+    for task in tasks:
         for effect in task.effects:
-            if effect.kind == "set-visible" and not _always_the_same(effect.data["value"]):
+            if effect.kind == "set-visible":
+                values.setdefault(id(effect.site.node), set()).add(effect.data["value"])
+    for task in tasks:
+        for effect in task.effects[task.initialised :]:
+            if effect.kind == "set-visible" and not _always_the_same(values[id(effect.site.node)]):
                 yield Report(
                     effect.site,
                     "the assignment comes too late in a worker that has used CUDA: a reused "
@@ -32,8 +38,9 @@ def check(program: Program) -> Iterator[Report]:
                 break
 
 
-def _always_the_same(value: Value) -> bool:
-    return all(isinstance(atom, Const) for atom in value.atoms) and len(value.choices) == 1
+def _always_the_same(values: set[Value]) -> bool:
+    atoms = {atom for value in values for atom in value.atoms}
+    return len(atoms) == 1 and all(isinstance(atom, Const) for atom in atoms)
 
 
 def _depends_on_task(value: Value | None) -> bool:

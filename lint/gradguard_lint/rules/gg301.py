@@ -40,13 +40,14 @@ def check(program: Program) -> Iterator[Report]:
 
 def _graph(task: TaskRun, *, any_compute: bool = False) -> Effect | None:
     for effect in task.effects:
+        near = len(effect.chain) <= 2  # what is far below may set the mode unseen
         if effect.data.get("framework") == "torch" and (
             effect.kind == "graph"
             or (effect.kind == "compute" and any_compute)
-            or (effect.kind == "compute" and effect.data.get("unknown"))
+            or (effect.kind == "compute" and effect.data.get("unknown") and near)
         ):
             return effect
-        if effect.kind == "unknown-call" and not any_compute:
+        if effect.kind == "unknown-call" and near and not any_compute:
             return effect
     return None
 

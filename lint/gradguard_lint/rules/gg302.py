@@ -13,7 +13,7 @@ CODE = "GG302"
 
 def check(program: Program) -> Iterator[Report]:
     for task in program.thread_tasks():
-        if not task.call.many:
+        if not task.call.many or task.call.start != "thread":
             continue
         for effect in task.effects:
             if (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradguard_lint.rules.base import Examples, Report, handed_out
-from gradguard_lint.semantics.events import Program, Step
+from gradguard_lint.semantics.events import Program, Step, TaskRun
 from gradguard_lint.semantics.values import Thing
 
 CODE = "GG305"
@@ -24,7 +24,7 @@ def check(program: Program) -> Iterator[Report]:
             if private or not isinstance(atom, Thing) or atom.kind != "generator":
                 continue
             draw = draws.get(atom.ident)
-            if draw is not None:
+            if draw is not None and (task.task.repeated or _holders(task, atom.ident) > 1):
                 yield Report(
                     task.task.site,
                     f"`{path}` is one generator for all tasks, and each worker draws from a copy "
@@ -32,6 +32,14 @@ def check(program: Program) -> Iterator[Report]:
                     (handed_out(task), Step(draw.site, "it is drawn from here")),
                 )
                 break
+
+
+def _holders(task: TaskRun, ident: int) -> int:
+    """How many tasks of the same call hold the generator."""
+    return sum(
+        any(isinstance(atom, Thing) and atom.ident == ident for _, atom, _ in other.contents)
+        for other in task.call.tasks
+    )
 
 
 BAD: Examples = {

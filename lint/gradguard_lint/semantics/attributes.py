@@ -28,6 +28,7 @@ from gradguard_lint.semantics.values import (
     Value,
     join,
     of,
+    owned,
     sequence,
     unknown,
 )
@@ -94,6 +95,9 @@ class Attributes(Branches):
                     )
                 if self.in_process_worker:
                     return self.arrived(value)
+            elif self.worker is not None:
+                # What belongs to an object of this task alone belongs to this task alone.
+                return owned(value, self.worker.ident)
             return value
         found = self.find_in_class(atom.cls, name)
         if found is not None:
@@ -175,8 +179,6 @@ class Attributes(Branches):
             return join([*(value for _, value in atom.entries), atom.rest])
         if isinstance(atom, Tensor):
             return of(library.derived(self, atom))
-        if isinstance(atom, Thing):
-            return library.item(self, frame, node, atom, index)
         if isinstance(atom, Unknown) and atom.key is not None and isinstance(index.only, Const):
             return unknown(("item", atom.key, index.constant))
         if isinstance(atom, External) and atom.name == "os.environ":

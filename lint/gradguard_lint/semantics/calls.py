@@ -74,13 +74,21 @@ class Calls(Expressions):
                 args.keywords[keyword.arg] = value
                 continue
             only = value.only
+            args.open = args.open or not isinstance(only, Table) or only.keys is not None
             if isinstance(only, Table):
                 for key, entry in only.entries:
                     if isinstance(key, str):
                         args.keywords.setdefault(key, entry)
-            else:
-                args.open = True
         return args
+
+    def in_loop(self, frame: Frame) -> bool:
+        """Whether what is evaluated in `frame` is evaluated again and again."""
+        scope: Frame | None = frame
+        while scope is not None and scope.function is frame.function:
+            if scope.loop_names:
+                return True
+            scope = scope.parent
+        return self.loop_depth > 0
 
     def private_parts(
         self, frame: Frame, node: ast.Call, extra: frozenset[str] = frozenset()
@@ -274,8 +282,22 @@ class Calls(Expressions):
         return join(returned)
 
     def _forget(self, inner: Frame) -> None:
-        for key in [key for key in self.store if key[0] == inner.ident]:
-            del self.store[key]
+        code = inner.function.node if inner.function is not None else None
+        if code is None:
+            return
+        names = self.locals_of.get(id(code))
+        if names is None:
+            spec = code.args
+            names = {item.arg for item in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)}
+            names |= {item.arg for item in (spec.vararg, spec.kwarg) if item is not None}
+            for part in ast.walk(code):
+                if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+                    names.add(part.id)
+                elif isinstance(part, (ast.alias, ast.ExceptHandler)) and part.name:
+                    names.add(getattr(part, "asname", None) or part.name.partition(".")[0])
+            self.locals_of[id(code)] = names
+        for name in names:
+            self.store.pop((inner.ident, name), None)
 
     def bind_arguments(self, inner: Frame, function: Function, args: Args) -> None:
         """Put the arguments (or the defaults) under the parameters' names."""
@@ -294,8 +316,7 @@ class Calls(Expressions):
                 offset = index - (len(names) - len(function.defaults))
                 value = function.defaults[offset] if 0 <= offset < len(function.defaults) else None
                 if value is None or args.open:
-                    extra = unknown(("argument", id(function.node), name))
-                    value = extra if value is None else join((value, extra))
+                    value = self._any_or(function, name, value)
             self.store[(inner.ident, name)] = value
         for index, item in enumerate(spec.kwonlyargs):
             value = keywords.pop(item.arg, None)
@@ -312,7 +333,9 @@ class Calls(Expressions):
                 value = items("tuple", extra_items)
             self.store[(inner.ident, spec.vararg.arg)] = value
         if spec.kwarg is not None:
-            self.store[(inner.ident, spec.kwarg.arg)] = of(Table(tuple(keywords.items()), UNKNOWN))
+            self.store[(inner.ident, spec.kwarg.arg)] = of(
+                Table(tuple(keywords.items()), UNKNOWN, UNKNOWN if args.open else None)
+            )
 
     def standalone_arguments(self, function: Function, skip: int = 0) -> Args:
         """What a function that nobody here calls may be given: anything, or its defaults."""
@@ -324,15 +347,15 @@ class Calls(Expressions):
                 continue
             offset = index - (len(named) - len(function.defaults))
             default = function.defaults[offset] if 0 <= offset < len(function.defaults) else None
-            args.keywords[item.arg] = self._any_or(function, item, default)
+            args.keywords[item.arg] = self._any_or(function, item.arg, default)
         for index, item in enumerate(spec.kwonlyargs):
             default = function.kw_defaults[index] if index < len(function.kw_defaults) else None
-            args.keywords[item.arg] = self._any_or(function, item, default)
+            args.keywords[item.arg] = self._any_or(function, item.arg, default)
         args.open = spec.kwarg is not None
         return args
 
-    def _any_or(self, function: Function, item: ast.arg, default: Value | None) -> Value:
-        key = ("argument", id(function.node), item.arg)
+    def _any_or(self, function: Function, name: str, default: Value | None) -> Value:
+        key = ("argument", id(function.node), name)
         anything = unknown(key)
         if default is None:
             return anything
@@ -347,9 +370,6 @@ class Calls(Expressions):
 
     def instantiate(self, frame: Frame, node: ast.AST, cls: Class, args: Args) -> Value:
         """Make an object of a class of the project."""
-        special = library.instantiate(self, frame, node, cls, args)
-        if special is not None:
-            return special
         instance = Instance(cls, self.ident_at(node, id(cls.node)), self.worker_ident)
         init = self.find_in_class(cls, "__init__")
         if init is not None:
@@ -374,4 +394,4 @@ class Calls(Expressions):
 
     def is_none(self, value: Value) -> bool:
         """Whether `value` is None and nothing else."""
-        return value.constants() == [None] and len(value.choices) == 1
+        return all(isinstance(atom, Const) and atom.value is None for atom in value.atoms)

@@ -18,9 +18,9 @@ from gradguard_lint.semantics.events import (
 )
 from gradguard_lint.semantics.frames import Frame
 from gradguard_lint.semantics.values import (
-    NONE,
     UNKNOWN,
     Choice,
+    Conditions,
     Const,
     Imported,
     Key,
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 GPU_PRESENT = ("gpu-present",)
 """The key of "there is a GPU here": what ``torch.cuda.is_available()`` and its kin tell."""
 
-STEPS = 40_000
+STEPS = 30_000
 """Expressions that one root may take; what lies beyond stays unknown."""
 
-ALL_STEPS = 250_000
+ALL_STEPS = 200_000
 """Expressions that all roots of one program may take together."""
 
 DEPTH = 14
@@ -62,6 +62,10 @@ class Library(Protocol):
     def is_module(self, name: str) -> bool:
         """Whether the project has it (it may be a package without ``__init__``)."""
 
+    def starts_workers(self, name: str, wanted: str | None = None) -> bool:
+        """Whether the project's module of that name (or what it gives as `wanted`) mentions a
+        way to start workers."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -69,6 +73,7 @@ class Options:
 
     delayed: frozenset[str] = frozenset()
     parallel: frozenset[str] = frozenset()
+    info: bool = True
 
 
 @dataclass
@@ -140,6 +145,9 @@ class Core:
         self.reached: set[int] = set()
         self.seen_effects: set[tuple[Any, ...]] = set()
         self.idents: dict[Hashable, int] = {}
+        self.models: set[Key] = set()
+        """Unknown things that are torch modules, as their use shows."""
+        self.locals_of: dict[int, set[str]] = {}
         self.last_returns: tuple[Module, str, list[tuple[Value, ast.AST]]] | None = None
 
     # -- identities -----------------------------------------------------------------------------
@@ -155,6 +163,13 @@ class Core:
         if key not in self.idents:
             self.idents[key] = self.new_ident()
         return self.idents[key]
+
+    def ident_of(self, key: Key) -> int:
+        """The identity of something unknown."""
+        place = ("unknown", key)
+        if place not in self.idents:
+            self.idents[place] = self.new_ident()
+        return self.idents[place]
 
     @property
     def worker_ident(self) -> int:
@@ -304,13 +319,10 @@ class Core:
             if not truth or not isinstance(key, tuple) or not key:
                 continue
             if key[0] == "eq":
-                asked = key[1]
-                if (
-                    isinstance(asked, tuple)
-                    and asked
-                    and asked[0] == "argument"
-                    and (self.defaults.get(asked, key[2]) != key[2] or asked not in self.defaults)
-                ):
+                if isinstance(key[2], str) and self.defaults.get(key[1], self) != key[2]:
+                    return True
+            elif key[0] == "among":
+                if self.defaults.get(key[1], self) not in key[2]:
                     return True
             elif key[0] == "argument" and key in self.defaults and not self.defaults[key]:
                 return True
@@ -366,7 +378,11 @@ class Core:
         return Value(choices) if choices != value.choices else value
 
 
-def joined_stores(first: Store, second: Store, key: Key = None) -> Store:
+Sides = tuple[Conditions, Conditions]
+"""What holds where the first, and where the second of two branches was taken."""
+
+
+def joined_stores(first: Store, second: Store, sides: Sides | None = None) -> Store:
     """The store after a branch: what only one side says is kept under the branch's condition."""
     if first is second:
         return first
@@ -378,22 +394,20 @@ def joined_stores(first: Store, second: Store, key: Key = None) -> Store:
         if other is None:
             merged[place] = value
         elif other != value:
-            merged[place] = _joined(value, other, key)
+            merged[place] = _joined(value, other, sides)
     return merged
 
 
-def _joined(first: Value, second: Value, key: Key) -> Value:
-    if key is None:
+def _joined(first: Value, second: Value, sides: Sides | None) -> Value:
+    if sides is None:
         return join((first, second))
-    truth = True
-    if isinstance(key, tuple) and key and key[0] == "not":
-        key, truth = key[1], False
     left, right = set(first.atoms), set(second.atoms)
     choices = []
-    for choice in first.choices:
-        extra = NONE if choice.atom in right else frozenset({(key, truth)})
-        choices.append(Choice(choice.atom, choice.when | extra))
-    for choice in second.choices:
-        extra = NONE if choice.atom in left else frozenset({(key, not truth)})
-        choices.append(Choice(choice.atom, choice.when | extra))
-    return join([Value(tuple(choices))])
+    for value, others, here in ((first, right, sides[0]), (second, left, sides[1])):
+        impossible = {(key, not truth) for key, truth in here}
+        for choice in value.choices:
+            if choice.atom in others:
+                choices.append(choice)
+            elif not choice.when & impossible:  # else it cannot be in that branch
+                choices.append(Choice(choice.atom, choice.when | here))
+    return join([Value(tuple(choices))]) if choices else join((first, second))

@@ -65,6 +65,7 @@ class ParallelCall:
             "spawn": "spawned workers",
             "thread": "worker threads",
             "dask": "dask workers",
+            "dask-threads": "dask's worker threads",
         }[self.start]
 
 
@@ -83,6 +84,8 @@ class TaskRun:
     known: bool = False
     """Whether the worker's code was found and followed."""
     effects: list[Effect] = field(default_factory=list)
+    initialised: int = 0
+    """How many of the effects are the initializer's, which runs once in each worker."""
 
     @property
     def name(self) -> str:

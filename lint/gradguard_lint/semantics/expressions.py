@@ -187,8 +187,6 @@ class Expressions(Attributes):
                 found.append(join(names) if names else UNKNOWN)
             elif isinstance(atom, Tensor):
                 found.append(of(library.derived(self, atom)))
-            elif isinstance(atom, Thing):
-                found.append(library.iterate(self, atom))
             elif isinstance(atom, Const) and isinstance(atom.value, (str, type(None))):
                 found.append(UNKNOWN)
             else:

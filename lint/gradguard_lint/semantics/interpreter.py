@@ -17,6 +17,7 @@ from gradguard_lint.semantics.core import (
 )
 from gradguard_lint.semantics.events import Modes, Program
 from gradguard_lint.semantics.frames import Frame
+from gradguard_lint.semantics.relevance import relevant
 from gradguard_lint.semantics.statements import Statements
 from gradguard_lint.semantics.values import (
     UNKNOWN,
@@ -178,10 +179,22 @@ class Interpreter(Statements):
         self._root(partial(self._run_module, frame, module, constant("__main__")))
         snapshot = dict(self.store)
         mentioned = _mentions(module.tree)
+        definitions = _definitions(module.tree)
+        wanted = relevant(
+            module.tree,
+            [node for _, node in definitions],
+            self.options.delayed | self.options.parallel,
+            partial(self._brings_workers, module),
+            info=self.options.info,
+        )
         made: dict[int, tuple[Instance, Store, int] | None] = {}
         for again in (False, True):
-            for cls, node in _definitions(module.tree):
-                if id(node) in self.reached or (not again and node.name in mentioned):
+            for cls, node in definitions:
+                if (
+                    id(node) not in wanted
+                    or id(node) in self.reached
+                    or (not again and node.name in mentioned)
+                ):
                     continue
                 self.store = dict(snapshot)
                 if cls is None:
@@ -199,6 +212,13 @@ class Interpreter(Statements):
                 self._root(partial(self._call_unknown, frame, node, method, instance))
                 self.program.earlier[self.root] = (1, root)
         return self.program
+
+    def _brings_workers(self, module: Module, node: ast.Import | ast.ImportFrom) -> bool:
+        """Whether an import of the project brings in something that starts workers."""
+        if isinstance(node, ast.Import):
+            return any(self.library.starts_workers(alias.name) for alias in node.names)
+        base = self._base(module, node)
+        return any(self.library.starts_workers(base, alias.name) for alias in node.names)
 
     def _root(self, start: Callable[[], None]) -> None:
         self.root += 1

@@ -55,8 +55,7 @@ class Statements(Calls):
     # -- binding --------------------------------------------------------------------------------
 
     def do_Expr(self, frame: Frame, node: ast.Expr) -> None:
-        value = self.eval(frame, node.value)
-        library.discarded(self, frame, node, value)
+        self.eval(frame, node.value)
 
     def do_Assign(self, frame: Frame, node: ast.Assign) -> None:
         value = self.eval(frame, node.value)
@@ -213,8 +212,7 @@ class Statements(Calls):
 
     def do_If(self, frame: Frame, node: ast.If) -> None:
         test = self.eval(frame, node.test)
-        only = test.only
-        key = only.key if isinstance(only, Unknown) else None
+        sides = (self.condition(test, True), self.condition(test, False))
         before: Store = dict(self.store)
         assumed = dict(self.assumed)
         outcomes: list[tuple[Store, dict[Any, Any]] | None] = []
@@ -228,7 +226,7 @@ class Statements(Calls):
         first, second = outcomes
         self.dead = first is None and second is None
         if first is not None and second is not None:
-            self.store = joined_stores(first[0], second[0], key)
+            self.store = joined_stores(first[0], second[0], sides)
             self.assumed = {
                 k: v for k, v in first[1].items() if k in second[1] and second[1][k] == v
             }
@@ -239,7 +237,6 @@ class Statements(Calls):
 
     def do_For(self, frame: Frame, node: ast.For | ast.AsyncFor) -> None:
         source = self.eval(frame, node.iter)
-        library.iterated(self, frame, node, source)
         names = frozenset(_stored_names(node))
         only = source.only
         turns: list[Value] = [self.element(source)]

@@ -98,6 +98,10 @@ def compare(op: ast.cmpop, left: Atom, right: Atom) -> Atom:
             if all(isinstance(item, Const) for item in values):
                 found = any(isinstance(item, Const) and item.value == left.value for item in values)
                 return Const(found is not negative, "bool")
+        if isinstance(left, Unknown) and left.key is not None and isinstance(right, Items):
+            names = [item.constant for item in right.items or ()]
+            key = ("among", left.key, tuple(names))
+            return Unknown(("not", key) if negative else key)
         if isinstance(left, Const) and isinstance(right, Const):
             a, b = left.value, right.value
             if isinstance(a, str) and isinstance(b, str):

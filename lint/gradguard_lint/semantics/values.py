@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Key = Hashable
 Conditions = frozenset[tuple[Key, bool]]
 NONE: Conditions = frozenset()
-WIDTH = 8
+WIDTH = 10
 """How many alternatives a value keeps."""
 
 
@@ -188,6 +188,8 @@ class TaskCall(Atom):
     """Positions of the arguments that differ from task to task (-1: the function itself)."""
     private_names: frozenset[str] = frozenset()
     library: str = "joblib"
+    repeated: bool = True
+    """Whether the expression makes several tasks: it stands in a loop, or maps."""
 
 
 class Site:
@@ -238,6 +240,8 @@ class Tensor(Atom):
     ident: int = 0
     severed: frozenset[int] = frozenset()
     sources: frozenset[int] = frozenset()
+    maybe: frozenset[int] = frozenset()
+    """The parallel calls that it is made from alone: a backward from it can reach no further."""
 
     @property
     def tracked(self) -> bool:
@@ -308,7 +312,8 @@ class Value:
     @property
     def only(self) -> Atom | None:
         """The atom, where there is just one alternative."""
-        return self.choices[0].atom if len(self.choices) == 1 else None
+        first = self.choices[0].atom
+        return first if all(choice.atom == first for choice in self.choices[1:]) else None
 
     @property
     def constant(self) -> Hashable:
@@ -359,19 +364,32 @@ def unknown(key: Key) -> Value:
 
 def join(values: Iterable[Value]) -> Value:
     """All alternatives of all `values`, without repetition, at most `WIDTH`."""
-    seen: dict[Atom, Choice] = {}
+    seen: dict[Atom, list[Conditions]] = {}
     for value in values:
         for choice in value.choices:
             known = seen.get(choice.atom)
             if known is None:
-                seen[choice.atom] = choice
-            elif known.when != choice.when:
-                seen[choice.atom] = Choice(choice.atom, known.when & choice.when)
+                seen[choice.atom] = [choice.when]
+            elif not any(when <= choice.when for when in known):
+                # Each way to come by it is kept, unless a weaker condition covers it.
+                known[:] = [when for when in known if not choice.when <= when]
+                known.append(choice.when)
     if not seen:
         return UNKNOWN
-    if len(seen) > WIDTH:
-        return Value(tuple(list(seen.values())[:WIDTH]))
-    return Value(tuple(seen.values()))
+    choices = [Choice(atom, when) for atom, known in seen.items() for when in known[:4]]
+    return Value(tuple(choices[:WIDTH]))
+
+
+def result_call(atom: Atom) -> int | None:
+    """The process call that something unknown came back from (or was taken out of)."""
+    key = atom.key if isinstance(atom, Unknown) else None
+    while isinstance(key, tuple) and len(key) > 1:
+        if key[0] == "result":
+            return int(str(key[1]))
+        if key[0] not in ("attr", "call", "item"):
+            return None
+        key = key[1]
+    return None
 
 
 def items(kind: str, values: Iterable[Value]) -> Value:
@@ -401,3 +419,29 @@ def inner(value: Value, depth: int = 4) -> Iterator[Atom]:
         elif isinstance(atom, Partial):
             for item in (*atom.args, *(v for _, v in atom.keywords)):
                 yield from inner(item, depth - 1)
+
+
+def owned(value: Value, worker: int) -> Value:
+    """`value` as the worker's own: no other task has the same objects."""
+
+    def change(atom: Atom) -> Atom:
+        if isinstance(atom, Thing):
+            parts = tuple((name, owned(part, worker)) for name, part in atom.parts)
+            return replace(atom, born=worker, parts=parts)
+        if isinstance(atom, (Tensor, Instance)):
+            return replace(atom, born=worker)
+        if isinstance(atom, Bound) and isinstance(atom.receiver, Instance):
+            return Bound(atom.function, replace(atom.receiver, born=worker))
+        if isinstance(atom, Method) and isinstance(atom.receiver, (Thing, Tensor)):
+            return Method(replace(atom.receiver, born=worker), atom.name)
+        if isinstance(atom, Items):
+            return Items(
+                atom.kind,
+                tuple(owned(item, worker) for item in atom.items)
+                if atom.items is not None
+                else None,
+                owned(atom.element, worker),
+            )
+        return atom
+
+    return Value(tuple(Choice(change(choice.atom), choice.when) for choice in value.choices))

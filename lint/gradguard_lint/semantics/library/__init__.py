@@ -19,17 +19,28 @@ from gradguard_lint.semantics.library import (
 )
 from gradguard_lint.semantics.library.classes import external_bases, framework_of
 from gradguard_lint.semantics.library.contexts import decorate, enter_context, exit_context
-from gradguard_lint.semantics.library.names import CUDA_ASKS, canonical
+from gradguard_lint.semantics.library.names import CUDA_ASKS, KERAS_KINDS, canonical
+from gradguard_lint.semantics.library.objects import (
+    attribute,
+    global_written,
+    in_place,
+    inherited_attribute,
+    set_attribute,
+    set_item,
+)
 from gradguard_lint.semantics.library.tensors import (
     derived,
     device_argument,
+    gpu_hinted,
     gpu_touched,
     operation,
+    placed,
+    shown,
 )
 from gradguard_lint.semantics.values import (
     UNKNOWN,
     Atom,
-    Class,
+    Const,
     Delayed,
     External,
     Function,
@@ -44,6 +55,7 @@ from gradguard_lint.semantics.values import (
     Value,
     constant,
     of,
+    result_call,
     unknown,
 )
 
@@ -60,7 +72,6 @@ __all__ = [
     "changed_receiver",
     "decorate",
     "derived",
-    "discarded",
     "enter_context",
     "exit_context",
     "external_attribute",
@@ -69,11 +80,7 @@ __all__ = [
     "imported_star",
     "in_place",
     "inherited_attribute",
-    "instantiate",
     "instantiated",
-    "item",
-    "iterate",
-    "iterated",
     "make_task",
     "operation",
     "set_attribute",
@@ -86,7 +93,8 @@ def make_task(core: Any, frame: Frame, node: ast.AST, delayed: Delayed, args: Ar
     return joblib_calls.make_task(core, frame, node, delayed, args)
 
 
-KERAS_KINDS = ("keras-model", "keras-layer", "keras-loss")
+MODULE_METHODS = ("parameters", "named_parameters", "state_dict", "load_state_dict", "zero_grad")
+"""What only a torch module has."""
 
 
 # -- names -----------------------------------------------------------------------------------------
@@ -123,153 +131,6 @@ def external_attribute(core: Any, frame: Frame, node: ast.AST, atom: External, n
     if plain in ("sys.argv",):
         return UNKNOWN
     return of(External(full))
-
-
-# -- objects ---------------------------------------------------------------------------------------
-
-
-def attribute(core: Any, frame: Frame, node: ast.AST, atom: Atom, name: str) -> Value:
-    """``atom.name`` of a tensor or of a library object."""
-    if isinstance(atom, Tensor):
-        if atom.framework == "torch":
-            return torch_tensors.tensor_attribute(core, frame, node, atom, name)
-        if name in ("shape", "dtype", "ndim", "size"):
-            return UNKNOWN
-        if name == "T":
-            return of(derived(core, atom))
-        return of(Method(atom, name))
-    assert isinstance(atom, Thing)
-    kind = atom.kind
-    if kind == "super":
-        return _super_attribute(core, frame, node, atom, name)
-    if kind == "namespace":
-        return misc.namespace_attribute(core, atom, name)
-    if kind == "device":
-        if name == "type":
-            return constant(atom.name.split(":")[0])
-        return UNKNOWN
-    if kind == "model":
-        if name == "grad":
-            return UNKNOWN
-        if name in ("weight", "bias"):
-            return of(Tensor("torch", "parameter", atom.gpu, core.worker_ident, atom.ident))
-    if kind in KERAS_KINDS:
-        values = (
-            tf.model_method(core, frame, node, atom, name, Args(), atom.ident, atom.gpu)
-            if (name in ("trainable_variables", "trainable_weights", "weights", "variables"))
-            else None
-        )
-        if values is not None:
-            return values
-    if kind == "parallel" and name == "n_jobs":
-        return atom.part("n_jobs") or UNKNOWN
-    if kind == "loop-result":
-        return UNKNOWN
-    return of(Method(atom, name))
-
-
-def _super_attribute(core: Any, frame: Frame, node: ast.AST, atom: Thing, name: str) -> Value:
-    owner = atom.part("class")
-    receiver = atom.part("self")
-    cls = owner.only if owner is not None else None
-    me = receiver.only if receiver is not None else None
-    if isinstance(cls, Class) and me is not None:
-        for base in cls.bases:
-            if isinstance(base, Class):
-                value = core.find_in_class(base, name)
-                if value is not None:
-                    bound: Value = core.bind(frame, node, value, me)
-                    return bound
-        if isinstance(me, Instance):
-            return inherited_attribute(core, frame, node, me, name)
-    return UNKNOWN
-
-
-def inherited_attribute(core: Any, frame: Frame, node: ast.AST, atom: Instance, name: str) -> Value:
-    """An attribute that neither the object nor its project classes define."""
-    if framework_of(atom.cls) is not None or "joblib.Parallel" in external_bases(atom.cls):
-        return of(Method(atom, name))
-    return unknown(("attr", ("instance", atom.ident), name))
-
-
-def iterate(core: Any, atom: Thing) -> Value:
-    """What iterating a library object gives."""
-    if atom.kind == "keras-model":
-        return UNKNOWN
-    if atom.kind == "dataset":
-        return UNKNOWN
-    return UNKNOWN
-
-
-def item(core: Any, frame: Frame, node: ast.AST, atom: Thing, index: Value) -> Value:
-    """``atom[index]``."""
-    return UNKNOWN
-
-
-def set_attribute(
-    core: Any, frame: Frame, target: ast.Attribute, atom: Atom, value: Value
-) -> Value | None:
-    """``atom.name = value``; what `atom` is then, where it changed."""
-    if isinstance(atom, Tensor) and target.attr == "requires_grad":
-        if atom.sources and len(atom.sources) == 1 and atom.ident in atom.sources:
-            frozen = value.constants() == [False]
-            core.store[(atom.ident, "<frozen>")] = constant(frozen)
-            return None
-        return of(torch_tensors.with_grad(atom, value))
-    if isinstance(atom, Tensor) and target.attr == "data":
-        core.effect(frame, "in-place", target, "`.data = ...`", target=of(atom))
-    return None
-
-
-def set_item(
-    core: Any, frame: Frame, target: ast.Subscript, holder: Value, index: Value, value: Value
-) -> None:
-    """``holder[index] = value``."""
-    for atom in holder.atoms:
-        if isinstance(atom, External) and atom.name == "os.environ":
-            misc.environ_set(core, frame, target, index, value)
-
-
-def in_place(core: Any, frame: Frame, node: ast.AugAssign, old: Value) -> None:
-    """``x += ...``: an in-place write, where `x` is a tensor."""
-    if isinstance(node.target, ast.Subscript):
-        holder = core.eval(frame, node.target.value)
-        if any(tensor.framework == "torch" for tensor in holder.tensors()) and not (
-            _own_slot(frame, node.target.slice)
-        ):
-            core.effect(
-                frame, "in-place", node, f"`{ast.unparse(node.target)} ...=`", target=holder
-            )
-        return
-    if any(tensor.framework == "torch" for tensor in old.tensors()):
-        core.effect(frame, "in-place", node, f"`{ast.unparse(node.target)} ...=`", target=old)
-
-
-def _own_slot(frame: Frame, index: ast.expr) -> bool:
-    """Whether `index` is given by the task: each task then writes to a place of its own."""
-    if isinstance(index, ast.Constant):
-        return False
-    if frame.function is None:
-        return True
-    spec = frame.function.node.args
-    own = {item.arg for item in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)}
-    return any(isinstance(part, ast.Name) and part.id in own for part in ast.walk(index))
-
-
-def global_written(
-    core: Any, frame: Frame, node: ast.AST, name: str, value: Value, holder: Frame
-) -> None:
-    """A function assigns a module's global."""
-    if holder.parent is None:
-        core.effect(frame, "global-change", node, name, home=holder.module.name)
-
-
-def iterated(core: Any, frame: Frame, node: ast.AST, source: Value) -> None:
-    """A ``for`` loop over `source` begins."""
-
-
-def discarded(core: Any, frame: Frame, node: ast.Expr, value: Value) -> None:
-    """The value of an expression statement is thrown away."""
 
 
 # -- calls -----------------------------------------------------------------------------------------
@@ -310,13 +171,21 @@ def call(core: Any, frame: Frame, node: ast.AST, name: str, args: Args) -> Value
     if result is None:
         result = misc.call(core, frame, node, plain, args)
     if result is None:
-        _follow_callbacks(core, frame, node, args)
+        _given_a_gpu(core, frame, node, name, args)
         result = UNKNOWN
     return result
 
 
-def _follow_callbacks(core: Any, frame: Frame, node: ast.AST, args: Args) -> None:
-    """Functions given to an unknown call may be called by it: what they do there is not known."""
+def _given_a_gpu(core: Any, frame: Frame, node: ast.AST, name: str, args: Args) -> None:
+    """A call of another library that is told by ``device=`` to use a GPU."""
+    device = args.keywords.get("device")
+    if device is None or any(
+        isinstance(atom, Const) and not isinstance(atom.value, str) for atom in device.atoms
+    ):
+        return
+    gpu, when = placed(device, core)
+    if gpu and not core.conflicts(when):
+        gpu_hinted(core, frame, node, f"{name}(..., device={shown(device)})")
 
 
 def call_unknown(core: Any, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> Value | None:
@@ -325,9 +194,32 @@ def call_unknown(core: Any, frame: Frame, node: ast.AST, atom: Unknown, args: Ar
     name = key[2] if isinstance(key, tuple) and len(key) == 3 and key[0] == "attr" else None
     if name == "startswith" and isinstance(key, tuple) and len(args.positional) == 1:
         return unknown(("cmp", key[1], "startswith", args.positional[0].constant))
+    call = result_call(atom)
+    if name == "backward" and call is not None:
+        target = of(Tensor("torch", "unknown", maybe=frozenset({call})))
+        core.effect(frame, "backward", node, "`.backward()`", target=target, inputs=None)
+        return None
+    base = key[1] if isinstance(key, tuple) and len(key) > 1 else None
+    if name in MODULE_METHODS and isinstance(base, tuple) and base[0] != "node":
+        core.models.add(base)
+        if name in ("parameters", "named_parameters"):
+            model = Thing("model", "Module", core.ident_of(base), core.worker_ident)
+            return torch_modules.model_method(
+                core, frame, node, model, model.ident, False, name, args
+            )
+    if key in core.models:
+        model = Thing("model", "Module", core.ident_of(key), core.worker_ident)
+        return torch_modules.model_call(core, frame, node, model, args)
     if isinstance(name, str):
+        _given_a_gpu(core, frame, node, f".{name}", args)
         return torch_tensors.unknown_method(core, frame, node, name, args)
-    if core.worker is not None and args.positional:
+    called = node.func if isinstance(node, ast.Call) else None
+    if (
+        core.worker is not None
+        and args.positional
+        and isinstance(called, ast.Name)
+        and not called.id.endswith(("fn", "func", "function", "callback", "transform"))
+    ):
         core.effect(frame, "unknown-call", node, "an unknown callable")
     return None
 
@@ -369,6 +261,12 @@ def _thing_method(
         result = of(thing) if name in ("to", "cuda", "cpu", "eval", "train") else None
     elif kind == "optimizer":
         result = torch_modules.optimizer_method(core, frame, node, thing, name, args)
+    elif kind == "scaler":
+        result = args.get(0) if name == "scale" else None
+        if name == "step":
+            for item in args.positional[:1]:
+                for optimizer in item.things("optimizer"):
+                    torch_modules.optimizer_method(core, frame, node, optimizer, "step", Args())
     elif kind == "distribution":
         result = (
             thing.part("tensor")
@@ -523,11 +421,6 @@ def _parallel_instance(
     return joblib_calls.run(core, frame, node, thing, args)
 
 
-def instantiate(core: Any, frame: Frame, node: ast.AST, cls: Class, args: Args) -> Value | None:
-    """An object of a project class that only a library can make sense of; None otherwise."""
-    return None
-
-
 def instantiated(core: Any, frame: Frame, node: ast.AST, instance: Instance, args: Args) -> None:
     """A project object was made: what its library bases keep of the arguments."""
     if "joblib.Parallel" in external_bases(instance.cls) and (
@@ -568,8 +461,6 @@ def changed_receiver(core: Any, receiver: Atom, name: str, args: Args) -> Value 
             return of(replace(receiver, gpu=name == "cuda" or False))
         if name == "to":
             moved = None
-            from gradguard_lint.semantics.library.tensors import placed
-
             gpu, when = placed(device_argument(args), core)
             if gpu:
                 moved = of(replace(receiver, gpu=True))
@@ -579,7 +470,3 @@ def changed_receiver(core: Any, receiver: Atom, name: str, args: Args) -> Value 
                     moved = Value((Choice(replace(receiver, gpu=True), when), Choice(receiver)))
             return moved
     return None
-
-
-def delayed_decorator(function: Value) -> Value:
-    return of(Delayed(function))

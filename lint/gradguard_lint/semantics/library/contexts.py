@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from gradguard_lint.semantics.core import Args
 from gradguard_lint.semantics.library.names import canonical
 from gradguard_lint.semantics.values import (
-    UNKNOWN,
     Atom,
     External,
     Function,
@@ -161,6 +160,3 @@ def _mark(value: Value, mark: str) -> Value:
         return of(atom)
 
     return value.map(change)
-
-
-__all__ = ["UNKNOWN", "decorate", "enter_context", "exit_context"]

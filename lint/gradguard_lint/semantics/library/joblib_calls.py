@@ -10,7 +10,6 @@ from gradguard_lint.semantics.library.workers import call_with, start_of, tasks_
 from gradguard_lint.semantics.values import (
     UNKNOWN,
     Bound,
-    Const,
     Delayed,
     Function,
     Items,
@@ -140,6 +139,7 @@ def make_task(
         private,
         names,
         delayed.library,
+        core.in_loop(frame),
     )
     return of(task)
 
@@ -161,6 +161,3 @@ def cached_call(core: Interpreter, frame: Frame, node: ast.AST, cached: Thing, a
             core.order += 1
             core.effect(frame, "memory-graph", atom.node, atom.name, place=place)
     return value
-
-
-__all__ = ["Const", "cached_call", "call", "make_task", "parallel_parts", "run"]

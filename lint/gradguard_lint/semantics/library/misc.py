@@ -16,12 +16,10 @@ from gradguard_lint.semantics.values import (
     Choice,
     Const,
     External,
-    Function,
     Instance,
     Items,
     Partial,
     Table,
-    TaskCall,
     Tensor,
     Thing,
     Unknown,
@@ -213,6 +211,9 @@ def _builtin(
             return sequence(core.element(first), short)
         return sequence(core.element(first), short)
     if short == "dict":
+        pair = core.element(first).only if first is not None else None
+        if isinstance(pair, Items) and pair.items is not None and len(pair.items) == 2:
+            return of(Table((), pair.items[1], pair.items[0]))
         for atom in first.of(Table) if first is not None else ():
             return of(Table((*atom.entries, *args.keywords.items()), atom.rest))
         return of(Table(tuple(args.keywords.items()), UNKNOWN))
@@ -401,6 +402,7 @@ def parser_method(
         default = args.get(None, "default")
         if default is not None and isinstance(default.only, Const):
             when = frozenset({(("eq", key, default.constant), True)})
+            core.defaults[key] = default.constant
             value = Value((*value.choices, Choice(default.only, when)))
         core.store[(parser.ident, name)] = value
         return NOTHING
@@ -419,6 +421,3 @@ def namespace_attribute(core: Interpreter, thing: Thing, name: str) -> Value:
         return part
     value = core.read(thing.ident, name) if thing.ident else None
     return value if value is not None else unknown(("attr", ("namespace", thing.ident), name))
-
-
-__all__ = ["Function", "TaskCall", "call", "container_method", "environ_set"]

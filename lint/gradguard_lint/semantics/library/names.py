@@ -149,3 +149,4 @@ KERAS_FITS = frozenset(
     }
 )
 GRAPH_STOPS = frozenset({"detach", "data", "item", "numpy", "tolist", "state_dict"})
+KERAS_KINDS = ("keras-model", "keras-layer", "keras-loss")

@@ -14,7 +14,6 @@ from gradguard_lint.semantics.values import (
     Const,
     Delayed,
     Items,
-    Method,
     Table,
     TaskCall,
     Thing,
@@ -138,8 +137,8 @@ def start_name(thing: Thing) -> str | None:
         if isinstance(choice.atom, Const):
             if choice.atom.value == "thread":
                 return "thread"
-            if choice.atom.value == "dask":
-                return "dask"
+            if choice.atom.value in ("dask", "dask-threads"):
+                return str(choice.atom.value)
             if choice.atom.value is None:
                 return "fork"
             return FORKLESS.get(str(choice.atom.value))
@@ -346,7 +345,7 @@ def _dask(core: Interpreter, frame: Frame, node: ast.AST, name: str, args: Args)
         for thing in address.things("cluster") if address is not None else ():
             part = thing.part("local")
             local = part is not None and bool(part.constant)
-        start = "dask" if not local else "thread-copies"
+        start = "dask" if not local else "dask-threads"
         core.store[(0, "dask client")] = constant(start)
         return of(
             Thing(
@@ -401,7 +400,7 @@ def compute(
     else:
         client = core.store.get((0, "dask client"))
         if client is not None:
-            start = "dask" if client.constant == "dask" else None
+            start = str(client.constant)
     if not tasks:
         return UNKNOWN
     if start is None:
@@ -409,6 +408,3 @@ def compute(
             core.call(frame, node, task.function, Args(list(task.args), dict(task.keywords)))
         return UNKNOWN
     return sequence(call_with(core, frame, node, tasks, start, "dask"))
-
-
-__all__ = ["Method", "call", "compute", "method", "result_of"]

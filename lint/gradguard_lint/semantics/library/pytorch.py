@@ -22,6 +22,7 @@ from gradguard_lint.semantics.library.tensors import (
     requires_grad,
     shown,
     tensors_in,
+    unsettled,
     worked,
 )
 from gradguard_lint.semantics.values import (
@@ -81,6 +82,8 @@ def call(core: Core, frame: Frame, node: ast.AST, name: str, args: Args) -> Valu
         return of(
             Thing("autocast", name, site=core.site(frame, node), parts=tuple(args.keywords.items()))
         )
+    if short == "GradScaler":
+        return of(Thing("scaler", name))
     if name == "torch.Generator":
         return of(Thing("generator", name, core.ident_at(node), core.worker_ident))
     if name.startswith("torch.optim.") and short[:1].isupper() and "lr_scheduler" not in name:
@@ -179,7 +182,7 @@ def function(
 ) -> Value:
     """A torch function on tensors: its result has history where an argument requires grad."""
     found = tensors_in(args.values())
-    anything = any(value.is_unknown for value in args.values())
+    anything = any(unsettled(value) for value in args.values())
     tensors = [tensor for tensor, _ in found]
     heavy = short in HEAVY or linalg
     worked(core, frame, node, tensors or [Tensor("torch", "unknown")], heavy=heavy)
@@ -191,8 +194,14 @@ def function(
     if smooth and anything and core.modes.grad:
         value = value.map(
             lambda atom: (
-                of(replace(atom, grad="unknown"))
-                if isinstance(atom, Tensor) and atom.grad == "none"
+                of(
+                    replace(
+                        atom,
+                        grad="unknown" if atom.grad == "none" else atom.grad,
+                        maybe=frozenset(),
+                    )
+                )
+                if isinstance(atom, Tensor)
                 else of(atom)
             )
         )
@@ -242,6 +251,8 @@ def _grad_mode(core: Core, frame: Frame, node: ast.AST, short: str, args: Args) 
             core.modes = replace(
                 core.modes, grad=on, grad_site=None if on else core.site(frame, node)
             )
+        else:
+            core.modes = replace(core.modes, grad=True, grad_site=None)
     if short in ("enable_grad",):
         off = False
     elif short in ("set_grad_enabled", "inference_mode") and (args.positional or args.keywords):

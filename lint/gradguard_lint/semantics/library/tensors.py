@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 from gradguard_lint.semantics.library.names import HEAVY, NOT_SMOOTH
 from gradguard_lint.semantics.values import (
     NONE,
-    UNKNOWN,
     Atom,
     Choice,
     Conditions,
     Const,
-    Instance,
     Items,
     Tensor,
     Thing,
     Unknown,
     Value,
+    inner,
     of,
+    result_call,
 )
 
 if TYPE_CHECKING:
@@ -73,19 +73,37 @@ def tensors_in(values: Iterable[Value]) -> list[tuple[Tensor, Conditions]]:
     found = []
     for value in values:
         for choice in value.choices:
+            call = result_call(choice.atom)
             if isinstance(choice.atom, Tensor):
                 found.append((choice.atom, choice.when))
+            elif call is not None:
+                found.append((unknown_result(call), choice.when))
             elif isinstance(choice.atom, Items):
                 parts = (
                     choice.atom.items if choice.atom.items is not None else (choice.atom.element,)
                 )
                 found.extend(
-                    (inner.atom, choice.when | inner.when)
-                    for part in parts
-                    for inner in part.choices
-                    if isinstance(inner.atom, Tensor)
+                    (tensor, choice.when | when)
+                    for tensor, when in tensors_in(
+                        Value(
+                            tuple(
+                                inner for inner in part.choices if not isinstance(inner.atom, Items)
+                            )
+                        )
+                        for part in parts
+                    )
                 )
     return found
+
+
+def unknown_result(call: int) -> Tensor:
+    """What came back from a process call, where all that is known is that it is a tensor."""
+    return Tensor("torch", "unknown", maybe=frozenset({call}))
+
+
+def unsettled(value: Value) -> bool:
+    """Whether nothing at all is known of `value`, or of what it holds."""
+    return any(isinstance(atom, Unknown) and result_call(atom) is None for atom in inner(value, 1))
 
 
 def combine(
@@ -122,6 +140,9 @@ def combine(
         )
         if framework == "torch" and not core.modes.grad:
             severed = frozenset()
+    maybe: frozenset[int] = frozenset()
+    if smooth and all(tensor.maybe or tensor.grad == "none" for tensor in tensors):
+        maybe = maybe.union(*(tensor.maybe for tensor in tensors))
     atom = Tensor(
         framework,
         grad,
@@ -130,6 +151,7 @@ def combine(
         0,
         severed,
         frozenset(sources),
+        maybe,
     )
     conditions = [when for group in (gpu_of, grad_of) for when in group]
     when = frozenset.intersection(*conditions) if conditions else NONE
@@ -157,9 +179,26 @@ def operation(
         if isinstance(choice.atom, Tensor)
     ]
     if not found:
-        return None
+        return _of_results(values)
+    if any(result_call(atom) is not None for value in values for atom in value.atoms):
+        found = tensors_in(values)
     worked(core, frame, node, [tensor for tensor, _ in found], heavy=matmul or name in HEAVY)
     return combine(core, found, smooth=smooth and name not in NOT_SMOOTH)
+
+
+def _of_results(values: list[Value]) -> Value | None:
+    """What an operator makes of unknown results of one call and plain numbers."""
+    calls = set()
+    for value in values:
+        for atom in value.atoms:
+            call = result_call(atom)
+            if call is not None:
+                calls.add(call)
+            elif not isinstance(atom, Const) and not (
+                isinstance(atom, Thing) and atom.kind == "number"
+            ):
+                return None
+    return of(Unknown(("result", calls.pop()))) if len(calls) == 1 else None
 
 
 def worked(
@@ -203,6 +242,12 @@ def gpu_touched(core: Core, frame: Frame, node: ast.AST, what: str, framework: s
         core.effect(frame, "gpu-init", node, what, framework=framework)
 
 
+def gpu_hinted(core: Core, frame: Frame, node: ast.AST, what: str) -> None:
+    """Record that another library is told to use a GPU."""
+    if not core.gpu_absent and not core.far_fetched_here:
+        core.effect(frame, "gpu-hint", node, what)
+
+
 def requires_grad(args: Args) -> str:
     """``leaf`` where ``requires_grad=True`` is among the arguments."""
     value = args.get(None, "requires_grad")
@@ -244,22 +289,6 @@ def device_argument(args: Args, start: int = 0) -> Value | None:
             if isinstance(atom, Unknown):
                 return value
     return None
-
-
-def as_number() -> Value:
-    return UNKNOWN
-
-
-def is_module_instance(atom: Atom) -> bool:
-    """Whether `atom` is an object of a project class that is a torch or Keras model."""
-    return isinstance(atom, Instance) and model_base(atom) is not None
-
-
-def model_base(atom: Instance) -> str | None:
-    """``torch`` or ``keras``, where the class comes from one of their models."""
-    from gradguard_lint.semantics.library.classes import framework_of
-
-    return framework_of(atom.cls)
 
 
 def shown(value: Value | None) -> str:

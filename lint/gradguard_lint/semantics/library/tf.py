@@ -26,10 +26,8 @@ from gradguard_lint.semantics.values import (
     UNKNOWN,
     Atom,
     Conditions,
-    Const,
     External,
     Function,
-    Items,
     Tensor,
     Thing,
     Value,
@@ -316,6 +314,3 @@ def watched(value: Value) -> bool:
         or (isinstance(atom, Thing) and atom.kind in ("keras-model", "keras-layer"))
         for atom in inner(value)
     )
-
-
-__all__ = ["Const", "Items", "call", "model_call", "model_method", "tape_method", "watched"]

@@ -69,7 +69,11 @@ QUESTIONS = {
 def tensor_attribute(core: Core, frame: Frame, node: ast.AST, tensor: Tensor, name: str) -> Value:
     """``tensor.name`` where it is no method."""
     if name == "data":
-        return of(replace(tensor, grad="none", severed=frozenset(), sources=frozenset()))
+        return of(
+            replace(
+                tensor, grad="none", severed=frozenset(), sources=frozenset(), maybe=frozenset()
+            )
+        )
     if name == "grad":
         core.effect(frame, "grad-read", node, "`.grad`", tensor=tensor)
         return of(Tensor("torch", "none", tensor.gpu, core.worker_ident, GRADIENT))
@@ -211,7 +215,11 @@ def with_grad(tensor: Tensor, flag: Value) -> Tensor:
     """`tensor` after its ``requires_grad`` was set to `flag`."""
     constants = flag.constants()
     if True in constants:
-        return replace(tensor, grad="leaf") if tensor.grad in ("none", "unknown") else tensor
+        return (
+            replace(tensor, grad="leaf", maybe=frozenset())
+            if tensor.grad in ("none", "unknown")
+            else tensor
+        )
     if False in constants:
         return replace(tensor, grad="none")
     return replace(tensor, grad="unknown")

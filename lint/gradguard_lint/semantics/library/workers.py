@@ -38,6 +38,7 @@ from gradguard_lint.semantics.values import (
     Value,
     join,
     of,
+    owned,
 )
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def call_with(
     call = ParallelCall(
         core.new_ident(),
         core.site(frame, node),
-        THREAD if start == "thread" else PROCESS,
+        THREAD if start in ("thread", "dask-threads") else PROCESS,
         start,
         library,
         core.modes,
@@ -185,9 +186,11 @@ def run_task(
             )
             core.chain = (Step(task.site, f"`{run.name}` runs in {call.workers}"),)
             core.last_returns = None
-        result = core.call(
-            frame, task.site.node, task.function, _arguments(core, task, process, run)
-        )
+            run.initialised = len(run.effects)
+        function = task.function
+        if not process and -1 in task.private:
+            function = owned(function, run.ident)
+        result = core.call(frame, task.site.node, function, _arguments(core, task, process, run))
     finally:
         core.worker, core.modes, core.chain = None, modes, chain
         core.assumed, core.loop_depth, core.statement = assumed, loop_depth, statement
@@ -198,6 +201,7 @@ def run_task(
     run.result = result
     if process:
         core.store = store
+    if process or call.start == "dask-threads":  # these threads work on copies too
         result = sent_back(core, result, call)
     return result
 
@@ -220,28 +224,6 @@ def _arguments(core: Interpreter, task: TaskCall, process: bool, run: TaskRun) -
         [place(value, index in task.private) for index, value in enumerate(task.args)],
         {name: place(value, name in task.private_names) for name, value in task.keywords},
     )
-
-
-def owned(value: Value, worker: int) -> Value:
-    """`value` as the worker's own: no other task has the same objects."""
-
-    def change(atom: Atom) -> Atom:
-        if isinstance(atom, Thing):
-            parts = tuple((name, owned(part, worker)) for name, part in atom.parts)
-            return replace(atom, born=worker, parts=parts)
-        if isinstance(atom, (Tensor, Instance)):
-            return replace(atom, born=worker)
-        if isinstance(atom, Items):
-            return Items(
-                atom.kind,
-                tuple(owned(item, worker) for item in atom.items)
-                if atom.items is not None
-                else None,
-                owned(atom.element, worker),
-            )
-        return atom
-
-    return Value(tuple(Choice(change(choice.atom), choice.when) for choice in value.choices))
 
 
 def _note_shipped(core: Interpreter, run: TaskRun, task: TaskCall) -> None:
@@ -285,6 +267,8 @@ def sent_back(core: Interpreter, value: Value, call: ParallelCall) -> Value:
             )
         if isinstance(atom, Thing):
             return replace(atom, born=0)
+        if isinstance(atom, Unknown):
+            return Unknown(("result", call.ident))
         return atom
 
     return Value(tuple(Choice(change(choice.atom), choice.when) for choice in value.choices))
