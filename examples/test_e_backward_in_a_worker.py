@@ -3,8 +3,9 @@
 Each worker has a copy of the model, and the gradients stay in that copy: the parent's parameters
 have none, so step() moves nothing, without a word.
 
-The guard reports GG107, for information (shown with -v): the parameters are copied to the
-workers. A worker that reads a model does the same and is right, so this alone is no warning.
+The guard reports GG106, an error, at step(): it steps over parameters without any gradient, whose
+copies got theirs in workers that returned neither gradients nor parameters. That the parameters are
+copied to the workers is GG107, for information only (shown with -v): to read a model does the same.
 """
 
 import torch
