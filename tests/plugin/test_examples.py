@@ -46,4 +46,4 @@ def test_comments_name_the_codes(demo: Run) -> None:
 
 
 def test_summary_counts(demo: Run) -> None:
-    assert re.search(r"^3 errors, 6 warnings in 3 tests; 2 info findings not", demo.text, re.M)
+    assert re.search(r"^4 errors, 6 warnings in 4 tests; 2 info findings not", demo.text, re.M)
