@@ -4,7 +4,8 @@
 
 The variants take turns in one process on one pool of warm loky workers, and every figure is the
 median over the turns of the ratio to the bare run of the same turn. The naive guard is what first
-comes to mind: pickle every task once more, to look inside.
+comes to mind: pickle every task once more, to look inside. The control is the bare run once more:
+how far its ratio is from 1 tells what the machine's own noise is worth.
 """
 
 from __future__ import annotations
@@ -86,6 +87,7 @@ def naive() -> Iterator[None]:
 
 VARIANTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "off": nullcontext,
+    "control": nullcontext,
     "on": lambda: guard("record"),
     "naive": naive,
 }
@@ -121,10 +123,12 @@ def main() -> None:
     parser.add_argument("--warmup", type=int, default=3, help="turns not counted (default 3)")
     options = parser.parse_args()
     print(f"joblib {joblib.__version__}, torch {torch.__version__}, {options.repeat} turns")
-    print(f"{'workload':<32} {'off':>9} {'on / off':>9} {'naive / off':>12}")
+    head = f"{'workload':<32} {'off':>9} {'control':>9} {'on / off':>9} {'naive / off':>12}"
+    print(head)
     for name, workload in WORKLOADS.items():
         ratios, bare = measure(workload, options.repeat, options.warmup)
-        print(f"{name:<32} {bare:>7.3f} s {ratios['on']:>9.3f} {ratios['naive']:>12.3f}")
+        figures = f"{ratios['control']:>9.3f} {ratios['on']:>9.3f} {ratios['naive']:>12.3f}"
+        print(f"{name:<32} {bare:>7.3f} s {figures}", flush=True)
 
 
 if __name__ == "__main__":

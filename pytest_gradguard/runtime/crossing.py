@@ -18,8 +18,15 @@ from pytest_gradguard.runtime.faults import fault
 class Crossing(Protocol):
     """Hears of every tensor that one pickling meets."""
 
-    def reduced(self, tensor: Any, is_parameter: bool, reduction: Any) -> Any:
-        """Note `tensor`; return its `reduction`, or one that carries a note along with it."""
+    def tensor(self, tensor: Any, reduction: Any) -> Any:
+        """Note a tensor that requires grad and is no parameter.
+
+        Returns:
+            Its `reduction`, or one that carries a note along with it.
+        """
+
+    def parameter(self, parameter: Any) -> None:
+        """Note a parameter that requires grad."""
 
     def ended(self) -> None:
         """Hear that the pickling is over."""

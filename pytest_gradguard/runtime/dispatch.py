@@ -197,18 +197,25 @@ class Shipment:
         self._evidence: dict[str, Crossed] = {}
         self._uncounted: dict[str, int] = {}
 
-    def reduced(self, tensor: Any, is_parameter: bool, reduction: Any) -> Any:
+    def tensor(self, tensor: Any, reduction: Any) -> Any:
         """Note a tensor that requires grad; its reduction stays as it is."""
-        if not is_parameter and frameworks.buried_result(tensor):
-            return reduction
-        code = "GG107" if is_parameter else "GG101"
+        if not frameworks.buried_result(tensor):
+            self._ship("GG101", tensor)
+        return reduction
+
+    def parameter(self, parameter: Any) -> None:
+        """Note a parameter that requires grad."""
+        self._ship("GG107", parameter)
+
+    def _ship(self, code: str, tensor: Any) -> None:
         if code in self._uncounted:
             self._uncounted[code] += 1
             path = ""
         else:
-            path = self._note(code, tensor, is_parameter)
-        self._call.remember_shipped(tensor, path)
-        return reduction
+            path = self._note(code, tensor)
+        shipped = self._call.shipped
+        if id(tensor) not in shipped:
+            shipped[id(tensor)] = (weakref.ref(tensor), path)
 
     def ended(self) -> None:
         """The batch is pickled: hand over the counts."""
@@ -216,13 +223,13 @@ class Shipment:
             if count and code in self._evidence:
                 self._evidence[code].add_more(count)
 
-    def _note(self, code: str, tensor: Any, is_parameter: bool) -> str:
+    def _note(self, code: str, tensor: Any) -> str:
         """Count `tensor`, describe it where that is still wanted, and return its path."""
         from pytest_gradguard.runtime.frameworks import torch
 
         call = self._call
         call.ships_gradients = True
-        history = None if is_parameter else torch.grad_fn(tensor)
+        history = torch.grad_fn(tensor)
         path = ""
         if code in call.dropped:
             full = True

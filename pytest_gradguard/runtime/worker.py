@@ -146,7 +146,10 @@ class Return:
         self._plain: dict[int, str] | None = None
         self._buried: dict[int, str] | None = None
 
-    def reduced(self, tensor: Any, is_parameter: bool, reduction: Any) -> Any:
+    def parameter(self, parameter: Any) -> None:
+        """A parameter is a leaf: it has no graph to lose."""
+
+    def tensor(self, tensor: Any, reduction: Any) -> Any:
         """Give a tensor that has history a note that travels with it."""
         from pytest_gradguard.runtime.frameworks import torch
 

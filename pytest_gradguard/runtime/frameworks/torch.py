@@ -12,17 +12,19 @@ from pytest_gradguard.runtime import crossing
 from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.patching import Patch, Patches
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _GRAPH_LIMIT = 20_000
 
 
 def _watched(original: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
     active = crossing.active
+    plain = torch.Tensor
 
     @functools.wraps(original)
     def __reduce_ex__(self: Any, proto: int) -> Any:
         current = active.crossing
         if current is None or active.busy:
+            return original(self, proto)
+        if type(self) is plain and not self.requires_grad:  # most tensors, every parameter's data
             return original(self, proto)
         # A tensor subclass comes by here twice, through its __torch_function__.
         active.busy = True
@@ -31,8 +33,11 @@ def _watched(original: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
         finally:
             active.busy = False
         try:
-            if self.requires_grad if type(self) in _PLAIN else requires_grad(self):
-                return current.reduced(self, isinstance(self, torch.nn.Parameter), reduction)
+            if requires_grad(self):
+                if isinstance(self, torch.nn.Parameter):
+                    current.parameter(self)
+                else:
+                    return current.tensor(self, reduction)
         except Exception as error:
             fault(error)
         return reduction
@@ -40,18 +45,35 @@ def _watched(original: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
     return __reduce_ex__
 
 
+def _watched_parameter(original: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
+    """The same for `nn.Parameter`, of which a model has very many."""
+    active = crossing.active
+    plain = torch.nn.Parameter
+
+    @functools.wraps(original)
+    def __reduce_ex__(self: Any, proto: int) -> Any:
+        current = active.crossing
+        if current is not None:
+            try:
+                if self.requires_grad if type(self) is plain else requires_grad(self):
+                    current.parameter(self)
+            except Exception as error:
+                fault(error)
+        return original(self, proto)
+
+    return __reduce_ex__
+
+
 reductions = Patches(
     [
         Patch(torch.Tensor, "__reduce_ex__", _watched),
-        Patch(torch.nn.Parameter, "__reduce_ex__", _watched),
+        Patch(torch.nn.Parameter, "__reduce_ex__", _watched_parameter),
     ]
 )
 
 
 def requires_grad(tensor: Any) -> bool:
     """`tensor.requires_grad`, read without running the code of a tensor subclass."""
-    if type(tensor) in _PLAIN:
-        return bool(tensor.requires_grad)
     with torch._C.DisableTorchFunctionSubclass():
         return bool(tensor.requires_grad)
 
