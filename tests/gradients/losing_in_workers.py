@@ -33,9 +33,8 @@ def a_dict_from_forked_workers() -> None:
     model = Two(torch.tanh)
 
     def losses(pool: Any) -> Any:
-        outcomes = pool(
-            map(delayed(functools.partial(tasks.losses_and_scores, model)), [batch()])
-        )  # <- here
+        task = delayed(functools.partial(tasks.losses_and_scores, model))
+        outcomes = pool(task(rows) for rows in batch().split(1))  # <- here
         return [outcome["loss"] for outcome in outcomes if outcome["best"] >= 0]
 
     pool = Parallel(n_jobs=2, backend="multiprocessing")
