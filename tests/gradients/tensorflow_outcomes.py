@@ -131,6 +131,23 @@ def a_jacobian_of_the_other() -> None:
         tape.jacobian(outputs, {"v": v, "w": w})  # <- here
 
 
+@expects("cut", "body.kernel", "body.bias")
+def fitted_over_epochs_behind_a_stop() -> None:
+    class Probe(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = keras.layers.Dense(2, name="body")
+            self.head = keras.layers.Dense(1, name="head")
+
+        def call(self, x: Any) -> Any:
+            return self.head(tf.stop_gradient(self.body(x)))  # <- here
+
+    model = Probe()
+    model.compile("sgd", "mse")
+    with watch_gradients(model):
+        model.fit(batch(), tf.ones((2, 1)), epochs=3, batch_size=1, verbose=0)
+
+
 # -- not asked ---------------------------------------------------------------------------------
 
 
