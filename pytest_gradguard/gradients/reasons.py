@@ -344,7 +344,10 @@ class NotProduced(Reason):
         )
 
     def fix(self) -> str:
-        return "Look at the backward of that operation: it returns None for this input."
+        return (
+            "Look at the backward of that operation, and of those between it and the loss: "
+            "one of them returns None."
+        )
 
 
 @dataclass(frozen=True)

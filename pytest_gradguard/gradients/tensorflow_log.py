@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import Any, Protocol
 
@@ -26,6 +26,9 @@ class Listener(Protocol):
 
     def gradients(self, tape: TapeNotes, sources: list[Any], gradients: list[Any]) -> None:
         """Hear what a tape has returned for its sources."""
+
+    def was_traced(self, graph: Any) -> None:
+        """Hear that a function was traced just now: what its tapes returned was heard."""
 
     def ran_traced(self, graph: Any) -> None:
         """Hear that a function ran which was traced before."""
@@ -112,7 +115,7 @@ class Log:
     def asked(self, tape: Any) -> TapeNotes:
         """What a tape is when its gradients are asked for."""
         return TapeNotes(
-            site=callsite.user_site(),
+            site=_user_site(),
             chain=callsite.user_chain(),
             thread=threading.get_ident(),
             automatic=bool(getattr(tape, "_watch_accessed_variables", True)),
@@ -144,7 +147,7 @@ class Log:
         key = (id(variable), threading.get_ident(), bool(mine))
         known = self.reads.get(key)
         if known is None:
-            known = Read(callsite.user_site(), key[1], bool(mine), others, now())
+            known = Read(_user_site(), key[1], bool(mine), others, now())
             self.reads[key] = known
         known.when = now()
         known.elsewhere = known.elsewhere or others
@@ -161,7 +164,7 @@ class Log:
         known = self.exits.get(key)
         if known is None:
             known = self.exits.setdefault(
-                key, Exit(how, callsite.site_of(frame), callsite.user_chain(), now())
+                key, Exit(how, _written(callsite.site_of(frame)), callsite.user_chain(), now())
             )
         known.last = now()
         for tape in mine:
@@ -170,6 +173,27 @@ class Log:
     def _watched_by(self, tape: Any) -> frozenset[int]:
         watched = {id(variable) for variable in tape.watched_variables()}
         return frozenset(watched | self._told.get(id(tape), set()))
+
+
+def _user_site() -> Site | None:
+    site = callsite.user_site()
+    return None if site is None else _written(site)
+
+
+def _written(site: Site) -> Site:
+    """The place in the user's file, where AutoGraph runs a copy that it generated from it."""
+    try:
+        from tensorflow.python.util import tf_stack
+
+        mapper = tf_stack._source_mapper_stacks[tf_stack._get_thread_key()][-1]
+        known = mapper.get_effective_source_map().get((site.path, site.line))
+    except (ImportError, AttributeError, LookupError):  # TensorFlow's own affairs: may change
+        return site
+    if known is None:
+        return site
+    path, line, function = known
+    # The columns of the copy would be wrong: no instruction, no columns.
+    return replace(site, path=path, line=line, function=function, instruction=-1)
 
 
 def _pools() -> Any:

@@ -149,21 +149,33 @@ def _running(original: Callable[..., Any]) -> Callable[..., Any]:
         if log is None:
             return original(self, *args, **kwargs)
         before = _traces(self)
+        known = _graphs(self) if before else frozenset()
         try:
             result = original(self, *args, **kwargs)
         except BaseException as error:
             without_this_frame(error)
             raise
         try:
-            if before and _traces(self) == before:
-                for concrete in self._list_all_concrete_functions():
-                    for listener in list(log.listeners):
+            traced = _traces(self) != before
+            for concrete in self._list_all_concrete_functions():
+                for listener in list(log.listeners):
+                    if not traced:
                         listener.ran_traced(concrete.graph)
+                    elif id(concrete.graph) not in known:
+                        listener.was_traced(concrete.graph)
         except Exception as error:
             fault(error)
         return result
 
     return __call__
+
+
+def _graphs(function: Any) -> frozenset[int]:
+    try:
+        return frozenset(id(one.graph) for one in function._list_all_concrete_functions())
+    except Exception as error:
+        fault(error)
+        return frozenset()
 
 
 def _traces(function: Any) -> int:

@@ -119,6 +119,10 @@ class TensorFlowWatch:
             if self._check_values:
                 entry.range = _range_of(gradient)
 
+    def was_traced(self, graph: Any) -> None:
+        """Hear that a function was traced just now: what its tapes returned was heard."""
+        self._graphs.add(graph)
+
     def ran_traced(self, graph: Any) -> None:
         """Hear that a function ran which was traced before: its tapes were seen by nobody.
 

@@ -9,7 +9,9 @@ import torch
 
 from pytest_gradguard.runtime.frameworks.torch import grad_fn
 
-_LIMIT = 50_000
+_LIMIT = 10_000
+"""How many nodes one walk looks at. torch frees a node that Python has seen by recursion, so that
+a chain of some 50 000 of them, freed, overflows the stack (of 8 MB) and ends the process."""
 
 
 class Leaves(NamedTuple):

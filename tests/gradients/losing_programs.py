@@ -13,9 +13,13 @@ from torch.nn import functional as F
 
 from pytest_gradguard import watch_gradients
 
+Run = Callable[[], Any]
+
 
 class Program(NamedTuple):
-    run: Callable[[], None]
+    """`run` raises what a watch finds, or returns what `why_no_grad` answers, by name."""
+
+    run: Run
     reason: str
     names: tuple[str, ...]
 
@@ -23,8 +27,8 @@ class Program(NamedTuple):
 PROGRAMS: list[Program] = []
 
 
-def loses(reason: str, *names: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    def add(run: Callable[[], None]) -> Callable[[], None]:
+def loses(reason: str, *names: str) -> Callable[[Run], Run]:
+    def add(run: Run) -> Run:
         PROGRAMS.append(Program(run, reason, names))
         return run
 
@@ -501,76 +505,6 @@ def a_shadow_is_watched() -> None:
         optimizer.step()  # <- here
         for p, q in zip(model.parameters(), shadow.parameters(), strict=True):
             q.data.lerp_(p.data, 0.1)
-
-
-# -- asked for others, or not given ------------------------------------------------------------
-
-
-@loses("not-asked", *FIRST)
-def inputs_named() -> None:
-    model = Two()
-    with watch_gradients(model):
-        model(batch()).sum().backward(inputs=list(model.second.parameters()))  # <- here
-
-
-@loses("not-asked", *SECOND)
-def autograd_grad_of_some() -> None:
-    model = Two()
-    with watch_gradients(model):
-        torch.autograd.grad(model(batch()).sum(), list(model.first.parameters()))  # <- here
-
-
-class OneSided(torch.autograd.Function):
-    """A product whose backward forgets its second factor."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, w: Any) -> Any:
-        return x * w
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
-        return gradient, None
-
-
-@loses("not-produced", "w")
-def a_function_that_gives_none() -> None:
-    x, w = (torch.ones(3, requires_grad=True) for _ in range(2))
-    with watch_gradients({"x": x, "w": w}):
-        OneSided.apply(x, w).sum().backward()  # <- here
-
-
-# -- dtypes and values -------------------------------------------------------------------------
-
-
-@loses("integer-dtype", "indices")
-def an_integer_tensor() -> None:
-    indices, w = torch.arange(3), torch.ones(3, requires_grad=True)
-    with watch_gradients({"indices": indices, "w": w}):
-        w[indices].sum().backward()
-
-
-@loses("not-finite", "w")
-def a_root_of_zero() -> None:
-    w = torch.zeros(3, requires_grad=True)
-    with watch_gradients({"w": w}):
-        w.sqrt().sum().backward()  # <- here
-
-
-@loses("not-finite", *FIRST, *SECOND)
-def a_nan_in_the_batch() -> None:
-    model = Two()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with watch_gradients(model):
-        (model(batch()) * math.nan).sum().backward()  # <- here
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-@loses("all-zero", "w")
-def a_dead_relu() -> None:
-    w = torch.full((3,), -1.0, requires_grad=True)
-    with watch_gradients({"w": w}, nonzero=True):
-        w.relu().sum().backward()  # <- here
 
 
 # -- where a value goes ------------------------------------------------------------------------

@@ -1,48 +1,16 @@
-"""Programs with tapes; run as a script, prints for each what was expected and what was found."""
+"""Programs with tapes: those that get every gradient, and those that lose one on its way."""
 
 from __future__ import annotations
 
-import inspect
-import json
-import os
 import threading
-from collections.abc import Callable
 from typing import Any
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow_table import batch, expects, network, pair
 
-from pytest_gradguard import GradGuardError, watch_gradients
-
-PROGRAMS: dict[str, tuple[list[Any], Callable[[], None]]] = {}
-MARK = "# <- here"
-
-
-def expects(reason: str, *names: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    def add(run: Callable[[], None]) -> Callable[[], None]:
-        lines, first = inspect.getsourcelines(run)
-        marked = [n for n, text in enumerate(lines, first) if text.rstrip().endswith(MARK)]
-        PROGRAMS[run.__name__] = ([reason, sorted(names), marked[:1]], run)
-        return run
-
-    return add
-
-
-def network() -> Any:
-    first = keras.layers.Dense(2, name="first")
-    return keras.Sequential([first, keras.layers.Dense(1, name="second")])
-
-
-def batch() -> Any:
-    return tf.constant([[0.5, 1.0], [1.5, 2.0]])
-
-
-def pair() -> tuple[Any, Any]:
-    return tf.Variable([1.0, 2.0]), tf.Variable([3.0, 4.0])
-
+from pytest_gradguard import watch_gradients
 
 # -- nothing is missing ------------------------------------------------------------------------
 
@@ -354,29 +322,3 @@ def a_root_of_zero() -> None:
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(tf.sqrt(v))
         tape.gradient(loss, v)  # <- here
-
-
-def outcome(run: Callable[[], None]) -> list[Any]:
-    try:
-        run()
-    except GradGuardError as error:
-        findings = error.findings
-        reasons = {finding.details["reason"] for finding in findings}
-        names = sorted(name for finding in findings for name in finding.details["objects"])
-        return ["/".join(sorted(reasons)), names, [findings[0].location.line]]
-    return ["", [], []]
-
-
-def main() -> None:
-    before = [tf.GradientTape.gradient, tf.stop_gradient]
-    results: dict[str, Any] = {}
-    for name, (expected, run) in PROGRAMS.items():
-        found = outcome(run)
-        results[name] = [expected, found if expected[2] else [*found[:2], []]]
-    after = [tf.GradientTape.gradient, tf.stop_gradient]
-    results["put back"] = [old is new for old, new in zip(before, after, strict=True)]
-    print(json.dumps(results))
-
-
-if __name__ == "__main__":
-    main()

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import os
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+joblib = pytest.importorskip("joblib")
+
+import losing_in_workers  # noqa: E402
+import losing_outcomes  # noqa: E402
 from losing_programs import PROGRAMS, Program  # noqa: E402
 
 from pytest_gradguard import GradGuardError  # noqa: E402
@@ -30,16 +36,42 @@ def _line(program: Program) -> int | None:
     return marked[0] if marked else None
 
 
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers import their tasks by name."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+def _names_and_answers(answers: dict[str, str], program: Program, line: int | None) -> None:
+    assert sorted(answers) == sorted(program.names)
+    for answer in answers.values():
+        assert answer.partition(":")[0] == program.reason
+        if line is not None:
+            file = Path(inspect.getsourcefile(program.run) or "").name
+            assert f"{file}:{line}" in answer.partition("\nfix: ")[0]
+
+
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.run.__name__)
 def test_the_reason_is_right(program: Program) -> None:
     warnings.simplefilter("ignore")  # torch warns of some of them
-    with pytest.raises(GradGuardError) as caught:
-        program.run()
-    findings = caught.value.findings
+    line = _line(program)
+    try:
+        answers = program.run()
+    except GradGuardError as error:
+        findings = error.findings
+    else:
+        assert answers is not None, "nothing was found"
+        _names_and_answers(answers, program, line)
+        return
     assert {finding.details["reason"] for finding in findings} == {program.reason}
     names = [name for finding in findings for name in finding.details["objects"]]
     assert sorted(names) == sorted(program.names)
-    line = _line(program)
     if line is not None:
         assert {finding.location.line for finding in findings} == {line}
     assert {finding.code for finding in findings} == {"GG104"}
+
+
+def test_the_programs_are_all_there() -> None:
+    modules = {program.run.__module__ for program in PROGRAMS}
+    assert modules >= {losing_outcomes.__name__, losing_in_workers.__name__}

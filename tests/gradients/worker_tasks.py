@@ -78,3 +78,46 @@ def doubles(x: Any) -> Any:
 
 def sums_squares(weights: Any, rows: Any) -> Any:
     return (weights["w"] * rows).pow(2).sum()
+
+
+def error_of_a_shard(model: Any, rows: Any, wanted: Any) -> Any:
+    return torch.nn.functional.mse_loss(model(rows), wanted)
+
+
+def losses_and_scores(model: Any, rows: Any) -> dict[str, Any]:
+    scores = model(rows)
+    return {"loss": scores.square().mean(), "best": int(scores.argmax())}
+
+
+def embeds(tables: Any, index: int) -> Any:
+    return tables["words"][index].tanh()
+
+
+def fits(model: Any, rows: Any, epochs: int) -> list[float]:
+    optimizer = torch.optim.Adam(model.parameters())
+    history = []
+    for _ in range(epochs):
+        optimizer.zero_grad(set_to_none=False)
+        loss = model(rows).square().mean()
+        loss.backward()
+        optimizer.step()
+        history.append(float(loss))
+    return history
+
+
+def norm_of_the_gradient(tables: Any, index: int) -> float:
+    tables["words"][index].square().sum().backward()
+    return float(tables["words"].grad.norm())
+
+
+class Replica:
+    """A model and its rows, as an object with a method that trains."""
+
+    def __init__(self, model: Any, rows: Any) -> None:
+        self.model = model
+        self.rows = rows
+
+    def accumulate(self) -> int:
+        for row in self.rows:
+            self.model(row).sum().backward()
+        return len(self.rows)

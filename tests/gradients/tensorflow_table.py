@@ -1,0 +1,52 @@
+"""The table of programs with tapes, and what they share."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import tensorflow as tf
+
+from pytest_gradguard import GradGuardError
+
+PROGRAMS: dict[str, tuple[list[Any], Callable[[], None]]] = {}
+MARK = "# <- here"
+
+
+def expects(reason: str, *names: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    def add(run: Callable[[], None]) -> Callable[[], None]:
+        lines, first = inspect.getsourcelines(run)
+        marked = [n for n, text in enumerate(lines, first) if text.rstrip().endswith(MARK)]
+        PROGRAMS[run.__name__] = ([reason, sorted(names), marked[:1]], run)
+        return run
+
+    return add
+
+
+def network() -> Any:
+    first = keras.layers.Dense(2, name="first")
+    return keras.Sequential([first, keras.layers.Dense(1, name="second")])
+
+
+def batch() -> Any:
+    return tf.constant([[0.5, 1.0], [1.5, 2.0]])
+
+
+def pair() -> tuple[Any, Any]:
+    return tf.Variable([1.0, 2.0]), tf.Variable([3.0, 4.0])
+
+
+def outcome(run: Callable[[], None]) -> list[Any]:
+    try:
+        run()
+    except GradGuardError as error:
+        findings = error.findings
+        reasons = {finding.details["reason"] for finding in findings}
+        names = sorted(name for finding in findings for name in finding.details["objects"])
+        return ["/".join(sorted(reasons)), names, [findings[0].location.line]]
+    return ["", [], []]

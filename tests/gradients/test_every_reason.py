@@ -1,0 +1,76 @@
+"""The tables hold at least three programs for each reason that a diagnosis can give."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from pytest_gradguard import gradients
+from pytest_gradguard.gradients import reasons
+
+_HERE = Path(__file__).parent
+_GRADIENTS = Path(inspect.getfile(gradients)).parent
+_KINDS = {
+    name: value.kind
+    for name, value in vars(reasons).items()
+    if isinstance(value, type) and issubclass(value, reasons.Reason) and value.kind
+}
+
+# The module that decides for a framework, the files of its table, and the table's decorator.
+_TABLES = {
+    "torch": (
+        "torch_diagnosis.py",
+        ["losing_programs.py", "losing_outcomes.py", "losing_in_workers.py"],
+        "loses",
+    ),
+    "tensorflow": (
+        "tensorflow_watch.py",
+        ["tensorflow_programs.py", "tensorflow_outcomes.py"],
+        "expects",
+    ),
+}
+
+
+def _given(diagnosis: Path) -> set[str]:
+    """The kinds of the reasons that the source of a diagnosis makes."""
+    return {
+        _KINDS[node.func.attr]
+        for node in ast.walk(ast.parse(diagnosis.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id == "reasons"
+        and node.func.attr in _KINDS
+    }
+
+
+def _bodies(table: Path, decorator: str) -> list[tuple[str, str]]:
+    """Reason and body of each program."""
+    found = []
+    for node in ast.parse(table.read_text(encoding="utf-8")).body:
+        if not isinstance(node, ast.FunctionDef):
+            continue
+        for call in node.decorator_list:
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") == decorator:
+                reason = ast.literal_eval(call.args[0])
+                found.append((reason, "\n".join(map(ast.dump, node.body))))
+    return found
+
+
+@pytest.mark.parametrize("framework", _TABLES)
+def test_each_reason_has_three_different_programs(framework: str) -> None:
+    diagnosis, tables, decorator = _TABLES[framework]
+    bodies = {body for table in tables for body in _bodies(_HERE / table, decorator)}
+    counts = Counter(reason for reason, _ in bodies)
+    wanted = _given(_GRADIENTS / diagnosis)
+    assert len(wanted) >= 10
+    assert {kind: counts[kind] for kind in wanted if counts[kind] < 3} == {}
+
+
+def test_no_reason_is_left_without_a_diagnosis() -> None:
+    given = {kind for file, _, _ in _TABLES.values() for kind in _given(_GRADIENTS / file)}
+    assert given == set(_KINDS.values())
