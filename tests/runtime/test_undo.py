@@ -149,7 +149,7 @@ def test_a_fault_of_the_guards_own_breaks_nothing() -> None:
             with guard("record"):
                 print(Parallel(2)(delayed(abs)(i) for i in (-1, 2)))
         calls.user_site = lambda: None
-        dispatch.Shipment.reduced = broken
+        dispatch.Shipment.tensor = broken
         with guard("error"):
             print(Parallel(2)(delayed(len)([torch.ones(2, requires_grad=True)]) for i in range(2)))
         print([str(warning.message) for warning in caught])
