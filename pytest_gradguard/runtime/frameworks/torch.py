@@ -13,8 +13,8 @@ from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.patching import Patch, Patches
 
 _GRAPH_LIMIT = 5_000
-"""How many nodes of a graph are looked at: torch frees those that Python has seen recursively, and a
-very long chain of them would exhaust the stack."""
+"""How many nodes of a graph are looked at: torch frees those that Python has seen recursively, and
+a very long chain of them would exhaust the stack."""
 
 
 def _watched(original: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
