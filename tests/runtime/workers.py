@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import threading
 from typing import Any
 
 import torch
@@ -80,10 +79,6 @@ def nested(tensor: torch.Tensor) -> list[float]:
 
 def fail(index: int) -> None:
     raise KeyError(f"task {index}")
-
-
-def lock(index: int) -> Any:
-    return threading.Lock()
 
 
 def die(index: int) -> None:
