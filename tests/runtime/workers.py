@@ -83,14 +83,3 @@ def fail(index: int) -> None:
 
 def die(index: int) -> None:
     os._exit(3)
-
-
-def patched_names(index: int) -> list[str]:
-    """Which names a worker finds patched after the guard has gone."""
-    from joblib.parallel import Parallel
-
-    wrapped = {
-        "Tensor.__reduce_ex__": torch.Tensor.__reduce_ex__,
-        "Parallel.__call__": Parallel.__call__,
-    }
-    return [name for name, value in wrapped.items() if hasattr(value, "__wrapped__")]
