@@ -9,6 +9,7 @@ the time on the clock and for the processor's time, which a busy machine changes
 
 from __future__ import annotations
 
+import argparse
 import os
 import resource
 import statistics
@@ -38,7 +39,9 @@ def seconds(folder: str, options: list[str]) -> tuple[float, float]:
 
 
 def main() -> None:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 30
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("rounds", nargs="?", type=int, default=30, help="default 30")
+    rounds = parser.parse_args().rounds
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in VARIANTS}
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "test_empty.py").write_text("def test_nothing():\n    pass\n")
