@@ -94,7 +94,7 @@ class Crossed:
             severity=severity,
             origin="runtime",
             message=_MESSAGES[self.code](self, first),
-            fix=short_fix(pitfall),
+            fix=pitfall.advice,
             location=_NOWHERE if self.site is None else self.site.location(),
             trace=tuple(_steps(samples, _VERBS[self.code])),
             count=self.count,
@@ -108,13 +108,6 @@ class Crossed:
                 "function": first.task.name,
             },
         )
-
-
-def short_fix(pitfall: pitfalls.Pitfall) -> str:
-    """The first sentence of a pitfall's fix, which stands alone."""
-    text = " ".join(pitfall.fix.split())
-    head, dot, _ = text.partition(". ")
-    return head + "." if dot else text
 
 
 def direction(path: str) -> str:
@@ -226,7 +219,7 @@ class Stopped:
             severity=Severity.ERROR if self.error else Severity.WARNING,
             origin="runtime",
             message=message + ".",
-            fix=short_fix(pitfall),
+            fix=pitfall.advice,
             location=_NOWHERE if self.site is None else self.site.location(),
             trace=tuple(trace),
             count=self.backwards,
