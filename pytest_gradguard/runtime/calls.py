@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
+from pytest_gradguard.messages import GradGuardError, GradGuardWarning
+from pytest_gradguard.runtime import collector, looks
 from pytest_gradguard.runtime.callsite import Site, user_site
 from pytest_gradguard.runtime.collector import Collector, allowed_now
 from pytest_gradguard.runtime.evidence import Evidence
+from pytest_gradguard.runtime.faults import fault
 
 _tokens = itertools.count(1)
 _by_token: weakref.WeakValueDictionary[int, Call] = weakref.WeakValueDictionary()
@@ -18,7 +22,17 @@ _SEARCHES = 8
 
 
 class Call:
-    """One call of a `Parallel` object, from its first task to the last mention of its results."""
+    """One parallel call, from its first task to the last mention of its results.
+
+    Attributes:
+        token: its number, by which workers name it.
+        site: the user's line.
+        collector: where its findings go.
+        dropped: codes that are not reported of it.
+        backend: the name of the kind of workers, once a batch has left.
+        asked: what the looks asked as it began.
+        shipped: weak references to the tensors that went to its workers, and their paths, by id.
+    """
 
     def __init__(self, collector: Collector) -> None:
         self.token = next(_tokens)
@@ -29,6 +43,7 @@ class Call:
         self.ships_gradients = False
         self.shipped: dict[int, tuple[weakref.ref[Any], str]] = {}
         self.evidence: dict[int, Evidence] = {}
+        self.asked: Mapping[str, Any] = looks.ask(self)
         self._searches = _SEARCHES
         _by_token[self.token] = self
 
@@ -50,3 +65,25 @@ class Call:
 def by_token(token: int) -> Call | None:
     """The call with that token in this process, while anything refers to it."""
     return _by_token.get(token)
+
+
+def begin() -> Call | None:
+    """The record of the parallel call that begins now, or None where nobody listens."""
+    try:
+        home = collector.innermost()
+        return None if home is None else Call(home)
+    except Exception as error:
+        fault(error)
+        return None
+
+
+def failed(call: Call, error: BaseException) -> None:
+    """Take what the looks noted in a task that raised, off its error, which the program sees."""
+    for token, notes in looks.received_with(error):
+        sent_to = by_token(token)
+        if sent_to is not None:
+            looks.hear(sent_to, notes)
+    try:
+        collector.announce(call.collector, call.evidence.values())
+    except (GradGuardError, GradGuardWarning):
+        pass  # the program's own error comes first

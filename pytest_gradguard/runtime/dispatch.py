@@ -5,16 +5,17 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime import collector, frameworks, locate, worker
+from pytest_gradguard.runtime import calls, collector, frameworks, locate, looks, worker
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.crossing import bracketed
 from pytest_gradguard.runtime.evidence import Crossed, Object
 from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.patching import Patch, Patches
-from pytest_gradguard.runtime.worker import open_batch, open_other_batch, task_of
+from pytest_gradguard.runtime.tasks import task_of
+from pytest_gradguard.runtime.worker import open_batch, open_other_batch
 
 
 class UnknownJoblib(Exception):
@@ -64,41 +65,41 @@ def undo() -> None:
 def _watched_call(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def __call__(self: Any, iterable: Any) -> Any:
-        call = _begin(self)
+        call = calls.begin()
+        identity = id(self)
+        if call is None:
+            _current.pop(identity, None)
+        else:
+            forget = functools.partial(_forget, identity)
+            _current[identity] = (weakref.ref(self, forget), call)
         try:
             output = original(self, iterable)
         except BaseException as error:
             without_this_frame(error)
+            if call is not None:
+                calls.failed(call, error)
             raise
-        if call is None or call.collector.announce is None:
+        if call is None:
             return output
         if getattr(self, "return_generator", False):
             return _announcing(output, call)
-        collector.announce(call.collector, call.evidence.values())
+        if call.collector.announce is not None:
+            collector.announce(call.collector, call.evidence.values())
         return output
 
     return __call__
 
 
 def _announcing(outputs: Iterator[Any], call: Call) -> Iterator[Any]:
-    yield from outputs
-    collector.announce(call.collector, call.evidence.values())
-
-
-def _begin(parallel: Any) -> Call | None:
-    """The record of the call that begins now, or None where nobody listens."""
     try:
-        home = collector.innermost()
-        if home is None:
-            return None
-        call = Call(home)
-        identity = id(parallel)
-        forget = functools.partial(_forget, identity)
-        _current[identity] = (weakref.ref(parallel, forget), call)
-        return call
-    except Exception as error:
-        fault(error)
-        return None
+        yield from outputs
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        without_this_frame(error)
+        calls.failed(call, error)
+        raise
+    collector.announce(call.collector, call.evidence.values())
 
 
 def _forget(identity: int, reference: weakref.ref[Any]) -> None:
@@ -122,33 +123,76 @@ def _watched_dispatch(original: Callable[..., Any]) -> Callable[..., Any]:
     return _dispatch
 
 
-_backend_names: dict[type, str | None] = {}
+class Backend(NamedTuple):
+    """What the guard needs to know of a backend.
+
+    Attributes:
+        name: as joblib and the findings call it.
+        pickles: it pickles whole batches for other processes; else it runs them in threads.
+    """
+
+    name: str
+    pickles: bool
+
+
+_BACKENDS = {
+    "LokyBackend": Backend("loky", True),
+    "MultiprocessingBackend": Backend("multiprocessing", True),
+    "ThreadingBackend": Backend("threading", False),
+}
+_backends: dict[type, Backend | None] = {}
 
 
 def _guarded(batch: Any, parallel: Any, call: Call) -> Any:
     try:
         kind = type(parallel._backend)
-        if kind not in _backend_names:
-            _backend_names[kind] = _name_of(kind)
-        name = _backend_names[kind]
-        if name is None:
+        if kind not in _backends:
+            _backends[kind] = _backend_of(kind)
+        backend = _backends[kind]
+        if backend is None:
             return batch
-        call.backend = name
-        return GuardedBatch(batch, call)
+        call.backend = backend.name
+        if backend.pickles:
+            return GuardedBatch(batch, call)
+        asked = looks.ship(call, batch.items)
+        return ThreadBatch(batch, call, asked) if asked else batch
     except Exception as error:
         fault(error)
         return batch
 
 
-def _name_of(kind: type) -> str | None:
-    """The name of a backend that pickles whole batches for other processes, else None."""
+def _backend_of(kind: type) -> Backend | None:
     for base in kind.__mro__:
-        if base.__module__ == "joblib._parallel_backends":
-            if base.__name__ == "LokyBackend":
-                return "loky"
-            if base.__name__ == "MultiprocessingBackend":
-                return "multiprocessing"
+        if base.__module__ == "joblib._parallel_backends" and base.__name__ in _BACKENDS:
+            return _BACKENDS[base.__name__]
     return None
+
+
+class ThreadBatch:
+    """A batch of joblib's that is looked at in the thread where it runs."""
+
+    def __init__(self, batch: Any, call: Call, asked: Mapping[str, Any]) -> None:
+        self._batch = batch
+        self._call = call
+        self._asked = asked
+
+    def __len__(self) -> int:
+        return len(self._batch)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batch, name)
+
+    def __call__(self) -> Any:
+        items = self._batch.items
+        begun = looks.begin(self._asked, process=False)
+        try:
+            results = self._batch()
+        except BaseException as error:
+            without_this_frame(error)
+            looks.hear(self._call, looks.end(begun, items, None, error))
+            raise
+        looks.hear(self._call, looks.end(begun, items, results))
+        return results
 
 
 class GuardedBatch:
@@ -174,10 +218,10 @@ class GuardedBatch:
         try:
             rebuild, arguments = reduction
             crossing = Shipment(self._call, self._batch.items)
-            token = self._call.token
+            about = (self._call.token, looks.ship(self._call, self._batch.items))
             if rebuild is sys.modules["joblib.parallel"].BatchedCalls:
-                return bracketed(crossing, open_batch, (token, *arguments))
-            return bracketed(crossing, open_other_batch, (token, rebuild, arguments))
+                return bracketed(crossing, open_batch, (*about, *arguments))
+            return bracketed(crossing, open_other_batch, (*about, rebuild, arguments))
         except Exception as error:
             fault(error)
             return reduction

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from pytest_gradguard import pitfalls
 from pytest_gradguard.findings import Finding, Location, Severity, TraceStep
 from pytest_gradguard.runtime.callsite import Site
+from pytest_gradguard.runtime.tasks import Task
 
 _SAMPLES = 5
 _NOWHERE = Location(path="<unknown>", line=1)
@@ -22,14 +23,6 @@ class Evidence(Protocol):
 
     def build(self) -> Finding:
         """The finding as it stands now."""
-
-
-class Task(NamedTuple):
-    """A function that ran, or is to run, in a worker."""
-
-    name: str
-    path: str | None
-    line: int | None
 
 
 class Object(NamedTuple):

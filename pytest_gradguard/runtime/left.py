@@ -17,7 +17,7 @@ from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.callsite import Site
 from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.frameworks import torch as tensors
-from pytest_gradguard.runtime.worker_gradients import Left
+from pytest_gradguard.runtime.looks.left_gradients import Left
 
 _CALLS = 64
 _waiting: dict[int, tuple[Call, list[Left]]] = {}

@@ -48,6 +48,7 @@ _UNDONE = (
     "pytest_gradguard.runtime.provenance",
     "pytest_gradguard.runtime.frameworks",
     "pytest_gradguard.runtime.left",
+    "pytest_gradguard.runtime.looks",
 )
 
 

@@ -5,40 +5,43 @@ Workers import this module by name, so it stays light, and its functions keep th
 
 from __future__ import annotations
 
-import functools
 import sys
-import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytest_gradguard.findings import Finding
-from pytest_gradguard.runtime import collector, frameworks, locate
+from pytest_gradguard.runtime import collector, frameworks, locate, looks
 from pytest_gradguard.runtime.crossing import bracketed
-from pytest_gradguard.runtime.evidence import Object, Task
+from pytest_gradguard.runtime.evidence import Object
 from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.tasks import task_of
 
 _inside = collector.Collector()
 
 
-def open_batch(token: int, *arguments: Any) -> WorkerBatch:
+def open_batch(token: int, asked: Mapping[str, Any], *arguments: Any) -> WorkerBatch:
     """Rebuild a batch of tasks in the worker; called by unpickling."""
-    return WorkerBatch(token, sys.modules["joblib.parallel"].BatchedCalls(*arguments))
+    return WorkerBatch(token, asked, sys.modules["joblib.parallel"].BatchedCalls(*arguments))
 
 
 def open_other_batch(
-    token: int, rebuild: Callable[..., Any], arguments: tuple[Any, ...]
+    token: int,
+    asked: Mapping[str, Any],
+    rebuild: Callable[..., Any],
+    arguments: tuple[Any, ...],
 ) -> WorkerBatch:
     """The same for a batch of another class than joblib's usual one."""
-    return WorkerBatch(token, rebuild(*arguments))
+    return WorkerBatch(token, asked, rebuild(*arguments))
 
 
 class WorkerBatch:
     """A batch of joblib's in a worker; calling it runs the tasks and returns their results."""
 
-    __slots__ = ("_batch", "_token")
+    __slots__ = ("_asked", "_batch", "_token")
 
-    def __init__(self, token: int, batch: Any) -> None:
+    def __init__(self, token: int, asked: Mapping[str, Any], batch: Any) -> None:
         self._token = token
+        self._asked = asked
         self._batch = batch
 
     def __len__(self) -> int:
@@ -48,20 +51,21 @@ class WorkerBatch:
         if not _ready:
             _watch_nested_calls()
         inside = _inside
-        backwards = _before_tasks()
+        items = self._batch.items
+        begun = looks.begin(self._asked, process=True)
         collector.enter(inside)
         try:
             results = self._batch()
         except BaseException as error:
             without_this_frame(error)
+            looks.send_with(error, self._token, looks.end(begun, items, None, error))
             raise
         finally:
             collector.leave(inside)
-        if inside.empty and not frameworks.loaded():
+        notes = looks.end(begun, items, results)
+        if inside.empty and not notes and not frameworks.loaded():
             return results
-        items = self._batch.items
-        left = [] if backwards is None else _left_behind(backwards, items, results)
-        return Outbox(self._token, results, items, _take_findings(), left)
+        return Outbox(self._token, results, items, _take_findings(), notes)
 
 
 _ready = False
@@ -77,29 +81,6 @@ def _watch_nested_calls() -> None:
         dispatch.apply()
     except Exception as error:
         fault(error)
-
-
-def _before_tasks() -> int | None:
-    """How many backwards have run in this worker, where torch is loaded."""
-    if not frameworks.loaded():
-        return None
-    try:
-        from pytest_gradguard.runtime import worker_gradients
-
-        return worker_gradients.before_tasks()
-    except Exception as error:
-        fault(error)
-        return None
-
-
-def _left_behind(backwards: int, items: Any, results: Any) -> list[Any]:
-    from pytest_gradguard.runtime import worker_gradients
-
-    try:
-        return list(worker_gradients.left_behind(backwards, items, results, task_of))
-    except Exception as error:
-        fault(error)
-        return []
 
 
 def _take_findings() -> list[Finding]:
@@ -119,21 +100,21 @@ class Outbox:
     """The results of a batch on their way back; unpickled, it is the plain list of them."""
 
     def __init__(
-        self, token: int, results: Any, items: Any, found: list[Finding], left: list[Any]
+        self, token: int, results: Any, items: Any, found: list[Finding], notes: looks.Notes
     ) -> None:
         self._token = token
         self._results = results
         self._items = items
         self._found = found
-        self._left = left
+        self._notes = notes
 
     def __repr__(self) -> str:  # errors quote results that cannot be pickled
         return repr(self._results)
 
     def __reduce__(self) -> tuple[Any, ...]:
         crossing = Return(self._token, self._results, self._items)
-        notes = (self._found, self._left) if self._left else (self._found,)
-        return bracketed(crossing, receive, (self._token, self._results, *notes))
+        said = (self._found, self._notes) if self._notes else (self._found,)
+        return bracketed(crossing, receive, (self._token, self._results, *said))
 
 
 class Return:
@@ -188,55 +169,19 @@ class Return:
         return locate.find(roots, torch.is_tensor, deep=deep)
 
 
-def task_of(function: Any) -> Task:
-    """The user's own function behind what `delayed` was given."""
-    for _ in range(20):
-        inner = _wrapped(function)
-        if not callable(inner) or inner is function:
-            break
-        function = inner
-    code = getattr(function, "__code__", None)
-    if code is None and not isinstance(function, type):
-        code = getattr(type(function).__call__, "__code__", None)
-    name = getattr(function, "__qualname__", None) or type(function).__qualname__
-    return Task(
-        name=name.rpartition("<locals>.")[2],
-        path=None if code is None else code.co_filename,
-        line=None if code is None else code.co_firstlineno,
-    )
-
-
-def _wrapped(function: Any) -> Any:
-    """What a partial, a bound method, a decorator or scikit-learn's wrapper stands for."""
-    if isinstance(function, functools.partial):
-        return function.func
-    if isinstance(function, types.MethodType):
-        return function.__func__
-    attributes = getattr(function, "__dict__", {})
-    return attributes.get("__wrapped__") or attributes.get("function")
-
-
-def receive(token: int, results: Any, found: list[Finding], left: Any = ()) -> Any:
+def receive(
+    token: int, results: Any, found: list[Finding], notes: looks.Notes | None = None
+) -> Any:
     """Take the results of a batch in the parent; called by unpickling."""
-    if found or left:
+    if found or notes:
         from pytest_gradguard.runtime import calls
 
         call = calls.by_token(token)
         if call is not None:
             for finding in found:
                 call.collector.add(finding)
-            if left:
-                _remember_left(call, left)
+            looks.hear(call, notes or [])
     return results
-
-
-def _remember_left(call: Any, left: Any) -> None:
-    try:
-        from pytest_gradguard.runtime import left as kept
-
-        kept.remember(call, left)
-    except Exception as error:
-        fault(error)
 
 
 def rebuild_result(

@@ -1,4 +1,4 @@
-"""In the worker: which copies of shipped tensors got a gradient, and whether any of it leaves.
+"""GG106: which copies of shipped tensors got a gradient in a worker, and whether any of it leaves.
 
 Nothing is looked at before a backward has run in the worker.
 """
@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_gradguard.runtime import locate
-from pytest_gradguard.runtime.evidence import Task
 from pytest_gradguard.runtime.faults import without_this_frame
 from pytest_gradguard.runtime.frameworks import torch as tensors
+from pytest_gradguard.runtime.looks import After
 from pytest_gradguard.runtime.patching import Patch, Patches
+from pytest_gradguard.runtime.tasks import Task, task_of
 
 
 class Left(NamedTuple):
@@ -53,25 +54,28 @@ def _counting(original: Callable[..., Any]) -> Callable[..., Any]:
 _patches = Patches([Patch(torch.autograd, "_engine_run_backward", _counting)])
 
 
-def before_tasks() -> int:
-    """Begin to count backwards; returns how many have run so far."""
+def begin(asked: None, process: bool) -> After:
+    """Begin to count backwards, before the tasks of a batch."""
     _patches.apply()
-    return _backwards
+    before = _backwards
+
+    def after(items: Any, results: Any, error: BaseException | None) -> list[Left] | None:
+        if before == _backwards or error is not None:
+            return None
+        return _left_behind(items, results) or None
+
+    return after
 
 
-def left_behind(
-    before: int, items: Any, results: Any, task_of: Callable[[Any], Task]
-) -> list[Left]:
-    """What the tasks of a batch left in this worker since `before`.
+def heard(call: Any, note: list[Left]) -> None:
+    """Keep, in the parent, what a worker of `call` has left behind."""
+    from pytest_gradguard.runtime import left
 
-    Args:
-        before: what `before_tasks` returned.
-        items: the tasks, each a function with its arguments.
-        results: what they returned.
-        task_of: the user's function behind a task.
-    """
-    if before == _backwards:
-        return []
+    left.remember(call, note)
+
+
+def _left_behind(items: Any, results: Any) -> list[Left]:
+    """What the tasks `items` of a batch left in this worker."""
     left = []
     for (function, args, kwargs), result in zip(items, results, strict=False):
         with_gradient = _with_gradient(function, args, kwargs)

@@ -1,0 +1,170 @@
+"""What is looked at where a parallel call begins, and again where its tasks run.
+
+Pickling shows what crosses; a look shows what the tasks do with it. Each look is one module here,
+with those of these functions that it needs:
+
+``ask(call)``
+    In the calling thread, as the call begins. What it returns travels to the tasks and has to be
+    picklable; None: there is nothing to look at. It runs in every call, so it costs next to
+    nothing.
+``ship(call, items)``
+    The same for one batch, given its tasks, as the batch leaves: in any thread of the parent.
+``begin(asked, process)``
+    Where the tasks of a batch run, before them: in a worker process, or in a thread. Returns
+    ``after(items, results, error)``, or None: nothing to look at. That function hears what the
+    tasks returned (None where one raised, and then what it raised) and returns a note, which has to
+    be picklable, or None.
+``heard(call, note)``
+    Back in the parent: what `after` noted.
+``undo()``
+    Leave every patched name as it was.
+
+A fault in any of them becomes one warning, and the call goes on.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from pytest_gradguard.runtime.faults import fault
+
+After = Callable[[Any, Any, "BaseException | None"], Any]
+Notes = list[tuple[str, Any]]
+
+
+class Look(NamedTuple):
+    """One look, and what has to be loaded for it.
+
+    Attributes:
+        name: its module in this package.
+        asks: it asks in the parent, once this module is loaded there.
+        always: it looks in every worker process without having asked, once this module is loaded
+            there.
+    """
+
+    name: str
+    asks: str | None = None
+    always: str | None = None
+
+    @property
+    def module(self) -> Any:
+        """The module of the look."""
+        name = f"{__name__}.{self.name}"
+        return sys.modules.get(name) or import_module(name)
+
+
+LOOKS = (Look("left_gradients", always="torch.nn.parameter"),)
+_ALWAYS = tuple(look for look in LOOKS if look.always is not None)
+_ASKING = tuple(look for look in LOOKS if look.asks is not None)
+_BY_NAME = {look.name: look for look in LOOKS}
+_NOTHING: Mapping[str, Any] = {}
+
+_ATTRIBUTE = "_gradguard_notes"
+
+
+# -- in the parent -------------------------------------------------------------------------------
+
+
+def ask(call: Any) -> Mapping[str, Any]:
+    """What every look asks as `call` begins, by the look's name."""
+    asked: dict[str, Any] = {}
+    for look in _ASKING:
+        if look.asks in sys.modules:
+            try:
+                question = getattr(look.module, "ask", None)
+                answer = None if question is None else question(call)
+            except Exception as error:
+                fault(error)
+                continue
+            if answer is not None:
+                asked[look.name] = answer
+    return asked or _NOTHING
+
+
+def ship(call: Any, items: Any) -> Mapping[str, Any]:
+    """What was asked for `call`, and what is asked for one batch of it, the tasks `items`."""
+    asked: Mapping[str, Any] = call.asked
+    for look in _ASKING:
+        if look.asks in sys.modules:
+            try:
+                question = getattr(look.module, "ship", None)
+                answer = None if question is None else question(call, items)
+            except Exception as error:
+                fault(error)
+                continue
+            if answer is not None:
+                asked = {**asked, look.name: answer}
+    return asked
+
+
+def hear(call: Any, notes: Notes) -> None:
+    """Take what the looks noted where tasks of `call` ran."""
+    for name, note in notes:
+        try:
+            _BY_NAME[name].module.heard(call, note)
+        except Exception as error:
+            fault(error)
+
+
+def undo() -> None:
+    """Undo what the looks have patched."""
+    for look in LOOKS:
+        module: Any = sys.modules.get(f"{__name__}.{look.name}")
+        if module is not None and hasattr(module, "undo"):
+            module.undo()
+
+
+# -- where the tasks run -------------------------------------------------------------------------
+
+
+def begin(asked: Mapping[str, Any], *, process: bool) -> list[tuple[str, After]]:
+    """Begin to look, before the tasks of a batch run.
+
+    Args:
+        asked: what the parent asked.
+        process: whether this is a worker process; else a thread of the parent.
+    """
+    begun: list[tuple[str, After]] = []
+    wanted = [_BY_NAME[name] for name in asked]
+    if process:
+        wanted += [look for look in _ALWAYS if look.always in sys.modules]
+    for look in wanted:
+        try:
+            after = look.module.begin(asked.get(look.name), process)
+        except Exception as error:
+            fault(error)
+            continue
+        if after is not None:
+            begun.append((look.name, after))
+    return begun
+
+
+def end(
+    begun: list[tuple[str, After]], items: Any, results: Any, error: BaseException | None = None
+) -> Notes:
+    """What the looks noted, after the tasks have run."""
+    notes: Notes = []
+    for name, after in reversed(begun):
+        try:
+            note = after(items, results, error)
+        except Exception as mistake:
+            fault(mistake)
+            continue
+        if note is not None:
+            notes.append((name, note))
+    return notes
+
+
+def send_with(error: BaseException, token: int, notes: Notes) -> None:
+    """Let `notes` travel to the parent with the error of a task, in its attributes."""
+    if notes:
+        error.__dict__.setdefault(_ATTRIBUTE, []).append((token, notes))
+
+
+def received_with(error: BaseException) -> list[tuple[int, Notes]]:
+    """Take the notes off an error that came from a task: pairs of the call's token and notes."""
+    sent: list[tuple[int, Notes]] = error.__dict__.pop(_ATTRIBUTE, [])
+    return sent

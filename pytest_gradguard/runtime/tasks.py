@@ -1,0 +1,43 @@
+"""The user's own function behind what is handed to workers."""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import Any, NamedTuple
+
+
+class Task(NamedTuple):
+    """A function that ran, or is to run, in a worker."""
+
+    name: str
+    path: str | None
+    line: int | None
+
+
+def task_of(function: Any) -> Task:
+    """The user's own function behind what `delayed` was given."""
+    for _ in range(20):
+        inner = _wrapped(function)
+        if not callable(inner) or inner is function:
+            break
+        function = inner
+    code = getattr(function, "__code__", None)
+    if code is None and not isinstance(function, type):
+        code = getattr(type(function).__call__, "__code__", None)
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    return Task(
+        name=name.rpartition("<locals>.")[2],
+        path=None if code is None else code.co_filename,
+        line=None if code is None else code.co_firstlineno,
+    )
+
+
+def _wrapped(function: Any) -> Any:
+    """What a partial, a bound method, a decorator or scikit-learn's wrapper stands for."""
+    if isinstance(function, functools.partial):
+        return function.func
+    if isinstance(function, types.MethodType):
+        return function.__func__
+    attributes = getattr(function, "__dict__", {})
+    return attributes.get("__wrapped__") or attributes.get("function")
