@@ -26,7 +26,7 @@ _current: dict[int, tuple[weakref.ref[Any], Call]] = {}
 _patches: Patches | None = None
 
 
-def apply() -> None:
+def apply(module: str = "joblib.parallel") -> None:
     """Watch `joblib.Parallel`, where joblib is loaded.
 
     Raises:
@@ -35,7 +35,7 @@ def apply() -> None:
     global _patches
     if _patches is not None and _patches.applied:
         return
-    parallel = sys.modules.get("joblib.parallel")
+    parallel = sys.modules.get(module)
     if parallel is None or not hasattr(parallel, "Parallel"):
         return
     if _patches is None:

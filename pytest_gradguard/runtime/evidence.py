@@ -129,7 +129,7 @@ def _steps(samples: list[Object], verb: str) -> list[TraceStep]:
 
 def _argument_message(crossed: Crossed, first: Object) -> str:
     how = "a capture" if direction(first.path) == "capture" else "an argument"
-    lost = "its history stays behind, and" if first.history else "the worker works on a copy, and"
+    lost = "its history stays behind, and" if first.history else f"{_arrives(first)}, and"
     return (
         f"`{first.path}`, {how} of `{first.task.name}`, requires grad and is pickled for "
         f"{crossed.backend} workers ({first.label()}): {lost} no gradient comes back to it."
@@ -149,8 +149,18 @@ def _parameter_message(crossed: Crossed, first: Object) -> str:
     many = times(crossed.count, "parameter")
     return (
         f"{many} pickled for {crossed.backend} workers, the first `{first.path}` "
-        f"({first.label()}): `{first.task.name}` reads or trains a copy."
+        f"({first.label()}): `{first.task.name}` {_reads(first)}."
     )
+
+
+def _arrives(first: Object) -> str:
+    shared = first.description.get("shared_memory")
+    return "the worker shares its memory alone" if shared else "the worker works on a copy"
+
+
+def _reads(first: Object) -> str:
+    shared = first.description.get("shared_memory")
+    return "shares their memory, and no gradient" if shared else "reads or trains a copy"
 
 
 _MESSAGES = {

@@ -1,10 +1,11 @@
-"""Switches the guard's patches on and off, and waits for a joblib that is imported later."""
+"""Switches the guard's patches on and off, and waits for modules that are imported later."""
 
 from __future__ import annotations
 
 import sys
 import threading
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -12,21 +13,29 @@ from typing import Any
 
 from pytest_gradguard.runtime.faults import fault
 
-_PARALLEL = "joblib.parallel"
+_DOORS = {
+    "joblib.parallel": "dispatch",
+    "concurrent.futures.process": "doors.executors",
+    "concurrent.futures.thread": "doors.executors",
+    "joblib.externals.loky.process_executor": "doors.executors",
+    "loky.process_executor": "doors.executors",
+    "multiprocessing.pool": "doors.pools",
+    "multiprocessing.process": "doors.processes",
+}
+"""What is watched as soon as it is imported: the module of a door, and ours that watches it."""
+
 _users = 0
 _lock = threading.RLock()
 
 
 def start() -> None:
-    """Watch joblib, now or as soon as the program imports it. Calls nest."""
+    """Watch the doors, each now or as soon as the program imports it. Calls nest."""
     global _users
     with _lock:
         _users += 1
         if _users == 1:
-            if _PARALLEL in sys.modules:
-                _watch()
-            else:
-                sys.meta_path.insert(0, _finder)
+            watch_loaded()
+            sys.meta_path.insert(0, _finder)
 
 
 def stop() -> None:
@@ -43,8 +52,16 @@ def stop() -> None:
                     module.undo()
 
 
+def is_on() -> bool:
+    """Whether the doors are watched."""
+    return _users > 0
+
+
 _UNDONE = (
     "pytest_gradguard.runtime.dispatch",
+    "pytest_gradguard.runtime.doors.executors",
+    "pytest_gradguard.runtime.doors.pools",
+    "pytest_gradguard.runtime.doors.processes",
     "pytest_gradguard.runtime.provenance",
     "pytest_gradguard.runtime.frameworks",
     "pytest_gradguard.runtime.left",
@@ -52,22 +69,27 @@ _UNDONE = (
 )
 
 
-def _watch() -> None:
-    try:
-        from pytest_gradguard.runtime import dispatch
+def watch_loaded() -> None:
+    """Watch the doors whose modules are loaded."""
+    for name in _DOORS:
+        if name in sys.modules:
+            _watch(name)
 
-        dispatch.apply()
+
+def _watch(name: str) -> None:
+    try:
+        import_module(f"pytest_gradguard.runtime.{_DOORS[name]}").apply(name)
     except Exception as error:
         fault(error)
 
 
 class _Finder(MetaPathFinder):
-    """Lets the other finders find joblib, and watches it once it has been loaded."""
+    """Lets the other finders find a door's module, and watches it once it has been loaded."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != _PARALLEL:
+        if fullname not in _DOORS:
             return None
         for finder in sys.meta_path:
             if finder is self or not hasattr(finder, "find_spec"):
@@ -86,7 +108,7 @@ def _watch_after(loader: Loader) -> None:
     def exec_module(module: ModuleType) -> None:
         original(module)
         if _users:
-            _watch()
+            _watch(module.__name__)
 
     loader.exec_module = exec_module  # type: ignore[method-assign]
 

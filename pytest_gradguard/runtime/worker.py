@@ -48,8 +48,7 @@ class WorkerBatch:
         return len(self._batch)
 
     def __call__(self) -> Any:
-        if not _ready:
-            _watch_nested_calls()
+        watch_nested_calls()
         inside = _inside
         items = self._batch.items
         begun = looks.begin(self._asked, process=True)
@@ -65,25 +64,30 @@ class WorkerBatch:
         notes = looks.end(begun, items, results)
         if inside.empty and not notes and not frameworks.loaded():
             return results
-        return Outbox(self._token, results, items, _take_findings(), notes)
+        return Outbox(self._token, results, items, take_findings(), notes)
 
 
 _ready = False
 
 
-def _watch_nested_calls() -> None:
+def watch_nested_calls() -> None:
     """Guard the parallel calls that tasks make, once in a worker process."""
     global _ready
-    from pytest_gradguard.runtime import dispatch
-
+    if _ready:
+        return
     _ready = True
-    try:
-        dispatch.apply()
-    except Exception as error:
-        fault(error)
+    from pytest_gradguard.runtime import watching
+
+    watching.watch_loaded()
 
 
-def _take_findings() -> list[Finding]:
+def inside() -> collector.Collector:
+    """Where the findings of tasks in this worker gather."""
+    return _inside
+
+
+def take_findings() -> list[Finding]:
+    """What the tasks of this worker have found since this was asked last."""
     global _inside
     if _inside.empty:
         return []

@@ -22,12 +22,18 @@ def watch_reductions() -> None:
         _torch = reductions
     if not _torch.applied:
         _torch.apply()
+        from pytest_gradguard.runtime.frameworks import torch_sharing
+
+        torch_sharing.reductions.apply()
 
 
 def undo() -> None:
     """Undo `watch_reductions`."""
     if _torch is not None:
         _torch.undo()
+    sharing = sys.modules.get(f"{__name__}.torch_sharing")
+    if sharing is not None:
+        sharing.reductions.undo()
 
 
 def loaded() -> bool:
