@@ -29,15 +29,21 @@ def belongs_to(future: Any, call: Call) -> None:
         fault(error)
 
 
-@functools.cache
+_telling_kinds: dict[type, type] = {}
+
+
 def _telling(kind: type) -> type:
     if getattr(kind, "_gradguard_tells", False):
         return kind
+    if kind in _telling_kinds:
+        return _telling_kinds[kind]
     asks = {name: _told(getattr(kind, name)) for name in _ASKS if hasattr(kind, name)}
     if "next" in asks:
         asks["__next__"] = asks["next"]
     about = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    return type(kind.__name__, (kind,), {**about, **asks, "_gradguard_tells": True})
+    attributes = {**about, **asks, "_gradguard_tells": True}
+    telling = _telling_kinds[kind] = type(kind.__name__, (kind,), attributes)
+    return telling
 
 
 def _told(original: Any) -> Any:

@@ -17,6 +17,7 @@ from pytest_gradguard.runtime.doors.tasks import MULTIPROCESSING, guarded
 from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.patching import Patch, Patches
 
+_NO_KEYWORDS: dict[str, Any] = {}
 _patches: Patches | None = None
 
 
@@ -49,7 +50,7 @@ def _begin(pool: Any) -> tuple[Call | None, bool]:
 def _watched_apply(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def apply_async(
-        self: Any, func: Any, args: Any = (), kwds: Any = {}, *others: Any, **more: Any
+        self: Any, func: Any, args: Any = (), kwds: Any = _NO_KEYWORDS, *others: Any, **more: Any
     ) -> Any:
         call, process = _begin(self)
         task = None

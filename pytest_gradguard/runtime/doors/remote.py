@@ -99,7 +99,7 @@ class Messenger:
     """Notes on their way to the parent with the error of a task: heard as they are unpickled."""
 
     def __init__(self, token: int, notes: looks.Notes) -> None:
-        self._sent = (token, None, [], notes)
+        self._sent: tuple[Any, ...] = (token, None, [], notes)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (worker.receive, self._sent)

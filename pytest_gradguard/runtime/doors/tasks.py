@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_gradguard.runtime import looks, watching
+from pytest_gradguard.runtime import frameworks, looks, watching
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.crossing import bracketed
 from pytest_gradguard.runtime.dispatch import Shipment
@@ -63,7 +63,7 @@ class TaskShipment(Shipment):
 
     def _sample(self, tensor: Any, history: Any) -> Object:
         sample = super()._sample(tensor, history)
-        if self._call.backend in STANDARD and tensor.is_shared():
+        if self._call.backend in STANDARD and frameworks.shares_memory(tensor):
             sample.description["shared_memory"] = True
         return sample
 

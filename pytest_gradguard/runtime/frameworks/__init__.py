@@ -36,6 +36,12 @@ def undo() -> None:
         sharing.reductions.undo()
 
 
+def shares_memory(tensor: object) -> bool:
+    """Whether the standard library's pickler ships `tensor` by sharing its memory."""
+    sharing = sys.modules.get(f"{__name__}.torch_sharing")
+    return sharing is not None and type(tensor) in sharing.KINDS
+
+
 def loaded() -> bool:
     """Whether the program has imported a framework with gradients."""
     return "torch.nn.parameter" in sys.modules

@@ -18,6 +18,9 @@ from pytest_gradguard.runtime import crossing
 from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.frameworks.torch import requires_grad
 
+KINDS = (torch.Tensor, torch.nn.Parameter)
+"""Subclasses of these are pickled as they are for everybody else: history is dropped silently."""
+
 _KEPT = 100_000
 
 _shared_by_pickling: set[int] = set()
@@ -78,7 +81,7 @@ class Reductions:
     def apply(self) -> None:
         """Wrap the reductions of tensors, where torch has registered them."""
         table: dict[type, Any] = getattr(ForkingPickler, "_extra_reducers", {})
-        for kind in (torch.Tensor, torch.nn.Parameter):
+        for kind in KINDS:
             if kind in table and kind not in self._kept:
                 mine = _watched(table[kind])
                 self._kept[kind] = (table[kind], mine)
