@@ -14,15 +14,16 @@ from typing import Any
 from pytest_gradguard.runtime.faults import fault
 
 _DOORS = {
-    "joblib.parallel": "dispatch",
-    "concurrent.futures.process": "doors.executors",
-    "concurrent.futures.thread": "doors.executors",
-    "joblib.externals.loky.process_executor": "doors.executors",
-    "loky.process_executor": "doors.executors",
-    "multiprocessing.pool": "doors.pools",
-    "multiprocessing.process": "doors.processes",
+    "joblib.parallel": "pytest_gradguard.runtime.dispatch",
+    "joblib._store_backends": "pytest_gradguard.runtime.memory",
+    "concurrent.futures.process": "pytest_gradguard.runtime.doors.executors",
+    "concurrent.futures.thread": "pytest_gradguard.runtime.doors.executors",
+    "joblib.externals.loky.process_executor": "pytest_gradguard.runtime.doors.executors",
+    "loky.process_executor": "pytest_gradguard.runtime.doors.executors",
+    "multiprocessing.pool": "pytest_gradguard.runtime.doors.pools",
+    "multiprocessing.process": "pytest_gradguard.runtime.doors.processes",
 }
-"""What is watched as soon as it is imported: the module of a door, and ours that watches it."""
+"""By the module that pickles tasks or results: the one of ours that watches it."""
 
 _users = 0
 _lock = threading.RLock()
@@ -34,8 +35,11 @@ def start() -> None:
     with _lock:
         _users += 1
         if _users == 1:
-            watch_loaded()
-            sys.meta_path.insert(0, _finder)
+            for name in _DOORS:
+                if name in sys.modules:
+                    _watch(name)
+            if not all(name in sys.modules for name in _DOORS):
+                sys.meta_path.insert(0, _finder)
 
 
 def stop() -> None:
@@ -46,7 +50,7 @@ def stop() -> None:
         if _users == 0:
             if _finder in sys.meta_path:
                 sys.meta_path.remove(_finder)
-            for name in _UNDONE:
+            for name in (*_DOORS.values(), *_UNDONE):
                 module: Any = sys.modules.get(name)
                 if module is not None:
                     module.undo()
@@ -57,11 +61,14 @@ def is_on() -> bool:
     return _users > 0
 
 
+def watch_here() -> None:
+    """Watch the doors that are open in this process, a worker: what its tasks do with them."""
+    for name in _DOORS:
+        if name in sys.modules:
+            _watch(name)
+
+
 _UNDONE = (
-    "pytest_gradguard.runtime.dispatch",
-    "pytest_gradguard.runtime.doors.executors",
-    "pytest_gradguard.runtime.doors.pools",
-    "pytest_gradguard.runtime.doors.processes",
     "pytest_gradguard.runtime.provenance",
     "pytest_gradguard.runtime.frameworks",
     "pytest_gradguard.runtime.left",
@@ -69,22 +76,15 @@ _UNDONE = (
 )
 
 
-def watch_loaded() -> None:
-    """Watch the doors whose modules are loaded."""
-    for name in _DOORS:
-        if name in sys.modules:
-            _watch(name)
-
-
 def _watch(name: str) -> None:
     try:
-        import_module(f"pytest_gradguard.runtime.{_DOORS[name]}").apply(name)
+        import_module(_DOORS[name]).apply()
     except Exception as error:
         fault(error)
 
 
 class _Finder(MetaPathFinder):
-    """Lets the other finders find a door's module, and watches it once it has been loaded."""
+    """Lets the other finders find a module of `_DOORS`, and watches it once it has been loaded."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -97,18 +97,18 @@ class _Finder(MetaPathFinder):
             spec = finder.find_spec(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None and hasattr(spec.loader, "exec_module"):
-                    _watch_after(spec.loader)
+                    _watch_after(spec.loader, fullname)
                 return spec
         return None
 
 
-def _watch_after(loader: Loader) -> None:
+def _watch_after(loader: Loader, name: str) -> None:
     original = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:
         original(module)
         if _users:
-            _watch(module.__name__)
+            _watch(name)
 
     loader.exec_module = exec_module  # type: ignore[method-assign]
 

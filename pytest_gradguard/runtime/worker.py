@@ -71,14 +71,14 @@ _ready = False
 
 
 def watch_nested_calls() -> None:
-    """Guard the parallel calls that tasks make, once in a worker process."""
+    """Guard the parallel calls that tasks make, and their caches; once in a worker process."""
     global _ready
     if _ready:
         return
     _ready = True
     from pytest_gradguard.runtime import watching
 
-    watching.watch_loaded()
+    watching.watch_here()
 
 
 def inside() -> collector.Collector:

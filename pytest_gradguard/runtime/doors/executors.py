@@ -33,18 +33,20 @@ class _Mapping(threading.local):
 _mapping = _Mapping()
 
 
-def apply(module: str) -> None:
-    """Watch the executor of `module`, which is loaded."""
-    name, backend = DOORS[module]
-    kind = getattr(sys.modules[module], name)
-    if module not in _patches:
-        _patches[module] = Patches(
-            [
-                Patch(kind, "submit", functools.partial(_watched_submit, backend)),
-                Patch(kind, "map", functools.partial(_watched_map, backend), inherited=True),
-            ]
-        )
-    _patches[module].apply()
+def apply() -> None:
+    """Watch the executors whose modules are loaded."""
+    for module, (name, backend) in DOORS.items():
+        kind = getattr(sys.modules.get(module), name, None)
+        if kind is None:
+            continue
+        if module not in _patches:
+            _patches[module] = Patches(
+                [
+                    Patch(kind, "submit", functools.partial(_watched_submit, backend)),
+                    Patch(kind, "map", functools.partial(_watched_map, backend), inherited=True),
+                ]
+            )
+        _patches[module].apply()
 
 
 def undo() -> None:

@@ -21,10 +21,10 @@ _NO_KEYWORDS: dict[str, Any] = {}
 _patches: Patches | None = None
 
 
-def apply(module: str) -> None:
+def apply() -> None:
     """Watch the pools of `multiprocessing.pool`, which is loaded."""
     global _patches
-    pool: Any = sys.modules[module].Pool
+    pool: Any = sys.modules["multiprocessing.pool"].Pool
     if _patches is None:
         _patches = Patches(
             [

@@ -24,11 +24,11 @@ _INITIALIZED = {"multiprocessing.pool", "torch.multiprocessing.pool", "concurren
 _patches: Patches | None = None
 
 
-def apply(module: str) -> None:
-    """Watch processes start, where `module`, multiprocessing's, is loaded."""
+def apply() -> None:
+    """Watch processes start, where `multiprocessing.process` is loaded."""
     global _patches
     if _patches is None:
-        process = sys.modules[module].BaseProcess
+        process = sys.modules["multiprocessing.process"].BaseProcess
         _patches = Patches([Patch(process, "start", _watched_start)])
     _patches.apply()
 
