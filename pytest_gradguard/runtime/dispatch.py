@@ -139,7 +139,9 @@ _BACKENDS = {
     "LokyBackend": Backend("loky", True),
     "MultiprocessingBackend": Backend("multiprocessing", True),
     "ThreadingBackend": Backend("threading", False),
+    "DaskDistributedBackend": Backend("dask", False),
 }
+_BACKEND_MODULES = ("joblib._parallel_backends", "joblib._dask")
 _backends: dict[type, Backend | None] = {}
 
 
@@ -154,6 +156,10 @@ def _guarded(batch: Any, parallel: Any, call: Call) -> Any:
         call.backend = backend.name
         if backend.pickles:
             return GuardedBatch(batch, call)
+        if backend.name == "dask":
+            from pytest_gradguard.runtime.doors import dask_joblib
+
+            return dask_joblib.DaskBatch(batch, call, parallel._backend)
         asked = looks.ship(call, batch.items)
         return ThreadBatch(batch, call, asked) if asked else batch
     except Exception as error:
@@ -163,7 +169,7 @@ def _guarded(batch: Any, parallel: Any, call: Call) -> Any:
 
 def _backend_of(kind: type) -> Backend | None:
     for base in kind.__mro__:
-        if base.__module__ == "joblib._parallel_backends" and base.__name__ in _BACKENDS:
+        if base.__module__ in _BACKEND_MODULES and base.__name__ in _BACKENDS:
             return _BACKENDS[base.__name__]
     return None
 

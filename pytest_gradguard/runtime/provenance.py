@@ -31,12 +31,19 @@ class Severed(NamedTuple):
 _severed: dict[int, tuple[weakref.ref[Any], Severed]] = {}
 
 
-def remember(token: int, note: Object, tensor: Any) -> None:
-    """Remember that `tensor` had history in the worker that it was returned from."""
+def remember(token: int, note: Object, tensor: Any, dropped: bool = True) -> None:
+    """Remember that `tensor` had history in the worker that it was returned from.
+
+    Args:
+        token: the call.
+        note: what was returned.
+        tensor: what arrived.
+        dropped: the history stayed behind; else it has come along, over copies of what was sent.
+    """
     call = calls.by_token(token)
     if call is None:
         return
-    if "GG102" not in call.dropped:
+    if dropped and "GG102" not in call.dropped:
         key = ("GG102", call.site and call.site.key, call.backend, note.plain)
         evidence = call.collector.evidence(key, lambda: Crossed("GG102", call.site, call.backend))
         assert isinstance(evidence, Crossed)

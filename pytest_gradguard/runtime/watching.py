@@ -22,6 +22,8 @@ _DOORS = {
     "loky.process_executor": "pytest_gradguard.runtime.doors.executors",
     "multiprocessing.pool": "pytest_gradguard.runtime.doors.pools",
     "multiprocessing.process": "pytest_gradguard.runtime.doors.processes",
+    "distributed.client": "pytest_gradguard.runtime.doors.dask_client",
+    "joblib._dask": "pytest_gradguard.runtime.doors.dask_joblib",
 }
 """By the module that pickles tasks or results: the one of ours that watches it."""
 

@@ -112,7 +112,9 @@ def test_what_the_shared_memory_means_is_said(pool: Any) -> None:
 
 def test_loky_makes_a_copy() -> None:
     with guard(mode="record") as report:
-        loky.get_reusable_executor(1).submit(number, leaf()).result()
+        executor = loky.get_reusable_executor(1)
+        executor.submit(number, leaf()).result()
+        executor.shutdown()  # joblib needs one of its own kind
     assert "works on a copy" in report.findings[0].message
 
 

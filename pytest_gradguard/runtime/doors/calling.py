@@ -21,13 +21,14 @@ _INTERNAL = frozenset(
 """Packages whose own use of pools is none of the user's business, or is watched elsewhere."""
 
 
-def begin(backend: str) -> Call | None:
+def begin(backend: str, passing: frozenset[str] = frozenset()) -> Call | None:
     """The record of a call through a door that begins now, or None where it is not watched.
 
     Args:
         backend: what the findings call the kind of workers.
+        passing: further packages that stand between the program and this door.
     """
-    if not _is_the_program():
+    if not _is_the_program(passing):
         return None
     call = calls.begin()
     if call is None or call.site is None:
@@ -37,12 +38,12 @@ def begin(backend: str) -> Call | None:
     return call
 
 
-def _is_the_program() -> bool:
+def _is_the_program(passing: frozenset[str]) -> bool:
     frame = sys._getframe(2)
     while frame.f_back is not None:
         frame = frame.f_back
         name = frame.f_globals.get("__name__", "")
         top = name.partition(".")[0] if isinstance(name, str) else ""
-        if top not in _PASSED and not name.startswith(_PASSED_MODULES):
+        if top not in _PASSED and top not in passing and not name.startswith(_PASSED_MODULES):
             return top not in _INTERNAL
     return False
