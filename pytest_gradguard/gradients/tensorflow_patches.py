@@ -40,7 +40,8 @@ class _Tapes:
 
     def answered(self, asked: Any, gradients: Any) -> None:
         if tensorflow_log.log is not None:
-            tensorflow_log.log.answered(*asked, gradients)
+            notes, sources = asked
+            tensorflow_log.log.answered(notes, sources, gradients)
 
 
 _tapes = _Tapes()

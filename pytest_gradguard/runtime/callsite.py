@@ -139,6 +139,11 @@ def user_chain(depth: int = 8) -> tuple[Site, ...]:
     return tuple(site_of(frame) for frame in user_frames(sys._getframe(1), depth))
 
 
+def is_users(filename: str) -> bool:
+    """Whether code of that file is the user's own."""
+    return _kind(filename) == "user"
+
+
 _kinds: dict[str, str] = {}
 
 

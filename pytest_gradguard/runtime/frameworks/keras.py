@@ -111,8 +111,16 @@ def find(roots: Iterable[tuple[str, Any]], *, deep: bool = True) -> dict[int, st
 def met(item: Any) -> tuple[Any, str]:
     """A weight is met in its model or layer; anything else by itself."""
     if isinstance(item, _Weight):
-        return item.owner, "." + str(item.variable.path).replace("/", ".")
+        return item.owner, "." + path_in(item.owner, item.variable)
     return item, ""
+
+
+def path_in(layer: Any, variable: Any) -> str:
+    """Where `variable` stands in a model or layer, by Keras's names, such as ``dense.kernel``."""
+    parts = str(variable.path).split("/")
+    if layer.name in parts:
+        parts = parts[parts.index(layer.name) + 1 :]
+    return ".".join(parts)
 
 
 def describe(item: Any) -> dict[str, Any]:

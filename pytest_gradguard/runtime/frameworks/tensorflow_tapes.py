@@ -81,10 +81,9 @@ def _asking(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _operands(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """Target and sources, which have other names in `batch_jacobian` and in `jvp`."""
-    operands = list(args[:2])
-    for names in (("target", "primals"), ("sources", "source"))[len(operands) :]:
-        operands.append(next((kwargs[name] for name in names if name in kwargs), None))
-    return operands[0], operands[1]
+    target = args[0] if args else kwargs.get("target", kwargs.get("primals"))
+    sources = args[1] if len(args) > 1 else kwargs.get("sources", kwargs.get("source"))
+    return target, sources
 
 
 def _opening(original: Callable[..., Any]) -> Callable[..., Any]:

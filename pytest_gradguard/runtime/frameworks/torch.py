@@ -90,10 +90,13 @@ def wanted(call: Any, tensor: Any) -> bool:
     return not frameworks.buried_result(tensor)
 
 
-def history(tensor: Any) -> Any:
-    """The node that made `tensor`: its `grad_fn`, read without running the code of a tensor subclass."""
+def grad_fn(tensor: Any) -> Any:
+    """`tensor.grad_fn`, read without running the code of a tensor subclass."""
     with torch._C.DisableTorchFunctionSubclass():
         return tensor.grad_fn
+
+
+history = grad_fn
 
 
 def gradient_missing(tensor: Any) -> bool:

@@ -56,7 +56,10 @@ class Look(NamedTuple):
         return sys.modules.get(name) or import_module(name)
 
 
-LOOKS = (Look("left_gradients", always="torch.nn.parameter"),)
+LOOKS = (
+    Look("left_gradients", always="torch.nn.parameter"),
+    Look("tape", asks="tensorflow.python.eager.backprop"),
+)
 _ALWAYS = tuple(look for look in LOOKS if look.always is not None)
 _ASKING = tuple(look for look in LOOKS if look.asks is not None)
 _BY_NAME = {look.name: look for look in LOOKS}
