@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 from pytest_gradguard.messages import GradGuardError, GradGuardWarning
@@ -30,7 +30,8 @@ class Call:
         collector: where its findings go.
         dropped: codes that are not reported of it.
         backend: the name of the kind of workers, once a batch has left.
-        asked: what the looks asked as it began.
+        asked: what the looks asked as it began, by the look's name.
+        asking: the looks that ask for each batch, too.
         shipped: weak references to the tensors that went to its workers, and their paths, by id.
     """
 
@@ -43,9 +44,11 @@ class Call:
         self.ships_gradients = False
         self.shipped: dict[int, tuple[weakref.ref[Any], str]] = {}
         self.evidence: dict[int, Evidence] = {}
-        self.asked: Mapping[str, Any] = looks.ask(self)
+        self.asked: dict[str, Any] = {}
+        self.asking: list[tuple[str, Callable[[Call, Any], Any]]] = []
         self._searches = _SEARCHES
         _by_token[self.token] = self
+        looks.ask(self)
 
     def remember_shipped(self, tensor: Any, path: str) -> None:
         """Remember, weakly, that `tensor` requires grad and goes to a worker of this call."""

@@ -139,9 +139,9 @@ def user_chain(depth: int = 8) -> tuple[Site, ...]:
     return tuple(site_of(frame) for frame in user_frames(sys._getframe(1), depth))
 
 
-def is_users(filename: str) -> bool:
-    """Whether code of that file is the user's own."""
-    return _kind(filename) == "user"
+def is_user_file(path: str | None) -> bool:
+    """Whether the code in `path` is the user's own, neither installed nor Python's."""
+    return path is not None and _kind(path) == "user"
 
 
 _kinds: dict[str, str] = {}

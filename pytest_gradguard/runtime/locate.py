@@ -139,7 +139,7 @@ def _captures(path: str, function: types.FunctionType) -> Iterator[tuple[str, An
         yield f"{path}.defaults[{index}]", value
     for key, value in (function.__kwdefaults__ or {}).items():
         yield f"{path}.defaults[{key!r}]", value
-    if _importable(function):  # travels by name: its globals stay behind
+    if travels_by_name(function):  # its globals stay behind
         return
     for name in global_names(code):
         if name in function.__globals__:
@@ -148,7 +148,8 @@ def _captures(path: str, function: types.FunctionType) -> Iterator[tuple[str, An
         yield f"{path}.{name}", value
 
 
-def _importable(function: types.FunctionType) -> bool:
+def travels_by_name(function: types.FunctionType) -> bool:
+    """Whether cloudpickle pickles `function` by its module and name, for the worker to import."""
     if function.__module__ == "__main__":
         return False
     found: Any = sys.modules.get(function.__module__ or "")

@@ -64,7 +64,7 @@ def _recorders() -> Iterator[Any]:
                 seen.add(id(value))
                 if value._recording:
                     yield value
-            elif callsite.is_users(frame.f_code.co_filename):
+            elif callsite.is_user_file(frame.f_code.co_filename):
                 names.append((name, value))
         frame = frame.f_back
     if not seen:

@@ -29,12 +29,8 @@ def roots_of(items: Any) -> list[tuple[str, Any]]:
 
 
 def task_of(function: Any) -> Task:
-    """The user's own function behind what `delayed` was given."""
-    for _ in range(20):
-        inner = _wrapped(function)
-        if not callable(inner) or inner is function:
-            break
-        function = inner
+    """What to call the user's own function behind what `delayed` was given, and where it stands."""
+    function = function_of(function)
     code = getattr(function, "__code__", None)
     if code is None and not isinstance(function, type):
         code = getattr(type(function).__call__, "__code__", None)
@@ -44,6 +40,16 @@ def task_of(function: Any) -> Task:
         path=None if code is None else code.co_filename,
         line=None if code is None else code.co_firstlineno,
     )
+
+
+def function_of(function: Any) -> Any:
+    """The user's own function behind what `delayed` was given."""
+    for _ in range(20):
+        inner = _wrapped(function)
+        if not callable(inner) or inner is function:
+            break
+        function = inner
+    return function
 
 
 def _wrapped(function: Any) -> Any:

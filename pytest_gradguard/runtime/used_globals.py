@@ -21,7 +21,7 @@ def used_globals(function: Any) -> Iterator[tuple[str, Any]]:
     waiting = [(one, 0) for one in _functions(function)]
     while waiting:
         current, depth = waiting.pop()
-        if id(current) in seen or not callsite.is_users(current.__code__.co_filename):
+        if id(current) in seen or not callsite.is_user_file(current.__code__.co_filename):
             continue
         seen.add(id(current))
         for name in locate.global_names(current.__code__):

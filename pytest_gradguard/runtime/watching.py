@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -12,7 +13,12 @@ from typing import Any
 
 from pytest_gradguard.runtime.faults import fault
 
-_PARALLEL = "joblib.parallel"
+_DOORS = {
+    "joblib.parallel": "pytest_gradguard.runtime.dispatch",
+    "joblib._store_backends": "pytest_gradguard.runtime.memory",
+}
+"""By the module that pickles tasks or results: the one of ours that watches it."""
+
 _users = 0
 _lock = threading.RLock()
 
@@ -23,9 +29,10 @@ def start() -> None:
     with _lock:
         _users += 1
         if _users == 1:
-            if _PARALLEL in sys.modules:
-                _watch()
-            else:
+            for name in _DOORS:
+                if name in sys.modules:
+                    _watch(name)
+            if not all(name in sys.modules for name in _DOORS):
                 sys.meta_path.insert(0, _finder)
 
 
@@ -37,14 +44,20 @@ def stop() -> None:
         if _users == 0:
             if _finder in sys.meta_path:
                 sys.meta_path.remove(_finder)
-            for name in _UNDONE:
+            for name in (*_DOORS.values(), *_UNDONE):
                 module: Any = sys.modules.get(name)
                 if module is not None:
                     module.undo()
 
 
+def watch_here() -> None:
+    """Watch the doors that are open in this process, a worker: what its tasks do with them."""
+    for name in _DOORS:
+        if name in sys.modules:
+            _watch(name)
+
+
 _UNDONE = (
-    "pytest_gradguard.runtime.dispatch",
     "pytest_gradguard.runtime.provenance",
     "pytest_gradguard.runtime.frameworks",
     "pytest_gradguard.runtime.left",
@@ -52,22 +65,20 @@ _UNDONE = (
 )
 
 
-def _watch() -> None:
+def _watch(name: str) -> None:
     try:
-        from pytest_gradguard.runtime import dispatch
-
-        dispatch.apply()
+        import_module(_DOORS[name]).apply()
     except Exception as error:
         fault(error)
 
 
 class _Finder(MetaPathFinder):
-    """Lets the other finders find joblib, and watches it once it has been loaded."""
+    """Lets the other finders find a module of `_DOORS`, and watches it once it has been loaded."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != _PARALLEL:
+        if fullname not in _DOORS:
             return None
         for finder in sys.meta_path:
             if finder is self or not hasattr(finder, "find_spec"):
@@ -75,18 +86,18 @@ class _Finder(MetaPathFinder):
             spec = finder.find_spec(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None and hasattr(spec.loader, "exec_module"):
-                    _watch_after(spec.loader)
+                    _watch_after(spec.loader, fullname)
                 return spec
         return None
 
 
-def _watch_after(loader: Loader) -> None:
+def _watch_after(loader: Loader, name: str) -> None:
     original = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:
         original(module)
         if _users:
-            _watch()
+            _watch(name)
 
     loader.exec_module = exec_module  # type: ignore[method-assign]
 

@@ -73,15 +73,12 @@ _ready = False
 
 
 def _watch_nested_calls() -> None:
-    """Guard the parallel calls that tasks make, once in a worker process."""
+    """Guard the parallel calls that tasks make, and their caches; once in a worker process."""
     global _ready
-    from pytest_gradguard.runtime import dispatch
+    from pytest_gradguard.runtime import watching
 
     _ready = True
-    try:
-        dispatch.apply()
-    except Exception as error:
-        fault(error)
+    watching.watch_here()
 
 
 def _take_findings() -> list[Finding]:

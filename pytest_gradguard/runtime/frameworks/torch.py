@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from pytest_gradguard.runtime.patching import Patch, Patches
 BACKWARDS = True
 
 _here: Any = sys.modules[__name__]
-
+_NUMPY = find_spec("numpy") is not None
 _GRAPH_LIMIT = 5_000
 """How many nodes of a graph are looked at: torch frees those that Python has seen recursively, and
 a very long chain of them would exhaust the stack."""
@@ -152,3 +153,24 @@ def leaves(node: Any) -> Iterator[Any]:
             if following is not None and following not in seen:
                 seen.add(following)
                 stack.append(following)
+
+
+def fingerprint(tensor: Any, most: int) -> bytes | None:
+    """Shape, dtype and up to about `most` of the values of `tensor`, as bytes.
+
+    Returns:
+        None where the values do not lie in this process's memory as plain numbers.
+    """
+    with torch._C.DisableTorchFunctionSubclass():
+        if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.is_quantized:
+            return None
+        if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+            return None
+        values = tensor.detach().resolve_conj().resolve_neg().reshape(-1)
+        values = values[:: max(1, values.numel() // most)]
+        about = f"{list(tensor.shape)}{tensor.dtype}".encode()
+        try:
+            plain = values.contiguous().view(torch.uint8)
+            return about + (plain.numpy().tobytes() if _NUMPY else bytes(plain.tolist()))
+        except (RuntimeError, TypeError, NotImplementedError):
+            return None

@@ -40,13 +40,13 @@ class Look(NamedTuple):
 
     Attributes:
         name: its module in this package.
-        asks: it asks in the parent, once this module is loaded there.
+        asks: it asks in the parent, once one of these modules is loaded there.
         always: it looks in every worker process without having asked, once this module is loaded
             there.
     """
 
     name: str
-    asks: str | None = None
+    asks: tuple[str, ...] = ()
     always: str | None = None
 
     @property
@@ -56,14 +56,16 @@ class Look(NamedTuple):
         return sys.modules.get(name) or import_module(name)
 
 
+_TORCH = "torch.nn.parameter"
+_TENSORFLOW = "tensorflow"
 LOOKS = (
-    Look("left_gradients", always="torch.nn.parameter"),
-    Look("tape", asks="tensorflow.python.eager.backprop"),
+    Look("left_gradients", always=_TORCH),
+    Look("module_globals", asks=(_TORCH, _TENSORFLOW)),
+    Look("tape", asks=(_TENSORFLOW,)),
 )
 _ALWAYS = tuple(look for look in LOOKS if look.always is not None)
-_ASKING = tuple(look for look in LOOKS if look.asks is not None)
+_ASKING = tuple(look for look in LOOKS if look.asks)
 _BY_NAME = {look.name: look for look in LOOKS}
-_NOTHING: Mapping[str, Any] = {}
 
 _ATTRIBUTE = "_gradguard_notes"
 
@@ -71,35 +73,34 @@ _ATTRIBUTE = "_gradguard_notes"
 # -- in the parent -------------------------------------------------------------------------------
 
 
-def ask(call: Any) -> Mapping[str, Any]:
-    """What every look asks as `call` begins, by the look's name."""
-    asked: dict[str, Any] = {}
+def ask(call: Any) -> None:
+    """Have every look ask as `call` begins: fills its `asked` and its `asking`."""
     for look in _ASKING:
-        if look.asks in sys.modules:
-            try:
-                question = getattr(look.module, "ask", None)
-                answer = None if question is None else question(call)
-            except Exception as error:
-                fault(error)
-                continue
-            if answer is not None:
-                asked[look.name] = answer
-    return asked or _NOTHING
+        if not any(name in sys.modules for name in look.asks):
+            continue
+        try:
+            module = look.module
+            if hasattr(module, "ship"):
+                call.asking.append((look.name, module.ship))
+            if hasattr(module, "ask"):
+                answer = module.ask(call)
+                if answer is not None:
+                    call.asked[look.name] = answer
+        except Exception as error:
+            fault(error)
 
 
 def ship(call: Any, items: Any) -> Mapping[str, Any]:
     """What was asked for `call`, and what is asked for one batch of it, the tasks `items`."""
     asked: Mapping[str, Any] = call.asked
-    for look in _ASKING:
-        if look.asks in sys.modules:
-            try:
-                question = getattr(look.module, "ship", None)
-                answer = None if question is None else question(call, items)
-            except Exception as error:
-                fault(error)
-                continue
-            if answer is not None:
-                asked = {**asked, look.name: answer}
+    for name, question in call.asking:
+        try:
+            answer = question(call, items)
+        except Exception as error:
+            fault(error)
+            continue
+        if answer is not None:
+            asked = {**asked, name: answer}
     return asked
 
 

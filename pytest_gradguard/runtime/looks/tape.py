@@ -13,6 +13,8 @@ from pytest_gradguard.runtime.looks import After
 
 def ask(call: Any) -> bool | None:
     """Whether a tape, or a forward accumulator, records in this thread."""
+    if not _loaded():
+        return None
     from tensorflow.python import pywrap_tfe
 
     if pywrap_tfe.TFE_Py_TapeSetIsEmpty():

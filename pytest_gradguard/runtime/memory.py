@@ -1,0 +1,233 @@
+"""GG108: `joblib.Memory` stores a result by pickling it, and a graph does not survive that.
+
+The first call returns the live result; a later one, read from the store, a leaf without history.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from pytest_gradguard import pitfalls
+from pytest_gradguard.findings import Finding, Location, Severity, TraceStep
+from pytest_gradguard.runtime import callsite, collector, frameworks, locate
+from pytest_gradguard.runtime.callsite import Site
+from pytest_gradguard.runtime.crossing import active
+from pytest_gradguard.runtime.evidence import Object
+from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.frameworks import Framework
+from pytest_gradguard.runtime.patching import Patch, Patches
+from pytest_gradguard.runtime.tasks import Task, task_of
+
+_SAMPLES = 5
+_KEPT = 10_000
+_patches: Patches | None = None
+_stored: dict[tuple[str, ...], Object] = {}
+"""By the key of a stored item that had history: the first such tensor in it."""
+
+
+def apply() -> None:
+    """Watch what joblib's caches store and return, where joblib is loaded."""
+    global _patches
+    store = sys.modules.get("joblib._store_backends")
+    if store is None:
+        return
+    if _patches is None:
+        mixin = store.StoreBackendMixin
+        _patches = Patches(
+            [Patch(mixin, "dump_item", _storing), Patch(mixin, "load_item", _loading)]
+        )
+    _patches.apply()
+
+
+def undo() -> None:
+    """Leave joblib's caches as they were."""
+    if _patches is not None:
+        _patches.undo()
+    _stored.clear()
+
+
+def _storing(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def dump_item(self: Any, call_id: Any, item: Any, *args: Any, **kwargs: Any) -> Any:
+        if collector.innermost() is None or not frameworks.loaded():
+            return original(self, call_id, item, *args, **kwargs)
+        frameworks.watch_reductions()
+        storing = Storing(item)
+        before, active.crossing = active.crossing, storing
+        try:
+            outcome = original(self, call_id, item, *args, **kwargs)
+        except BaseException as error:
+            without_this_frame(error)
+            raise
+        finally:
+            active.crossing = before
+        if storing.found:
+            try:
+                if not self.contains_item(call_id):
+                    return outcome  # it could not be pickled, and joblib has said so
+                _note(_key(self, call_id), storing.samples(), "stores")
+            except Exception as error:
+                fault(error)
+        return outcome
+
+    return dump_item
+
+
+def _loading(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def load_item(self: Any, call_id: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            item = original(self, call_id, *args, **kwargs)
+        except BaseException as error:
+            without_this_frame(error)
+            raise
+        if _stored and collector.innermost() is not None:
+            try:
+                key = _key(self, call_id)
+                if key in _stored:
+                    _note(key, [_stored[key]], "returns")
+            except Exception as error:
+                fault(error)
+        return item
+
+    return load_item
+
+
+def _key(store: Any, call_id: Any) -> tuple[str, ...]:
+    return (str(store.location), *map(str, call_id))
+
+
+class Storing:
+    """Hears of the tensors in one result on its way into a store."""
+
+    def __init__(self, item: Any) -> None:
+        self._item = item
+        self.found: list[Any] = []
+
+    def tensor(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
+        """Note a tensor that has history, which torch's alone have."""
+        if framework.history(tensor) is not None:
+            self.found.append(tensor)
+        return reduction
+
+    def parameter(self, parameter: Any, framework: Framework) -> None:
+        """A parameter is a leaf: it has no graph to lose."""
+
+    def optimizer(self, optimizer: Any, reduction: Any, framework: Framework) -> Any:
+        """An optimizer in a store goes to no worker."""
+        return reduction
+
+    def ended(self) -> None:
+        """The result is stored."""
+
+    def samples(self) -> list[Object]:
+        """The first few of what was found, described; the plainly returned ones first."""
+        from pytest_gradguard.runtime.frameworks import torch
+
+        roots = [("result", self._item)]
+        plain = locate.find(roots, torch.is_tensor, deep=False)
+        deep = plain if all(id(t) in plain for t in self.found) else None
+        task = _cached_function()
+        samples = []
+        for tensor in sorted(self.found, key=lambda t: id(t) not in plain)[:_SAMPLES]:
+            path = plain.get(id(tensor))
+            if path is None:
+                if deep is None:
+                    deep = locate.find(roots, torch.is_tensor)
+                path = deep.get(id(tensor), "result")
+            samples.append(
+                Object(
+                    path=path,
+                    task=task,
+                    description=torch.describe(tensor),
+                    history=type(torch.grad_fn(tensor)).__name__,
+                    plain=id(tensor) in plain,
+                )
+            )
+        return samples
+
+
+def _cached_function() -> Task:
+    """The function whose result joblib stores now: found from joblib's own calling frames."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_globals.get("__name__") == "joblib.memory":
+            function = getattr(frame.f_locals.get("self"), "func", None)
+            if function is not None:
+                return task_of(function)
+    return Task("a cached function", None, None)
+
+
+def _note(key: tuple[str, ...], samples: list[Object], verb: str) -> None:
+    home = collector.innermost()
+    if home is None or "GG108" in home.ignore | collector.allowed_now():
+        return
+    site = callsite.user_site()
+    evidence = home.evidence(("GG108", site and site.key), lambda: Cached(site))
+    assert isinstance(evidence, Cached)
+    evidence.add(samples, verb)
+    if len(_stored) < _KEPT:
+        _stored[key] = samples[0]
+    collector.announce(home, [evidence])
+
+
+class Cached:
+    """Results with history that a cache has stored, or returned without it, at one place."""
+
+    def __init__(self, site: Site | None) -> None:
+        self._site = site
+        self._lock = threading.Lock()
+        self._samples: list[Object] = []
+        self._count = {"stores": 0, "returns": 0}
+
+    def add(self, samples: list[Object], verb: str) -> None:
+        """Count one more result that the cache stores or returns here."""
+        with self._lock:
+            self._count[verb] += 1
+            self._samples = [*self._samples, *samples][:_SAMPLES]
+
+    def build(self) -> Finding:
+        pitfall = pitfalls.get("GG108")
+        with self._lock:
+            samples, stored, returned = self._samples, self._count["stores"], self._count["returns"]
+        first = samples[0]
+        task = first.task
+        what = f"`{first.path}` of `{task.name}` ({first.label()})"
+        if returned:
+            message = (
+                f"the cache returns {what} as a leaf: its graph was dropped when it was stored"
+            )
+        else:
+            message = (
+                f"the cache stores {what}, and drops its graph: this call returns it live, the "
+                "next one with these arguments returns a leaf, and the gradient stops there"
+            )
+        trace: tuple[TraceStep, ...] = ()
+        if task.path is not None and task.line is not None:
+            trace = (TraceStep(task.path, task.line, f"`{task.name}` is cached"),)
+        return Finding(
+            code="GG108",
+            name=pitfall.name,
+            severity=pitfall.severity if any(s.plain for s in samples) else Severity.INFO,
+            origin="runtime",
+            message=message + ".",
+            fix=pitfall.advice,
+            location=Location("<unknown>", 1) if self._site is None else self._site.location(),
+            trace=trace,
+            count=stored + returned,
+            details={
+                **first.description,
+                "backend": "joblib.Memory",
+                "direction": "result",
+                "object": first.path,
+                "history": first.history,
+                "function": task.name,
+                "stored": stored,
+                "returned": returned,
+            },
+        )

@@ -1,0 +1,289 @@
+"""Module globals that workers read: this file is imported afresh in each of loky's workers."""
+
+import functools
+
+import numpy as np
+import torch
+from joblib import Parallel, delayed
+from torch import nn
+
+EXPECT = {
+    "test_changed_in_place": {"GG109"},
+    "test_rebound": {"GG109"},
+    "test_trained_model": {"GG109"},
+    "test_through_another_function": {"GG109"},
+    "test_held_by_an_object": {"GG109"},
+    "test_in_a_dict": {"GG109"},
+    "test_by_partial": {"GG109"},
+    "test_by_method": {"GG109"},
+    "test_by_function_that_travels_by_value": {"GG109"},
+    "test_state_dict_loaded": {"GG109"},
+    "test_spawned_again": {"GG109"},
+    "test_drawn_anew_by_each_import": {"GG109"},
+    "test_unchanged": set(),
+    "test_seeded": set(),
+    "test_passed_as_argument": set(),
+    "test_forked": set(),
+    "test_threads": set(),
+    "test_one_job": set(),
+    "test_changed_but_not_read": set(),
+    "test_buffer_that_tasks_fill": set(),
+    "test_made_by_the_worker": set(),
+    "test_worker_sets_it": set(),
+    "test_captured_by_value": set(),
+    "test_arrays": set(),
+    "test_settings": set(),
+    "test_changed_back": set(),
+}
+
+weight = torch.zeros(3)
+bound = torch.zeros(2)
+model = nn.Linear(2, 1)
+nn.init.zeros_(model.weight)
+nn.init.zeros_(model.bias)
+inner = torch.zeros(2)
+table = {"scale": torch.ones(2)}
+constant = torch.full((2,), 3.0)
+buffer = torch.zeros(2)
+loaded = nn.Linear(1, 1, bias=False)
+nn.init.ones_(loaded.weight)
+drawn = torch.randn(4)
+seeded = torch.randn(4, generator=torch.Generator().manual_seed(0))
+array = np.zeros(2)
+settings = {"rate": 0.1}
+cached = None
+unread = torch.zeros(2)
+restored = torch.ones(2)
+
+
+class Agent:
+    def __init__(self):
+        self.policy = {"weight": torch.zeros(2)}
+
+
+agent = Agent()
+
+
+def in_workers(function, *arguments, backend="loky"):
+    tasks = [delayed(function)(*arguments) for _ in range(2)]
+    return Parallel(2, backend=backend)(tasks)  # -> GG109?
+
+
+def read():
+    return float(weight.sum())
+
+
+def test_changed_in_place():
+    weight.fill_(2.0)
+    tasks = [delayed(read)() for _ in range(2)]
+    assert Parallel(2)(tasks) == [0.0, 0.0]  # -> GG109:warning
+
+
+def read_bound():
+    return float(bound.sum())
+
+
+def test_rebound():
+    global bound
+    bound = torch.ones(2)
+    assert in_workers(read_bound) == [0.0, 0.0]
+
+
+def predict(x):
+    return model(x).item()
+
+
+def test_trained_model():
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert in_workers(predict, torch.ones(1, 2)) == [0.0, 0.0]
+
+
+def outer():
+    return helper() + 1
+
+
+def helper():
+    return float(inner.sum())
+
+
+def test_through_another_function():
+    inner.add_(1)
+    assert in_workers(outer) == [1.0, 1.0]
+
+
+def act():
+    return float(agent.policy["weight"].sum())
+
+
+def test_held_by_an_object():
+    agent.policy["weight"] += 1
+    assert in_workers(act) == [0.0, 0.0]
+
+
+def scaled(x):
+    return float((table["scale"] * x).sum())
+
+
+def test_in_a_dict():
+    table["scale"] *= 5
+    assert in_workers(scaled, 1.0) == [2.0, 2.0]
+
+
+def test_by_partial():
+    table["scale"] *= 5
+    assert in_workers(functools.partial(scaled, 2.0)) == [4.0, 4.0]
+
+
+class Reader:
+    def read(self):
+        return float(inner.sum())
+
+
+def test_by_method():
+    inner.add_(1)
+    assert in_workers(Reader().read) == [0.0, 0.0]
+
+
+def test_by_function_that_travels_by_value():
+    inner.add_(1)
+    assert in_workers(lambda: helper()) == [0.0, 0.0]
+
+
+def use_loaded():
+    return float(loaded(torch.ones(1, 1)))
+
+
+def test_state_dict_loaded():
+    loaded.load_state_dict({"weight": torch.full((1, 1), 4.0)})
+    assert in_workers(use_loaded) == [1.0, 1.0]
+
+
+def test_spawned_again():
+    weight.add_(1.0)
+    for _ in range(2):
+        assert in_workers(read) == [0.0, 0.0]
+        weight.add_(1.0)
+
+
+def read_drawn():
+    return float(drawn.sum())
+
+
+def test_drawn_anew_by_each_import():
+    assert in_workers(read_drawn) != [float(drawn.sum())] * 2
+
+
+def read_constant():
+    return float(constant.sum())
+
+
+def test_unchanged():
+    assert in_workers(read_constant) == [6.0, 6.0]
+
+
+def read_seeded():
+    return float(seeded.sum())
+
+
+def test_seeded():
+    assert in_workers(read_seeded) == [float(seeded.sum())] * 2
+
+
+def total(tensor):
+    return float(tensor.sum())
+
+
+def test_passed_as_argument():
+    weight.add_(1.0)
+    assert in_workers(total, weight) == [float(weight.sum())] * 2
+
+
+def test_forked():
+    weight.add_(1.0)
+    assert in_workers(read, backend="multiprocessing") == [float(weight.sum())] * 2
+
+
+def test_threads():
+    weight.add_(1.0)
+    assert in_workers(read, backend="threading") == [float(weight.sum())] * 2
+
+
+def test_one_job():
+    weight.add_(1.0)
+    assert Parallel(1)([delayed(read)()]) == [float(weight.sum())]
+
+
+def test_changed_but_not_read():
+    unread.add_(1.0)
+    assert in_workers(read_constant) == [6.0, 6.0]
+
+
+def fill(value):
+    buffer.fill_(value)
+    return float(buffer.sum())
+
+
+def test_buffer_that_tasks_fill():
+    buffer.fill_(7.0)
+    assert in_workers(fill, 1.0) == [2.0, 2.0]
+
+
+def load():
+    global cached
+    if cached is None:
+        cached = torch.ones(2)
+    return float(cached.sum())
+
+
+def test_made_by_the_worker():
+    load()
+    assert in_workers(load) == [2.0, 2.0]
+
+
+def set_and_read(value):
+    global bound
+    bound = torch.full((2,), value)
+    return float(bound.sum())
+
+
+def test_worker_sets_it():
+    assert in_workers(set_and_read, 3.0) == [6.0, 6.0]
+
+
+def test_captured_by_value():
+    here = weight.add_(1.0).clone()
+
+    def read_here():
+        return float(here.sum())
+
+    assert in_workers(read_here) == [float(here.sum())] * 2
+
+
+def read_array():
+    return float(array.sum())
+
+
+def test_arrays():
+    array[:] = 1
+    assert in_workers(read_array) == [0.0, 0.0]
+
+
+def read_settings():
+    return settings["rate"]
+
+
+def test_settings():
+    settings["rate"] = 0.2
+    assert in_workers(read_settings) == [0.1, 0.1]
+
+
+def read_restored():
+    return float(restored.sum())
+
+
+def test_changed_back():
+    restored.add_(1)
+    restored.sub_(1)
+    assert in_workers(read_restored) == [2.0, 2.0]
