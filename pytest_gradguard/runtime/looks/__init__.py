@@ -61,6 +61,7 @@ _TENSORFLOW = "tensorflow"
 LOOKS = (
     Look("left_gradients", always=_TORCH),
     Look("module_globals", asks=(_TORCH, _TENSORFLOW)),
+    Look("tape", asks=(_TENSORFLOW,)),
 )
 _ALWAYS = tuple(look for look in LOOKS if look.always is not None)
 _ASKING = tuple(look for look in LOOKS if look.asks)
