@@ -15,9 +15,10 @@ from pytest_gradguard.runtime.faults import fault
 
 _DOORS = {
     "joblib.parallel": "pytest_gradguard.runtime.dispatch",
+    "joblib.pool": "pytest_gradguard.runtime.forks",
     "joblib._store_backends": "pytest_gradguard.runtime.memory",
 }
-"""By the module that pickles tasks or results: the one of ours that watches it."""
+"""By the module that starts workers, or pickles tasks or results: the one of ours that watches it."""
 
 _users = 0
 _lock = threading.RLock()

@@ -60,6 +60,7 @@ _TORCH = "torch.nn.parameter"
 _TENSORFLOW = "tensorflow"
 LOOKS = (
     Look("left_gradients", always=_TORCH),
+    Look("forked", asks=(_TORCH, _TENSORFLOW)),
     Look("module_globals", asks=(_TORCH, _TENSORFLOW)),
 )
 _ALWAYS = tuple(look for look in LOOKS if look.always is not None)
