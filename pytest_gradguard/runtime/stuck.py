@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from types import FrameType
-from typing import Any
 
 from pytest_gradguard import pitfalls
 from pytest_gradguard.messages import ForkDeadlockError
