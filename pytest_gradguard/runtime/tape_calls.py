@@ -60,7 +60,7 @@ def _recorders() -> Iterator[Any]:
     names: list[tuple[str, Any]] = []
     while frame is not None:
         for name, value in callsite.local_names(frame):
-            if isinstance(value, kinds) and id(value) not in seen:
+            if issubclass(type(value), kinds) and id(value) not in seen:
                 seen.add(id(value))
                 if value._recording:
                     yield value
@@ -71,9 +71,10 @@ def _recorders() -> Iterator[Any]:
         held: list[Any] = []
 
         def look(item: Any) -> bool:
-            if isinstance(item, kinds) and item._recording:
+            found = issubclass(type(item), kinds)
+            if found and item._recording:
                 held.append(item)
-            return isinstance(item, kinds)
+            return found
 
         locate.find(names, look, limit=2_000)
         yield from held

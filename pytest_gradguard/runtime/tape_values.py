@@ -17,6 +17,13 @@ from pytest_gradguard.runtime import callsite, locate
 from pytest_gradguard.runtime.frameworks import tensorflow as tensors
 
 _LIMIT = 5_000
+_LOOKED_INTO = (
+    tf.Module,
+    tf.RaggedTensor,
+    tf.SparseTensor,
+    tf.IndexedSlices,
+    *locate.WRAPPERS,
+)
 
 
 class Value(NamedTuple):
@@ -46,14 +53,13 @@ def values_in(roots: Iterable[tuple[str, Any]], limit: int = _LIMIT) -> list[Val
                 found.append(item)
             return True
         if issubclass(kind, saveable):
-            if _is_layer(item) and item.variables:
+            if _is_layer(item) and _has_variables(item):
                 found.append(item)
             return True
         if issubclass(kind, polymorphic_function.Function):
             functions.append(item)
             return True
-        foreign = kind.__module__.startswith("tensorflow.")
-        return foreign and not isinstance(item, (tf.Module, tf.RaggedTensor, tf.SparseTensor))
+        return kind.__module__.startswith("tensorflow.") and not issubclass(kind, _LOOKED_INTO)
 
     paths = locate.find(roots, look, limit=limit)
     values = [Value(paths[id(item)], item) for item in found]
@@ -61,6 +67,13 @@ def values_in(roots: Iterable[tuple[str, Any]], limit: int = _LIMIT) -> list[Val
         inside = [(paths[id(one)], one.python_function) for one in functions]
         values += values_in(inside, limit)
     return values
+
+
+def _has_variables(layer: Any) -> bool:
+    try:
+        return bool(layer.variables)
+    except Exception:  # the program's own property: it may be anything
+        return False
 
 
 def _is_layer(item: Any) -> bool:
