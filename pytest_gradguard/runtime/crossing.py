@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from pytest_gradguard.runtime import frameworks
@@ -56,6 +57,20 @@ def bracketed(
     active.crossing = crossing
     active.busy = False
     return (rebuild, arguments, None, _end(crossing))
+
+
+@contextmanager
+def during(crossing: Crossing) -> Iterator[None]:
+    """A block in which `crossing` is active in this thread."""
+    frameworks.watch_reductions()
+    before = active.crossing
+    active.crossing = crossing
+    active.busy = False
+    try:
+        yield
+    finally:
+        list(_end(crossing))
+        active.crossing = before
 
 
 def _end(crossing: Crossing) -> Iterator[Any]:

@@ -27,7 +27,7 @@ _current: dict[int, tuple[weakref.ref[Any], Call]] = {}
 _patches: Patches | None = None
 
 
-def apply() -> None:
+def apply(module: str = "joblib.parallel") -> None:
     """Watch `joblib.Parallel`, where joblib is loaded.
 
     Raises:
@@ -36,7 +36,7 @@ def apply() -> None:
     global _patches
     if _patches is not None and _patches.applied:
         return
-    parallel = sys.modules.get("joblib.parallel")
+    parallel = sys.modules.get(module)
     if parallel is None or not hasattr(parallel, "Parallel"):
         return
     if _patches is None:
@@ -140,7 +140,9 @@ _BACKENDS = {
     "LokyBackend": Backend("loky", True),
     "MultiprocessingBackend": Backend("multiprocessing", True),
     "ThreadingBackend": Backend("threading", False),
+    "DaskDistributedBackend": Backend("dask", False),
 }
+_BACKEND_MODULES = ("joblib._parallel_backends", "joblib._dask")
 _backends: dict[type, Backend | None] = {}
 
 
@@ -155,6 +157,10 @@ def _guarded(batch: Any, parallel: Any, call: Call) -> Any:
         call.backend = backend.name
         if backend.pickles:
             return GuardedBatch(batch, call)
+        if backend.name == "dask":
+            from pytest_gradguard.runtime.doors import dask_joblib
+
+            return dask_joblib.DaskBatch(batch, call, parallel._backend)
         asked = looks.ship(call, batch.items)
         return ThreadBatch(batch, call, asked) if asked else batch
     except Exception as error:
@@ -164,7 +170,7 @@ def _guarded(batch: Any, parallel: Any, call: Call) -> Any:
 
 def _backend_of(kind: type) -> Backend | None:
     for base in kind.__mro__:
-        if base.__module__ == "joblib._parallel_backends" and base.__name__ in _BACKENDS:
+        if base.__module__ in _BACKEND_MODULES and base.__name__ in _BACKENDS:
             return _BACKENDS[base.__name__]
     return None
 

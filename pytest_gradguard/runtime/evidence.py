@@ -133,7 +133,7 @@ def _steps(samples: list[Object], verb: str) -> list[TraceStep]:
 
 def _argument_message(crossed: Crossed, first: Object) -> str:
     how = "a capture" if direction(first.path) == "capture" else "an argument"
-    lost = "its history stays behind, and" if first.history else "the worker works on a copy, and"
+    lost = "its history stays behind, and" if first.history else f"{_arrives(first)}, and"
     tape = first.description["framework"] == "tensorflow"
     needs = "is watched by a tape" if tape else "requires grad"
     return (
@@ -155,7 +155,7 @@ def _parameter_message(crossed: Crossed, first: Object) -> str:
     many = times(crossed.count, "parameter")
     return (
         f"{many} pickled for {crossed.backend} workers, the first `{first.path}` "
-        f"({first.label()}): `{first.task.name}` reads or trains a copy."
+        f"({first.label()}): `{first.task.name}` {_reads(first)}."
     )
 
 
@@ -170,6 +170,16 @@ def _optimizer_message(crossed: Crossed, first: Object) -> str:
         f"`{first.path}` ({about['type']}, {steps} done) is {how} without its model: it arrives "
         "unbuilt, and what it has gathered in those steps is lost."
     )
+
+
+def _arrives(first: Object) -> str:
+    shared = first.description.get("shared_memory")
+    return "the worker shares its memory alone" if shared else "the worker works on a copy"
+
+
+def _reads(first: Object) -> str:
+    shared = first.description.get("shared_memory")
+    return "shares their memory, and no gradient" if shared else "reads or trains a copy"
 
 
 _MESSAGES = {

@@ -71,6 +71,11 @@ def is_record(item: Any) -> bool:
     )
 
 
+def inside(path: str, item: Any) -> Iterator[tuple[str, Any]]:
+    """What stands directly in `item`, which stands at `path`: pairs of a path and an object."""
+    return _inside(path, item, type(item), True)
+
+
 def _inside(path: str, item: Any, kind: type, deep: bool) -> Iterator[tuple[str, Any]]:
     if kind in WRAPPERS:
         item = WRAPPERS[kind](item)

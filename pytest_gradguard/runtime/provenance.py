@@ -31,12 +31,20 @@ class Severed(NamedTuple):
 _severed: dict[int, tuple[weakref.ref[Any], Severed]] = {}
 
 
-def remember(token: int, note: Object, tensor: Any) -> None:
-    """Remember that `tensor` had history in the worker that it was returned from."""
+def remember(token: int, note: Object, tensor: Any, dropped: bool = True) -> None:
+    """Remember that `tensor` had history in the worker that it was returned from.
+
+    Args:
+        token: the call.
+        note: what was returned.
+        tensor: what arrived.
+        dropped: the history stayed behind; else it has come along, over copies of what was sent.
+    """
     call = calls.by_token(token)
     if call is None:
         return
-    calls.note_crossed(token, "GG102", note)
+    if dropped:
+        calls.note_crossed(token, "GG102", note)
     if not tensors.requires_grad(tensor):
         return
     severed = Severed(call, note)

@@ -1,4 +1,4 @@
-"""Switches the guard's patches on and off, and waits for a joblib that is imported later."""
+"""Switches the guard's patches on and off, and waits for modules that are imported later."""
 
 from __future__ import annotations
 
@@ -16,6 +16,14 @@ from pytest_gradguard.runtime.faults import fault
 _DOORS = {
     "joblib.parallel": "pytest_gradguard.runtime.dispatch",
     "joblib._store_backends": "pytest_gradguard.runtime.memory",
+    "concurrent.futures.process": "pytest_gradguard.runtime.doors.executors",
+    "concurrent.futures.thread": "pytest_gradguard.runtime.doors.executors",
+    "joblib.externals.loky.process_executor": "pytest_gradguard.runtime.doors.executors",
+    "loky.process_executor": "pytest_gradguard.runtime.doors.executors",
+    "multiprocessing.pool": "pytest_gradguard.runtime.doors.pools",
+    "multiprocessing.process": "pytest_gradguard.runtime.doors.processes",
+    "distributed.client": "pytest_gradguard.runtime.doors.dask_client",
+    "joblib._dask": "pytest_gradguard.runtime.doors.dask_joblib",
 }
 """By the module that pickles tasks or results: the one of ours that watches it."""
 
@@ -24,7 +32,7 @@ _lock = threading.RLock()
 
 
 def start() -> None:
-    """Watch joblib, now or as soon as the program imports it. Calls nest."""
+    """Watch the doors, each now or as soon as the program imports it. Calls nest."""
     global _users
     with _lock:
         _users += 1
@@ -48,6 +56,11 @@ def stop() -> None:
                 module: Any = sys.modules.get(name)
                 if module is not None:
                     module.undo()
+
+
+def is_on() -> bool:
+    """Whether the doors are watched."""
+    return _users > 0
 
 
 def watch_here() -> None:

@@ -49,8 +49,7 @@ class WorkerBatch:
         return len(self._batch)
 
     def __call__(self) -> Any:
-        if not _ready:
-            _watch_nested_calls()
+        watch_nested_calls()
         inside = _inside
         items = self._batch.items
         begun = looks.begin(self._asked, process=True)
@@ -66,22 +65,30 @@ class WorkerBatch:
         notes = looks.end(begun, items, results)
         if inside.empty and not notes and not frameworks.loaded():
             return results
-        return Outbox(self._token, results, items, _take_findings(), notes)
+        return Outbox(self._token, results, items, take_findings(), notes)
 
 
 _ready = False
 
 
-def _watch_nested_calls() -> None:
+def watch_nested_calls() -> None:
     """Guard the parallel calls that tasks make, and their caches; once in a worker process."""
     global _ready
+    if _ready:
+        return
+    _ready = True
     from pytest_gradguard.runtime import watching
 
-    _ready = True
     watching.watch_here()
 
 
-def _take_findings() -> list[Finding]:
+def inside() -> collector.Collector:
+    """Where the findings of tasks in this worker gather."""
+    return _inside
+
+
+def take_findings() -> list[Finding]:
+    """What the tasks of this worker have found since this was asked last."""
     global _inside
     if _inside.empty:
         return []

@@ -78,7 +78,14 @@ KNOWN_MISSES = {
 PROGRAMS = Path(__file__).parent / "programs"
 LIMIT = 300
 # Files that share a child share its loky workers, too: importing torch is the cost here.
-ALONE = ("case_plain", "case_multiprocessing", "case_failures", "case_keras_torch")
+ALONE = (
+    "case_plain",
+    "case_multiprocessing",
+    "case_failures",
+    "case_doors",
+    "case_dask",
+    "case_keras_torch",
+)
 ALL_PROGRAMS = {path.stem: read_program(path) for path in sorted(PROGRAMS.glob("case_*.py"))}
 
 

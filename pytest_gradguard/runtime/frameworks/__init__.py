@@ -74,12 +74,25 @@ def watch_reductions() -> None:
             patches = _patches[known.name] = module.reductions
         if not patches.applied:
             patches.apply()
+            if known.name == "torch":
+                from pytest_gradguard.runtime.frameworks import torch_sharing
+
+                torch_sharing.reductions.apply()
 
 
 def undo() -> None:
     """Undo `watch_reductions`."""
     for patches in _patches.values():
         patches.undo()
+    sharing = sys.modules.get(f"{__name__}.torch_sharing")
+    if sharing is not None:
+        sharing.reductions.undo()
+
+
+def shares_memory(tensor: object) -> bool:
+    """Whether the standard library's pickler ships `tensor` by sharing its memory."""
+    sharing = sys.modules.get(f"{__name__}.torch_sharing")
+    return sharing is not None and type(tensor) in sharing.KINDS
 
 
 def loaded() -> bool:

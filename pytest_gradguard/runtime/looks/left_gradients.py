@@ -79,7 +79,7 @@ def _left_behind(items: Any, results: Any) -> list[Left]:
     left = []
     for (function, args, kwargs), result in zip(items, results, strict=False):
         with_gradient = _with_gradient(function, args, kwargs)
-        if not with_gradient:
+        if not with_gradient or any(map(_trained_in_shared_memory, with_gradient)):
             continue
         shapes = tuple(tuple(int(size) for size in tensor.shape) for tensor in with_gradient)
         if _carries(result, set(shapes), sum(tensor.numel() for tensor in with_gradient)):
@@ -104,6 +104,15 @@ def _with_gradient(function: Any, args: Any, kwargs: Any) -> list[Any]:
 
     locate.find([("args", args), ("kwargs", kwargs), ("", function)], look)
     return found
+
+
+def _trained_in_shared_memory(tensor: Any) -> bool:
+    """Whether a task has changed `tensor` in memory that the parent sees (as Hogwild does).
+
+    A tensor that torch's own reductions bring has been written to once, as it was rebuilt.
+    """
+    with torch._C.DisableTorchFunctionSubclass():
+        return bool(tensor.is_shared() and tensor._version > 1)
 
 
 def _carries(result: Any, shapes: set[tuple[int, ...]], total: int) -> bool:

@@ -1,0 +1,49 @@
+"""Who is at a door: the program, or the machinery that the guard watches one level up."""
+
+from __future__ import annotations
+
+import sys
+
+from pytest_gradguard.runtime import calls, frameworks
+from pytest_gradguard.runtime.calls import Call
+
+_PASSED = frozenset(
+    {"asyncio", "concurrent", "contextlib", "loky", "multiprocessing", "pytest_gradguard"}
+)
+"""Packages that stand between the program and a door."""
+
+_PASSED_MODULES = ("joblib.externals.loky", "torch.multiprocessing")
+
+_INTERNAL = frozenset(
+    {"_pytest", "dask", "distributed", "execnet", "joblib", "keras", "ray", "tensorflow", "torch"}
+    | {"xdist"}
+)
+"""Packages whose own use of pools is none of the user's business, or is watched elsewhere."""
+
+
+def begin(backend: str, passing: frozenset[str] = frozenset()) -> Call | None:
+    """The record of a call through a door that begins now, or None where it is not watched.
+
+    Args:
+        backend: what the findings call the kind of workers.
+        passing: further packages that stand between the program and this door.
+    """
+    if not _is_the_program(passing):
+        return None
+    call = calls.begin()
+    if call is None or call.site is None:
+        return None
+    call.backend = backend
+    frameworks.watch_reductions()  # a standard pickler copies its table before it meets the task
+    return call
+
+
+def _is_the_program(passing: frozenset[str]) -> bool:
+    frame = sys._getframe(2)
+    while frame.f_back is not None:
+        frame = frame.f_back
+        name = frame.f_globals.get("__name__", "")
+        top = name.partition(".")[0] if isinstance(name, str) else ""
+        if top not in _PASSED and top not in passing and not name.startswith(_PASSED_MODULES):
+            return top not in _INTERNAL
+    return False

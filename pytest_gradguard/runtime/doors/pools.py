@@ -1,0 +1,107 @@
+"""The door `multiprocessing.pool`: `Pool`, `torch.multiprocessing.Pool` and `ThreadPool`.
+
+Every method of a pool ends in one of two: `apply_async`, or the generator of tasks behind all kinds
+of `map`. The first is wrapped to ship a `ShippedTask`, the second to yield them.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pytest_gradguard.runtime.calls import Call
+from pytest_gradguard.runtime.doors import calling, futures
+from pytest_gradguard.runtime.doors.tasks import MULTIPROCESSING, guarded
+from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.patching import Patch, Patches
+
+_NO_KEYWORDS: dict[str, Any] = {}
+_patches: Patches | None = None
+
+
+def apply() -> None:
+    """Watch the pools of `multiprocessing.pool`, which is loaded."""
+    global _patches
+    pool: Any = sys.modules["multiprocessing.pool"].Pool
+    if _patches is None:
+        _patches = Patches(
+            [
+                Patch(pool, "apply_async", _watched_apply),
+                Patch(pool, "_guarded_task_generation", _watched_generation),
+            ]
+        )
+    _patches.apply()
+
+
+def undo() -> None:
+    """Leave the pools as they were."""
+    if _patches is not None:
+        _patches.undo()
+
+
+def _begin(pool: Any) -> tuple[Call | None, bool]:
+    """The call that begins now, and whether its tasks go to processes."""
+    process = not isinstance(pool, sys.modules["multiprocessing.pool"].ThreadPool)
+    return calling.begin(MULTIPROCESSING if process else "ThreadPool"), process
+
+
+def _watched_apply(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def apply_async(
+        self: Any, func: Any, args: Any = (), kwds: Any = _NO_KEYWORDS, *others: Any, **more: Any
+    ) -> Any:
+        call, process = _begin(self)
+        task = None
+        if call is not None:
+            task = _guarded(call, func, args, kwds, process)
+        try:
+            if call is None or task is None:
+                return original(self, func, args, kwds, *others, **more)
+            result = original(self, task, (), {}, *others, **more)
+        except BaseException as error:
+            without_this_frame(error)
+            raise
+        futures.belongs_to(result, call)
+        return result
+
+    return apply_async
+
+
+def _guarded(call: Call, func: Any, args: Any, kwds: Any, process: bool) -> Any:
+    try:
+        return guarded(call, func, args, kwds, process=process)
+    except Exception as error:
+        fault(error)
+        return None
+
+
+def _watched_generation(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def _guarded_task_generation(self: Any, result_job: Any, func: Any, iterable: Any) -> Any:
+        tasks = original(self, result_job, func, iterable)
+        try:
+            call, process = _begin(self)
+            if call is None:
+                return tasks
+            result = self._cache.get(result_job)
+            if result is not None:
+                futures.belongs_to(result, call)
+            return _guarding(tasks, call, process)
+        except Exception as error:
+            fault(error)
+            return tasks
+
+    return _guarded_task_generation
+
+
+def _guarding(tasks: Iterator[Any], call: Call, process: bool) -> Iterator[Any]:
+    for task in tasks:
+        job, index, func, args, kwds = task
+        if getattr(func, "__name__", "") != "_helper_reraises_exception":
+            instead = _guarded(call, func, args, kwds, process)
+            if instead is not None:
+                task = (job, index, instead, (), {})
+        func = args = kwds = instead = None
+        yield task

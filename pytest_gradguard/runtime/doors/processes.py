@@ -1,0 +1,80 @@
+"""The door `multiprocessing.Process`: what is pickled as a process starts (spawn, forkserver).
+
+`torch.multiprocessing.spawn` ends here, and so does what the initializer of a pool is given. A
+forked process inherits everything, and nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from pytest_gradguard.runtime import collector, crossing
+from pytest_gradguard.runtime.doors import calling
+from pytest_gradguard.runtime.doors.tasks import MULTIPROCESSING, TaskShipment
+from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.patching import Patch, Patches
+
+_PICKLING = ("spawn", "forkserver")
+_INITIALIZED = {"multiprocessing.pool", "torch.multiprocessing.pool", "concurrent.futures.process"}
+"""Modules whose processes get (queue, queue, initializer, its arguments, …)."""
+
+_patches: Patches | None = None
+
+
+def apply() -> None:
+    """Watch processes start, where `multiprocessing.process` is loaded."""
+    global _patches
+    if _patches is None:
+        process = sys.modules["multiprocessing.process"].BaseProcess
+        _patches = Patches([Patch(process, "start", _watched_start)])
+    _patches.apply()
+
+
+def undo() -> None:
+    """Leave processes as they were."""
+    if _patches is not None:
+        _patches.undo()
+
+
+def _watched_start(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def start(self: Any) -> Any:
+        call = calling.begin(MULTIPROCESSING) if _pickles(self) else None
+        try:
+            if call is None:
+                return original(self)
+            with crossing.during(TaskShipment(call, [_task(self)])):
+                original(self)
+        except BaseException as error:
+            without_this_frame(error)
+            raise
+        collector.announce(call.collector, call.evidence.values())
+        return None
+
+    return start
+
+
+def _pickles(process: Any) -> bool:
+    """Whether `process` is pickled to start it."""
+    try:
+        method = getattr(process, "_start_method", "")
+        if method is None:  # the default context's, whichever it is by now
+            method = sys.modules["multiprocessing"].get_start_method()
+        return method in _PICKLING
+    except Exception as error:
+        fault(error)
+        return False
+
+
+def _task(process: Any) -> tuple[Any, Any, Any]:
+    """The user's function in a process that is about to start, and its arguments."""
+    target, args, kwargs = process._target, process._args, process._kwargs
+    module = getattr(target, "__module__", "")
+    if module in _INITIALIZED and len(args) > 3:
+        return args[2], args[3], {}
+    if module == "torch.multiprocessing.spawn" and len(args) > 2:
+        return args[0], args[2], {}
+    return target, args, kwargs

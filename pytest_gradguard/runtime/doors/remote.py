@@ -1,0 +1,105 @@
+"""What runs in the worker of a door: the task under watch, and the way its result goes back.
+
+Workers import this module by name, so it stays light, and its functions keep their signatures.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_gradguard.findings import Finding
+from pytest_gradguard.runtime import collector, frameworks, looks, worker
+from pytest_gradguard.runtime.crossing import bracketed
+from pytest_gradguard.runtime.faults import without_this_frame
+
+Items = list[tuple[Any, Any, Any]]
+
+_POOLS = "multiprocessing.pool"
+_CHUNKS = "_process_chunk"
+
+
+def items_of(function: Any, args: Any, kwargs: Any) -> tuple[Items, bool]:
+    """The user's tasks in one task of a pool or executor.
+
+    Returns:
+        The tasks, and whether there is a list of results; else there is one task and its result.
+    """
+    if isinstance(function, functools.partial):
+        # An executor's `map` with chunks: partial(_process_chunk, function)(chunk).
+        if getattr(function.func, "__name__", "") == _CHUNKS and len(args) == 1:
+            return [(function.args[0], one, {}) for one in args[0]], True
+    elif getattr(function, "__module__", "") == _POOLS and len(args) == 1:
+        # A pool's `map`: mapstar((function, (argument, …))).
+        name = function.__name__
+        if name in ("mapstar", "starmapstar"):
+            inner, chunk = args[0]
+            if name == "mapstar":
+                return [(inner, (one,), {}) for one in chunk], True
+            return [(inner, one, {}) for one in chunk], True
+    return [(function, args, kwargs)], False
+
+
+class WorkerTask:
+    """A task in a worker process; calling it runs the task and returns its result."""
+
+    __slots__ = ("_asked", "_task", "_token")
+
+    def __init__(
+        self, token: int, asked: Mapping[str, Any], function: Any, args: Any, kwargs: Any
+    ) -> None:
+        self._token = token
+        self._asked = asked
+        self._task = (function, args, kwargs)
+
+    def __call__(self) -> Any:
+        worker.watch_nested_calls()
+        inside = worker.inside()
+        function, args, kwargs = self._task
+        items, many = items_of(function, args, kwargs)
+        begun = looks.begin(self._asked, process=True)
+        collector.enter(inside)
+        try:
+            result = function(*args, **kwargs)
+        except BaseException as error:
+            without_this_frame(error)
+            notes = looks.end(begun, items, None, error)
+            if notes:
+                error.__dict__["_gradguard_heard"] = Messenger(self._token, notes)
+            raise
+        finally:
+            collector.leave(inside)
+        results = result if many else [result]
+        notes = looks.end(begun, items, results)
+        if inside.empty and not notes and not frameworks.loaded():
+            return result
+        kind = worker.Outbox if many else OneResult
+        return kind(self._token, results, items, worker.take_findings(), notes)
+
+
+class OneResult(worker.Outbox):
+    """The result of one task on its way back; unpickled, it is that result."""
+
+    def __repr__(self) -> str:
+        return repr(self._results[0])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        crossing = worker.Return(self._token, self._results, self._items)
+        arguments = (self._token, self._results, self._found, self._notes)
+        return bracketed(crossing, receive_one, arguments)
+
+
+def receive_one(token: int, results: Any, found: list[Finding], notes: looks.Notes) -> Any:
+    """Take the result of one task in the parent; called by unpickling."""
+    return worker.receive(token, results, found, notes)[0]
+
+
+class Messenger:
+    """Notes on their way to the parent with the error of a task: heard as they are unpickled."""
+
+    def __init__(self, token: int, notes: looks.Notes) -> None:
+        self._sent: tuple[Any, ...] = (token, None, [], notes)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (worker.receive, self._sent)

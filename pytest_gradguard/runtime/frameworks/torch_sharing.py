@@ -1,0 +1,101 @@
+"""PyTorch's own reductions for the standard library's pickler: tensors share their memory.
+
+They stand in a table of that pickler and take the place of `Tensor.__reduce_ex__`. What has history
+they refuse. A leaf arrives as a leaf over the same memory: a change in place is seen on both sides,
+a gradient is not.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+
+from pytest_gradguard.runtime import crossing
+from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.frameworks import Framework
+from pytest_gradguard.runtime.frameworks import torch as _torch
+
+tensors: Framework = _torch
+KINDS = (torch.Tensor, torch.nn.Parameter)
+"""Subclasses of these are pickled as they are for everybody else: history is dropped silently."""
+
+_KEPT = 100_000
+
+_shared_by_pickling: set[int] = set()
+"""Storages that a pickling moved to shared memory; others were shared by the program on purpose."""
+
+
+def _watched(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    active = crossing.active
+
+    @functools.wraps(original)
+    def reduce_tensor(tensor: Any) -> Any:
+        current = active.crossing
+        if current is None:
+            return original(tensor)
+        shared = tensor.is_shared()
+        try:
+            reduction = original(tensor)
+        except BaseException as error:
+            without_this_frame(error)
+            active.crossing = None  # this pickling has failed, and will not end otherwise
+            raise
+        try:
+            storage = _storage(tensor)
+            if not shared:
+                _remember(storage)
+            if _torch.requires_grad(tensor):
+                if isinstance(tensor, torch.nn.Parameter):
+                    current.parameter(tensor, tensors)
+                elif storage in _shared_by_pickling:
+                    current.tensor(tensor, reduction, tensors)
+        except Exception as error:
+            fault(error)
+        return reduction
+
+    return reduce_tensor
+
+
+def _storage(tensor: Any) -> int | None:
+    if tensor.layout is not torch.strided:
+        return None
+    storage: int = tensor.untyped_storage()._cdata
+    return storage
+
+
+def _remember(storage: int | None) -> None:
+    if len(_shared_by_pickling) > _KEPT:
+        _shared_by_pickling.clear()
+    if storage is not None:
+        _shared_by_pickling.add(storage)
+
+
+class Reductions:
+    """The entries of the pickler's table for tensors; to be applied and undone as patches are."""
+
+    def __init__(self) -> None:
+        self._kept: dict[type, tuple[Any, Any]] = {}
+
+    def apply(self) -> None:
+        """Wrap the reductions of tensors, where torch has registered them."""
+        table: dict[type, Any] = getattr(ForkingPickler, "_extra_reducers", {})
+        for kind in KINDS:
+            if kind in table and kind not in self._kept:
+                mine = _watched(table[kind])
+                self._kept[kind] = (table[kind], mine)
+                table[kind] = mine
+
+    def undo(self) -> None:
+        """Put the originals back, except where somebody has registered another one since."""
+        table: dict[type, Any] = getattr(ForkingPickler, "_extra_reducers", {})
+        for kind, (original, mine) in self._kept.items():
+            if table.get(kind) is mine:
+                table[kind] = original
+        self._kept.clear()
+
+
+reductions = Reductions()
