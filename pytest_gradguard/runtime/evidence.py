@@ -102,7 +102,7 @@ class Crossed:
             },
         )
 
-    def _advice(self, first: Object) -> str | None:
+    def _advice(self, first: Object) -> str:
         on_a_tape = self.code == "GG101" and first.description["framework"] == "tensorflow"
         return pitfalls.get("GG105" if on_a_tape else self.code).advice
 
@@ -159,6 +159,16 @@ def _parameter_message(crossed: Crossed, first: Object) -> str:
     )
 
 
+def _arrives(first: Object) -> str:
+    shared = first.description.get("shared_memory")
+    return "the worker shares its memory alone" if shared else "the worker works on a copy"
+
+
+def _reads(first: Object) -> str:
+    shared = first.description.get("shared_memory")
+    return "shares their memory, and no gradient" if shared else "reads or trains a copy"
+
+
 def _optimizer_message(crossed: Crossed, first: Object) -> str:
     about = first.description
     if direction(first.path) == "result":
@@ -170,16 +180,6 @@ def _optimizer_message(crossed: Crossed, first: Object) -> str:
         f"`{first.path}` ({about['type']}, {steps} done) is {how} without its model: it arrives "
         "unbuilt, and what it has gathered in those steps is lost."
     )
-
-
-def _arrives(first: Object) -> str:
-    shared = first.description.get("shared_memory")
-    return "the worker shares its memory alone" if shared else "the worker works on a copy"
-
-
-def _reads(first: Object) -> str:
-    shared = first.description.get("shared_memory")
-    return "shares their memory, and no gradient" if shared else "reads or trains a copy"
 
 
 _MESSAGES = {

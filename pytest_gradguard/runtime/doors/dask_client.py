@@ -12,7 +12,7 @@ import pickle
 import sys
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_gradguard.runtime import collector, crossing, frameworks, looks
 from pytest_gradguard.runtime.calls import Call
@@ -20,8 +20,10 @@ from pytest_gradguard.runtime.dispatch import Shipment
 from pytest_gradguard.runtime.doors import calling, dask_worker
 from pytest_gradguard.runtime.doors.dask_worker import DaskTask
 from pytest_gradguard.runtime.faults import fault, without_this_frame
-from pytest_gradguard.runtime.frameworks import Framework
 from pytest_gradguard.runtime.patching import Patch, Patches
+
+if TYPE_CHECKING:
+    from pytest_gradguard.runtime.frameworks import Framework
 
 BACKEND = "dask"
 _MACHINERY = frozenset({"dask", "distributed", "joblib", "operator", "tlz", "toolz", "tornado"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_gradguard.runtime import frameworks, looks, watching
 from pytest_gradguard.runtime.calls import Call
@@ -14,7 +14,9 @@ from pytest_gradguard.runtime.dispatch import Shipment
 from pytest_gradguard.runtime.doors import remote
 from pytest_gradguard.runtime.evidence import Object
 from pytest_gradguard.runtime.faults import fault, without_this_frame
-from pytest_gradguard.runtime.frameworks import Framework
+
+if TYPE_CHECKING:
+    from pytest_gradguard.runtime.frameworks import Framework
 
 
 def guarded(call: Call, function: Any, args: Any, kwargs: Any, *, process: bool) -> Any:

@@ -55,6 +55,7 @@ class _Known(NamedTuple):
 _KERAS = "keras.src.saving.keras_saveable"
 _KNOWN = (
     _Known("torch", "torch.nn.parameter", "torch.nn.parameter", "Parameter"),
+    _Known("torch_sharing", "torch.nn.parameter", "torch.nn.parameter", "Parameter"),
     _Known("tensorflow", "tensorflow.python.framework.ops", "tensorflow", "GradientTape"),
     _Known("keras", _KERAS, "keras", "Variable"),
 )
@@ -74,19 +75,12 @@ def watch_reductions() -> None:
             patches = _patches[known.name] = module.reductions
         if not patches.applied:
             patches.apply()
-            if known.name == "torch":
-                from pytest_gradguard.runtime.frameworks import torch_sharing
-
-                torch_sharing.reductions.apply()
 
 
 def undo() -> None:
     """Undo `watch_reductions`."""
     for patches in _patches.values():
         patches.undo()
-    sharing = sys.modules.get(f"{__name__}.torch_sharing")
-    if sharing is not None:
-        sharing.reductions.undo()
 
 
 def shares_memory(tensor: object) -> bool:

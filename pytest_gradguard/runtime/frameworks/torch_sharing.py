@@ -16,10 +16,9 @@ import torch
 
 from pytest_gradguard.runtime import crossing
 from pytest_gradguard.runtime.faults import fault, without_this_frame
-from pytest_gradguard.runtime.frameworks import Framework
-from pytest_gradguard.runtime.frameworks import torch as _torch
+from pytest_gradguard.runtime.frameworks import torch as torch_tensors
+from pytest_gradguard.runtime.frameworks.torch import requires_grad
 
-tensors: Framework = _torch
 KINDS = (torch.Tensor, torch.nn.Parameter)
 """Subclasses of these are pickled as they are for everybody else: history is dropped silently."""
 
@@ -48,11 +47,11 @@ def _watched(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
             storage = _storage(tensor)
             if not shared:
                 _remember(storage)
-            if _torch.requires_grad(tensor):
+            if requires_grad(tensor):
                 if isinstance(tensor, torch.nn.Parameter):
-                    current.parameter(tensor, tensors)
+                    current.parameter(tensor, torch_tensors)
                 elif storage in _shared_by_pickling:
-                    current.tensor(tensor, reduction, tensors)
+                    current.tensor(tensor, reduction, torch_tensors)
         except Exception as error:
             fault(error)
         return reduction
@@ -79,6 +78,11 @@ class Reductions:
 
     def __init__(self) -> None:
         self._kept: dict[type, tuple[Any, Any]] = {}
+
+    @property
+    def applied(self) -> bool:
+        """Whether the reductions are wrapped."""
+        return bool(self._kept)
 
     def apply(self) -> None:
         """Wrap the reductions of tensors, where torch has registered them."""

@@ -60,6 +60,7 @@ _TORCH = "torch.nn.parameter"
 _TENSORFLOW = "tensorflow"
 LOOKS = (
     Look("left_gradients", always=_TORCH),
+    Look("forked", asks=(_TORCH, _TENSORFLOW)),
     Look("module_globals", asks=(_TORCH, _TENSORFLOW)),
     Look("tape", asks=(_TENSORFLOW,)),
 )
