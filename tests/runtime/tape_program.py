@@ -81,10 +81,10 @@ def used(backend: str) -> list[Any]:
 
 def main() -> None:
     told: dict[str, Any] = {}
+    before = names()
     with guard("record") as report, tf.GradientTape():
         loaded = Parallel(2)(delayed(lambda: "tensorflow" in sys.modules)() for _ in range(2))
     told["fresh workers"] = [loaded, [finding.code for finding in report.findings]]
-    before = names()
     bare = {backend: used(backend) for backend in ("threading", "loky")}
     with guard("record") as report:
         guarded = {backend: used(backend) for backend in ("threading", "loky")}
