@@ -90,7 +90,8 @@ class Around:
         self.variables: dict[int, tuple[weakref.ref[Any], str]] = {}
         self.tensors: dict[int, tuple[weakref.ref[Any], str]] = {}
         self.read: set[int] = set()
-        self.globals: list[tuple[tape_values.Value, Object]] | None = None
+        self.waiting: dict[int, tuple[set[int], Object]] = {}
+        self.searched = False
         self.looks = 8
 
     def watched(self, tensor: Any) -> bool:

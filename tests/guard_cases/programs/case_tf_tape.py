@@ -40,6 +40,10 @@ EXPECT = {
     "test_a_task_that_fails": {"GG105"},
     "test_inside_a_traced_function": {"GG105"},
     "test_custom_train_step": {"GG105"},
+    "test_module_as_argument": {"GG105"},
+    "test_closure_of_a_closure": {"GG105"},
+    "test_method_of_a_variable": {"GG105"},
+    "test_object_that_holds_what_is_watched": {"GG105", "GG101"},
     "test_one_job": set(),
     "test_sequential_backend": set(),
     "test_tape_inside_the_tasks": set(),
@@ -58,6 +62,9 @@ EXPECT = {
     "test_model_made_in_the_task": set(),
     "test_same_name_as_a_global": set(),
     "test_global_that_is_named_and_not_read": set(),
+    "test_loader_that_holds_a_model": set(),
+    "test_loader_that_holds_a_model_loky": set(),
+    "test_estimators_fitted_in_tasks": set(),
     "test_tape_of_another_thread": set(),
     "test_accumulator_is_over": set(),
     "test_inference_without_a_tape": set(),
@@ -448,6 +455,66 @@ def test_custom_train_step():
     model.fit(np.ones((4, 2), "float32"), np.ones((4, 1), "float32"), verbose=0)
 
 
+class Linear(tf.Module):
+    def __init__(self):
+        super().__init__()
+        self.weights = [tf.Variable([1.0, 2.0])]
+
+    def __call__(self, factor):
+        return tf.reduce_sum(self.weights[0] * factor)
+
+
+def call(module, factor):
+    return module(factor)
+
+
+def test_module_as_argument():
+    module = Linear()
+    with tf.GradientTape() as tape:
+        total = tf.add_n(calls(call, module, backend="loky"))
+    assert tape.gradient(total, module.weights[0]) is None
+
+
+def test_closure_of_a_closure():
+    weight = tf.Variable([1.0, 2.0])
+
+    def inner(factor):
+        return float(loss(weight, factor))
+
+    def outer(factor):
+        return inner(factor)
+
+    with tf.GradientTape() as tape:
+        total = tf.constant(sum(calls(outer)))
+    assert tape.gradient(total, weight) is None
+
+
+def test_method_of_a_variable():
+    weight = tf.Variable([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        parts = Parallel(2, backend="threading")(  # -> GG105:error
+            delayed(weight.sparse_read)([index]) for index in (0, 1)
+        )
+        total = tf.reduce_sum(tf.concat(parts, 0))
+    assert tape.gradient(total, weight) is None
+
+
+class Features:
+    def __init__(self, values):
+        self.values = values
+
+    def total(self, factor):
+        return float(tf.reduce_sum(self.values * factor))
+
+
+def test_object_that_holds_what_is_watched():
+    weight = tf.Variable([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        features = Features(weight * 2.0)
+        total = tf.constant(sum(calls(features.total, backend="loky")))
+    assert tape.gradient(total, weight) is None
+
+
 # -- nothing is lost here ------------------------------------------------------------------------
 
 
@@ -632,6 +699,50 @@ def test_global_that_is_named_and_not_read():
         parts = Parallel(2, backend="threading")(delayed(scaled)(np.ones(1)) for _ in range(2))
         total = tf.reduce_sum(weight * np.sum(parts, axis=0).astype("float32"))
     assert tape.gradient(total, weight).numpy().tolist() == [2.0]
+
+
+class Loader:
+    def __init__(self, model):
+        self.model = model
+
+    def load(self, factor):
+        return np.full(2, factor, "float32")
+
+
+def loaded(backend):
+    loader, weight = Loader(model_of("first")), tf.Variable([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        batch = np.stack(calls(loader.load, backend=backend))
+        total = tf.reduce_sum(weight * batch)
+    assert tape.gradient(total, weight).numpy().tolist() == [3.0, 3.0]
+
+
+def test_loader_that_holds_a_model():
+    loaded("threading")
+
+
+def test_loader_that_holds_a_model_loky():
+    loaded("loky")
+
+
+class Estimator:
+    def fit(self, inputs):
+        self.model_ = model_of("first")
+        self.model_.compile("sgd", "mse")
+        self.model_.fit(inputs, inputs[:, :1], verbose=0)
+        return self
+
+
+def fit(inputs):
+    return Estimator().fit(inputs)
+
+
+def test_estimators_fitted_in_tasks():
+    weight = tf.Variable([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        fitted = Parallel(2)(delayed(fit)(np.ones((4, 2), "float32")) for _ in range(2))
+        total = tf.reduce_sum(weight * len(fitted))
+    assert tape.gradient(total, weight).numpy().tolist() == [2.0, 2.0]
 
 
 def test_tape_of_another_thread():
