@@ -14,7 +14,14 @@ from pytest_gradguard.pitfalls import Pitfall, codes
 __all__ = ["lint_note", "lint_rules", "runtime_checks", "runtime_note"]
 
 _RUNTIME_SCOPE = "This version watches torch in joblib's own backends."
-_OTHER_SCOPES = {"GG104": "This version watches torch and TensorFlow."}
+_ALL_FRAMEWORKS = "This version watches torch, TensorFlow and Keras in joblib's own backends."
+_OTHER_SCOPES = {
+    "GG101": _ALL_FRAMEWORKS,
+    "GG104": "This version watches torch and TensorFlow.",
+    "GG105": "This version watches joblib's own backends.",
+    "GG107": _ALL_FRAMEWORKS,
+    "GG110": "This version watches Keras 3 in joblib's own backends.",
+}
 
 
 def lint_rules() -> frozenset[str]:

@@ -87,7 +87,7 @@ class Crossed:
             severity=severity,
             origin="runtime",
             message=_MESSAGES[self.code](self, first),
-            fix=pitfall.advice,
+            fix=self._advice(first),
             location=_NOWHERE if self.site is None else self.site.location(),
             trace=tuple(_steps(samples, _VERBS[self.code])),
             count=self.count,
@@ -101,6 +101,10 @@ class Crossed:
                 "function": first.task.name,
             },
         )
+
+    def _advice(self, first: Object) -> str:
+        on_a_tape = self.code == "GG101" and first.description["framework"] == "tensorflow"
+        return pitfalls.get("GG105" if on_a_tape else self.code).advice
 
 
 def direction(path: str) -> str:

@@ -21,6 +21,9 @@ _ATOMS = frozenset(
 )
 _LIMIT = 20_000
 _ESTIMATOR_METHODS = ("fit", "forward", "predict", "train", "step", "partial_fit")
+WRAPPERS: dict[type, Callable[[Any], Any]] = {}
+"""Containers that a framework puts in place of the program's own, and what gives the latter."""
+
 _TORCH_REGISTRIES = frozenset({"_parameters", "_buffers", "_modules"})
 
 
@@ -74,22 +77,25 @@ def inside(path: str, item: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _inside(path: str, item: Any, kind: type, deep: bool) -> Iterator[tuple[str, Any]]:
-    if isinstance(item, dict):
+    if kind in WRAPPERS:
+        item = WRAPPERS[kind](item)
+        kind = type(item)
+    if issubclass(kind, dict):
         for key, value in list(dict.items(item)):
             yield f"{path}[{_key(key)}]", value
-    elif isinstance(item, tuple):
+    elif issubclass(kind, tuple):
         fields = getattr(kind, "_fields", ())
         names = fields if isinstance(fields, tuple) else ()
         for index, value in enumerate(tuple.__iter__(item)):
             named = index < len(names)
             yield (f"{path}.{names[index]}" if named else f"{path}[{index}]"), value
-    elif isinstance(item, list):
+    elif issubclass(kind, list):
         for index, value in enumerate([*list.__iter__(item)]):
             yield f"{path}[{index}]", value
-    elif isinstance(item, deque):
+    elif issubclass(kind, deque):
         for index, value in enumerate([*deque.__iter__(item)]):
             yield f"{path}[{index}]", value
-    elif isinstance(item, (set, frozenset)):
+    elif issubclass(kind, (set, frozenset)):
         for value in list(item):
             yield f"{path}{{…}}", value
     elif is_record(item):

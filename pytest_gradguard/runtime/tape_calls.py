@@ -56,24 +56,27 @@ def _recorders() -> Iterator[Any]:
     """The tapes that record around this line: found among the names of the calling functions."""
     kinds = (tf.GradientTape, tf.autodiff.ForwardAccumulator)
     seen = set()
+    found = False
     frame: Any = sys._getframe(1)
     names: list[tuple[str, Any]] = []
     while frame is not None:
         for name, value in callsite.local_names(frame):
-            if isinstance(value, kinds) and id(value) not in seen:
+            if issubclass(type(value), kinds) and id(value) not in seen:
                 seen.add(id(value))
                 if value._recording:
+                    found = True
                     yield value
             elif callsite.is_user_file(frame.f_code.co_filename):
                 names.append((name, value))
         frame = frame.f_back
-    if not seen:
+    if not found:
         held: list[Any] = []
 
         def look(item: Any) -> bool:
-            if isinstance(item, kinds) and item._recording:
+            tape = issubclass(type(item), kinds)
+            if tape and item._recording:
                 held.append(item)
-            return isinstance(item, kinds)
+            return tape
 
         locate.find(names, look, limit=2_000)
         yield from held
@@ -91,21 +94,47 @@ def leaves(call: Any, items: Any) -> None:
     if around is None or around.looks <= 0:
         return
     around.looks -= 1
-    for value in tape_values.values_in(roots_of(items)):
-        index, _, path = value.path.partition("|")
-        named = Value(path.lstrip(".") or "self", value.item)
-        around.remember(named)
-        _report(call, around, _sample(named, items[int(index)][0]))
-    if around.globals is None:
-        around.globals = []
+    direct = list(_direct_roots(items))
+    known = set()
+    for value, function in _named(tape_values.values_in(direct, deep=False), items):
+        known.add(id(value.item))
+        around.remember(value)
+        _report(call, around, _sample(value, function))
+    for value, function in _named(tape_values.values_in(roots_of(items)), items):
+        if id(value.item) not in known:
+            _wait_for(call, around, value, function)
+    if not around.searched:
+        around.searched = True
         for function in {id(function): function for function, _, _ in items}.values():
             roots = [(f"globals[{name!r}]", value) for name, value in used_globals(function)]
             for value in tape_values.values_in(roots):
-                around.remember(value)
-                sample = _sample(value, function)
-                around.globals.append((value, sample))
-                if value.tensor and id(value.item) in around.tensors:
-                    _report(call, around, sample)
+                _wait_for(call, around, value, function)
+
+
+def _direct_roots(items: Any) -> Iterator[tuple[str, Any]]:
+    for index, (function, args, kwargs) in enumerate(items):
+        yield f"{index}|args", args
+        yield f"{index}|kwargs", kwargs
+        yield from tape_values.captures_of(function, f"{index}|")
+
+
+def _named(values: list[Value], items: Any) -> Iterator[tuple[Value, Any]]:
+    """The values with the paths that a finding shows, each with its task's function."""
+    for value in values:
+        index, _, path = value.path.partition("|")
+        yield Value(path.lstrip(".") or "self", value.item), items[int(index)][0]
+
+
+def _wait_for(call: Any, around: Around, value: Value, function: Any) -> None:
+    """Report what a task could reach where the tape watches it, or once a task has read it."""
+    around.remember(value)
+    if id(value.item) not in around.waiting:
+        sample = _sample(value, function)
+        if not value.tensor:
+            variables = {id(variable) for _, variable in tape_values.trainables_of(value)}
+            around.waiting[id(value.item)] = (variables, sample)
+        elif id(value.item) in around.tensors:
+            _report(call, around, sample)
 
 
 def _sample(value: Value, function: Any) -> Object:
@@ -153,7 +182,7 @@ def look(items: Any, results: Any, watcher: Any, process: bool) -> Note | None:
         watcher.__exit__(None, None, None)
         read = watcher.watched_variables()
     roots = [(f"{index}|result", result) for index, result in enumerate(results or ())]
-    values = tape_values.values_in(roots)
+    values = tape_values.values_in(roots, deep=False)
     if not values and not read:
         return None
     returned = []
@@ -176,8 +205,8 @@ def heard(call: Any, note: Note) -> None:
             for seen in note.read
         ):
             around.read.add(identity)
-    for value, sample in around.globals or ():
-        if any(id(variable) in around.read for _, variable in tape_values.trainables_of(value)):
+    for variables, sample in list(around.waiting.values()):
+        if variables & around.read:
             _report(call, around, sample)
     for sample in note.returned:
         _report(call, around, sample)

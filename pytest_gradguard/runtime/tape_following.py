@@ -90,7 +90,8 @@ class Around:
         self.variables: dict[int, tuple[weakref.ref[Any], str]] = {}
         self.tensors: dict[int, tuple[weakref.ref[Any], str]] = {}
         self.read: set[int] = set()
-        self.globals: list[tuple[tape_values.Value, Object]] | None = None
+        self.waiting: dict[int, tuple[set[int], Object]] = {}
+        self.searched = False
         self.looks = 8
 
     def watched(self, tensor: Any) -> bool:
@@ -249,32 +250,43 @@ class _Follower:
 
     def answered(self, asked: _Asked, gradients: Any) -> None:
         """See `tensorflow_tapes.Listener`."""
+        found = [
+            (around.evidence, *lacking)
+            for around in asked.shadow.arounds
+            if around.evidence is not None
+            and any(lacking := self._lacking(asked, around, gradients))
+        ]
+        if not found:
+            return
         frame = callsite.user_frame()
-        for around in asked.shadow.arounds:
-            if around.evidence is None:
-                continue
-            without: dict[int, str] = {}
-            partial: dict[int, str] = {}
-            for source, gradient in self._pairs(asked, around, gradients):
-                path = around.path_of(source)
-                if gradient is not None:
-                    if path is not None and asked.connected:
-                        partial[id(source)] = path
-                elif asked.connected and (path is not None or around.tensors):
-                    # What the tape has seen of it before may have gone into the shipped tensors.
-                    without[id(source)] = path or _name_of(source)
-                elif path is not None and id(source) not in asked.seen | around.tensors.keys():
-                    without[id(source)] = path  # it was read in the workers only
-            if without or partial:
-                names = {**without, **partial}
-                if frame is not None:
-                    names.update(tape_values.names_in(frame, set(names)))
-                around.evidence.confirm(
-                    None if frame is None else callsite.site_of(frame),
-                    asked.verb,
-                    [names[one] for one in without],
-                    [names[one] for one in partial],
-                )
+        names: dict[int, str] = {}
+        for _, without, partial in found:
+            names.update({**without, **partial})
+        if frame is not None:
+            names.update(tape_values.names_in(frame, set(names)))
+        site = None if frame is None else callsite.site_of(frame)
+        for evidence, without, partial in found:
+            evidence.confirm(
+                site, asked.verb, [names[one] for one in without], [names[one] for one in partial]
+            )
+
+    def _lacking(
+        self, asked: _Asked, around: Around, gradients: Any
+    ) -> tuple[dict[int, str], dict[int, str]]:
+        """The sources, by id with their paths, that got no gradient or only a part of it."""
+        without: dict[int, str] = {}
+        partial: dict[int, str] = {}
+        for source, gradient in self._pairs(asked, around, gradients):
+            path = around.path_of(source)
+            if gradient is not None:
+                if path is not None and asked.connected:
+                    partial[id(source)] = path
+            elif asked.connected and (path is not None or around.tensors):
+                # What the tape has seen of it before may have gone into the shipped tensors.
+                without[id(source)] = path or _name_of(source)
+            elif path is not None and id(source) not in asked.seen | around.tensors.keys():
+                without[id(source)] = path  # it was read in the workers only
+        return without, partial
 
     def _pairs(self, asked: _Asked, around: Around, gradients: Any) -> list[tuple[Any, Any]]:
         """The sources and what was given for them."""

@@ -6,7 +6,9 @@ what merely holds numbers of TensorFlow's own: datasets, tables, generators, met
 
 from __future__ import annotations
 
+import functools
 import sys
+import types
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -17,6 +19,13 @@ from pytest_gradguard.runtime import callsite, locate
 from pytest_gradguard.runtime.frameworks import tensorflow as tensors
 
 _LIMIT = 5_000
+_LOOKED_INTO = (
+    tf.Module,
+    tf.RaggedTensor,
+    tf.SparseTensor,
+    tf.IndexedSlices,
+    *locate.WRAPPERS,
+)
 
 
 class Value(NamedTuple):
@@ -31,8 +40,10 @@ class Value(NamedTuple):
         return tensors.is_tensor(self.item)
 
 
-def values_in(roots: Iterable[tuple[str, Any]], limit: int = _LIMIT) -> list[Value]:
-    """The values under `roots`, at any depth."""
+def values_in(
+    roots: Iterable[tuple[str, Any]], *, deep: bool = True, limit: int = _LIMIT
+) -> list[Value]:
+    """The values under `roots`: at any depth, or (not `deep`) directly and in plain containers."""
     found: list[Any] = []
     functions: list[Any] = []
     keras: Any = sys.modules.get("keras.src.saving.keras_saveable")
@@ -46,21 +57,55 @@ def values_in(roots: Iterable[tuple[str, Any]], limit: int = _LIMIT) -> list[Val
                 found.append(item)
             return True
         if issubclass(kind, saveable):
-            if _is_layer(item) and item.variables:
+            if _is_layer(item) and _has_variables(item):
                 found.append(item)
             return True
         if issubclass(kind, polymorphic_function.Function):
             functions.append(item)
             return True
-        foreign = kind.__module__.startswith("tensorflow.")
-        return foreign and not isinstance(item, (tf.Module, tf.RaggedTensor, tf.SparseTensor))
+        return kind.__module__.startswith("tensorflow.") and not issubclass(kind, _LOOKED_INTO)
 
-    paths = locate.find(roots, look, limit=limit)
+    paths = locate.find(roots, look, deep=deep, limit=limit)
     values = [Value(paths[id(item)], item) for item in found]
-    if functions:
-        inside = [(paths[id(one)], one.python_function) for one in functions]
-        values += values_in(inside, limit)
+    for function in functions:
+        inside = captures_of(function.python_function, paths[id(function)])
+        values += values_in(inside, deep=deep, limit=limit)
     return values
+
+
+def captures_of(function: Any, path: str = "", depth: int = 5) -> Iterator[tuple[str, Any]]:
+    """What a task's function is made of, with paths as `locate` gives them.
+
+    The object that a method is bound to, the arguments of a partial, closures and defaults: all
+    that the function uses by itself, and not what it may reach through an object's attributes.
+    """
+    if isinstance(function, functools.partial):
+        yield from captures_of(function.func, path, depth)
+        yield f"{path}.partial.args", function.args
+        yield f"{path}.partial.keywords", function.keywords
+    elif isinstance(function, types.MethodType):
+        yield f"{path}.self", function.__self__
+        yield from captures_of(function.__func__, path, depth)
+    elif isinstance(function, types.FunctionType):
+        code = function.__code__
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+            try:
+                captured = cell.cell_contents
+            except ValueError:  # an empty cell
+                continue
+            if depth:
+                yield from captures_of(captured, f"{path}.closure[{name!r}]", depth - 1)
+        yield f"{path}.defaults", function.__defaults__
+        yield f"{path}.defaults", function.__kwdefaults__
+    else:
+        yield path, function
+
+
+def _has_variables(layer: Any) -> bool:
+    try:
+        return bool(layer.variables)
+    except Exception:  # the program's own property: it may be anything
+        return False
 
 
 def _is_layer(item: Any) -> bool:

@@ -78,13 +78,25 @@ KNOWN_MISSES = {
 PROGRAMS = Path(__file__).parent / "programs"
 LIMIT = 300
 # Files that share a child share its loky workers, too: importing torch is the cost here.
-ALONE = ("case_plain", "case_multiprocessing", "case_failures", "case_doors", "case_dask")
+ALONE = (
+    "case_plain",
+    "case_multiprocessing",
+    "case_failures",
+    "case_doors",
+    "case_dask",
+    "case_keras_torch",
+)
 ALL_PROGRAMS = {path.stem: read_program(path) for path in sorted(PROGRAMS.glob("case_*.py"))}
 
 
 def group_of(name: str) -> tuple[str, ...]:
     """The files that run in one child with this one."""
-    return (name,) if name in ALONE else tuple(n for n in ALL_PROGRAMS if n not in ALONE)
+    if name in ALONE:
+        return (name,)
+    tensorflow = name.startswith("case_tf_")
+    return tuple(
+        n for n in ALL_PROGRAMS if n not in ALONE and n.startswith("case_tf_") == tensorflow
+    )
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,31 @@ def test_a_forward_accumulator_does_not_see_worker_threads(here):
     assert here["forward_accumulator_around_threads"] == [None, 6.0]
 
 
+def test_neither_do_jacobians_nor_what_the_tape_was_told_to_watch(here, crossing):
+    zeros = [[[0.0, 0.0], [0.0, 0.0]]]  # a batch jacobian never is None
+    assert here["other_gradients_around_threads"] == [zeros, None]
+    assert crossing["watched_tensor"] == [["EagerTensor", [2.0, 4.0]], True]
+    assert crossing["partial_gradient_around_loky"] == [1.0, 2.0]  # and not [7, 8]
+
+
+def test_a_tape_that_has_stopped_recording_loses_nothing(here):
+    assert here["stopped_recording_around_threads"] == [9.0, 9.0]
+
+
+def test_tensorflow_tells_which_tapes_record_in_a_thread_and_what_they_watch(here):
+    found = here["what_tells_of_tapes"]
+    assert found["here"] == [[True], [False, True, False], [True, False, False], [True], [False]]
+    assert found["elsewhere"] == [[True, False, False], [False, True, False], [True, False, False]]
+
+
+def test_tensorflow_tells_which_variables_a_thread_reads(here):
+    assert here["what_tells_of_variables"] == [True, 2]
+
+
+def test_a_layer_of_two_models_is_shared_no_longer(crossing):
+    assert crossing["layer_of_two_models"] == [True, False]
+
+
 def test_a_tape_of_the_parent_can_be_asked_from_threads(here):
     assert here["gradient_called_from_threads"] == [[1.0, 1.0], [2.0, 2.0]]
 
@@ -83,9 +108,13 @@ def test_an_optimizer_with_moments_loses_its_state_when_pickled_alone(here, cros
         "Adam": [1, False, 0],
         "SGD with momentum": [1, False, 0],
         "SGD": [1, False, 1],
+        "SGD with averages": [1, False, 0],
+        "scaled Adam": [1, False, 0],
+        "scaled SGD": [1, False, 1],
     }
     assert here["optimizer_inside_its_model"] == [True, 1]
     assert crossing["optimizer_argument"] == [False, 0]
+    assert crossing["returned_optimizer"] == [False, 0]
 
 
 def test_map_fn_runs_one_by_one_in_eager_mode(here):

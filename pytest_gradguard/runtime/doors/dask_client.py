@@ -84,7 +84,7 @@ class GraphCrossing:
         self.task: ShippedDaskTask | None = None
         self._shipment: Shipment | None = None
         self._shipments: dict[int, Shipment] = {}
-        self._seen: set[int] = set()
+        self._seen: set[tuple[int, str]] = set()
 
     def now(self, task: ShippedDaskTask) -> None:
         """Hear that `task` is pickled now; its arguments follow."""
@@ -94,10 +94,10 @@ class GraphCrossing:
             shipment = self._shipments[id(task.items)] = Shipment(task.call, task.items)
         self._shipment = shipment
 
-    def _is_news(self, tensor: Any) -> bool:
+    def _is_news(self, item: Any, rest: str = "") -> bool:
         """Pickling is tried twice where the first pickler fails."""
-        known = id(tensor) in self._seen
-        self._seen.add(id(tensor))
+        known = (id(item), rest) in self._seen
+        self._seen.add((id(item), rest))
         return not known
 
     def tensor(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
@@ -107,8 +107,8 @@ class GraphCrossing:
         return reduction
 
     def parameter(self, parameter: Any, framework: Framework) -> None:
-        """Note a parameter or variable that is trained."""
-        if self._shipment is not None and self._is_news(parameter):
+        """Note a parameter that requires grad, or a variable that is trained."""
+        if self._shipment is not None and self._is_news(*framework.met(parameter)):
             self._shipment.parameter(parameter, framework)
 
     def optimizer(self, optimizer: Any, reduction: Any, framework: Framework) -> Any:

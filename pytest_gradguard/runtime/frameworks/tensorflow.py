@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
+from tensorflow.python.trackable import data_structures
 
 from pytest_gradguard.runtime import crossing, locate
 from pytest_gradguard.runtime.faults import fault
@@ -18,6 +19,14 @@ from pytest_gradguard.runtime.patching import Patch, Patches
 BACKWARDS = False
 
 _here: Any = sys.modules[__name__]
+
+locate.WRAPPERS.update(
+    {
+        data_structures.ListWrapper: lambda wrapper: wrapper._storage,
+        data_structures._DictWrapper: lambda wrapper: wrapper.__wrapped__,
+        data_structures._TupleWrapper: lambda wrapper: wrapper.__wrapped__,
+    }
+)
 
 
 def _watched_tensor(original: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -45,6 +45,47 @@ def keras_model_and_layer():
 
 
 @case
+def watched_tensor():
+    """What a watched tensor is in the worker, and what its tape gives for it here."""
+    x = tf.constant([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        seen = call(lambda t: [type(t).__name__, t.numpy().tolist()], (x * 2.0,))[0]
+        total = tf.add_n(call(loss, (x * 2.0, 1.0), (x * 2.0, 2.0)))
+    return [seen, tape.gradient(total, x) is None]
+
+
+@case
+def partial_gradient_around_loky():
+    weight = tf.Variable([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        total = tf.add_n(call(loss, (weight, 2.0), (weight, 4.0))) + tf.reduce_sum(weight**2) / 2
+    return tape.gradient(total, weight).numpy().tolist()
+
+
+@case
+def layer_of_two_models():
+    """Whether a layer that two models share is still one layer in the worker."""
+    layer = keras.layers.Dense(1)
+    first, second = (keras.Sequential([keras.Input((1,)), layer]) for _ in range(2))
+    same = call(lambda a, b: a.layers[0] is b.layers[0], (first, second))[0]
+    return [first.layers[0] is second.layers[0], same]
+
+
+@case
+def returned_optimizer():
+    def train():
+        weight = keras.Variable([1.0])
+        optimizer = keras.optimizers.Adam()
+        optimizer.build([weight])
+        optimizer.apply([keras.ops.ones(1)])
+        return optimizer
+
+    (optimizer,) = call(train, ())
+    return [optimizer.built, int(optimizer.iterations)]
+
+
+@case
 def tape_around_loky():
     weight = tf.Variable([1.0, 2.0])
     with tf.GradientTape() as tape:

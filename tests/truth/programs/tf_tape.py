@@ -12,6 +12,8 @@ import numpy as np
 import tensorflow as tf
 from cases import attempt, case, main
 from joblib import Parallel, delayed
+from tensorflow.python import pywrap_tfe
+from tensorflow.python.eager import record
 
 
 def plain(gradient):
@@ -59,6 +61,74 @@ def gradient_in_worker(weight, factor):
     with tf.GradientTape() as tape:
         value = loss(weight, factor)
     return tape.gradient(value, weight)
+
+
+@case
+def other_gradients_around_threads():
+    """Jacobians of what threads made, and a tensor of the tape's that they got."""
+    weight, x = tf.Variable([1.0, 2.0]), tf.constant([[1.0, 2.0]])
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        (made,) = Parallel(2, backend="threading")([delayed(double)(x)])
+        (of_weight,) = Parallel(2, backend="threading")([delayed(double)(weight * 1.0)])
+    return [plain(tape.batch_jacobian(made, x)), plain(tape.jacobian(of_weight, weight))]
+
+
+@case
+def stopped_recording_around_threads():
+    weight = tf.Variable([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        with tape.stop_recording():
+            factor = losses("threading", 2, weight)
+        total = loss(weight, factor)
+    return plain(tape.gradient(total, weight))
+
+
+@case
+def what_tells_of_tapes():
+    """TensorFlow's own account, thread by thread, of what records and what is watched."""
+    weight, found, elsewhere = tf.Variable([1.0]), [], []
+
+    def note(here, *tensors):
+        empty = pywrap_tfe.TFE_Py_TapeSetIsEmpty()
+        kinds = [pywrap_tfe.TFE_Py_TapeSetPossibleGradientTypes([one]) > 0 for one in tensors]
+        here.append([empty, *kinds])
+
+    def in_another_thread(tape, *tensors):
+        note(elsewhere, *tensors)
+        pywrap_tfe.TFE_Py_TapeSetAdd(tape)
+        note(elsewhere, *tensors)
+        pywrap_tfe.TFE_Py_TapeSetRemove(tape)
+        note(elsewhere, *tensors)
+
+    note(found)
+    with tf.GradientTape() as tape:
+        made, constant = weight * 2.0, tf.constant([1.0])
+        note(found, made, constant)
+        with tape.stop_recording():
+            note(found, made, constant)
+        thread = threading.Thread(target=in_another_thread, args=(tape._tape._tape, made, constant))
+        thread.start()
+        thread.join()
+    note(found)
+    with tf.autodiff.ForwardAccumulator(weight, tf.ones(1)):
+        note(found)
+    return {"here": found, "elsewhere": elsewhere}
+
+
+@case
+def what_tells_of_variables():
+    """Trainable variables that are read in one thread, a traced function's among them."""
+    read, frozen, traced = tf.Variable(1.0), tf.Variable(1.0, trainable=False), tf.Variable(1.0)
+    function = tf.function(lambda: traced * 2.0)
+    with record.VariableWatcher() as watcher:
+        read + frozen
+        function()
+        thread = threading.Thread(target=lambda: tf.Variable(1.0) + 1.0)
+        thread.start()
+        thread.join()
+    seen = {id(variable) for variable in watcher.watched_variables()}
+    return [seen == {id(read), id(traced)}, len(seen)]
 
 
 @case
@@ -182,9 +252,13 @@ def cloudpickle_dumps(value):
     return cloudpickle.dumps(value)
 
 
-def optimizer_of(kind, moments):
+def scaled(kind):
+    return lambda **options: keras.optimizers.LossScaleOptimizer(kind(**options))
+
+
+def optimizer_of(kind, moments, **options):
     weight = keras.Variable([1.0])
-    optimizer = kind(**({"momentum": 0.9} if moments else {}))
+    optimizer = kind(**({"momentum": 0.9} if moments else {}), **options)
     optimizer.build([weight])
     optimizer.apply([keras.ops.ones(1)])
     return optimizer
@@ -197,6 +271,9 @@ def optimizer_pickled_alone():
         ("Adam", optimizer_of(keras.optimizers.Adam, False)),
         ("SGD with momentum", optimizer_of(keras.optimizers.SGD, True)),
         ("SGD", optimizer_of(keras.optimizers.SGD, False)),
+        ("SGD with averages", optimizer_of(keras.optimizers.SGD, False, use_ema=True)),
+        ("scaled Adam", optimizer_of(scaled(keras.optimizers.Adam), False)),
+        ("scaled SGD", optimizer_of(scaled(keras.optimizers.SGD), False)),
     ):
         copy = pickle.loads(pickle.dumps(optimizer))
         found[name] = [int(optimizer.iterations), copy.built, int(copy.iterations)]

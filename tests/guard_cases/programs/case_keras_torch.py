@@ -1,0 +1,65 @@
+"""Keras on its torch backend: what goes to process workers."""
+
+import os
+
+os.environ["KERAS_BACKEND"] = "torch"
+
+import keras
+import numpy as np
+from joblib import Parallel, delayed
+
+EXPECT = {
+    "test_optimizer_alone": {"GG110"},
+    "test_optimizer_inside_its_model": set(),
+    "test_plain_sgd": set(),
+    "test_variable_and_layer": set(),
+    "test_fit_and_return_the_model": set(),
+}
+
+INPUTS = np.random.default_rng(0).normal(size=(20, 2)).astype("float32")
+TARGETS = (INPUTS[:, :1] > 0).astype("float32")
+
+
+def fitted(optimizer="adam"):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(optimizer, "mse")
+    model.fit(INPUTS, TARGETS, verbose=0)
+    return model
+
+
+def steps(optimizer):
+    return int(optimizer.iterations)
+
+
+def steps_of(model):
+    return int(model.optimizer.iterations)
+
+
+def test_optimizer_alone():
+    optimizer = fitted().optimizer
+    assert Parallel(2)(delayed(steps)(optimizer) for _ in range(2)) == [0, 0]  # -> GG110:warning
+
+
+def test_optimizer_inside_its_model():
+    model = fitted()
+    assert Parallel(2)(delayed(steps_of)(model) for _ in range(2)) == [1, 1]
+
+
+def test_plain_sgd():
+    optimizer = fitted("sgd").optimizer
+    assert Parallel(2)(delayed(steps)(optimizer) for _ in range(2)) == [1, 1]
+
+
+def total(variable, layer):
+    return float(np.sum(variable.numpy())) + layer.units
+
+
+def test_variable_and_layer():
+    layer = fitted().layers[0]
+    found = Parallel(2)(delayed(total)(keras.Variable([1.0]), layer) for _ in range(2))
+    assert found == [2.0, 2.0]
+
+
+def test_fit_and_return_the_model():
+    models = Parallel(2)(delayed(fitted)() for _ in range(2))
+    assert [model.predict(INPUTS, verbose=0).shape for model in models] == [(20, 1)] * 2

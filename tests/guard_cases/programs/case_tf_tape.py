@@ -1,0 +1,781 @@
+"""Tapes that record around parallel calls, and work that only looks like it."""
+
+import functools
+import tempfile
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from joblib import Parallel, delayed, parallel_config
+
+EXPECT = {
+    "test_threads": {"GG105"},
+    "test_loky": {"GG105"},
+    "test_partial_gradient": {"GG105"},
+    "test_partial_gradient_loky": {"GG105"},
+    "test_persistent": {"GG105"},
+    "test_outer_of_two_tapes": {"GG105"},
+    "test_tape_held_by_an_object": {"GG105"},
+    "test_jacobian": {"GG105"},
+    "test_batch_jacobian": {"GG105"},
+    "test_forward_accumulator": {"GG105"},
+    "test_watched_tensor_to_threads": {"GG105"},
+    "test_watched_tensor_to_loky": {"GG105", "GG101"},
+    "test_made_of_watched_in_a_list": {"GG105", "GG101"},
+    "test_keyword": {"GG105"},
+    "test_captured": {"GG105"},
+    "test_partial_function": {"GG105"},
+    "test_global": {"GG105"},
+    "test_global_through_another_function": {"GG105"},
+    "test_method_of_a_model": {"GG105"},
+    "test_model_as_task": {"GG105"},
+    "test_model_in_an_object": {"GG105"},
+    "test_layer_in_a_dict": {"GG105"},
+    "test_variables_in_numpy_out": {"GG105"},
+    "test_numpy_in_tensors_out": {"GG105"},
+    "test_traced_function_as_task": {"GG105"},
+    "test_generator_of_results": {"GG105"},
+    "test_a_task_that_fails": {"GG105"},
+    "test_inside_a_traced_function": {"GG105"},
+    "test_custom_train_step": {"GG105"},
+    "test_module_as_argument": {"GG105"},
+    "test_closure_of_a_closure": {"GG105"},
+    "test_method_of_a_variable": {"GG105"},
+    "test_object_that_holds_what_is_watched": {"GG105", "GG101"},
+    "test_one_job": set(),
+    "test_sequential_backend": set(),
+    "test_tape_inside_the_tasks": set(),
+    "test_tape_inside_the_tasks_loky": set(),
+    "test_stopped_recording": set(),
+    "test_after_the_tape": set(),
+    "test_persistent_after_the_tape": set(),
+    "test_gradient_from_threads": set(),
+    "test_before_the_tape": set(),
+    "test_inner_tape_is_over": set(),
+    "test_numpy_under_an_open_tape": set(),
+    "test_numpy_under_an_open_tape_loky": set(),
+    "test_files_under_an_open_tape": set(),
+    "test_paths_as_tensors": set(),
+    "test_a_dataset_under_an_open_tape": set(),
+    "test_model_made_in_the_task": set(),
+    "test_same_name_as_a_global": set(),
+    "test_global_that_is_named_and_not_read": set(),
+    "test_loader_that_holds_a_model": set(),
+    "test_loader_that_holds_a_model_loky": set(),
+    "test_estimators_fitted_in_tasks": set(),
+    "test_tape_of_another_thread": set(),
+    "test_accumulator_is_over": set(),
+    "test_inference_without_a_tape": set(),
+}
+DETAILS = {
+    "test_threads": {
+        "GG105": {
+            "object": "args[0]",
+            "direction": "argument",
+            "framework": "tensorflow",
+            "backend": "threading",
+            "type": "Variable",
+            "shape": [2],
+            "dtype": "float32",
+            "confirmed": True,
+            "without_gradient": ["weight"],
+        }
+    },
+    "test_loky": {"GG105": {"backend": "loky", "without_gradient": ["weight"]}},
+    "test_partial_gradient": {
+        "GG105": {"confirmed": True, "partial_gradient": ["weight"], "without_gradient": []}
+    },
+    "test_partial_gradient_loky": {"GG105": {"partial_gradient": ["weight"]}},
+    "test_jacobian": {"GG105": {"partial_gradient": ["weight"]}},
+    "test_batch_jacobian": {"GG105": {"partial_gradient": ["x"]}},
+    "test_forward_accumulator": {
+        "GG105": {"tape": "ForwardAccumulator", "without_gradient": ["weight"]}
+    },
+    "test_watched_tensor_to_loky": {
+        "GG101": {"object": "args[0]", "type": "EagerTensor", "framework": "tensorflow"}
+    },
+    "test_made_of_watched_in_a_list": {"GG105": {"without_gradient": ["weight"]}},
+    "test_model_as_task": {
+        "GG105": {"type": "Sequential", "without_gradient": ["model.first.kernel"]}
+    },
+    "test_global": {"GG105": {"object": "globals['shared']", "confirmed": True}},
+    "test_numpy_in_tensors_out": {"GG105": {"direction": "result", "confirmed": False}},
+}
+
+shared = tf.Variable([1.0, 2.0])
+scale = tf.Variable([3.0])
+
+
+def loss(weight, factor):
+    return tf.reduce_sum(weight * factor)
+
+
+def loss_of(weight=None, factor=1.0):
+    return loss(weight, factor)
+
+
+def double(array):
+    return array * 2.0
+
+
+def gradient(weight, factor):
+    with tf.GradientTape() as tape:
+        value = loss(weight, factor)
+    return tape.gradient(value, weight)
+
+
+def calls(task, *arguments, backend="threading", n_jobs=2):
+    return Parallel(n_jobs, backend=backend)(  # -> GG105? GG101?
+        delayed(task)(*arguments, factor) for factor in (1.0, 2.0)
+    )
+
+
+def test_threads():
+    weight = tf.Variable([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        parts = Parallel(2, backend="threading")(  # -> GG105:error
+            delayed(loss)(weight, factor) for factor in (1.0, 2.0)
+        )
+        total = tf.add_n(parts)
+    assert tape.gradient(total, weight) is None
+
+
+def test_loky():
+    weight = tf.Variable([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        total = tf.add_n(
+            Parallel(2)(delayed(loss)(weight, factor) for factor in (1.0, 2.0))  # -> GG105:error
+        )
+    assert tape.gradient(total, weight) is None
+
+
+def partial(backend):
+    weight = tf.Variable([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        total = tf.add_n(calls(loss, weight, backend=backend))
+        total += tf.reduce_sum(weight**2) / 2
+    assert tape.gradient(total, weight).numpy().tolist() == [1.0, 2.0]  # and not [4, 5]
+
+
+def test_partial_gradient():
+    partial("threading")
+
+
+def test_partial_gradient_loky():
+    partial("loky")
+
+
+def test_persistent():
+    weight = tf.Variable([1.0, 2.0])
+    with tf.GradientTape(persistent=True) as tape:
+        total = tf.add_n(calls(loss, weight))
+        other = loss(weight, 5.0)
+        assert tape.gradient(total, weight) is None
+    assert tape.gradient(other, weight).numpy().tolist() == [5.0, 5.0]
+
+
+def test_outer_of_two_tapes():
+    weight = tf.Variable([1.0, 2.0])
+    with tf.GradientTape() as outer:
+        with tf.GradientTape() as inner:
+            value = loss(weight * weight, 1.0)
+        first = inner.gradient(value, weight)
+        total = tf.add_n(calls(loss, first))
+    assert outer.gradient(total, weight) is None
+
+
+class Trainer:
+    def __init__(self):
+        self.weight = tf.Variable([1.0, 2.0])
+        self.tape = tf.GradientTape()
+
+    def step(self):
+        with self.tape:
+            total = tf.add_n(calls(loss, self.weight))
+        return self.tape.gradient(total, self.weight)
+
+
+def test_tape_held_by_an_object():
+    assert Trainer().step() is None
+
+
+def test_jacobian():
+    weight = tf.Variable([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        values = weight * sum(calls(loss, weight))
+    assert tape.jacobian(values, weight).shape == (2, 2)
+
+
+def test_batch_jacobian():
+    x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        values = x * calls(double_of, x)[0]
+    assert tape.batch_jacobian(values, source=x).shape == (2, 2, 2)
+
+
+def double_of(x, factor):
+    return x * factor
+
+
+def test_forward_accumulator():
+    weight = tf.Variable([1.0, 2.0])
+    with tf.autodiff.ForwardAccumulator(weight, tf.ones(2)) as accumulator:
+        total = tf.add_n(calls(loss, weight))
+    assert accumulator.jvp(total) is None
+
+
+def test_watched_tensor_to_threads():
+    x = tf.constant([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        total = tf.add_n(calls(loss, x))
+    assert tape.gradient(total, x) is None
+
+
+def test_watched_tensor_to_loky():
+    x = tf.constant([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        parts = Parallel(2)(delayed(loss)(x, k) for k in (1.0, 2.0))  # -> GG105:error GG101:warning
+        total = tf.add_n(parts)
+    assert tape.gradient(total, x) is None
+
+
+def first_of(values, factor):
+    return loss(values[0]["x"], factor)
+
+
+def test_made_of_watched_in_a_list():
+    weight = tf.Variable([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        features = weight * 2.0
+        total = tf.add_n(calls(first_of, [{"x": features}], backend="loky"))
+    assert tape.gradient(total, weight) is None
+
+
+def test_keyword():
+    weight = tf.Variable([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        total = tf.add_n(
+            Parallel(2, backend="threading")(  # -> GG105:error
+                delayed(loss_of)(factor=k, weight=weight) for k in (1.0, 2.0)
+            )
+        )
+    assert tape.gradient(total, weight) is None
+
+
+def test_captured():
+    weight = tf.Variable([1.0, 2.0])
+
+    def task(factor):
+        return loss(weight, factor)
+
+    with tf.GradientTape() as tape:
+        total = tf.add_n(calls(task))
+    assert tape.gradient(total, weight) is None
+
+
+def test_partial_function():
+    weight = tf.Variable([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        total = tf.add_n(calls(functools.partial(loss, weight)))
+    assert tape.gradient(total, weight) is None
+
+
+def loss_of_shared(factor):
+    return float(loss(shared, factor))
+
+
+def test_global():
+    with tf.GradientTape() as tape:
+        total = tf.constant(sum(calls(loss_of_shared)))
+    assert tape.gradient(total, shared) is None
+
+
+def calling(factor):
+    return loss_of_shared(factor)
+
+
+def test_global_through_another_function():
+    with tf.GradientTape() as tape:
+        total = tf.constant(sum(calls(calling)))
+    assert tape.gradient(total, shared) is None
+
+
+def model_of(*names):
+    layers = [keras.layers.Dense(1, use_bias=False, name=name) for name in names]
+    return keras.Sequential([keras.Input((2,)), *layers])
+
+
+def test_method_of_a_model():
+    model = model_of("first")
+    with tf.GradientTape() as tape:
+        parts = Parallel(2, backend="threading")(  # -> GG105:error
+            delayed(model.call)(np.ones((1, 2), "float32")) for _ in range(2)
+        )
+        total = tf.add_n(parts)
+    assert tape.gradient(total, model.trainable_variables) == [None]
+
+
+def test_model_as_task():
+    model = model_of("first")
+    with tf.GradientTape() as tape:
+        parts = Parallel(2, backend="threading")(  # -> GG105:error
+            delayed(model)(np.ones((1, 2), "float32")) for _ in range(2)
+        )
+        total = tf.add_n(parts)
+    assert tape.gradient(total, model.trainable_variables) == [None]
+
+
+class Agent:
+    def __init__(self, model):
+        self.model = model
+
+    def act(self, factor):
+        return float(tf.reduce_sum(self.model(np.full((1, 2), factor, "float32"))))
+
+
+def test_model_in_an_object():
+    agent = Agent(model_of("first"))
+    with tf.GradientTape() as tape:
+        total = tf.constant(sum(calls(agent.act)))
+    assert tape.gradient(total, agent.model.trainable_variables) == [None]
+
+
+def apply(table, factor):
+    return table["layer"](np.full((1, 2), factor, "float32"))
+
+
+def test_layer_in_a_dict():
+    layer = keras.layers.Dense(1)
+    layer.build((None, 2))
+    with tf.GradientTape() as tape:
+        total = tf.add_n(calls(apply, {"layer": layer}))
+    assert tape.gradient(total, layer.kernel) is None
+
+
+def test_variables_in_numpy_out():
+    weight = tf.Variable([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        total = tf.constant(sum(calls(loss_in_numpy, weight)))
+    assert tape.gradient(total, weight) is None
+
+
+def loss_in_numpy(weight, factor):
+    return loss(weight, factor).numpy()
+
+
+def as_tensor(factor):
+    return tf.constant([factor])
+
+
+def test_numpy_in_tensors_out():
+    weight = tf.Variable([1.0])
+    with tf.GradientTape() as tape:
+        total = tf.reduce_sum(weight * tf.add_n(calls(as_tensor)))
+    assert tape.gradient(total, weight).numpy().tolist() == [3.0]
+
+
+def test_traced_function_as_task():
+    weight = tf.Variable([1.0, 2.0])
+
+    @tf.function
+    def traced(factor):
+        return tf.reduce_sum(weight * factor)
+
+    with tf.GradientTape() as tape:
+        total = tf.add_n(calls(traced))
+    assert tape.gradient(total, weight) is None
+
+
+def test_generator_of_results():
+    weight = tf.Variable([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        total = tf.add_n(
+            list(
+                Parallel(2, backend="threading", return_as="generator")(  # -> GG105:error
+                    delayed(loss)(weight, k) for k in (1.0, 2.0)
+                )
+            )
+        )
+    assert tape.gradient(total, weight) is None
+
+
+def failing(weight, factor):
+    raise ArithmeticError(f"no loss for {factor}")
+
+
+def test_a_task_that_fails():
+    weight = tf.Variable([1.0, 2.0])
+    with tf.GradientTape(), pytest.raises(ArithmeticError, match="no loss"):
+        calls(failing, weight)
+    with tf.GradientTape() as tape:
+        total = loss(weight, 2.0)
+    assert tape.gradient(total, weight).numpy().tolist() == [2.0, 2.0]
+
+
+def test_inside_a_traced_function():
+    weight = tf.Variable([1.0, 2.0])
+
+    @tf.function(autograph=False)
+    def step():
+        with tf.GradientTape() as tape:
+            total = loss(weight, 1.0) + sum(calls(loss_in_numpy, shared))
+        return tape.gradient(total, weight)
+
+    assert step().numpy().tolist() == [1.0, 1.0]
+
+
+class Parted(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1, use_bias=False)
+        self.dense.build((None, 2))
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            parts = calls(lambda part, factor: self(part) * factor, x)
+            value = tf.reduce_mean((sum(parts) - y) ** 2) + tf.reduce_sum(self.dense.kernel)
+        (found,) = tape.gradient(value, self.trainable_variables)
+        self.optimizer.apply_gradients([(found, self.dense.kernel)])
+        return {"loss": value}
+
+
+def test_custom_train_step():
+    model = Parted()
+    model(np.ones((1, 2), "float32"))
+    model.compile("sgd", run_eagerly=True)
+    model.fit(np.ones((4, 2), "float32"), np.ones((4, 1), "float32"), verbose=0)
+
+
+class Linear(tf.Module):
+    def __init__(self):
+        super().__init__()
+        self.weights = [tf.Variable([1.0, 2.0])]
+
+    def __call__(self, factor):
+        return tf.reduce_sum(self.weights[0] * factor)
+
+
+def call(module, factor):
+    return module(factor)
+
+
+def test_module_as_argument():
+    module = Linear()
+    with tf.GradientTape() as tape:
+        total = tf.add_n(calls(call, module, backend="loky"))
+    assert tape.gradient(total, module.weights[0]) is None
+
+
+def test_closure_of_a_closure():
+    weight = tf.Variable([1.0, 2.0])
+
+    def inner(factor):
+        return float(loss(weight, factor))
+
+    def outer(factor):
+        return inner(factor)
+
+    with tf.GradientTape() as tape:
+        total = tf.constant(sum(calls(outer)))
+    assert tape.gradient(total, weight) is None
+
+
+def test_method_of_a_variable():
+    weight = tf.Variable([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        parts = Parallel(2, backend="threading")(  # -> GG105:error
+            delayed(weight.sparse_read)([index]) for index in (0, 1)
+        )
+        total = tf.reduce_sum(tf.concat(parts, 0))
+    assert tape.gradient(total, weight) is None
+
+
+class Features:
+    def __init__(self, values):
+        self.values = values
+
+    def total(self, factor):
+        return float(tf.reduce_sum(self.values * factor))
+
+
+def test_object_that_holds_what_is_watched():
+    weight = tf.Variable([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        features = Features(weight * 2.0)
+        total = tf.constant(sum(calls(features.total, backend="loky")))
+    assert tape.gradient(total, weight) is None
+
+
+# -- nothing is lost here ------------------------------------------------------------------------
+
+
+def one_job(backend):
+    weight = tf.Variable([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        total = tf.add_n(calls(loss, weight, backend=backend, n_jobs=1))
+    assert tape.gradient(total, weight).numpy().tolist() == [3.0, 3.0]
+
+
+def test_one_job():
+    one_job("loky")
+
+
+def test_sequential_backend():
+    weight = tf.Variable([1.0, 2.0])
+    with tf.GradientTape() as tape, parallel_config("sequential"):
+        total = tf.add_n(Parallel()(delayed(loss)(weight, k) for k in (1.0, 2.0)))
+    assert tape.gradient(total, weight).numpy().tolist() == [3.0, 3.0]
+
+
+def test_tape_inside_the_tasks():
+    weight = tf.Variable([1.0, 2.0])
+    assert tf.add_n(calls(gradient, weight)).numpy().tolist() == [3.0, 3.0]
+
+
+def test_tape_inside_the_tasks_loky():
+    weight = tf.Variable([1.0, 2.0])
+    assert tf.add_n(calls(gradient, weight, backend="loky")).numpy().tolist() == [3.0, 3.0]
+
+
+def test_stopped_recording():
+    weight = tf.Variable([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        features = weight * 2.0
+        with tape.stop_recording():
+            weights = calls(loss, features, backend="loky")
+        total = tf.reduce_sum(features * tf.add_n(weights))
+    assert tape.gradient(total, weight).numpy().tolist() == [36.0, 36.0]
+
+
+def test_after_the_tape():
+    weight = tf.Variable([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        total = loss(weight, 2.0)
+    calls(loss, weight)
+    assert tape.gradient(total, weight).numpy().tolist() == [2.0, 2.0]
+
+
+def test_persistent_after_the_tape():
+    weight = tf.Variable([1.0, 2.0])
+    with tf.GradientTape(persistent=True) as tape:
+        total = loss(weight * 1.0, 2.0)
+    calls(loss, total, backend="loky")
+    assert tape.gradient(total, weight).numpy().tolist() == [2.0, 2.0]
+
+
+def test_gradient_from_threads():
+    weight = tf.Variable([1.0, 2.0])
+    with tf.GradientTape(persistent=True) as tape:
+        totals = [loss(weight, k) for k in (1.0, 2.0)]
+    found = Parallel(2, backend="threading")(delayed(tape.gradient)(t, weight) for t in totals)
+    assert tf.add_n(found).numpy().tolist() == [3.0, 3.0]
+
+
+def test_before_the_tape():
+    weight = tf.Variable([1.0, 2.0])
+    factors = calls(loss, weight)
+    with tf.GradientTape() as tape:
+        total = loss(weight, tf.add_n(factors))
+    assert tape.gradient(total, weight).numpy().tolist() == [9.0, 9.0]
+
+
+def test_inner_tape_is_over():
+    weight = tf.Variable([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        total = loss(weight, 1.0)
+    first = tape.gradient(total, weight)
+    assert sum(calls(loss_in_numpy, first)) == 6.0
+
+
+def test_numpy_under_an_open_tape():
+    weight = tf.Variable([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        parts = Parallel(2, backend="threading")(delayed(double)(np.ones(2)) for _ in range(4))
+        total = tf.reduce_sum(weight * np.sum(parts, axis=0).astype("float32"))
+    assert tape.gradient(total, weight).numpy().tolist() == [8.0, 8.0]
+
+
+def test_numpy_under_an_open_tape_loky():
+    weight = tf.Variable([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        parts = Parallel(2)(delayed(double)(np.ones(2)) for _ in range(4))
+        total = tf.reduce_sum(weight * np.sum(parts, axis=0).astype("float32"))
+    assert tape.gradient(total, weight).numpy().tolist() == [8.0, 8.0]
+
+
+def read(path):
+    return np.load(path)
+
+
+def test_files_under_an_open_tape():
+    weight = tf.Variable([1.0, 2.0])
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder, f"{index}.npy") for index in range(3)]
+        for path in paths:
+            np.save(path, np.ones(2, "float32"))
+        with tf.GradientTape() as tape:
+            batch = np.stack(Parallel(2, backend="threading")(delayed(read)(p) for p in paths))
+            total = tf.reduce_sum(weight * batch)
+    assert tape.gradient(total, weight).numpy().tolist() == [3.0, 3.0]
+
+
+def length(path):
+    return len(path.numpy())
+
+
+def test_paths_as_tensors():
+    weight = tf.Variable([1.0])
+    with tf.GradientTape() as tape:
+        sizes = Parallel(2, backend="threading")(
+            delayed(length)(path) for path in tf.constant(["a", "bc"])
+        )
+        total = tf.reduce_sum(weight * float(sum(sizes)))
+    assert tape.gradient(total, weight).numpy().tolist() == [3.0]
+
+
+def count(dataset):
+    return sum(1 for _ in dataset)
+
+
+def test_a_dataset_under_an_open_tape():
+    weight = tf.Variable([1.0])
+    dataset = tf.data.Dataset.from_tensor_slices(np.ones((3, 2), "float32"))
+    with tf.GradientTape() as tape:
+        sizes = Parallel(2, backend="threading")(delayed(count)(dataset) for _ in range(2))
+        total = tf.reduce_sum(weight * float(sum(sizes)))
+    assert tape.gradient(total, weight).numpy().tolist() == [6.0]
+
+
+def predict_by_a_new_model(array):
+    model = model_of("first")
+    return model(array).numpy()
+
+
+def test_model_made_in_the_task():
+    weight = tf.Variable([1.0])
+    with tf.GradientTape() as tape:
+        Parallel(2, backend="threading")(
+            delayed(predict_by_a_new_model)(np.ones((1, 2), "float32")) for _ in range(2)
+        )
+        total = tf.reduce_sum(weight)
+    assert tape.gradient(total, weight).numpy().tolist() == [1.0]
+
+
+class Settings:
+    scale = 2.0
+
+
+def test_same_name_as_a_global():
+    weight = tf.Variable([1.0])
+    settings = Settings()
+
+    def task(array):
+        return array * settings.scale
+
+    with tf.GradientTape() as tape:
+        parts = Parallel(2, backend="threading")(delayed(task)(np.ones(1)) for _ in range(2))
+        total = tf.reduce_sum(weight * np.sum(parts, axis=0).astype("float32"))
+    assert tape.gradient(total, weight).numpy().tolist() == [4.0]
+
+
+def scaled(array):
+    if array.ndim > 3:
+        return array * scale.numpy()
+    return array
+
+
+def test_global_that_is_named_and_not_read():
+    weight = tf.Variable([1.0])
+    with tf.GradientTape() as tape:
+        parts = Parallel(2, backend="threading")(delayed(scaled)(np.ones(1)) for _ in range(2))
+        total = tf.reduce_sum(weight * np.sum(parts, axis=0).astype("float32"))
+    assert tape.gradient(total, weight).numpy().tolist() == [2.0]
+
+
+class Loader:
+    def __init__(self, model):
+        self.model = model
+
+    def load(self, factor):
+        return np.full(2, factor, "float32")
+
+
+def loaded(backend):
+    loader, weight = Loader(model_of("first")), tf.Variable([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        batch = np.stack(calls(loader.load, backend=backend))
+        total = tf.reduce_sum(weight * batch)
+    assert tape.gradient(total, weight).numpy().tolist() == [3.0, 3.0]
+
+
+def test_loader_that_holds_a_model():
+    loaded("threading")
+
+
+def test_loader_that_holds_a_model_loky():
+    loaded("loky")
+
+
+class Estimator:
+    def fit(self, inputs):
+        self.model_ = model_of("first")
+        self.model_.compile("sgd", "mse")
+        self.model_.fit(inputs, inputs[:, :1], verbose=0)
+        return self
+
+
+def fit(inputs):
+    return Estimator().fit(inputs)
+
+
+def test_estimators_fitted_in_tasks():
+    weight = tf.Variable([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        fitted = Parallel(2)(delayed(fit)(np.ones((4, 2), "float32")) for _ in range(2))
+        total = tf.reduce_sum(weight * len(fitted))
+    assert tape.gradient(total, weight).numpy().tolist() == [2.0, 2.0]
+
+
+def test_tape_of_another_thread():
+    import threading
+
+    weight = tf.Variable([1.0, 2.0])
+    opened, over = threading.Event(), threading.Event()
+
+    def record():
+        with tf.GradientTape():
+            opened.set()
+            over.wait(60)
+
+    other = threading.Thread(target=record)
+    other.start()
+    assert opened.wait(60)
+    assert sum(calls(loss_in_numpy, weight)) == 9.0
+    over.set()
+    other.join()
+
+
+def test_accumulator_is_over():
+    weight = tf.Variable([1.0, 2.0])
+    with tf.autodiff.ForwardAccumulator(weight, tf.ones(2)) as accumulator:
+        total = loss(weight, 2.0)
+    calls(loss, total, backend="loky")
+    assert accumulator.jvp(total).numpy() == 4.0
+
+
+def predict(model, factor):
+    return model(np.full((1, 2), factor, "float32")).numpy()
+
+
+def test_inference_without_a_tape():
+    model = model_of("first")
+    assert len(calls(predict, model, backend="loky")) == 2

@@ -1,0 +1,75 @@
+"""TensorFlow's tapes under the guard: same numbers, nothing kept, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    not all(map(find_spec, ("tensorflow", "joblib"))), reason="no TensorFlow or joblib"
+)
+
+
+@pytest.fixture(scope="module")
+def told() -> Any:
+    """What the program says; many cases in one child, as importing TensorFlow is the cost."""
+    program = Path(__file__).with_name("tape_program.py")
+    child = subprocess.Popen(
+        [sys.executable, str(program)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, err = child.communicate(timeout=240)
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+    assert child.returncode == 0, err
+    return json.loads(out.splitlines()[-1])
+
+
+def test_a_program_gets_the_same_from_its_tapes(told: Any) -> None:
+    guarded, bare = told["same"]
+    assert guarded == bare
+    assert None in bare["threading"]  # a result is no source
+    assert told["codes"] == ["GG105"]
+
+
+def test_names_are_put_back(told: Any) -> None:
+    assert told["put back"]
+    assert told["none records"]
+
+
+def test_mode_error_raises_at_the_call(told: Any) -> None:
+    assert told["raised"] == ["GG105"]
+
+
+def test_an_allowed_code_is_dropped(told: Any) -> None:
+    assert told["allowed"] == []
+
+
+def test_a_guard_may_end_inside_a_tape(told: Any) -> None:
+    assert told["recording still"]
+    assert told["ended inside"] == [[9.0, 9.0], True]
+
+
+def test_nothing_of_a_tape_is_kept_alive(told: Any) -> None:
+    assert told["kept alive"] == 0
+
+
+def test_workers_that_do_not_need_tensorflow_do_not_import_it(told: Any) -> None:
+    assert told["fresh workers"] == [[False, False], []]
+
+
+def test_what_hangs_on_no_result_of_workers_confirms_nothing(told: Any) -> None:
+    assert told["not confirmed"] == [False]
