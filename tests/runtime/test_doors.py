@@ -178,15 +178,13 @@ def test_tasks_of_chunks() -> None:
     import functools
 
     chunk = functools.partial(executors._process_chunk, number)  # type: ignore[attr-defined]
-    assert remote.items_of(chunk, (((1,), (2,)),), {}) == (
-        [(number, (1,), {}), (number, (2,), {})],
-        True,
-    )
-    assert remote.items_of(pools.mapstar, ((number, (1,)),), {}) == ([(number, (1,), {})], True)
-    assert remote.items_of(pools.starmapstar, ((number, ((1, 2),)),), {}) == (
-        [(number, (1, 2), {})],
-        True,
-    )
+    for task, tasks in {
+        (chunk, ((1,), (2,))): [(number, (1,), {}), (number, (2,), {})],
+        (pools.mapstar, (number, (1, 2))): [(number, (1,), {}), (number, (2,), {})],
+        (pools.starmapstar, (number, ((1, 2),))): [(number, (1, 2), {})],
+    }.items():
+        items, many = remote.items_of(task[0], task[1:], {})
+        assert (list(items), many) == (tasks, True)
     assert remote.items_of(number, (1,), {"k": 2}) == ([(number, (1,), {"k": 2})], False)
     assert calling.begin("multiprocessing") is None  # nobody listens
 
