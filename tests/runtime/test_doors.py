@@ -215,3 +215,16 @@ def test_install_watches_pools(pool: Any) -> None:
     finally:
         pytest_gradguard.uninstall()
     assert [finding.code for finding in report.findings] == ["GG101"]
+
+
+def test_rays_backend_goes_by_its_own_name() -> None:
+    """It inherits joblib's backend for multiprocessing, and pickles the batches as that one does."""
+    from joblib._parallel_backends import MultiprocessingBackend
+
+    from pytest_gradguard.runtime import dispatch
+
+    ray = type(
+        "RayBackend", (MultiprocessingBackend,), {"__module__": "ray.util.joblib.ray_backend"}
+    )
+    assert dispatch._backend_of(ray) == dispatch.Backend("ray", True)
+    assert dispatch._backend_of(MultiprocessingBackend).name == "multiprocessing"  # type: ignore[union-attr]
