@@ -7,7 +7,7 @@ from functools import cache
 
 from pytest_gradguard.findings import Finding, Severity
 
-__all__ = ["GradGuardError", "GradGuardWarning", "warning_for"]
+__all__ = ["ForkDeadlockError", "GradGuardError", "GradGuardWarning", "warning_for"]
 
 
 class GradGuardWarning(UserWarning):
@@ -50,6 +50,10 @@ class GradGuardError(Exception):
 
     def __reduce__(self) -> tuple[type[GradGuardError], tuple[tuple[Finding, ...]]]:
         return (type(self), (self.findings,))
+
+
+class ForkDeadlockError(RuntimeError):
+    """Raised at a parallel call in place of a wait that would never have ended (GG303)."""
 
 
 @cache

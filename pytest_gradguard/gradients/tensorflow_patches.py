@@ -12,70 +12,39 @@ import tensorflow as tf
 
 from pytest_gradguard.gradients import tensorflow_log
 from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.frameworks import tensorflow_tapes
 from pytest_gradguard.runtime.patching import Patch, Patches
 
 _MACHINERY = tuple(f"{sep}{name}{sep}" for sep in "/\\" for name in ("tensorflow", "keras"))
 
 
-def _asking(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def gradient(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-        log = tensorflow_log.log
-        if log is None:
-            return original(self, target, sources, *args, **kwargs)
-        notes = None
-        try:
-            notes = log.asked(self)
-        except Exception as error:
-            fault(error)
-        try:
-            gradients = original(self, target, sources, *args, **kwargs)
-        except BaseException as error:
-            without_this_frame(error)
-            raise
-        try:
-            if notes is not None:
-                log.answered(notes, sources, gradients)
-        except Exception as error:
-            fault(error)
-        return gradients
+class _Tapes:
+    """Tells the log of gradient tapes."""
 
-    return gradient
+    def opened(self, tape: Any) -> None:
+        if tensorflow_log.log is not None and isinstance(tape, tf.GradientTape):
+            tensorflow_log.log.tape_opened(tape)
 
-
-def _opening(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def _push_tape(self: Any) -> Any:
-        result = original(self)
+    def closing(self, tape: Any) -> None:
         if tensorflow_log.log is not None:
-            tensorflow_log.log.tape_opened(self)
-        return result
+            tensorflow_log.log.tape_closed(tape)
 
-    return _push_tape
-
-
-def _told(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def watch(self: Any, tensor: Any) -> Any:
-        result = original(self, tensor)
+    def watches(self, tape: Any, watched: Any) -> None:
         if tensorflow_log.log is not None:
-            try:
-                tensorflow_log.log.tape_watches(self, tensor)
-            except Exception as error:
-                fault(error)
-        return result
+            tensorflow_log.log.tape_watches(tape, watched)
 
-    return watch
+    def asking(self, tape: Any, verb: str, target: Any, sources: Any) -> Any:
+        if tensorflow_log.log is None or not isinstance(tape, tf.GradientTape):
+            return None
+        return tensorflow_log.log.asked(tape), sources
 
-
-def _closing(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def _pop_tape(self: Any) -> Any:
+    def answered(self, asked: Any, gradients: Any) -> None:
         if tensorflow_log.log is not None:
-            tensorflow_log.log.tape_closed(self)
-        return original(self)
+            notes, sources = asked
+            tensorflow_log.log.answered(notes, sources, gradients)
 
-    return _pop_tape
+
+_tapes = _Tapes()
 
 
 def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -187,16 +156,10 @@ def _make() -> Patches:
     from tensorflow.python.framework import ops
     from tensorflow.python.ops import resource_variable_ops
 
-    tape = tf.GradientTape
     eager = ops._EagerTensorBase
     return Patches(
         [
-            Patch(tape, "gradient", _asking),
-            Patch(tape, "jacobian", _asking),
             Patch(threading.Thread, "start", _beginning),
-            Patch(tape, "watch", _told),
-            Patch(tape, "_push_tape", _opening),
-            Patch(tape, "_pop_tape", _closing),
             Patch(resource_variable_ops.BaseResourceVariable, "_read_variable_op", _reading),
             Patch(polymorphic_function.Function, "__call__", _running),
             Patch(eager, "numpy", _leaving(".numpy()", by_user=True)),
@@ -223,6 +186,7 @@ def start(listener: tensorflow_log.Listener) -> tensorflow_log.Log:
             if _patches is None:
                 _patches = _make()
             _patches.apply()
+            tensorflow_tapes.start(_tapes)
             log = tensorflow_log.log = tensorflow_log.Log()
         log.listeners.append(listener)
         return log
@@ -237,4 +201,5 @@ def stop(listener: tensorflow_log.Listener) -> None:
         log.listeners.remove(listener)
         if not log.listeners and _patches is not None:
             tensorflow_log.log = None
+            tensorflow_tapes.stop(_tapes)
             _patches.undo()

@@ -18,7 +18,18 @@ from pytest_gradguard.runtime.announcing import announcer
 
 __all__ = ["CHECKS", "Report", "allow", "guard", "install", "uninstall"]
 
-CHECKS = ("GG101", "GG102", "GG103", "GG104", "GG106", "GG107", "GG108", "GG109")
+CHECKS = (
+    "GG101",
+    "GG102",
+    "GG103",
+    "GG104",
+    "GG105",
+    "GG106",
+    "GG107",
+    "GG108",
+    "GG109",
+    "GG110",
+)
 """The pitfalls that the guard checks at run time in this version."""
 
 Mode = Literal["warn", "error", "record"]

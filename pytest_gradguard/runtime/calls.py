@@ -11,7 +11,7 @@ from pytest_gradguard.messages import GradGuardError, GradGuardWarning
 from pytest_gradguard.runtime import collector, looks
 from pytest_gradguard.runtime.callsite import Site, user_site
 from pytest_gradguard.runtime.collector import Collector, allowed_now
-from pytest_gradguard.runtime.evidence import Evidence
+from pytest_gradguard.runtime.evidence import Crossed, Evidence, Object
 from pytest_gradguard.runtime.faults import fault
 
 _tokens = itertools.count(1)
@@ -68,6 +68,18 @@ class Call:
 def by_token(token: int) -> Call | None:
     """The call with that token in this process, while anything refers to it."""
     return _by_token.get(token)
+
+
+def note_crossed(token: int, code: str, note: Object) -> None:
+    """Count an object that one pickling met on its way back from a worker of that call."""
+    call = by_token(token)
+    if call is None or code in call.dropped:
+        return
+    key = (code, call.site and call.site.key, call.backend, note.plain)
+    evidence = call.collector.evidence(key, lambda: Crossed(code, call.site, call.backend))
+    assert isinstance(evidence, Crossed)
+    evidence.add(note, note.plain)
+    call.note(evidence)
 
 
 def begin() -> Call | None:

@@ -14,20 +14,24 @@ from typing import Any, Protocol
 
 from pytest_gradguard.runtime import frameworks
 from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.frameworks import Framework
 
 
 class Crossing(Protocol):
-    """Hears of every tensor that one pickling meets."""
+    """Hears of every object with gradients that one pickling meets."""
 
-    def tensor(self, tensor: Any, reduction: Any) -> Any:
-        """Note a tensor that requires grad and is no parameter.
+    def tensor(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
+        """Note a tensor that may need a gradient and is no parameter.
 
         Returns:
             Its `reduction`, or one that carries a note along with it.
         """
 
-    def parameter(self, parameter: Any) -> None:
-        """Note a parameter that requires grad."""
+    def parameter(self, parameter: Any, framework: Framework) -> None:
+        """Note a parameter or variable that is trained."""
+
+    def optimizer(self, optimizer: Any, reduction: Any, framework: Framework) -> Any:
+        """Note an optimizer whose state does not survive this pickling; returns as `tensor`."""
 
     def ended(self) -> None:
         """Hear that the pickling is over."""

@@ -8,13 +8,14 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime import calls, collector, frameworks, locate, looks, worker
+from pytest_gradguard.runtime import calls, collector, looks, worker
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.crossing import bracketed
 from pytest_gradguard.runtime.evidence import Crossed, Object
 from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.frameworks import Framework
 from pytest_gradguard.runtime.patching import Patch, Patches
-from pytest_gradguard.runtime.tasks import task_of
+from pytest_gradguard.runtime.tasks import roots_of, task_of
 from pytest_gradguard.runtime.worker import open_batch, open_other_batch
 
 
@@ -245,29 +246,34 @@ class Shipment:
     def __init__(self, call: Call, items: Any) -> None:
         self._call = call
         self._items = items
-        self._paths: dict[int, str] | None = None
+        self._paths: dict[int, dict[int, str]] = {}
         self._evidence: dict[str, Crossed] = {}
         self._uncounted: dict[str, int] = {}
 
-    def tensor(self, tensor: Any, reduction: Any) -> Any:
-        """Note a tensor that requires grad; its reduction stays as it is."""
-        if not frameworks.buried_result(tensor):
-            self._ship("GG101", tensor)
+    def tensor(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
+        """Note a tensor that may need a gradient; its reduction stays as it is."""
+        if framework.wanted(self._call, tensor):
+            self._ship("GG101", tensor, framework)
         return reduction
 
-    def parameter(self, parameter: Any) -> None:
-        """Note a parameter that requires grad."""
-        self._ship("GG107", parameter)
+    def parameter(self, parameter: Any, framework: Framework) -> None:
+        """Note a parameter that requires grad, or a variable that is trained."""
+        self._ship("GG107", parameter, framework)
 
-    def _ship(self, code: str, tensor: Any) -> None:
+    def optimizer(self, optimizer: Any, reduction: Any, framework: Framework) -> Any:
+        """Note an optimizer that arrives without its state."""
+        self._ship("GG110", optimizer, framework)
+        return reduction
+
+    def _ship(self, code: str, item: Any, framework: Framework) -> None:
         if code in self._uncounted:
             self._uncounted[code] += 1
             path = ""
         else:
-            path = self._note(code, tensor)
+            path = self._note(code, item, framework)
         shipped = self._call.shipped
-        if id(tensor) not in shipped:
-            shipped[id(tensor)] = (weakref.ref(tensor), path)
+        if framework.BACKWARDS and id(item) not in shipped:
+            shipped[id(item)] = (weakref.ref(item), path)
 
     def ended(self) -> None:
         """The batch is pickled: hand over the counts."""
@@ -275,21 +281,19 @@ class Shipment:
             if count and code in self._evidence:
                 self._evidence[code].add_more(count)
 
-    def _note(self, code: str, tensor: Any) -> str:
-        """Count `tensor`, describe it where that is still wanted, and return its path."""
-        from pytest_gradguard.runtime.frameworks import torch
-
+    def _note(self, code: str, item: Any, framework: Framework) -> str:
+        """Count `item`, describe it where that is still wanted, and return its path."""
         call = self._call
-        call.ships_gradients = True
-        history = torch.grad_fn(tensor)
+        call.ships_gradients = call.ships_gradients or framework.BACKWARDS
+        history = framework.history(item)
         path = ""
         if code in call.dropped:
             full = True
         else:
             evidence = self._evidence.get(code) or self._open(code)
-            searched = self._paths is not None or not evidence.samples
+            searched = id(framework) in self._paths or not evidence.samples
             if evidence.wants_sample and (searched or call.may_search()):
-                sample = self._sample(tensor, history)
+                sample = self._sample(item, history, framework)
                 path = sample.path
                 evidence.add(sample)
                 full = False
@@ -299,7 +303,7 @@ class Shipment:
         if history is not None:
             full = False
             if call.may_search():
-                for leaf in torch.leaves(history):
+                for leaf in framework.leaves(history):
                     call.remember_shipped(leaf, path)
         if full:
             self._uncounted[code] = 0
@@ -314,25 +318,16 @@ class Shipment:
         call.note(evidence)
         return evidence
 
-    def _sample(self, tensor: Any, history: Any) -> Object:
-        from pytest_gradguard.runtime.frameworks import torch
-
-        if self._paths is None:
-            roots = [
-                root
-                for index, (function, args, kwargs) in enumerate(self._items)
-                for root in (
-                    (f"{index}|args", args),
-                    (f"{index}|kwargs", kwargs),
-                    (f"{index}|", function),
-                )
-            ]
-            self._paths = locate.find(roots, torch.is_tensor)
-        index, _, path = self._paths.get(id(tensor), "0|args").partition("|")
+    def _sample(self, item: Any, history: Any, framework: Framework) -> Object:
+        paths = self._paths.get(id(framework))
+        if paths is None:
+            paths = self._paths[id(framework)] = framework.find(roots_of(self._items))
+        owner, rest = framework.met(item)
+        index, _, path = paths.get(id(owner), "0|args").partition("|")
         return Object(
-            path=path.lstrip("."),
+            path=path.lstrip(".") + rest,
             task=task_of(self._items[int(index)][0]),
-            description=torch.describe(tensor),
+            description=framework.describe(item),
             history=None if history is None else type(history).__name__,
             plain=True,
         )

@@ -130,8 +130,10 @@ def _steps(samples: list[Object], verb: str) -> list[TraceStep]:
 def _argument_message(crossed: Crossed, first: Object) -> str:
     how = "a capture" if direction(first.path) == "capture" else "an argument"
     lost = "its history stays behind, and" if first.history else f"{_arrives(first)}, and"
+    tape = first.description["framework"] == "tensorflow"
+    needs = "is watched by a tape" if tape else "requires grad"
     return (
-        f"`{first.path}`, {how} of `{first.task.name}`, requires grad and is pickled for "
+        f"`{first.path}`, {how} of `{first.task.name}`, {needs} and is pickled for "
         f"{crossed.backend} workers ({first.label()}): {lost} no gradient comes back to it."
     )
 
@@ -163,12 +165,26 @@ def _reads(first: Object) -> str:
     return "shares their memory, and no gradient" if shared else "reads or trains a copy"
 
 
+def _optimizer_message(crossed: Crossed, first: Object) -> str:
+    about = first.description
+    if direction(first.path) == "result":
+        how = f"handed back by `{first.task.name}` from a {crossed.backend} worker"
+    else:
+        how = f"pickled for {crossed.backend} workers that run `{first.task.name}`"
+    steps = times(about["iterations"], "step")
+    return (
+        f"`{first.path}` ({about['type']}, {steps} done) is {how} without its model: it arrives "
+        "unbuilt, and what it has gathered in those steps is lost."
+    )
+
+
 _MESSAGES = {
     "GG101": _argument_message,
     "GG102": _result_message,
     "GG107": _parameter_message,
+    "GG110": _optimizer_message,
 }
-_VERBS = {"GG101": "receives", "GG102": "returns", "GG107": "receives"}
+_VERBS = {"GG101": "receives", "GG102": "returns", "GG107": "receives", "GG110": "handles"}
 
 
 class Stopped:

@@ -7,6 +7,7 @@ It follows what pickling follows (containers, attributes, what a function captur
 from __future__ import annotations
 
 import dataclasses
+import dis
 import functools
 import sys
 import types
@@ -148,7 +149,7 @@ def _captures(path: str, function: types.FunctionType) -> Iterator[tuple[str, An
         yield f"{path}.defaults[{key!r}]", value
     if travels_by_name(function):  # its globals stay behind
         return
-    for name in _global_names(code):
+    for name in global_names(code):
         if name in function.__globals__:
             yield f"{path}.globals[{name!r}]", function.__globals__[name]
     for name, value in function.__dict__.items():
@@ -165,11 +166,18 @@ def travels_by_name(function: types.FunctionType) -> bool:
     return found is function
 
 
-def _global_names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
+@functools.lru_cache(maxsize=1000)
+def global_names(code: types.CodeType) -> tuple[str, ...]:
+    """The globals that `code`, and the functions written inside it, really name."""
+    names = {
+        instruction.argval: None
+        for instruction in dis.get_instructions(code)
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+    }
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _global_names(constant)
+            names.update(dict.fromkeys(global_names(constant)))
+    return tuple(names)
 
 
 def _key(key: Any) -> str:

@@ -18,6 +18,7 @@ from pytest_gradguard.runtime.callsite import Site
 from pytest_gradguard.runtime.crossing import active
 from pytest_gradguard.runtime.evidence import Object
 from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.frameworks import Framework
 from pytest_gradguard.runtime.patching import Patch, Patches
 from pytest_gradguard.runtime.tasks import Task, task_of
 
@@ -107,16 +108,18 @@ class Storing:
         self._item = item
         self.found: list[Any] = []
 
-    def tensor(self, tensor: Any, reduction: Any) -> Any:
-        """Note a tensor that has history."""
-        from pytest_gradguard.runtime.frameworks import torch
-
-        if torch.grad_fn(tensor) is not None:
+    def tensor(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
+        """Note a tensor that has history, which torch's alone have."""
+        if framework.history(tensor) is not None:
             self.found.append(tensor)
         return reduction
 
-    def parameter(self, parameter: Any) -> None:
+    def parameter(self, parameter: Any, framework: Framework) -> None:
         """A parameter is a leaf: it has no graph to lose."""
+
+    def optimizer(self, optimizer: Any, reduction: Any, framework: Framework) -> Any:
+        """An optimizer in a store goes to no worker."""
+        return reduction
 
     def ended(self) -> None:
         """The result is stored."""

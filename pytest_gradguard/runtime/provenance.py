@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_gradguard.runtime import calls, callsite, collector, locate
-from pytest_gradguard.runtime.evidence import Crossed, Object, Stopped
+from pytest_gradguard.runtime.evidence import Object, Stopped
 from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.frameworks import torch as tensors
 from pytest_gradguard.runtime.patching import Patch, Patches
@@ -43,12 +43,8 @@ def remember(token: int, note: Object, tensor: Any, dropped: bool = True) -> Non
     call = calls.by_token(token)
     if call is None:
         return
-    if dropped and "GG102" not in call.dropped:
-        key = ("GG102", call.site and call.site.key, call.backend, note.plain)
-        evidence = call.collector.evidence(key, lambda: Crossed("GG102", call.site, call.backend))
-        assert isinstance(evidence, Crossed)
-        evidence.add(note, note.plain)
-        call.note(evidence)
+    if dropped:
+        calls.note_crossed(token, "GG102", note)
     if not tensors.requires_grad(tensor):
         return
     severed = Severed(call, note)

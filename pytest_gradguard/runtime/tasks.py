@@ -1,4 +1,4 @@
-"""The user's own function behind what is handed to workers."""
+"""What is handed to workers: the user's own function, and where its objects are looked for."""
 
 from __future__ import annotations
 
@@ -13,6 +13,19 @@ class Task(NamedTuple):
     name: str
     path: str | None
     line: int | None
+
+
+def roots_of(items: Any) -> list[tuple[str, Any]]:
+    """Where a search through the tasks `items` begins; each path starts with its task's index."""
+    return [
+        root
+        for index, (function, args, kwargs) in enumerate(items)
+        for root in (
+            (f"{index}|args", args),
+            (f"{index}|kwargs", kwargs),
+            (f"{index}|", function),
+        )
+    ]
 
 
 def task_of(function: Any) -> Task:

@@ -15,6 +15,7 @@ from pytest_gradguard.runtime.faults import fault
 
 _DOORS = {
     "joblib.parallel": "pytest_gradguard.runtime.dispatch",
+    "joblib.pool": "pytest_gradguard.runtime.forks",
     "joblib._store_backends": "pytest_gradguard.runtime.memory",
     "concurrent.futures.process": "pytest_gradguard.runtime.doors.executors",
     "concurrent.futures.thread": "pytest_gradguard.runtime.doors.executors",
@@ -25,7 +26,7 @@ _DOORS = {
     "distributed.client": "pytest_gradguard.runtime.doors.dask_client",
     "joblib._dask": "pytest_gradguard.runtime.doors.dask_joblib",
 }
-"""By the module that pickles tasks or results: the one of ours that watches it."""
+"""By the module that starts workers, or pickles tasks or results: the one of ours that watches it."""
 
 _users = 0
 _lock = threading.RLock()

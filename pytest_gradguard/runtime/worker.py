@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytest_gradguard.findings import Finding
-from pytest_gradguard.runtime import collector, frameworks, locate, looks
+from pytest_gradguard.runtime import collector, frameworks, looks
 from pytest_gradguard.runtime.crossing import bracketed
 from pytest_gradguard.runtime.evidence import Object
 from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.frameworks import Framework
 from pytest_gradguard.runtime.tasks import task_of
 
 _inside = collector.Collector()
@@ -122,55 +123,55 @@ class Outbox:
 
 
 class Return:
-    """Hears of the tensors among the results, in the worker."""
+    """Hears of the objects with gradients among the results, in the worker."""
 
     def __init__(self, token: int, results: Any, items: Any) -> None:
         self._token = token
         self._results = results
         self._items = items
-        self._plain: dict[int, str] | None = None
-        self._buried: dict[int, str] | None = None
+        self._found: dict[tuple[int, bool], dict[int, str]] = {}
 
-    def parameter(self, parameter: Any) -> None:
+    def parameter(self, parameter: Any, framework: Framework) -> None:
         """A parameter is a leaf: it has no graph to lose."""
 
-    def tensor(self, tensor: Any, reduction: Any) -> Any:
+    def tensor(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
         """Give a tensor that has history a note that travels with it."""
-        from pytest_gradguard.runtime.frameworks import torch
-
-        history = torch.grad_fn(tensor)
+        history = framework.history(tensor)
         if history is None or not isinstance(reduction, tuple):
             return reduction
-        path, plain = self._locate(tensor)
-        index, _, path = path.partition("|")
-        note = Object(
-            path=path,
-            task=task_of(self._items[int(index)][0]),
-            description=torch.describe(tensor),
-            history=type(history).__name__,
-            plain=plain,
-        )
+        note = self._note(tensor, type(history).__name__, framework)
         rebuild, arguments, *rest = reduction
         return (rebuild_result, (self._token, note, rebuild, arguments), *rest)
+
+    def optimizer(self, optimizer: Any, reduction: Any, framework: Framework) -> Any:
+        """Give an optimizer that loses its state a note that travels with it."""
+        note = self._note(optimizer, None, framework)
+        rebuild, arguments, *rest = reduction
+        return (rebuild_unbuilt, (self._token, note, rebuild, arguments), *rest)
 
     def ended(self) -> None:
         """The results are pickled; their notes went with them."""
 
-    def _locate(self, tensor: Any) -> tuple[str, bool]:
-        if self._plain is None:
-            self._plain = self._find(deep=False)
-        path = self._plain.get(id(tensor))
-        if path is not None:
-            return path, True
-        if self._buried is None:
-            self._buried = self._find(deep=True)
-        return self._buried.get(id(tensor), "0|result"), False
+    def _note(self, item: Any, history: str | None, framework: Framework) -> Object:
+        path, plain = self._locate(item, framework)
+        index, _, path = path.partition("|")
+        return Object(
+            path=path,
+            task=task_of(self._items[int(index)][0]),
+            description=framework.describe(item),
+            history=history,
+            plain=plain,
+        )
 
-    def _find(self, deep: bool) -> dict[int, str]:
-        from pytest_gradguard.runtime.frameworks import torch
-
-        roots = [(f"{index}|result", result) for index, result in enumerate(self._results)]
-        return locate.find(roots, torch.is_tensor, deep=deep)
+    def _locate(self, item: Any, framework: Framework) -> tuple[str, bool]:
+        for deep in (False, True):
+            found = self._found.get((id(framework), deep))
+            if found is None:
+                roots = [(f"{index}|result", result) for index, result in enumerate(self._results)]
+                found = self._found[id(framework), deep] = framework.find(roots, deep=deep)
+            if id(item) in found:
+                return found[id(item)], not deep
+        return "0|result", False
 
 
 def receive(
@@ -200,3 +201,16 @@ def rebuild_result(
     except Exception as error:
         fault(error)
     return tensor
+
+
+def rebuild_unbuilt(
+    token: int, note: Object, rebuild: Callable[..., Any], arguments: tuple[Any, ...]
+) -> Any:
+    """Rebuild, in the parent, an optimizer that lost its state; called by unpickling."""
+    try:
+        from pytest_gradguard.runtime import calls
+
+        calls.note_crossed(token, "GG110", note)
+    except Exception as error:
+        fault(error)
+    return rebuild(*arguments)

@@ -12,7 +12,7 @@ import pickle
 import sys
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_gradguard.runtime import collector, crossing, frameworks, looks
 from pytest_gradguard.runtime.calls import Call
@@ -21,6 +21,9 @@ from pytest_gradguard.runtime.doors import calling, dask_worker
 from pytest_gradguard.runtime.doors.dask_worker import DaskTask
 from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.patching import Patch, Patches
+
+if TYPE_CHECKING:
+    from pytest_gradguard.runtime.frameworks import Framework
 
 BACKEND = "dask"
 _MACHINERY = frozenset({"dask", "distributed", "joblib", "operator", "tlz", "toolz", "tornado"})
@@ -97,16 +100,22 @@ class GraphCrossing:
         self._seen.add(id(tensor))
         return not known
 
-    def tensor(self, tensor: Any, reduction: Any) -> Any:
-        """Note a tensor that requires grad."""
+    def tensor(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
+        """Note a tensor that may need a gradient."""
         if self._shipment is not None and self._is_news(tensor):
-            return self._shipment.tensor(tensor, reduction)
+            return self._shipment.tensor(tensor, reduction, framework)
         return reduction
 
-    def parameter(self, parameter: Any) -> None:
-        """Note a parameter that requires grad."""
+    def parameter(self, parameter: Any, framework: Framework) -> None:
+        """Note a parameter or variable that is trained."""
         if self._shipment is not None and self._is_news(parameter):
-            self._shipment.parameter(parameter)
+            self._shipment.parameter(parameter, framework)
+
+    def optimizer(self, optimizer: Any, reduction: Any, framework: Framework) -> Any:
+        """Note an optimizer that arrives without its state."""
+        if self._shipment is not None and self._is_news(optimizer):
+            return self._shipment.optimizer(optimizer, reduction, framework)
+        return reduction
 
     def ended(self) -> None:
         """Hear that the pickling is over."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_gradguard.runtime import frameworks, looks, watching
 from pytest_gradguard.runtime.calls import Call
@@ -14,6 +14,9 @@ from pytest_gradguard.runtime.dispatch import Shipment
 from pytest_gradguard.runtime.doors import remote
 from pytest_gradguard.runtime.evidence import Object
 from pytest_gradguard.runtime.faults import fault, without_this_frame
+
+if TYPE_CHECKING:
+    from pytest_gradguard.runtime.frameworks import Framework
 
 
 def guarded(call: Call, function: Any, args: Any, kwargs: Any, *, process: bool) -> Any:
@@ -61,9 +64,9 @@ class ShippedTask:
 class TaskShipment(Shipment):
     """Says of tensors that torch's own reductions share their memory."""
 
-    def _sample(self, tensor: Any, history: Any) -> Object:
-        sample = super()._sample(tensor, history)
-        if self._call.backend in STANDARD and frameworks.shares_memory(tensor):
+    def _sample(self, item: Any, history: Any, framework: Framework) -> Object:
+        sample = super()._sample(item, history, framework)
+        if self._call.backend in STANDARD and frameworks.shares_memory(item):
             sample.description["shared_memory"] = True
         return sample
 

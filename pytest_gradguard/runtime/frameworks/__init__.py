@@ -1,39 +1,86 @@
-"""Which objects carry gradients; one module a framework, used once the program has imported it."""
+"""Which objects carry gradients; one module a framework, used once the program has imported it.
+
+Each of those modules holds ``reductions``, the patches that make its objects report to the active
+crossing, and what a crossing needs to know of them (see `Framework`).
+"""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from pytest_gradguard.runtime.patching import Patches
 
-_torch: Patches | None = None
+
+class Framework(Protocol):
+    """What the module of a framework tells of its objects.
+
+    Attributes:
+        BACKWARDS: a backward in the parent shows later whether a shipped object got a gradient.
+    """
+
+    BACKWARDS: bool
+
+    def wanted(self, call: Any, tensor: Any) -> bool:
+        """Whether a tensor that `call` ships, and that may need a gradient, is worth a word."""
+
+    def history(self, tensor: Any) -> Any:
+        """What `tensor` was made by and would lose; None: nothing that is known."""
+
+    def leaves(self, history: Any) -> Iterator[Any]:
+        """The tensors that need a gradient behind a history."""
+
+    def find(self, roots: Iterable[tuple[str, Any]], *, deep: bool = True) -> dict[int, str]:
+        """The paths of the framework's objects under `roots`, as `locate.find` gives them."""
+
+    def met(self, item: Any) -> tuple[Any, str]:
+        """The object whose pickling showed `item`, and the path from there to `item`."""
+
+    def describe(self, item: Any) -> dict[str, Any]:
+        """Framework, type, shape, dtype and device, as plain values."""
+
+
+class _Known(NamedTuple):
+    """A framework: our module for it, what it patches, and what stands once all is imported."""
+
+    name: str
+    patched: str
+    package: str
+    holds: str
+
+
+_KERAS = "keras.src.saving.keras_saveable"
+_KNOWN = (
+    _Known("torch", "torch.nn.parameter", "torch.nn.parameter", "Parameter"),
+    _Known("torch_sharing", "torch.nn.parameter", "torch.nn.parameter", "Parameter"),
+    _Known("tensorflow", "tensorflow.python.framework.ops", "tensorflow", "GradientTape"),
+    _Known("keras", _KERAS, "keras", "Variable"),
+)
+_patches: dict[str, Patches] = {}
 
 
 def watch_reductions() -> None:
-    """Make the tensors of every framework that is loaded report to the active crossing."""
-    global _torch
-    if _torch is None:
-        if "torch.nn.parameter" not in sys.modules:
-            return
-        from pytest_gradguard.runtime.frameworks.torch import reductions
-
-        _torch = reductions
-    if not _torch.applied:
-        _torch.apply()
-        from pytest_gradguard.runtime.frameworks import torch_sharing
-
-        torch_sharing.reductions.apply()
+    """Make the objects of every framework that is loaded report to the active crossing."""
+    for known in _KNOWN:
+        patches = _patches.get(known.name)
+        if patches is None:
+            # A package that another thread is importing just now does not hold everything yet.
+            package = sys.modules.get(known.package)
+            if known.patched not in sys.modules or not hasattr(package, known.holds):
+                continue
+            module = import_module(f"{__name__}.{known.name}")
+            patches = _patches[known.name] = module.reductions
+        if not patches.applied:
+            patches.apply()
 
 
 def undo() -> None:
     """Undo `watch_reductions`."""
-    if _torch is not None:
-        _torch.undo()
-    sharing = sys.modules.get(f"{__name__}.torch_sharing")
-    if sharing is not None:
-        sharing.reductions.undo()
+    for patches in _patches.values():
+        patches.undo()
 
 
 def shares_memory(tensor: object) -> bool:
@@ -43,8 +90,8 @@ def shares_memory(tensor: object) -> bool:
 
 
 def loaded() -> bool:
-    """Whether the program has imported a framework with gradients."""
-    return "torch.nn.parameter" in sys.modules
+    """Whether the program has imported a framework whose results are looked at."""
+    return "torch.nn.parameter" in sys.modules or _KERAS in sys.modules
 
 
 def buried_result(tensor: object) -> bool:

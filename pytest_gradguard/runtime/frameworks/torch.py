@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec
 from typing import Any
 
 import torch
 
-from pytest_gradguard.runtime import crossing
+from pytest_gradguard.runtime import crossing, frameworks, locate
 from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.patching import Patch, Patches
 
+BACKWARDS = True
+
+_here: Any = sys.modules[__name__]
 _NUMPY = find_spec("numpy") is not None
 _GRAPH_LIMIT = 5_000
 """How many nodes of a graph are looked at: torch frees those that Python has seen recursively, and
@@ -39,9 +43,9 @@ def _watched(original: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
         try:
             if requires_grad(self):
                 if isinstance(self, torch.nn.Parameter):
-                    current.parameter(self)
+                    current.parameter(self, _here)
                 else:
-                    return current.tensor(self, reduction)
+                    return current.tensor(self, reduction, _here)
         except Exception as error:
             fault(error)
         return reduction
@@ -60,7 +64,7 @@ def _watched_parameter(original: Callable[[Any, int], Any]) -> Callable[[Any, in
         if current is not None:
             try:
                 if self.requires_grad if type(self) is plain else requires_grad(self):
-                    current.parameter(self)
+                    current.parameter(self, _here)
             except Exception as error:
                 fault(error)
         return original(self, proto)
@@ -82,10 +86,18 @@ def requires_grad(tensor: Any) -> bool:
         return bool(tensor.requires_grad)
 
 
+def wanted(call: Any, tensor: Any) -> bool:
+    """Whether anybody may expect a gradient of a tensor that requires grad."""
+    return not frameworks.buried_result(tensor)
+
+
 def grad_fn(tensor: Any) -> Any:
     """`tensor.grad_fn`, read without running the code of a tensor subclass."""
     with torch._C.DisableTorchFunctionSubclass():
         return tensor.grad_fn
+
+
+history = grad_fn
 
 
 def gradient_missing(tensor: Any) -> bool:
@@ -97,6 +109,16 @@ def gradient_missing(tensor: Any) -> bool:
 def is_tensor(item: Any) -> bool:
     """Whether `item` is a tensor of any class; its `__class__` is not asked."""
     return issubclass(type(item), torch.Tensor)
+
+
+def find(roots: Iterable[tuple[str, Any]], *, deep: bool = True) -> dict[int, str]:
+    """The paths of the tensors under `roots`."""
+    return locate.find(roots, is_tensor, deep=deep)
+
+
+def met(item: Any) -> tuple[Any, str]:
+    """Every object is met by itself."""
+    return item, ""
 
 
 def describe(tensor: Any) -> dict[str, Any]:

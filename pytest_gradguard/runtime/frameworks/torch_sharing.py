@@ -16,6 +16,7 @@ import torch
 
 from pytest_gradguard.runtime import crossing
 from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.frameworks import torch as torch_tensors
 from pytest_gradguard.runtime.frameworks.torch import requires_grad
 
 KINDS = (torch.Tensor, torch.nn.Parameter)
@@ -48,9 +49,9 @@ def _watched(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
                 _remember(storage)
             if requires_grad(tensor):
                 if isinstance(tensor, torch.nn.Parameter):
-                    current.parameter(tensor)
+                    current.parameter(tensor, torch_tensors)
                 elif storage in _shared_by_pickling:
-                    current.tensor(tensor, reduction)
+                    current.tensor(tensor, reduction, torch_tensors)
         except Exception as error:
             fault(error)
         return reduction

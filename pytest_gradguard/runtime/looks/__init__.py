@@ -60,7 +60,9 @@ _TORCH = "torch.nn.parameter"
 _TENSORFLOW = "tensorflow"
 LOOKS = (
     Look("left_gradients", always=_TORCH),
+    Look("forked", asks=(_TORCH, _TENSORFLOW)),
     Look("module_globals", asks=(_TORCH, _TENSORFLOW)),
+    Look("tape", asks=(_TENSORFLOW,)),
 )
 _ALWAYS = tuple(look for look in LOOKS if look.always is not None)
 _ASKING = tuple(look for look in LOOKS if look.asks)

@@ -1,0 +1,142 @@
+"""Keras 3, whatever its backend: models, layers and optimizers report their own pickling.
+
+They pickle themselves as one file in Keras's own format, so that nothing inside is met on its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import keras
+from keras.src.saving.keras_saveable import KerasSaveable
+
+from pytest_gradguard.runtime import crossing, locate
+from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.patching import Patch, Patches
+
+BACKWARDS = False
+
+_here: Any = sys.modules[__name__]
+
+
+def _watched(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    active = crossing.active
+
+    @functools.wraps(original)
+    def __reduce__(self: Any) -> Any:
+        current = active.crossing
+        # What is saved in between belongs to this object: it is not on its way by itself.
+        active.crossing = None
+        try:
+            reduction = original(self)
+        finally:
+            active.crossing = current
+        if current is not None:
+            try:
+                return _report(current, self, reduction)
+            except Exception as error:
+                fault(error)
+        return reduction
+
+    return __reduce__
+
+
+reductions = Patches([Patch(KerasSaveable, "__reduce__", _watched)])
+
+
+def _report(current: crossing.Crossing, item: Any, reduction: Any) -> Any:
+    if isinstance(item, keras.optimizers.Optimizer):
+        return current.optimizer(item, reduction, _here) if loses_state(item) else reduction
+    if isinstance(item, keras.Layer):
+        for variable in item.trainable_variables:
+            current.parameter(_Weight(item, variable), _here)
+    return reduction
+
+
+class _Weight:
+    """A variable of a model or layer that is pickled as a whole."""
+
+    def __init__(self, owner: Any, variable: Any) -> None:
+        self.owner = owner
+        self.variable = variable
+
+
+def loses_state(optimizer: Any) -> bool:
+    """Whether a copy of `optimizer` arrives without what it has learned so far.
+
+    A copy is unbuilt, and Keras loads nothing into one that has fewer variables than were saved:
+    that is every optimizer with moments, averages or gradients to add up. The count of steps and a
+    learning rate are there from the start.
+    """
+    inner = optimizer
+    while isinstance(inner, keras.optimizers.LossScaleOptimizer):
+        inner = inner.inner_optimizer
+    if not inner.built or int(optimizer.iterations) <= 0:
+        return False
+    from_the_start = 1 + isinstance(inner._learning_rate, keras.Variable)
+    return len(inner.variables) > from_the_start
+
+
+def wanted(call: Any, tensor: Any) -> bool:
+    """Never: Keras has no tensors of its own."""
+    return False
+
+
+def history(tensor: Any) -> None:
+    """Nothing: see `wanted`."""
+
+
+def leaves(history: Any) -> Iterator[Any]:
+    """Nothing: see `wanted`."""
+    return iter(())
+
+
+def is_layer(item: Any) -> bool:
+    """Whether `item` is a model or a layer; its `__class__` is not asked."""
+    return issubclass(type(item), keras.Layer)
+
+
+def find(roots: Iterable[tuple[str, Any]], *, deep: bool = True) -> dict[int, str]:
+    """The paths of the models, layers and optimizers under `roots`."""
+
+    def look(item: Any) -> bool:
+        return is_layer(item) or issubclass(type(item), keras.optimizers.Optimizer)
+
+    return locate.find(roots, look, deep=deep)
+
+
+def met(item: Any) -> tuple[Any, str]:
+    """A weight is met in its model or layer; anything else by itself."""
+    if isinstance(item, _Weight):
+        return item.owner, "." + path_in(item.owner, item.variable)
+    return item, ""
+
+
+def path_in(layer: Any, variable: Any) -> str:
+    """Where `variable` stands in a model or layer, by Keras's names, such as ``dense.kernel``."""
+    parts = str(variable.path).split("/")
+    if layer.name in parts:
+        parts = parts[parts.index(layer.name) + 1 :]
+    return ".".join(parts)
+
+
+def describe(item: Any) -> dict[str, Any]:
+    """Type, shape, dtype and device; an optimizer has none but its type."""
+    if isinstance(item, _Weight):
+        variable = item.variable
+        return {
+            "framework": "keras",
+            "type": "Variable",
+            "shape": [None if size is None else int(size) for size in variable.shape],
+            "dtype": str(variable.dtype),
+            "device": _device_of(variable),
+        }
+    about = {"framework": "keras", "type": type(item).__name__, "shape": [], "dtype": ""}
+    return {**about, "device": "", "iterations": int(item.iterations)}
+
+
+def _device_of(variable: Any) -> str:
+    return str(getattr(variable.value, "device", "") or "")

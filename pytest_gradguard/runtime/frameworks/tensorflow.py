@@ -1,0 +1,136 @@
+"""TensorFlow: its variables and eager tensors report their own pickling; what they are."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import resource_variable_ops
+
+from pytest_gradguard.runtime import crossing, locate
+from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.patching import Patch, Patches
+
+BACKWARDS = False
+
+_here: Any = sys.modules[__name__]
+
+
+def _watched_tensor(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    active = crossing.active
+
+    @functools.wraps(original)
+    def __reduce__(self: Any) -> Any:
+        current = active.crossing
+        reduction = original(self)
+        if current is not None:
+            try:
+                return current.tensor(self, reduction, _here)
+            except Exception as error:
+                fault(error)
+        return reduction
+
+    return __reduce__
+
+
+def _watched_variable(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    active = crossing.active
+
+    @functools.wraps(original)
+    def __reduce__(self: Any) -> Any:
+        current = active.crossing
+        if current is not None:
+            try:
+                if self.trainable and differentiable(self):
+                    current.parameter(self, _here)
+            except Exception as error:
+                fault(error)
+        return original(self)
+
+    return __reduce__
+
+
+reductions = Patches(
+    [
+        Patch(ops._EagerTensorBase, "__reduce__", _watched_tensor),
+        Patch(resource_variable_ops.BaseResourceVariable, "__reduce__", _watched_variable),
+    ]
+)
+
+
+def wanted(call: Any, tensor: Any) -> bool:
+    """Whether a tape that records around `call` watches `tensor`."""
+    tapes: Any = sys.modules.get("pytest_gradguard.runtime.tape_calls")
+    return tapes is not None and bool(tapes.watched(call, tensor))
+
+
+def history(tensor: Any) -> None:
+    """What a tensor was made by is known to tapes only."""
+
+
+def leaves(history: Any) -> Iterator[Any]:
+    """Nothing: see `history`."""
+    return iter(())
+
+
+def is_tensor(item: Any) -> bool:
+    """Whether `item` is a tensor; its `__class__` is not asked."""
+    return issubclass(type(item), tf.Tensor)
+
+
+def is_variable(item: Any) -> bool:
+    """Whether `item` is a variable of TensorFlow's own."""
+    return issubclass(type(item), tf.Variable)
+
+
+def differentiable(item: Any) -> bool:
+    """Whether a tensor or variable is of a kind of numbers that has gradients."""
+    return bool(item.dtype.is_floating or item.dtype.is_complex)
+
+
+def variable_of(item: Any) -> Any:
+    """The TensorFlow variable inside a Keras variable (None: not built yet); else `item`."""
+    kind = getattr(sys.modules.get("keras"), "Variable", None)
+    if kind is not None and issubclass(type(item), kind):
+        return getattr(item, "_value", None)
+    return item
+
+
+def find(roots: Iterable[tuple[str, Any]], *, deep: bool = True) -> dict[int, str]:
+    """The paths of the tensors and variables under `roots`.
+
+    A Keras variable and the variable of TensorFlow's inside it have the same path.
+    """
+    inner: dict[int, int] = {}
+
+    def look(item: Any) -> bool:
+        variable = variable_of(item)
+        if variable is not item and variable is not None:
+            inner[id(variable)] = id(item)
+            return True
+        return is_tensor(item) or is_variable(item)
+
+    found = locate.find(roots, look, deep=deep)
+    return {**found, **{one: found[outer] for one, outer in inner.items() if outer in found}}
+
+
+def met(item: Any) -> tuple[Any, str]:
+    """Every object is met by itself."""
+    return item, ""
+
+
+def describe(item: Any) -> dict[str, Any]:
+    """Type, shape (a list of sizes), dtype and device, as plain values."""
+    kind = type(item)
+    variable = is_variable(item)
+    return {
+        "framework": "tensorflow",
+        "type": "Variable" if variable else kind.__name__,
+        "shape": [None if size is None else int(size) for size in item.shape],
+        "dtype": item.dtype.name,
+        "device": str(item.device),
+    }

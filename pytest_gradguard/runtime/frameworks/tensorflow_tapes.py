@@ -1,0 +1,148 @@
+"""What TensorFlow's tapes and forward accumulators are asked for and when they record, as events.
+
+One set of patches for all who want to know; they stand only while somebody listens.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.patching import Patch, Patches
+
+
+class Listener(Protocol):
+    """Hears of every tape, in the thread that uses it."""
+
+    def opened(self, tape: Any) -> None:
+        """A `GradientTape` or `ForwardAccumulator` records from now on."""
+
+    def closing(self, tape: Any) -> None:
+        """It is about to stop recording."""
+
+    def watches(self, tape: Any, watched: Any) -> None:
+        """A `GradientTape` was told to watch tensors or variables."""
+
+    def asking(self, tape: Any, verb: str, target: Any, sources: Any) -> Any:
+        """Its gradients are asked for, or its products (then `sources` is None).
+
+        Returns:
+            What `answered` is to be called with; None: nothing.
+        """
+
+    def answered(self, asked: Any, gradients: Any) -> None:
+        """What it gave, in the structure of the sources (of the target, where there are none)."""
+
+
+_listeners: tuple[Listener, ...] = ()
+_lock = threading.RLock()
+
+
+def _tell(event: str, *arguments: Any) -> None:
+    for listener in _listeners:
+        try:
+            getattr(listener, event)(*arguments)
+        except Exception as error:
+            fault(error)
+
+
+def _asking(original: Callable[..., Any]) -> Callable[..., Any]:
+    verb = original.__name__
+
+    @functools.wraps(original)
+    def ask(self: Any, *args: Any, **kwargs: Any) -> Any:
+        asked = []
+        target, sources = _operands(args, kwargs)
+        for listener in _listeners:
+            try:
+                asked.append((listener, listener.asking(self, verb, target, sources)))
+            except Exception as error:
+                fault(error)
+        try:
+            gradients = original(self, *args, **kwargs)
+        except BaseException as error:
+            without_this_frame(error)
+            raise
+        for listener, question in asked:
+            try:
+                if question is not None:
+                    listener.answered(question, gradients)
+            except Exception as error:
+                fault(error)
+        return gradients
+
+    return ask
+
+
+def _operands(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """Target and sources, which have other names in `batch_jacobian` and in `jvp`."""
+    target = args[0] if args else kwargs.get("target", kwargs.get("primals"))
+    sources = args[1] if len(args) > 1 else kwargs.get("sources", kwargs.get("source"))
+    return target, sources
+
+
+def _opening(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def push(self: Any) -> Any:
+        result = original(self)
+        _tell("opened", self)
+        return result
+
+    return push
+
+
+def _closing(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def pop(self: Any) -> Any:
+        _tell("closing", self)
+        return original(self)
+
+    return pop
+
+
+def _watching(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def watch(self: Any, tensor: Any) -> Any:
+        result = original(self, tensor)
+        _tell("watches", self, tensor)
+        return result
+
+    return watch
+
+
+_patches = Patches(
+    [
+        Patch(tf.GradientTape, "gradient", _asking),
+        Patch(tf.GradientTape, "jacobian", _asking),
+        Patch(tf.GradientTape, "batch_jacobian", _asking),
+        Patch(tf.GradientTape, "watch", _watching),
+        Patch(tf.GradientTape, "_push_tape", _opening),
+        Patch(tf.GradientTape, "_pop_tape", _closing),
+        Patch(tf.autodiff.ForwardAccumulator, "jvp", _asking),
+        Patch(tf.autodiff.ForwardAccumulator, "_push_accumulator", _opening),
+        Patch(tf.autodiff.ForwardAccumulator, "_pop_accumulator", _closing),
+    ]
+)
+
+
+def start(listener: Listener) -> None:
+    """Let `listener` hear of what happens, once."""
+    global _listeners
+    with _lock:
+        if listener not in _listeners:
+            _patches.apply()
+            _listeners = (*_listeners, listener)
+
+
+def stop(listener: Listener) -> None:
+    """Undo `start`; the last one leaves every name as it was."""
+    global _listeners
+    with _lock:
+        _listeners = tuple(one for one in _listeners if one is not listener)
+        if not _listeners:
+            _patches.undo()
