@@ -218,7 +218,7 @@ def test_install_watches_pools(pool: Any) -> None:
 
 
 def test_rays_backend_goes_by_its_own_name() -> None:
-    """It inherits joblib's backend for multiprocessing, and pickles the batches as that one does."""
+    """It inherits joblib's backend for multiprocessing, and pickles batches as that one does."""
     from joblib._parallel_backends import MultiprocessingBackend
 
     from pytest_gradguard.runtime import dispatch
