@@ -80,7 +80,7 @@ def _line(thread: int) -> str | None:
 
 
 def mapped_at(library: str) -> tuple[tuple[int, int], ...]:
-    """Where the code of a loaded `library` stands in memory: first and last address of each part."""
+    """Where the code of a loaded `library` stands in memory: first and last addresses."""
     parts = []
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:

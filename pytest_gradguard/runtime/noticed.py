@@ -36,9 +36,7 @@ class Noticed:
         self._steps: list[TraceStep] = []
         self._lock = threading.Lock()
 
-    def add(
-        self, task: Task, told: str, path: str | None = None, line: int | None = None
-    ) -> None:
+    def add(self, task: Task, told: str, path: str | None = None, line: int | None = None) -> None:
         """Count one more task, and say in the trace what it does.
 
         Args:

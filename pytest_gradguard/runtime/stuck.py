@@ -14,14 +14,13 @@ import sys
 import threading
 import time
 from types import FrameType
-from typing import Any
 
 from pytest_gradguard import pitfalls
 from pytest_gradguard.messages import ForkDeadlockError
 from pytest_gradguard.runtime import callsite, looks, native_threads, openmp
 from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.looks.forked import Hang
-from pytest_gradguard.runtime.tasks import task_of
+from pytest_gradguard.runtime.tasks import Task
 
 _PAUSE = 0.2
 _CERTAIN = 1.0
@@ -34,6 +33,7 @@ _NOTHING = 0.002
 """Seconds of CPU that are no work done: two clocks are read one after the other."""
 
 _TENSORFLOW = ("tensorflow", "keras")
+_RUNNERS = ("joblib.parallel", "multiprocessing.pool", "concurrent.futures.process")
 
 
 class Watcher:
@@ -42,13 +42,11 @@ class Watcher:
     Args:
         token: the number of the call.
         place: the line of the call, for the error to name.
-        items: the tasks.
     """
 
-    def __init__(self, token: int, place: str, items: Any) -> None:
+    def __init__(self, token: int, place: str) -> None:
         self.token = token
         self.place = place
-        self.items = items
         self.thread = threading.get_ident()
         self.native = threading.get_native_id()
         self._last: object = None
@@ -90,12 +88,9 @@ class Watcher:
         return _UNLIKELY if in_python else _LIKELY
 
     def _end(self, frame: FrameType, framework: str) -> None:
-        users = callsite.user_frames(frame, 1)
-        where = None if not users else callsite.site_of(users[0])
-        task = task_of(self.items[0][0])
-        hang = Hang(
-            framework, task, None if where is None else where.path, where and where.line
-        )
+        task, where = _task_in(frame)
+        path, line = (None, None) if where is None else (where.f_code.co_filename, where.f_lineno)
+        hang = Hang(framework, task, path, line)
         error = ForkDeadlockError(self._text(hang))
         looks.send_with(error, self.token, [("forked", hang)])
         if _answer(frame, error):
@@ -152,15 +147,32 @@ def _answer(frame: FrameType | None, error: BaseException) -> bool:
     return False
 
 
+def _task_in(frame: FrameType) -> tuple[Task, FrameType | None]:
+    """The task that runs in `frame`, which calls nothing; and the user's innermost frame there."""
+    outermost = frame
+    innermost: FrameType | None = None
+    current: FrameType | None = frame
+    while current is not None and current.f_globals.get("__name__") not in _RUNNERS:
+        if callsite.is_user_file(current.f_code.co_filename):
+            innermost = innermost or current
+            outermost = current
+        elif innermost is None:
+            outermost = current
+        current = current.f_back
+    code = outermost.f_code
+    name = getattr(code, "co_qualname", code.co_name).rpartition("<locals>.")[2]
+    return Task(name, code.co_filename, code.co_firstlineno), innermost
+
+
 _watcher: Watcher | None = None
 _process: int | None = None
 """The process in which our thread runs: a child of it has none."""
 
 
-def watch(token: int, place: str, items: Any) -> Watcher:
-    """Look on while `items`, the tasks of a batch, run in the calling thread."""
+def watch(token: int, place: str) -> Watcher:
+    """Look on while the tasks of a batch run in the calling thread."""
     global _watcher, _process
-    _watcher = watcher = Watcher(token, place, items)
+    _watcher = watcher = Watcher(token, place)
     if _process != os.getpid():
         _process = os.getpid()
         threading.Thread(target=_look_on, name="gradguard-forked", daemon=True).start()

@@ -26,7 +26,7 @@ _DOORS = {
     "distributed.client": "pytest_gradguard.runtime.doors.dask_client",
     "joblib._dask": "pytest_gradguard.runtime.doors.dask_joblib",
 }
-"""By the module that starts workers, or pickles tasks or results: the one of ours that watches it."""
+"""By the module that starts workers, or pickles what they get and give: ours that watches it."""
 
 _users = 0
 _lock = threading.RLock()

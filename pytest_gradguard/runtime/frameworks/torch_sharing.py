@@ -79,6 +79,11 @@ class Reductions:
     def __init__(self) -> None:
         self._kept: dict[type, tuple[Any, Any]] = {}
 
+    @property
+    def applied(self) -> bool:
+        """Whether the reductions are wrapped."""
+        return bool(self._kept)
+
     def apply(self) -> None:
         """Wrap the reductions of tensors, where torch has registered them."""
         table: dict[type, Any] = getattr(ForkingPickler, "_extra_reducers", {})

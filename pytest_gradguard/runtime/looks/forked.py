@@ -50,7 +50,7 @@ def begin(asked: tuple[int, str] | None, process: bool) -> After | None:
     if inherited.tensorflow or inherited.torch_kept:
         from pytest_gradguard.runtime import stuck
 
-        watcher = stuck.watch(token, place, items)
+        watcher = stuck.watch(token, place)
 
     def after(items: Any, results: Any, error: BaseException | None) -> Hang | None:
         if watcher is not None:

@@ -104,7 +104,10 @@ def ship(call: Call, items: Any) -> Asked | None:
         read = _read[call] = _Read()
     found: Asked | None = None
     previous = None
-    for function, _, _ in items:
+    for task in items:
+        if not isinstance(task, tuple) or not task:
+            return None  # no task: the call will say so
+        function = task[0]
         if function is not previous:
             previous = function
             more = read.of(function_of(function))
