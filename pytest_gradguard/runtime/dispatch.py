@@ -169,6 +169,8 @@ def _guarded(batch: Any, parallel: Any, call: Call) -> Any:
 
 
 def _backend_of(kind: type) -> Backend | None:
+    if kind.__module__.partition(".")[0] == "ray":  # joblib's own for multiprocessing, inherited
+        return Backend("ray", True)
     for base in kind.__mro__:
         if base.__module__ in _BACKEND_MODULES and base.__name__ in _BACKENDS:
             return _BACKENDS[base.__name__]

@@ -223,6 +223,11 @@ class Stopped:
             f"this {self.verb} stops at {times(self.count, 'result')} of `{first.task.name}`, "
             f"which lost the graph on the way back from {backend} workers"
         )
+        if first.description.get("over_copies"):
+            message = (
+                f"this {self.verb} ends in copies behind {times(self.count, 'result')} of "
+                f"`{first.task.name}`: {backend} copies what it gives to its threads"
+            )
         if self.without:
             message += f": {_names(self.without)} {_have(self.without)} no gradient"
         elif self.partial:

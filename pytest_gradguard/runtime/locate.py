@@ -58,7 +58,10 @@ def find(
         if wanted(item):
             found[id(item)] = path
         else:
-            queue.extend(_inside(path, item, kind, deep))
+            try:
+                queue.extend(_inside(path, item, kind, deep))
+            except RuntimeError:  # another thread has changed it meanwhile
+                pass
     return found
 
 

@@ -178,15 +178,13 @@ def test_tasks_of_chunks() -> None:
     import functools
 
     chunk = functools.partial(executors._process_chunk, number)  # type: ignore[attr-defined]
-    assert remote.items_of(chunk, (((1,), (2,)),), {}) == (
-        [(number, (1,), {}), (number, (2,), {})],
-        True,
-    )
-    assert remote.items_of(pools.mapstar, ((number, (1,)),), {}) == ([(number, (1,), {})], True)
-    assert remote.items_of(pools.starmapstar, ((number, ((1, 2),)),), {}) == (
-        [(number, (1, 2), {})],
-        True,
-    )
+    for task, tasks in {
+        (chunk, ((1,), (2,))): [(number, (1,), {}), (number, (2,), {})],
+        (pools.mapstar, (number, (1, 2))): [(number, (1,), {}), (number, (2,), {})],
+        (pools.starmapstar, (number, ((1, 2),))): [(number, (1, 2), {})],
+    }.items():
+        items, many = remote.items_of(task[0], task[1:], {})
+        assert (list(items), many) == (tasks, True)
     assert remote.items_of(number, (1,), {"k": 2}) == ([(number, (1,), {"k": 2})], False)
     assert calling.begin("multiprocessing") is None  # nobody listens
 
@@ -217,3 +215,16 @@ def test_install_watches_pools(pool: Any) -> None:
     finally:
         pytest_gradguard.uninstall()
     assert [finding.code for finding in report.findings] == ["GG101"]
+
+
+def test_rays_backend_goes_by_its_own_name() -> None:
+    """It inherits joblib's backend for multiprocessing, and pickles batches as that one does."""
+    from joblib._parallel_backends import MultiprocessingBackend
+
+    from pytest_gradguard.runtime import dispatch
+
+    ray = type(
+        "RayBackend", (MultiprocessingBackend,), {"__module__": "ray.util.joblib.ray_backend"}
+    )
+    assert dispatch._backend_of(ray) == dispatch.Backend("ray", True)
+    assert dispatch._backend_of(MultiprocessingBackend).name == "multiprocessing"  # type: ignore[union-attr]

@@ -79,6 +79,8 @@ class DaskBatch:
 
     def submitted(self, backend: Any, future: Any, callback: Any) -> None:
         """Remember who waits for this batch."""
+        names = dict.fromkeys(task_of(function).name for function, _, _ in self._batch.items)
+        future._gradguard_tasks = " or ".join(f"`{name}`" for name in names)
         with self._lock:
             self._waiting = (backend, future, callback)
             error = self._error
@@ -206,8 +208,8 @@ def _cannot_be_read(completed: Any, future: Any, error: Exception) -> bool:
         if backend.waiting_futures is completed and future in backend._results:
             said = str(error).strip().splitlines() or [repr(error)]
             reason = said[0] if len(said) == 1 else f"{said[0]} ({said[-1].strip()})"
-            what = f"a result of {str(future.key).rpartition('-')[0] or future.key}"
             waiting = (backend._results.pop(future), backend._callbacks.pop(future))
-            end(backend, *waiting, _error(what, reason, error))
+            tasks = getattr(waiting[0], "_gradguard_tasks", "a task")
+            end(backend, *waiting, _error(f"what {tasks} returned", reason, error))
             return True
     return False

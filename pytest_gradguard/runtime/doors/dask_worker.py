@@ -149,6 +149,7 @@ def _look_at(result: Any, items: Any, origin: str, token: int) -> None:
         elif _is_over_copies(history, items):
             from pytest_gradguard.runtime import provenance
 
+            note.description["over_copies"] = True
             provenance.remember(token, note, tensor, dropped=False)
 
 

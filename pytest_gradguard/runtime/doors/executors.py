@@ -10,13 +10,13 @@ from typing import Any
 
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.doors import calling, futures
-from pytest_gradguard.runtime.doors.tasks import EXECUTOR, ShippedTask, ThreadTask, guarded
+from pytest_gradguard.runtime.doors.tasks import EXECUTOR, THREADS, ShippedTask, ThreadTask, guarded
 from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.patching import Patch, Patches
 
 DOORS = {
     "concurrent.futures.process": ("ProcessPoolExecutor", EXECUTOR),
-    "concurrent.futures.thread": ("ThreadPoolExecutor", "ThreadPoolExecutor"),
+    "concurrent.futures.thread": ("ThreadPoolExecutor", THREADS),
     "joblib.externals.loky.process_executor": ("ProcessPoolExecutor", "loky"),
     "loky.process_executor": ("ProcessPoolExecutor", "loky"),
 }
@@ -56,7 +56,7 @@ def undo() -> None:
 
 
 def _watched_submit(backend: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    process = backend != "ThreadPoolExecutor"
+    process = backend != THREADS
 
     @functools.wraps(original)
     def submit(self: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.doors import calling, futures
-from pytest_gradguard.runtime.doors.tasks import MULTIPROCESSING, guarded
+from pytest_gradguard.runtime.doors.tasks import MULTIPROCESSING, THREADS, guarded
 from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.patching import Patch, Patches
 
@@ -44,7 +44,7 @@ def undo() -> None:
 def _begin(pool: Any) -> tuple[Call | None, bool]:
     """The call that begins now, and whether its tasks go to processes."""
     process = not isinstance(pool, sys.modules["multiprocessing.pool"].ThreadPool)
-    return calling.begin(MULTIPROCESSING if process else "ThreadPool"), process
+    return calling.begin(MULTIPROCESSING if process else THREADS), process
 
 
 def _watched_apply(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,7 +6,7 @@ Workers import this module by name, so it stays light, and its functions keep th
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytest_gradguard.findings import Finding
@@ -14,10 +14,26 @@ from pytest_gradguard.runtime import collector, frameworks, looks, worker
 from pytest_gradguard.runtime.crossing import bracketed
 from pytest_gradguard.runtime.faults import without_this_frame
 
-Items = list[tuple[Any, Any, Any]]
+Items = Sequence[tuple[Any, Any, Any]]
 
 _POOLS = "multiprocessing.pool"
 _CHUNKS = "_process_chunk"
+
+
+class Chunk(Sequence[tuple[Any, Any, Any]]):
+    """The tasks of one function for each of `arguments`: made when they are looked at."""
+
+    def __init__(self, function: Any, arguments: Any, star: bool) -> None:
+        self._function = function
+        self._arguments = arguments
+        self._star = star
+
+    def __len__(self) -> int:
+        return len(self._arguments)
+
+    def __getitem__(self, index: Any) -> Any:
+        one = self._arguments[index]
+        return (self._function, one if self._star else (one,), {})
 
 
 def items_of(function: Any, args: Any, kwargs: Any) -> tuple[Items, bool]:
@@ -29,15 +45,13 @@ def items_of(function: Any, args: Any, kwargs: Any) -> tuple[Items, bool]:
     if isinstance(function, functools.partial):
         # An executor's `map` with chunks: partial(_process_chunk, function)(chunk).
         if getattr(function.func, "__name__", "") == _CHUNKS and len(args) == 1:
-            return [(function.args[0], one, {}) for one in args[0]], True
+            return Chunk(function.args[0], args[0], star=True), True
     elif getattr(function, "__module__", "") == _POOLS and len(args) == 1:
         # A pool's `map`: mapstar((function, (argument, …))).
         name = function.__name__
         if name in ("mapstar", "starmapstar"):
             inner, chunk = args[0]
-            if name == "mapstar":
-                return [(inner, (one,), {}) for one in chunk], True
-            return [(inner, one, {}) for one in chunk], True
+            return Chunk(inner, chunk, star=name == "starmapstar"), True
     return [(function, args, kwargs)], False
 
 

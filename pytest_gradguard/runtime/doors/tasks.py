@@ -73,6 +73,7 @@ class TaskShipment(Shipment):
 
 MULTIPROCESSING = "multiprocessing"
 EXECUTOR = "ProcessPoolExecutor"
+THREADS = "threading"
 STANDARD = (MULTIPROCESSING, EXECUTOR)
 """The kinds of workers that the standard library's own pickler ships to."""
 

@@ -1,0 +1,506 @@
+"""dask: joblib's backend, `Client.submit` and `map`, `dask.delayed`; in processes and in threads.
+
+Threads of dask's get copies, too, and what they return keeps its graph: over those copies.
+"""
+
+import threading
+
+import dask
+import numpy as np
+import pytest
+import torch
+from dask.distributed import Client
+from joblib import Parallel, delayed, parallel_config
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.model_selection import cross_val_score
+from torch import nn
+
+EXPECT = {
+    "test_joblib": {"GG101", "GG102", "GG103"},
+    "test_joblib_history": {"GG101", "GG102", "GG103"},
+    "test_joblib_keyword": {"GG101"},
+    "test_joblib_nested": {"GG101"},
+    "test_joblib_capture": {"GG101"},
+    "test_joblib_only_the_last": {"GG101"},
+    "test_joblib_containers": {"GG101", "GG102", "GG103"},
+    "test_joblib_module": {"GG102", "GG103"},
+    "test_joblib_own_leaf": {"GG102", "GG103"},
+    "test_joblib_large": {"GG101", "GG102", "GG103"},
+    "test_joblib_gradients_left": {"GG106"},
+    "test_joblib_never_backward": {"GG101", "GG102"},
+    "test_submit": {"GG101", "GG102", "GG103"},
+    "test_submit_keyword": {"GG101"},
+    "test_map": {"GG101", "GG102", "GG103"},
+    "test_delayed": {"GG101", "GG102", "GG103"},
+    "test_persisted": {"GG101", "GG102", "GG103"},
+    "test_history_between_workers": {"GG101"},
+    "test_submit_gradients_left": {"GG106"},
+    "test_threads_of_joblib": {"GG103"},
+    "test_threads_of_submit": {"GG103"},
+    "test_threads_of_delayed": {"GG103"},
+    "test_threads_module": {"GG103"},
+    # nothing to report
+    "test_detached": set(),
+    "test_numbers": set(),
+    "test_numpy": set(),
+    "test_module_shipped": set(),
+    "test_trained_models": set(),
+    "test_gradients_returned": set(),
+    "test_error": set(),
+    "test_scikit_learn": set(),
+    "test_unpicklable_by_submit": set(),
+    "test_coroutine": set(),
+    "test_same_key_for_a_pure_call": set(),
+    "test_large_array": set(),
+    "test_nested_parallel": set(),
+    "test_estimator_with_loss": set(),
+    "test_futures_as_arguments": set(),
+    "test_scheduler_of_threads": set(),
+    "test_backend_by_argument": set(),
+    "test_threads_detached": set(),
+    "test_threads_own_leaf": set(),
+    "test_threads_shared_global": set(),
+    "test_threads_numbers": set(),
+    "test_threads_lock": set(),
+    "test_threads_models": set(),
+    "test_threads_never_backward": set(),
+}
+
+DETAILS = {
+    "test_joblib": {
+        "GG101": {
+            "backend": "dask",
+            "direction": "argument",
+            "object": "args[0]",
+            "shape": [3],
+        },
+        "GG102": {"backend": "dask", "direction": "result", "object": "result", "shape": [3]},
+        "GG103": {"backend": "dask", "direction": "result"},
+    },
+    "test_joblib_keyword": {"GG101": {"object": "kwargs['w']"}},
+    "test_submit": {"GG101": {"object": "args[0]", "backend": "dask"}},
+    "test_threads_of_joblib": {"GG103": {"backend": "dask", "direction": "result"}},
+}
+
+SHARED = torch.ones(3, requires_grad=True)
+
+
+class Estimator:
+    def fit(self, rows):
+        self.model_ = nn.Linear(3, 1)
+        self.loss_ = self.model_(rows).sum()
+        return self
+
+
+def leaf():
+    return torch.ones(3, requires_grad=True)
+
+
+def times(x, k=2):
+    return x * k
+
+
+def in_containers(x):
+    return {"all": [x * 2, (x * 3,)], "k": 1}
+
+
+def number(x, w=None):
+    return float((x if w is None else w).detach().sum())
+
+
+def number_in(nested):
+    return number(nested["a"][0][1])
+
+
+def own_leaf(k):
+    return torch.ones(3, requires_grad=True) * k
+
+
+def from_global(k):
+    return SHARED * k
+
+
+def left_behind(model):
+    model(torch.ones(2, 3)).sum().backward()
+
+
+def gradients(model):
+    return torch.autograd.grad(model(torch.ones(2, 3)).sum(), list(model.parameters()))
+
+
+def forward(model):
+    with torch.no_grad():
+        return float(model(torch.ones(2, 3)).sum())
+
+
+def train(seed):
+    torch.manual_seed(seed)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    return model
+
+
+def fitted(k):
+    return Estimator().fit(torch.ones(k, 3))
+
+
+def fail(x):
+    raise KeyError(f"no such key: {x}")
+
+
+def inner(k):
+    return sum(Parallel(n_jobs=2)(delayed(abs)(-j) for j in range(k)))
+
+
+async def later(x):
+    return x + 1
+
+
+def on_dask(function, *tasks):
+    with parallel_config("dask"):
+        return Parallel()(delayed(function)(*task) for task in tasks)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    options = {"n_workers": 1, "threads_per_worker": 2, "dashboard_address": None}
+    with Client(processes=True, **options) as client:
+        yield client
+
+
+@pytest.fixture
+def processes(cluster):
+    with cluster.as_current():
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def local():
+    options = {"n_workers": 1, "threads_per_worker": 2, "dashboard_address": None}
+    with Client(processes=False, set_as_default=False, **options) as client:
+        yield client
+
+
+@pytest.fixture
+def threads(local):
+    with local.as_current():
+        yield local
+
+
+def test_joblib(processes):
+    x = leaf()
+    with parallel_config("dask"):
+        out = Parallel()(delayed(times)(x, k) for k in (1, 2))  # -> GG101:warning GG102:warning
+    sum(out).sum().backward()  # -> GG103:error
+    assert x.grad is None
+
+
+def test_joblib_history(processes):
+    x = leaf()
+    with parallel_config("dask"):
+        out = Parallel(2)(delayed(times)(x.clone(), k) for k in (1, 2))  # -> GG101 GG102
+    sum(out).sum().backward()  # -> GG103:error
+    assert x.grad is None
+
+
+def test_joblib_keyword(processes):
+    x = leaf()
+    with parallel_config("dask"):
+        out = Parallel()(delayed(number)(k, w=x) for k in (1, 2))  # -> GG101
+    assert out == [3.0, 3.0]
+
+
+def test_joblib_nested(processes):
+    nested = {"a": [(1, leaf() * 2)]}
+    with parallel_config("dask"):
+        assert Parallel()(delayed(number_in)(nested) for _ in (1, 2)) == [6.0, 6.0]  # -> GG101
+
+
+def test_joblib_capture(processes):
+    x = leaf()
+    with parallel_config("dask"):
+        out = Parallel()(delayed(lambda k: number(x) * k)(k) for k in (1, 2))  # -> GG101
+    assert out == [3.0, 6.0]
+
+
+def test_joblib_only_the_last(processes):
+    items = [torch.ones(3)] * 10 + [leaf()]
+    with parallel_config("dask"):
+        assert Parallel()(delayed(number)(item) for item in items) == [3.0] * 11  # -> GG101
+
+
+def test_joblib_containers(processes):
+    x = leaf()
+    with parallel_config("dask"):
+        out = Parallel()(delayed(in_containers)(x) for _ in (1, 2))  # -> GG101 GG102
+    out[1]["all"][1][0].sum().backward()  # -> GG103:error
+    assert x.grad is None
+
+
+def test_joblib_module(processes):
+    model = nn.Linear(3, 1)
+    with parallel_config("dask"):
+        out = Parallel()(delayed(model)(torch.ones(3)) for _ in (1, 2))  # -> GG102
+    sum(out).sum().backward()  # -> GG103:error
+    assert model.weight.grad is None
+
+
+def test_joblib_own_leaf(processes):
+    with parallel_config("dask"):
+        out = Parallel()(delayed(own_leaf)(k) for k in (1, 2))  # -> GG102
+    sum(out).sum().backward()  # -> GG103:warning
+    assert out[0].grad is not None
+
+
+def test_joblib_large(processes):
+    x = torch.ones(5_000, requires_grad=True)
+    with parallel_config("dask"):
+        out = Parallel()(delayed(times)(x, k) for k in (1, 2))  # -> GG101 GG102
+    sum(out).sum().backward()  # -> GG103:error
+    assert x.grad is None
+
+
+def test_joblib_gradients_left(processes):
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    on_dask(left_behind, (model,), (model,))
+    optimizer.step()  # -> GG106:error
+    assert model.weight.grad is None
+
+
+def test_joblib_never_backward(processes):
+    x = leaf()
+    with parallel_config("dask"):
+        out = Parallel()(delayed(times)(x, k) for k in (1, 2))  # -> GG101 GG102
+    (sum(t.detach() for t in out) * x).sum().backward()
+    assert x.grad.tolist() == [3.0] * 3
+
+
+def test_submit(processes):
+    x = leaf()
+    out = processes.submit(times, x).result()  # -> GG101 GG102
+    out.sum().backward()  # -> GG103:error
+    assert x.grad is None
+
+
+def test_submit_keyword(processes):
+    assert processes.submit(number, 1, w=leaf()).result() == 3.0  # -> GG101
+
+
+def test_map(processes):
+    x = leaf()
+    out = processes.gather(processes.map(times, [x, x.clone()]))  # -> GG101 GG102
+    sum(out).sum().backward()  # -> GG103:error
+    assert x.grad is None
+
+
+def test_delayed(processes):
+    x = leaf()
+    tasks = [dask.delayed(times)(x, k) for k in (1, 2)]
+    out = dask.compute(*tasks)  # -> GG101 GG102
+    sum(out).sum().backward()  # -> GG103:error
+    assert x.grad is None
+
+
+def test_persisted(processes):
+    x = leaf()
+    task = dask.delayed(times)(x).persist()  # -> GG101 GG102
+    task.compute().sum().backward()  # -> GG103:error
+    assert x.grad is None
+
+
+def test_history_between_workers(processes):
+    x = leaf()
+    middle = processes.submit(times, x)  # -> GG101
+    assert processes.submit(number, middle).result() == 6.0
+
+
+def test_submit_gradients_left(processes):
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    processes.submit(left_behind, model).result()
+    optimizer.step()  # -> GG106:error
+    assert model.weight.grad is None
+
+
+def test_threads_of_joblib(threads):
+    x = leaf()
+    with parallel_config("dask"):
+        out = Parallel()(delayed(times)(x, k) for k in (1, 2))
+    assert out[0].grad_fn is not None
+    sum(out).sum().backward()  # -> GG103:error
+    assert x.grad is None
+
+
+def test_threads_of_submit(threads):
+    x = leaf()
+    out = threads.submit(times, x).result()
+    out.sum().backward()  # -> GG103:error
+    assert x.grad is None
+
+
+def test_threads_of_delayed(threads):
+    x = leaf()
+    out = dask.delayed(times)(x).compute()
+    out.sum().backward()  # -> GG103:error
+    assert x.grad is None
+
+
+def test_threads_module(threads):
+    model = nn.Linear(3, 1)
+    out = on_dask(model, (torch.ones(3),), (torch.ones(3),))
+    sum(out).sum().backward()  # -> GG103:error
+    assert model.weight.grad is None
+
+
+# --- nothing to report ---------------------------------------------------------------------
+
+
+def test_detached(processes):
+    x = leaf()
+    out = on_dask(times, (x.detach(), 1), (x.detach(), 2))
+    out += processes.gather(processes.map(times, [x.detach()] * 2))
+    (sum(out) * x).sum().backward()
+    assert x.grad.tolist() == [7.0] * 3
+
+
+def test_numbers(processes):
+    assert on_dask(abs, *((-k,) for k in range(50))) == list(range(50))
+    assert processes.gather(processes.map(abs, range(-3, 0))) == [3, 2, 1]
+
+
+def test_numpy(processes):
+    rows = np.arange(6.0).reshape(2, 3)
+    assert on_dask(np.sum, (rows[0],), (rows[1],)) == [3.0, 12.0]
+
+
+def test_module_shipped(processes):
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
+    out = [*on_dask(forward, (model,), (model,)), processes.submit(forward, model).result()]
+    assert out == [forward(model)] * 3
+
+
+def test_trained_models(processes):
+    for model in on_dask(train, (1,), (2,)):
+        model(torch.ones(2, 3)).sum().backward()
+        assert model.weight.grad is not None
+
+
+def test_gradients_returned(processes):
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for p, gradient in zip(
+        model.parameters(), processes.submit(gradients, model).result(), strict=True
+    ):
+        p.grad = gradient
+    optimizer.step()
+
+
+def test_error(processes):
+    with pytest.raises(KeyError) as caught:
+        on_dask(fail, (1,), (2,))
+    assert "no such key" in caught.value.args[0]
+    with pytest.raises(KeyError):
+        processes.submit(fail, 1).result()
+    assert on_dask(abs, (-1,)) == [1]
+
+
+def test_scikit_learn(processes):
+    rows, labels = np.random.default_rng(0).random((40, 3)), np.arange(40) % 2
+    forest = RandomForestClassifier(n_estimators=4, random_state=0)
+    with parallel_config("dask"):
+        forest.fit(rows, labels)
+        assert len(cross_val_score(forest, rows, labels, cv=2)) == 2
+
+
+def test_unpicklable_by_submit(processes):
+    with pytest.raises(TypeError, match="Could not serialize"):
+        processes.submit(repr, threading.Lock())
+
+
+def test_coroutine(processes):
+    assert processes.submit(later, 1).result() == 2
+
+
+def test_same_key_for_a_pure_call(processes):
+    first, second = processes.submit(number, torch.ones(3)), processes.submit(abs, -7)
+    again = processes.submit(abs, -7)
+    assert second.key == again.key
+    assert second.key.startswith("abs-")
+    assert first.result() == 3.0
+    assert [f.result() for f in processes.map(abs, [-1, -2], key="mine")] == [1, 2]
+
+
+def test_large_array(processes):
+    rows = np.ones(100_000)
+    assert on_dask(np.sum, (rows,), (rows,)) == [1e5, 1e5]
+
+
+def test_nested_parallel(processes):
+    assert on_dask(inner, (3,), (4,)) == [3, 6]
+
+
+def test_estimator_with_loss(processes):
+    assert all(estimator.loss_.is_leaf for estimator in on_dask(fitted, (1,), (2,)))
+
+
+def test_futures_as_arguments(processes):
+    far = processes.scatter(torch.ones(3))
+    assert on_dask(number, (far,)) == [3.0]
+    total = processes.submit(sum, processes.map(abs, [-1, -2]))
+    assert total.result() == 3
+
+
+def test_scheduler_of_threads():
+    x = leaf()
+    out = dask.compute(*[dask.delayed(times)(x, k) for k in (1, 2)], scheduler="threads")
+    sum(out).sum().backward()
+    assert x.grad.tolist() == [3.0] * 3
+
+
+def test_backend_by_argument():
+    with pytest.raises((ValueError, TypeError)):
+        Parallel(2, backend="dask")(delayed(abs)(k) for k in (1, 2))
+
+
+def test_threads_detached(threads):
+    x = leaf()
+    out = on_dask(times, (x.detach(), 1), (x.detach(), 2))
+    (sum(out) * x).sum().backward()
+    assert x.grad.tolist() == [3.0] * 3
+
+
+def test_threads_own_leaf(threads):
+    (out,) = on_dask(own_leaf, (2,))
+    out.sum().backward()
+
+
+def test_threads_shared_global(threads):
+    """A function that is importable finds the parent's own tensor: nothing was copied."""
+    out = threads.submit(from_global, 2, pure=False).result()
+    if out.grad_fn is not None:
+        out.sum().backward()
+
+
+def test_threads_numbers(threads):
+    assert on_dask(abs, (-1,), (-2,)) == [1, 2]
+    assert threads.gather(threads.map(abs, [-1, -2])) == [1, 2]
+
+
+def test_threads_lock(threads):
+    assert threads.submit(threading.Lock).result() is not None
+
+
+def test_threads_models(threads):
+    for model in on_dask(train, (1,), (2,)):
+        model(torch.ones(2, 3)).sum().backward()
+        assert model.weight.grad is not None
+
+
+def test_threads_never_backward(threads):
+    x = leaf()
+    out = threads.submit(times, x).result()
+    (out.detach() * x).sum().backward()
+    assert x.grad.tolist() == [2.0] * 3

@@ -1,0 +1,114 @@
+"""dask under the guard: calls that would never end, and what is left when the guard ends."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("distributed")
+
+HERE = Path(__file__).parent
+LIMIT = 120
+
+
+@functools.cache
+def ended() -> dict[str, str]:
+    """How each call of dask_hangs.py ended; fails where one never did."""
+    with tempfile.TemporaryDirectory() as folder:
+        child = subprocess.Popen(
+            [sys.executable, str(HERE / "dask_hangs.py")],
+            cwd=folder,
+            env={**os.environ, "PYTHONWARNINGS": "ignore"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            out, err = child.communicate(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            pytest.fail("a call of joblib's dask backend did not end")
+        finally:
+            try:
+                os.killpg(child.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+    assert child.returncode == 0, err
+    found: dict[str, str] = json.loads(out.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("bfloat16 tensor", "BFloat16"),
+        ("sparse tensor", "Sparse"),
+        ("conjugate tensor", "conjugate"),
+        ("lock", "lock"),
+    ],
+)
+def test_a_result_that_dask_cannot_serialise_is_an_error(kind: str, said: str) -> None:
+    text = ended()[f"result: {kind}"]
+    assert "what `make` returned" in text
+    assert said in text
+
+
+@pytest.mark.parametrize(
+    ("case", "path"),
+    [
+        ("argument", "args[1]"),
+        ("keyword", "kwargs['lock']['a'][0]"),
+        ("large argument", "args[0][0]"),
+    ],
+)
+def test_an_argument_that_cannot_be_pickled_is_named(case: str, path: str) -> None:
+    text = ended()[case]
+    assert f"`{path}` of `use` (lock)" in text
+    assert "wait for ever" in text
+
+
+@pytest.mark.parametrize("case", ["result: float32 tensor", "good results beside", "afterwards"])
+def test_other_calls_are_as_they_were(case: str) -> None:
+    assert ended()[case] == "a result"
+
+
+def test_everything_is_undone() -> None:
+    """In a child, as importing dask starts threads."""
+    program = (
+        "import sys, torch, dask, distributed, joblib._dask, distributed.protocol\n"
+        "from dask._task_spec import Task\n"
+        "from pytest_gradguard import guard\n"
+        "table = sys.modules['distributed.protocol.serialize']\n"
+        "def state():\n"
+        "    client = distributed.Client\n"
+        "    backend = joblib._dask.DaskDistributedBackend\n"
+        "    return [vars(client)['_graph_to_futures'], Task.__getstate__, backend.submit,\n"
+        "            backend._to_func_args, distributed.as_completed._track_future,\n"
+        "            *(one.dispatch(torch.Tensor) for one in (table.dask_serialize,\n"
+        "                                                     table.dask_deserialize))]\n"
+        "def main():\n"
+        "    options = dict(processes=False, n_workers=1, dashboard_address=None)\n"
+        "    with distributed.Client(**options) as client:\n"
+        "        before = state()\n"
+        "        with guard('record'):\n"
+        "            x = torch.ones(2, requires_grad=True)\n"
+        "            client.submit(torch.sum, x).result()\n"
+        "            changed = [a is not b for a, b in zip(before, state())]\n"
+        "            assert changed == [True] * 5 + [False, True], changed\n"
+        "        assert state() == before\n"
+        "        assert client.submit(torch.sum, x).result().item() == 2\n"
+        "if __name__ == '__main__': main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT
+    )
+    assert done.returncode == 0, done.stderr
