@@ -61,6 +61,7 @@ _TENSORFLOW = "tensorflow"
 LOOKS = (
     Look("left_gradients", always=_TORCH),
     Look("forked", asks=(_TORCH, _TENSORFLOW)),
+    Look("cuda", asks=(_TORCH,), always=_TORCH),
     Look("module_globals", asks=(_TORCH, _TENSORFLOW)),
     Look("tape", asks=(_TENSORFLOW,)),
 )
