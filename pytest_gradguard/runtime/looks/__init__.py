@@ -136,7 +136,9 @@ def begin(asked: Mapping[str, Any], *, process: bool) -> list[tuple[str, After]]
     begun: list[tuple[str, After]] = []
     wanted = [_BY_NAME[name] for name in asked]
     if process:
-        wanted += [look for look in _ALWAYS if look.always in sys.modules]
+        wanted += [
+            look for look in _ALWAYS if look.always in sys.modules and look.name not in asked
+        ]
     for look in wanted:
         try:
             after = look.module.begin(asked.get(look.name), process)

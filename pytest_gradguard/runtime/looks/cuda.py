@@ -33,6 +33,11 @@ class Used(NamedTuple):
 # -- in the parent -------------------------------------------------------------------------------
 
 
+def ask(call: Any) -> bool:
+    """Have each batch looked at: tasks may import torch themselves."""
+    return True
+
+
 def ship(call: Any, items: Any) -> bool | None:
     """Report a fork while CUDA is up here (GG203)."""
     if call.backend == "multiprocessing" and _is_up() and _forks():
@@ -89,8 +94,10 @@ _visible_at_start: list[str | None] = []
 _seen: list[str | None] = []
 
 
-def begin(asked: None, process: bool) -> After:
+def begin(asked: bool | None, process: bool) -> After | None:
     """Begin to note attempts, before the tasks of a batch."""
+    if not process:
+        return None
     cuda.apply()
     cuda.attempts.clear()
 
