@@ -29,6 +29,9 @@ CHECKS = (
     "GG108",
     "GG109",
     "GG110",
+    "GG201",
+    "GG203",
+    "GG204",
 )
 """The pitfalls that the guard checks at run time in this version."""
 

@@ -25,6 +25,7 @@ _DOORS = {
     "multiprocessing.process": "pytest_gradguard.runtime.doors.processes",
     "distributed.client": "pytest_gradguard.runtime.doors.dask_client",
     "joblib._dask": "pytest_gradguard.runtime.doors.dask_joblib",
+    "torch.cuda": "pytest_gradguard.runtime.cuda",
 }
 """By the module that starts workers, or pickles what they get and give: ours that watches it."""
 
@@ -65,10 +66,10 @@ def is_on() -> bool:
 
 
 def watch_here() -> None:
-    """Watch the doors that are open in this process, a worker: what its tasks do with them."""
-    for name in _DOORS:
-        if name in sys.modules:
-            _watch(name)
+    """Watch what tasks do in this process, a worker: the doors of its own, and CUDA."""
+    global _users
+    if not _users:
+        start()
 
 
 _UNDONE = (

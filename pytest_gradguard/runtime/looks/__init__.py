@@ -61,6 +61,7 @@ _TENSORFLOW = "tensorflow"
 LOOKS = (
     Look("left_gradients", always=_TORCH),
     Look("forked", asks=(_TORCH, _TENSORFLOW)),
+    Look("cuda", asks=(_TORCH,), always=_TORCH),
     Look("module_globals", asks=(_TORCH, _TENSORFLOW)),
     Look("tape", asks=(_TENSORFLOW,)),
 )
@@ -135,7 +136,9 @@ def begin(asked: Mapping[str, Any], *, process: bool) -> list[tuple[str, After]]
     begun: list[tuple[str, After]] = []
     wanted = [_BY_NAME[name] for name in asked]
     if process:
-        wanted += [look for look in _ALWAYS if look.always in sys.modules]
+        wanted += [
+            look for look in _ALWAYS if look.always in sys.modules and look.name not in asked
+        ]
     for look in wanted:
         try:
             after = look.module.begin(asked.get(look.name), process)

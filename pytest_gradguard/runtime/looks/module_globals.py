@@ -16,12 +16,10 @@ import weakref
 import zlib
 from typing import Any, NamedTuple
 
-from pytest_gradguard import pitfalls
-from pytest_gradguard.findings import Finding, Location, TraceStep
 from pytest_gradguard.runtime import callsite, locate
 from pytest_gradguard.runtime.calls import Call
-from pytest_gradguard.runtime.callsite import Site
 from pytest_gradguard.runtime.looks import After
+from pytest_gradguard.runtime.noticed import Noticed, noticed
 from pytest_gradguard.runtime.tasks import Task, function_of, task_of
 
 _PROCESS = f"{os.getpid()}-{os.urandom(8).hex()}"
@@ -119,63 +117,29 @@ def ship(call: Call, items: Any) -> Asked | None:
 
 def heard(call: Call, note: list[Global]) -> None:
     """Report the globals that differ in a worker of `call`."""
-    if "GG109" in call.dropped:
-        return
     for found in note:
-        key = ("GG109", call.site and call.site.key, found.module, found.name)
         read = _read.get(call)
         state = None if read is None else read.states.get(found)
-        evidence = call.collector.evidence(key, lambda: Stale(call, found, state))  # noqa: B023
-        assert isinstance(evidence, Stale)
-        evidence.count += 1
-        call.note(evidence)
-
-
-class Stale:
-    """A global that workers of one call see as their own import made it."""
-
-    def __init__(self, call: Call, found: Global, state: State | None) -> None:
-        self._site: Site | None = call.site
-        self._backend = call.backend
-        self._found = found
-        self._kind = "object" if state is None else state.kind
-        self.count = 0
-
-    def build(self) -> Finding:
-        pitfall = pitfalls.get("GG109")
-        found, reader = self._found, self._found.reader
-        name = f"{found.module}.{found.name}"
-        trace: list[TraceStep] = []
-        if reader.path is not None and reader.line is not None:
-            trace.append(
-                TraceStep(reader.path, reader.line, f"`{reader.name}` reads `{found.name}`")
-            )
-        return Finding(
-            code="GG109",
-            name=pitfall.name,
-            severity=pitfall.severity,
-            origin="runtime",
-            message=(
-                f"`{name}`, which `{reader.name}` reads in {self._backend} workers, has other "
-                "values there than here: each worker has imported the module afresh, and what "
-                "this process has changed since does not reach it."
-            ),
-            fix=pitfall.advice,
-            location=Location("<unknown>", 1) if self._site is None else self._site.location(),
-            trace=tuple(trace),
-            count=self.count,
-            details={
-                "framework": _framework(found),
-                "backend": self._backend,
-                "direction": "capture",
-                "object": name,
-                "type": self._kind,
-                "shape": None,
-                "dtype": None,
-                "device": None,
-                "function": reader.name,
-            },
+        evidence = noticed(
+            call,
+            "GG109",
+            _message,
+            framework=_framework(found),
+            direction="capture",
+            object=f"{found.module}.{found.name}",
+            type=None if state is None else state.kind,
         )
+        if evidence is not None:
+            reader = found.reader
+            evidence.add(reader, f"`{reader.name}` reads `{found.module}.{found.name}`")
+
+
+def _message(evidence: Noticed) -> str:
+    return (
+        f"`{evidence.details['object']}`, which `{evidence.first.name}` reads in "
+        f"{evidence.backend} workers, has other values there than here: each worker has imported "
+        "the module afresh, and what this process has changed since does not reach it."
+    )
 
 
 def _framework(found: Global) -> str:

@@ -1,0 +1,101 @@
+"""Sees each attempt to initialise CUDA through torch, in whichever process.
+
+torch initialises CUDA when it is first needed, through one function of its own, which its C++ code
+looks up by name as well: an attempt is seen where there is no GPU, too.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from pytest_gradguard.runtime import callsite
+from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.patching import Patch, Patches
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+
+class Attempt(NamedTuple):
+    """One attempt to initialise CUDA in this process, in plain values so that it can be pickled.
+
+    Attributes:
+        path, line, function: the user's line that needed CUDA, where it is known.
+        failed: what torch raised, as one line; None where CUDA was initialised.
+        visible: what ``CUDA_VISIBLE_DEVICES`` was.
+    """
+
+    path: str | None
+    line: int | None
+    function: str | None
+    failed: str | None
+    visible: str | None
+
+
+attempts: list[Attempt] = []
+"""Those of this process since its tasks last began, in order."""
+_MOST = 1_000
+_patches: Patches | None = None
+
+
+def apply() -> None:
+    """Begin to note attempts, where torch is loaded."""
+    global _patches
+    torch: Any = sys.modules.get("torch.cuda")
+    if torch is None or not hasattr(torch, "_lazy_init"):
+        return
+    if _patches is None:
+        holders = [
+            sys.modules[name]
+            for name in ("torch.cuda", "torch.cuda.memory", "torch.cuda.random")
+            if getattr(sys.modules.get(name), "_lazy_init", None) is torch._lazy_init
+        ]
+        wrapper = _watched(torch._lazy_init)
+        _patches = Patches([Patch(holder, "_lazy_init", lambda _: wrapper) for holder in holders])
+    _patches.apply()
+
+
+def undo() -> None:
+    """Leave torch as it was, and forget."""
+    if _patches is not None:
+        _patches.undo()
+    attempts.clear()
+
+
+def _watched(original: Callable[[], None]) -> Callable[[], None]:
+    torch: Any = sys.modules["torch.cuda"]
+
+    @functools.wraps(original)
+    def _lazy_init() -> None:
+        if torch.is_initialized() or torch._is_in_bad_fork():
+            return original()
+        try:
+            original()
+        except BaseException as error:
+            without_this_frame(error)
+            _note(f"{type(error).__name__}: {error}".splitlines()[0])
+            raise
+        if torch.is_initialized():
+            _note(None)
+        return None
+
+    return _lazy_init
+
+
+def _note(failed: str | None) -> None:
+    try:
+        site = callsite.user_site()
+        attempt = Attempt(
+            None if site is None else site.path,
+            None if site is None else site.line,
+            None if site is None else site.function,
+            failed,
+            os.environ.get(VARIABLE),
+        )
+        if len(attempts) < _MOST:
+            attempts.append(attempt)
+    except Exception as error:
+        fault(error)

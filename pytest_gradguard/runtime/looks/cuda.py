@@ -1,0 +1,156 @@
+"""GG201, GG203, GG204: CUDA in worker processes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, NamedTuple
+
+from pytest_gradguard.runtime import cuda
+from pytest_gradguard.runtime.cuda import Attempt
+from pytest_gradguard.runtime.looks import After
+from pytest_gradguard.runtime.noticed import Noticed, noticed
+from pytest_gradguard.runtime.tasks import Task, task_of
+
+
+class Used(NamedTuple):
+    """What the tasks of one batch did with CUDA, in plain values so that it can be pickled.
+
+    Attributes:
+        process: the worker's process id.
+        task: the function that ran.
+        attempts: where they initialised CUDA, or tried to.
+        changed: ``CUDA_VISIBLE_DEVICES`` when CUDA was initialised and after the tasks, where they
+            changed it since.
+    """
+
+    process: int
+    task: Task
+    attempts: tuple[Attempt, ...]
+    changed: tuple[str | None, str | None] | None
+
+
+# -- in the parent -------------------------------------------------------------------------------
+
+
+def ask(call: Any) -> bool:
+    """Have each batch looked at: tasks may import torch themselves."""
+    return True
+
+
+def ship(call: Any, items: Any) -> bool | None:
+    """Report a fork while CUDA is up here (GG203)."""
+    if call.backend == "multiprocessing" and _is_up() and _forks():
+        evidence = noticed(
+            call, "GG203", _forked_message, framework="torch", device="cuda", direction=None
+        )
+        if evidence is not None and not evidence.count:
+            task = task_of(items[0][0])
+            evidence.add(task, f"`{task.name}` runs in a forked worker")
+    return None
+
+
+def heard(call: Any, note: Used) -> None:
+    """Report what the tasks of a batch did with CUDA in their worker."""
+    if note.attempts:
+        evidence = noticed(
+            call, "GG201", _attempt_message, framework="torch", device="cuda", direction=None
+        )
+        if evidence is not None:
+            for attempt in dict.fromkeys(note.attempts):
+                tried = "initialises CUDA here" if attempt.failed is None else "needs CUDA here"
+                evidence.add(note.task, f"`{note.task.name}` {tried}", attempt.path, attempt.line)
+            workers = evidence.details.setdefault("processes", [])
+            if note.process not in workers:
+                workers.append(note.process)
+            evidence.details["workers"] = len(workers)
+            evidence.details["failed"] = note.attempts[0].failed
+    if note.changed is not None:
+        evidence = noticed(
+            call, "GG204", _changed_message, framework="torch", device="cuda", direction=None
+        )
+        if evidence is not None:
+            evidence.details["before"], evidence.details["after"] = note.changed
+            evidence.add(note.task, f"`{note.task.name}` sets `{cuda.VARIABLE}`")
+
+
+def _is_up() -> bool:
+    torch: Any = sys.modules.get("torch.cuda")
+    return torch is not None and bool(torch.is_initialized())
+
+
+def _forks() -> bool:
+    """Whether joblib's multiprocessing backend forks its workers."""
+    import multiprocessing
+
+    method = os.environ.get("JOBLIB_START_METHOD", "").strip() or None
+    return (method or multiprocessing.get_start_method()) == "fork"
+
+
+# -- in the worker -------------------------------------------------------------------------------
+
+_visible_at_start: list[str | None] = []
+"""What ``CUDA_VISIBLE_DEVICES`` was in this worker when CUDA read it, once it has."""
+_seen: list[str | None] = []
+
+
+def begin(asked: bool | None, process: bool) -> After | None:
+    """Begin to note attempts, before the tasks of a batch."""
+    if not process:
+        return None
+    cuda.apply()
+    cuda.attempts.clear()
+
+    def after(items: Any, results: Any, error: BaseException | None) -> Used | None:
+        attempts = tuple(cuda.attempts)
+        if attempts and not _visible_at_start:
+            _visible_at_start.append(attempts[0].visible)
+            _seen[:] = _visible_at_start
+        changed = None
+        if _visible_at_start:
+            visible = os.environ.get(cuda.VARIABLE)
+            if visible != _seen[0]:
+                changed = (_visible_at_start[0], visible)
+                _seen[0] = visible
+        if not attempts and changed is None:
+            return None
+        return Used(os.getpid(), task_of(items[-1][0]), attempts, changed)
+
+    return after
+
+
+def undo() -> None:
+    """Leave torch as it was."""
+    cuda.undo()
+
+
+# -- what is said --------------------------------------------------------------------------------
+
+
+def _attempt_message(evidence: Noticed) -> str:
+    workers = evidence.details["workers"]
+    many = "a worker process" if workers == 1 else f"{workers} worker processes"
+    task, failed = evidence.first.name, evidence.details["failed"]
+    if failed is None:
+        return (
+            f"`{task}` initialises CUDA in {many}: each makes a context of its own, which takes "
+            "GPU memory and time to start."
+        )
+    return f"`{task}` needs CUDA in {many}, where it could not be initialised ({failed})."
+
+
+def _forked_message(evidence: Noticed) -> str:
+    return (
+        "CUDA is initialised in this process, and its workers are forked from it: in a forked "
+        f"worker CUDA cannot be initialised again, and whatever `{evidence.first.name}` needs of "
+        "it fails."
+    )
+
+
+def _changed_message(evidence: Noticed) -> str:
+    before, after = evidence.details["before"], evidence.details["after"]
+    return (
+        f"`{evidence.first.name}` changes `{cuda.VARIABLE}` from {before!r} to {after!r} in a "
+        "worker that has initialised CUDA already: CUDA reads it once, so that the change has no "
+        "effect in this worker."
+    )

@@ -1,0 +1,199 @@
+"""CUDA in worker processes, on a build of torch that has none: each attempt is seen."""
+
+import os
+
+import pytest
+import torch
+from joblib import Parallel, delayed, parallel_config
+from torch import nn
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
+
+EXPECT = {
+    "test_factory": {"GG201"},
+    "test_caught": {"GG201"},
+    "test_forked": {"GG201"},
+    "test_module": {"GG201"},
+    "test_through_calls": {"GG201"},
+    "test_query_that_needs_a_context": {"GG201"},
+    "test_generator": {"GG201"},
+    "test_every_call": {"GG201"},
+    "test_visible_devices_changed": {"GG201", "GG204"},
+    "test_visible_devices_first": {"GG201"},
+    "test_asked_first": set(),
+    "test_device_object": set(),
+    "test_seeds": set(),
+    "test_memory_queries": set(),
+    "test_threads": set(),
+    "test_one_job": set(),
+    "test_in_the_parent_only": set(),
+    "test_visible_devices_without_cuda": set(),
+    "test_visible_devices_in_the_parent": set(),
+    "test_fork_of_a_parent_without_cuda": set(),
+}
+
+REFUSED = (AssertionError, RuntimeError)
+
+
+def factory(k):
+    return torch.ones(k, device="cuda")
+
+
+def test_factory():
+    with pytest.raises(REFUSED):
+        Parallel(2)(delayed(factory)(k) for k in (1, 2))  # -> GG201:warning
+
+
+def or_else(k):
+    try:
+        return float(torch.ones(k).cuda().sum())
+    except REFUSED:
+        return float(torch.ones(k).sum())
+
+
+def test_caught():
+    assert Parallel(2)(delayed(or_else)(k) for k in (1, 2)) == [1.0, 2.0]  # -> GG201:warning
+
+
+def test_forked():
+    with parallel_config("multiprocessing", n_jobs=2):
+        assert Parallel()(delayed(or_else)(k) for k in (1, 2)) == [1.0, 2.0]  # -> GG201
+
+
+def moved(model):
+    try:
+        model.to("cuda")
+    except REFUSED:
+        return False
+    return True
+
+
+def test_module():
+    models = [nn.Linear(1, 1) for _ in range(2)]
+    assert Parallel(2)(delayed(moved)(m) for m in models) == [False, False]  # -> GG201
+
+
+class Trainer:
+    def fit(self, k):
+        return self._prepare(k)
+
+    def _prepare(self, k):
+        return or_else(k)
+
+
+def test_through_calls():
+    Parallel(2)(delayed(Trainer().fit)(k) for k in (1, 2))  # -> GG201
+
+
+def wait(_):
+    try:
+        torch.cuda.synchronize()
+    except REFUSED:
+        pass
+
+
+def test_query_that_needs_a_context():
+    Parallel(2)(delayed(wait)(k) for k in (1, 2))  # -> GG201
+
+
+def test_generator():
+    parallel = Parallel(2, return_as="generator")
+    list(parallel(delayed(or_else)(k) for k in (1, 2)))  # -> GG201
+
+
+def test_every_call():
+    for _ in range(2):
+        with Parallel(2) as pool:
+            pool(delayed(or_else)(k) for k in (1, 2))  # -> GG201
+            pool(delayed(or_else)(k) for k in (1, 2))  # -> GG201
+
+
+def choose(k):
+    os.environ["CUDA_VISIBLE_DEVICES"] = str(k)
+    wait(k)
+
+
+def test_visible_devices_changed():
+    tasks = [delayed(choose)(k) for k in range(6)]
+    Parallel(2, batch_size=1)(tasks)  # -> GG201 GG204:warning
+
+
+def set_once(_):
+    os.environ["CUDA_VISIBLE_DEVICES"] = "0"
+    wait(0)
+
+
+def test_visible_devices_first():
+    with parallel_config("multiprocessing", n_jobs=2):
+        Parallel(batch_size=1)(delayed(set_once)(k) for k in range(4))  # -> GG201
+
+
+def asked_first(k):
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return float(torch.ones(k, device=device).sum())
+
+
+def test_asked_first():
+    assert Parallel(2)(delayed(asked_first)(k) for k in (1, 2)) == [1.0, 2.0]
+
+
+def device(k):
+    return str(torch.device("cuda", k))
+
+
+def test_device_object():
+    assert Parallel(2)(delayed(device)(k) for k in (0, 1)) == ["cuda:0", "cuda:1"]
+
+
+def seeded(k):
+    torch.manual_seed(k)
+    torch.cuda.manual_seed_all(k)
+    return torch.rand(1).item()
+
+
+def test_seeds():
+    Parallel(2)(delayed(seeded)(k) for k in (0, 1))
+
+
+def memory(_):
+    torch.cuda.empty_cache()
+    return torch.cuda.device_count(), torch.cuda.memory_allocated()
+
+
+def test_memory_queries():
+    assert Parallel(2)(delayed(memory)(k) for k in (0, 1)) == [(0, 0), (0, 0)]
+
+
+def test_threads():
+    assert Parallel(2, backend="threading")(delayed(or_else)(k) for k in (1, 2)) == [1.0, 2.0]
+
+
+def test_one_job():
+    assert Parallel(1)(delayed(or_else)(k) for k in (1, 2)) == [1.0, 2.0]
+
+
+def test_in_the_parent_only():
+    wait(0)
+    Parallel(2)(delayed(asked_first)(k) for k in (1, 2))
+
+
+def hide(_):
+    before = os.environ.get("CUDA_VISIBLE_DEVICES")
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    return before
+
+
+def test_visible_devices_without_cuda():
+    with parallel_config("multiprocessing", n_jobs=2):
+        Parallel(batch_size=1)(delayed(hide)(k) for k in range(4))
+
+
+def test_visible_devices_in_the_parent(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    with parallel_config("multiprocessing", n_jobs=2):
+        Parallel()(delayed(asked_first)(k) for k in (1, 2))
+
+
+def test_fork_of_a_parent_without_cuda():
+    with parallel_config("multiprocessing", n_jobs=2):
+        Parallel()(delayed(asked_first)(k) for k in (1, 2))
