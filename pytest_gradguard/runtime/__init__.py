@@ -29,6 +29,7 @@ CHECKS = (
     "GG108",
     "GG109",
     "GG110",
+    "GG301",
     "GG303",
 )
 """The pitfalls that the guard checks at run time in this version."""

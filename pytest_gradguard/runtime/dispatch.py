@@ -73,6 +73,8 @@ def _watched_call(original: Callable[..., Any]) -> Callable[..., Any]:
         else:
             forget = functools.partial(_forget, identity)
             _current[identity] = (weakref.ref(self, forget), call)
+            if call.asked:
+                iterable = looks.pulled(call, iterable)
         try:
             output = original(self, iterable)
         except BaseException as error:

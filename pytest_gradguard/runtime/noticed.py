@@ -20,6 +20,7 @@ class Noticed:
         first: the first task that was seen.
         count: how many were.
         details: what goes into the finding's details.
+        backend: the kind of workers.
     """
 
     first: Task
@@ -31,7 +32,7 @@ class Noticed:
         self.count = 0
         self._code = code
         self._site = call.site
-        self._backend = call.backend
+        self.backend = call.backend
         self._message = message
         self._steps: list[TraceStep] = []
         self._lock = threading.Lock()
@@ -78,7 +79,7 @@ class Noticed:
                 "object": self.first.name,
                 "function": self.first.name,
                 **self.details,
-                "backend": self._backend,
+                "backend": self.backend,
             },
         )
 
