@@ -31,6 +31,7 @@ CHECKS = (
     "GG110",
     "GG301",
     "GG303",
+    "GG305",
 )
 """The pitfalls that the guard checks at run time in this version."""
 

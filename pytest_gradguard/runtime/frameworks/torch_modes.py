@@ -27,8 +27,11 @@ _Autocast = torch.amp.autocast_mode.autocast
 _GRAD_MODE = torch.autograd.grad_mode.__file__
 
 _LOWERED = frozenset(
-    "linear matmul mm bmm addmm baddbmm addbmm conv1d conv2d conv3d conv_transpose1d"
-    " conv_transpose2d conv_transpose3d scaled_dot_product_attention __matmul__ __rmatmul__".split()
+    (
+        *("linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "addbmm", "__matmul__"),
+        *("__rmatmul__", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d"),
+        *("conv_transpose3d", "scaled_dot_product_attention"),
+    )
 )
 """Functions of torch that autocast lowers on every device."""
 
@@ -189,9 +192,8 @@ def _switching(original: Callable[[bool], None]) -> Callable[[bool], None]:
             try:
                 frame = sys._getframe(1)
                 by, outer = frame.f_code, frame.f_back
-                if by.co_name == "__init__" and outer is not None:
-                    if outer.f_code.co_filename == _GRAD_MODE:  # no_grad, by set_grad_enabled
-                        by = outer.f_code
+                if by.co_name == "__init__" and outer and outer.f_code.co_filename == _GRAD_MODE:
+                    by = outer.f_code  # no_grad switches by set_grad_enabled
                 again = isinstance(frame.f_locals.get("self"), torch.set_grad_enabled)
                 if by.co_filename == _GRAD_MODE and by.co_name in ("__exit__", "__call__"):
                     watch.left()

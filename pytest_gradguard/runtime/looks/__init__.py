@@ -66,6 +66,7 @@ _TENSORFLOW = "tensorflow"
 LOOKS = (
     Look("left_gradients", always=_TORCH),
     Look("torch_modes", asks=(_TORCH,), needs=_TORCH),
+    Look("generators", asks=("random",), always="pytest_gradguard.runtime.looks.generators"),
     Look("forked", asks=(_TORCH, _TENSORFLOW)),
     Look("module_globals", asks=(_TORCH, _TENSORFLOW)),
     Look("tape", asks=(_TENSORFLOW,)),
