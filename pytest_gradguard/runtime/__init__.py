@@ -32,6 +32,9 @@ CHECKS = (
     "GG201",
     "GG203",
     "GG204",
+    "GG301",
+    "GG303",
+    "GG305",
 )
 """The pitfalls that the guard checks at run time in this version."""
 

@@ -73,6 +73,8 @@ def _watched_call(original: Callable[..., Any]) -> Callable[..., Any]:
         else:
             forget = functools.partial(_forget, identity)
             _current[identity] = (weakref.ref(self, forget), call)
+            if call.asked:
+                iterable = looks.pulled(call, iterable)
         try:
             output = original(self, iterable)
         except BaseException as error:
@@ -244,7 +246,7 @@ class Shipment:
     """
 
     def __init__(self, call: Call, items: Any) -> None:
-        self._call = call
+        self.call = call
         self._items = items
         self._paths: dict[int, dict[int, str]] = {}
         self._evidence: dict[str, Crossed] = {}
@@ -252,7 +254,7 @@ class Shipment:
 
     def tensor(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
         """Note a tensor that may need a gradient; its reduction stays as it is."""
-        if framework.wanted(self._call, tensor):
+        if framework.wanted(self.call, tensor):
             self._ship("GG101", tensor, framework)
         return reduction
 
@@ -271,7 +273,7 @@ class Shipment:
             path = ""
         else:
             path = self._note(code, item, framework)
-        shipped = self._call.shipped
+        shipped = self.call.shipped
         if framework.BACKWARDS and id(item) not in shipped:
             shipped[id(item)] = (weakref.ref(item), path)
 
@@ -283,7 +285,7 @@ class Shipment:
 
     def _note(self, code: str, item: Any, framework: Framework) -> str:
         """Count `item`, describe it where that is still wanted, and return its path."""
-        call = self._call
+        call = self.call
         call.ships_gradients = call.ships_gradients or framework.BACKWARDS
         history = framework.history(item)
         path = ""
@@ -310,7 +312,7 @@ class Shipment:
         return path
 
     def _open(self, code: str) -> Crossed:
-        call = self._call
+        call = self.call
         key = (code, call.site and call.site.key, call.backend)
         evidence = call.collector.evidence(key, lambda: Crossed(code, call.site, call.backend))
         assert isinstance(evidence, Crossed)

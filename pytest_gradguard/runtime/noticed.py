@@ -21,6 +21,7 @@ class Noticed:
         count: how many were.
         backend: the kind of workers.
         details: what goes into the finding's details.
+        backend: the kind of workers.
     """
 
     first: Task

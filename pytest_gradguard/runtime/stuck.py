@@ -75,17 +75,21 @@ class Watcher:
         if still < _CERTAIN:
             return
         framework = _framework(frame, waiting)
-        if framework is not None and still >= self._patience(waiting):
+        if framework is not None and still >= self._patience(frame, waiting):
             self._end(frame, framework)
 
-    def _patience(self, waiting: native_threads.Waiting | None) -> float:
-        others = native_threads.ids() - {self.native, threading.get_native_id()}
-        if native_threads.readable():
-            waits = [waiting, *(native_threads.waiting(other) for other in others)]
-            hopeless = all(wait is not None and wait.for_a_thread for wait in waits)
-            return _CERTAIN if hopeless else _UNLIKELY
+    def _patience(self, frame: FrameType, waiting: native_threads.Waiting | None) -> float:
+        if frame.f_code.co_name == "quick_execute" and waiting is not None:
+            # A tf.function: all of its operations are for the threads that are missing, and what
+            # other threads do (those of tf.data sleep for minutes) changes nothing.
+            return _CERTAIN
         in_python = set(sys._current_frames()) - {self.thread, threading.get_ident()}
-        return _UNLIKELY if in_python else _LIKELY
+        if not native_threads.readable():
+            return _UNLIKELY if in_python else _LIKELY
+        others = native_threads.ids() - {self.native, threading.get_native_id()}
+        waits = [waiting, *(native_threads.waiting(other) for other in others)]
+        hopeless = all(wait is not None and wait.for_a_thread for wait in waits)
+        return _CERTAIN if hopeless else _UNLIKELY
 
     def _end(self, frame: FrameType, framework: str) -> None:
         task, where = _task_in(frame)

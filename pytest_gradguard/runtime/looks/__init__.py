@@ -16,6 +16,9 @@ with those of these functions that it needs:
     be picklable, or None.
 ``heard(call, note)``
     Back in the parent: what `after` noted.
+``pulled(call, tasks)``
+    The tasks that the caller gave, where the look has asked: they may be wrapped, for joblib pulls
+    a generator from threads of its own.
 ``undo()``
     Leave every patched name as it was.
 
@@ -43,11 +46,13 @@ class Look(NamedTuple):
         asks: it asks in the parent, once one of these modules is loaded there.
         always: it looks in every worker process without having asked, once this module is loaded
             there.
+        needs: where this module is not loaded, there is nothing to look at for what was asked.
     """
 
     name: str
     asks: tuple[str, ...] = ()
     always: str | None = None
+    needs: str | None = None
 
     @property
     def module(self) -> Any:
@@ -60,6 +65,8 @@ _TORCH = "torch.nn.parameter"
 _TENSORFLOW = "tensorflow"
 LOOKS = (
     Look("left_gradients", always=_TORCH),
+    Look("torch_modes", asks=(_TORCH,), needs=_TORCH),
+    Look("generators", asks=("random",), always="pytest_gradguard.runtime.looks.generators"),
     Look("forked", asks=(_TORCH, _TENSORFLOW)),
     Look("cuda", asks=(_TORCH,), always=_TORCH),
     Look("module_globals", asks=(_TORCH, _TENSORFLOW)),
@@ -106,6 +113,18 @@ def ship(call: Any, items: Any) -> Mapping[str, Any]:
     return asked
 
 
+def pulled(call: Any, tasks: Any) -> Any:
+    """The `tasks` of `call` as the looks want them pulled."""
+    for name in call.asked:
+        try:
+            wrap = getattr(_BY_NAME[name].module, "pulled", None)
+            if wrap is not None:
+                tasks = wrap(call, tasks)
+        except Exception as error:
+            fault(error)
+    return tasks
+
+
 def hear(call: Any, notes: Notes) -> None:
     """Take what the looks noted where tasks of `call` ran."""
     for name, note in notes:
@@ -134,7 +153,8 @@ def begin(asked: Mapping[str, Any], *, process: bool) -> list[tuple[str, After]]
         process: whether this is a worker process; else a thread of the parent.
     """
     begun: list[tuple[str, After]] = []
-    wanted = [_BY_NAME[name] for name in asked]
+    known = (_BY_NAME[name] for name in asked)
+    wanted = [look for look in known if look.needs is None or look.needs in sys.modules]
     if process:
         wanted += [
             look for look in _ALWAYS if look.always in sys.modules and look.name not in asked

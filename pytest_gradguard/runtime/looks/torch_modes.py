@@ -1,0 +1,136 @@
+"""GG301: torch modes of the caller that are not in force where the tasks run.
+
+Reported where the tasks behaved otherwise than in the caller: they built a graph though gradients
+were off, computed in full precision what autocast would have lowered, or made a tensor on another
+device than the caller's default. The same for the caller's own generator of tasks, which joblib
+pulls from other threads after the first few.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.frameworks import torch_modes as modes
+from pytest_gradguard.runtime.looks import After
+from pytest_gradguard.runtime.noticed import Noticed, noticed
+from pytest_gradguard.runtime.tasks import Task, task_of
+
+_is_autocast_enabled = torch.is_autocast_enabled
+
+
+class Lost(NamedTuple):
+    """What tasks did without the caller's mode, in plain values so that it can be pickled."""
+
+    mode: str
+    did: str
+    task: Task | None
+
+
+def ask(call: Any) -> tuple[Any, ...] | None:
+    """The modes of the calling thread that other threads do not have."""
+    if torch.is_grad_enabled() and not (
+        _is_autocast_enabled("cpu")
+        or _is_autocast_enabled("cuda")
+        or torch._C._len_torch_function_stack()
+    ):
+        return None
+    found = modes.in_force()
+    return None if found is None else tuple(found)  # a worker may have no torch to read it with
+
+
+def begin(asked: tuple[Any, ...] | None, process: bool) -> After | None:
+    """Begin to look at the tasks of a batch."""
+    watch = None if asked is None else modes.watch(modes.Modes(*asked))
+    if watch is None:
+        return None
+
+    def after(items: Any, results: Any, error: BaseException | None) -> list[Lost] | None:
+        task = task_of(items[0][0])
+        return [Lost(mode, did, task) for mode, did in watch.end()] or None
+
+    return after
+
+
+def heard(call: Any, note: list[Lost]) -> None:
+    """Report, in the parent, what tasks did without a mode of the caller."""
+    for lost in note:
+        evidence = noticed(call, "GG301", _message, framework="torch", mode=lost.mode)
+        if evidence is None:
+            continue
+        evidence.details.setdefault("did", lost.did)
+        if lost.task is None:
+            evidence.details["generator"] = True
+            evidence.add(Task("the generator of tasks", None, None), "")
+        else:
+            evidence.add(lost.task, f"`{lost.task.name}` {lost.did}")
+
+
+def _message(evidence: Noticed) -> str:
+    details = evidence.details
+    who = evidence.first.name if evidence.first.path is None else f"`{evidence.first.name}`"
+    if evidence.first.path is None:
+        where = ", which joblib pulls from other threads after the first few,"
+    else:
+        where = f" in {evidence.backend} workers"
+    return f"{details['mode']} holds in the calling thread only: {who}{where} {details['did']}."
+
+
+def pulled(call: Any, tasks: Any) -> Any:
+    """`tasks`, looked at where joblib pulls them from another thread than the caller's.
+
+    What has a length is no generator, and stays itself: progress totals ask for it.
+    """
+    if hasattr(tasks, "__len__") or not isinstance(tasks, Iterator):
+        return tasks
+    return _Pulled(tasks, call)
+
+
+class _Pulled:
+    def __init__(self, tasks: Iterator[Any], call: Any) -> None:
+        self._tasks = tasks
+        self._call = call
+        self._thread = threading.get_ident()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tasks, name)
+
+    def __iter__(self) -> _Pulled:
+        return self
+
+    def __next__(self) -> Any:
+        if threading.get_ident() == self._thread:
+            return next(self._tasks)
+        watch = self._watch()
+        try:
+            return next(self._tasks)
+        except BaseException as error:
+            without_this_frame(error)
+            raise
+        finally:
+            if watch is not None:
+                self._end(watch)
+
+    def _watch(self) -> modes.Watch | None:
+        try:
+            return modes.watch(modes.Modes(*self._call.asked["torch_modes"]))
+        except Exception as error:
+            fault(error)
+            return None
+
+    def _end(self, watch: modes.Watch) -> None:
+        try:
+            heard(self._call, [Lost(mode, did, None) for mode, did in watch.end()])
+        except Exception as error:
+            fault(error)
+
+
+def undo() -> None:
+    """Leave torch's own switches as they were."""
+    module: Any = sys.modules[modes.__name__]
+    module.undo()

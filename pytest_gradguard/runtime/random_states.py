@@ -1,0 +1,156 @@
+"""Random generators of every library that is loaded: their states, and which follows from which."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import random
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+numbers = itertools.count(1)
+"""Numbers for generators, unique in this process."""
+
+_BLOCKS = 500
+"""How many blocks of 624 words a Mersenne Twister is followed."""
+_WORDS = 624
+_FAR = 1 << 34
+"""A generator that is further on has jumped there: nobody draws so many numbers."""
+_MULTIPLIERS = {
+    "PCG64": 0x2360ED051FC65DA44385DF649FCCF645,
+    "PCG64DXSM": 0xDA942042E4DD58B5,
+}
+_MASK = (1 << 128) - 1
+
+
+class State(NamedTuple):
+    """The state of a generator.
+
+    Attributes:
+        digest: equal for equal states.
+        value: the state as the library gives it.
+        generator: the generator.
+    """
+
+    digest: bytes
+    value: Any
+    generator: Any
+
+
+def kinds() -> list[type]:
+    """The classes of generators that this program has loaded."""
+    found: list[type] = [random.Random]
+    numpy: Any = sys.modules.get("numpy.random")
+    for name in ("Generator", "RandomState"):
+        kind = getattr(numpy, name, None)
+        if isinstance(kind, type):
+            found.append(kind)
+    if "torch.nn.parameter" in sys.modules:
+        found.append(sys.modules["torch"].Generator)
+    return found
+
+
+def name(generator: Any) -> str:
+    """The class of `generator`, as its users call it."""
+    kind = type(generator)
+    library = kind.__module__.partition(".")[0]
+    library = {"numpy": "numpy.random"}.get(library, library)
+    return f"{library}.{kind.__name__}"
+
+
+def state(generator: Any) -> State | None:
+    """The state of `generator` now, or None where it does not tell."""
+    kind = type(generator).__module__.partition(".")[0]
+    if kind == "random":
+        value: Any = generator.getstate()
+        return State(_digest(repr(value).encode()), value, generator)
+    if kind == "torch":
+        value = (generator.initial_seed(), generator.get_state())
+        return State(_digest(bytes(value[1].tolist())), value, generator)
+    if kind == "numpy":
+        value = _bits(generator).state
+        return State(_digest(b"".join(_bytes(value))), value, generator)
+    return None
+
+
+def follows(start: State, end: State) -> bool:
+    """Whether drawing leads from `start` to `end`, both of one generator.
+
+    Other ways (a new seed, a jump) give other numbers. Where it cannot be told: False.
+    """
+    kind = type(end.generator).__module__.partition(".")[0]
+    if kind == "torch":
+        return bool(start.value[0] == end.value[0])
+    if kind == "random":
+        (_, before, _), (_, now, _) = start.value, end.value
+        clone = random.Random()
+        clone.setstate(start.value)
+
+        def draw() -> Any:
+            clone.getrandbits(32 * _WORDS)
+            return clone.getstate()[1][:-1]
+
+        return _twister(before[:-1], before[-1], now[:-1], now[-1], draw)
+    return kind == "numpy" and _numpy_follows(start.value, end.value, end.generator)
+
+
+def _numpy_follows(start: Any, end: Any, generator: Any) -> bool:
+    kind = start["bit_generator"]
+    if kind in _MULTIPLIERS:
+        before, now = start["state"], end["state"]
+        if before["inc"] != now["inc"]:
+            return False
+        steps = _steps(before["state"], now["state"], _MULTIPLIERS[kind], before["inc"])
+        return steps < _FAR
+    if kind == "MT19937":
+        before, now = start["state"], end["state"]
+        clone = type(_bits(generator))()
+        clone.state = start
+
+        def draw() -> Any:
+            clone.random_raw(_WORDS, output=False)
+            return clone.state["state"]["key"].tobytes()
+
+        key = before["key"].tobytes()
+        return _twister(key, before["pos"], now["key"].tobytes(), now["pos"], draw)
+    return False
+
+
+def _twister(before: Any, at: int, now: Any, then: int, draw: Callable[[], Any]) -> bool:
+    """Whether a Mersenne Twister comes by the words `now` when it draws block after block."""
+    if before == now:
+        return then >= at
+    return any(draw() == now for _ in range(_BLOCKS))
+
+
+def _steps(start: int, end: int, multiplier: int, plus: int) -> int:
+    """How many steps of a congruential generator of 128 bits lead from `start` to `end`."""
+    steps, bit = 0, 1
+    while start != end and bit <= _MASK:
+        if start & bit != end & bit:
+            start = (start * multiplier + plus) & _MASK
+            steps |= bit
+        bit <<= 1
+        plus = (multiplier + 1) * plus & _MASK
+        multiplier = multiplier * multiplier & _MASK
+    return steps
+
+
+def _bits(generator: Any) -> Any:
+    """The bit generator behind a generator of NumPy's."""
+    bits = getattr(generator, "bit_generator", None)
+    return generator._bit_generator if bits is None else bits
+
+
+def _bytes(value: Any) -> Any:
+    if isinstance(value, dict):
+        for key in sorted(value):
+            yield str(key).encode()
+            yield from _bytes(value[key])
+    else:
+        yield value.tobytes() if hasattr(value, "tobytes") else repr(value).encode()
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()

@@ -1,0 +1,275 @@
+"""Random generators that go to process workers."""
+
+import copy
+import functools
+import pickle
+import random
+
+import numpy as np
+import torch
+from joblib import Parallel, delayed
+from sklearn.datasets import make_classification
+from sklearn.ensemble import BaggingClassifier
+from sklearn.model_selection import RandomizedSearchCV, ShuffleSplit, cross_val_score
+from sklearn.tree import DecisionTreeClassifier
+
+EXPECT = {
+    "test_generator": {"GG305"},
+    "test_random_state": {"GG305"},
+    "test_python_random": {"GG305"},
+    "test_torch_generator": {"GG305"},
+    "test_forked": {"GG305"},
+    "test_in_an_object": {"GG305"},
+    "test_partial": {"GG305"},
+    "test_closure": {"GG305"},
+    "test_keyword": {"GG305"},
+    "test_different_sizes": {"GG305"},
+    "test_random_state_different_sizes": {"GG305"},
+    "test_nobody_draws": set(),
+    "test_spawned": set(),
+    "test_one_task": set(),
+    "test_one_batch": set(),
+    "test_seed_for_each": set(),
+    "test_same_seed_on_purpose": set(),
+    "test_threads": set(),
+    "test_reseeded": set(),
+    "test_reseeded_in_a_helper": set(),
+    "test_torch_reseeded": set(),
+    "test_jumping_ahead": set(),
+    "test_advanced_between": set(),
+    "test_sklearn_ensemble": set(),
+    "test_sklearn_search": set(),
+    "test_sklearn_scores": set(),
+    "test_pickling_is_unchanged": set(),
+    "test_one_job": set(),
+}
+
+
+def sample(rng, size=3):
+    return rng.normal(size=size).tolist()
+
+
+def run(tasks, **settings):
+    return Parallel(2, batch_size=1, **settings)(tasks)
+
+
+def test_generator():
+    rng = np.random.default_rng(0)
+    first, second = Parallel(2)(delayed(sample)(rng) for _ in range(2))  # -> GG305:warning
+    assert first == second
+
+
+def test_random_state():
+    rng = np.random.RandomState(0)
+    first, second = Parallel(2)(delayed(sample)(rng) for _ in range(2))  # -> GG305
+    assert first == second
+
+
+def throw(rng):
+    return [rng.random() for _ in range(3)]
+
+
+def test_python_random():
+    rng = random.Random(0)
+    first, second = Parallel(2)(delayed(throw)(rng) for _ in range(2))  # -> GG305
+    assert first == second
+
+
+def sample_torch(generator):
+    return torch.rand(3, generator=generator).tolist()
+
+
+def test_torch_generator():
+    generator = torch.Generator().manual_seed(0)
+    first, second = Parallel(2)(delayed(sample_torch)(generator) for _ in range(2))  # -> GG305
+    assert first == second
+
+
+def test_forked():
+    rng = np.random.default_rng(0)
+    first, second = Parallel(2, backend="multiprocessing")(  # -> GG305
+        delayed(sample)(rng) for _ in range(2)
+    )
+    assert first == second
+
+
+class Noise:
+    def __init__(self, rng):
+        self.settings = {"rng": rng}
+
+    def draw(self, size):
+        return sample(self.settings["rng"], size)
+
+
+def test_in_an_object():
+    noise = Noise(np.random.default_rng(0))
+    Parallel(2)(delayed(noise.draw)(3) for _ in range(2))  # -> GG305
+
+
+def test_partial():
+    task = functools.partial(sample, np.random.default_rng(0))
+    Parallel(2)(delayed(task)() for _ in range(2))  # -> GG305
+
+
+def test_closure():
+    rng = np.random.default_rng(0)
+    Parallel(2)(delayed(lambda size: rng.normal(size=size).sum())(3) for _ in range(2))  # -> GG305
+
+
+def test_keyword():
+    rng = np.random.default_rng(0)
+    Parallel(2)(delayed(sample)(size=2, rng=rng) for _ in range(2))  # -> GG305
+
+
+def test_different_sizes():
+    rng = np.random.default_rng(0)
+    first, second = Parallel(2)(delayed(sample)(rng, size) for size in (2, 3))  # -> GG305
+    assert first == second[:2]
+
+
+def test_random_state_different_sizes():
+    rng = np.random.RandomState(0)
+    first, second = Parallel(2)(delayed(sample)(rng, size) for size in (2, 3000))  # -> GG305
+    assert first == second[:2]
+
+
+def size_of(rng, rows):
+    return len(rows)
+
+
+def test_nobody_draws():
+    run(delayed(size_of)(np.random.default_rng(0), [1]) for _ in range(4))
+    rng = np.random.default_rng(0)
+    run(delayed(size_of)(rng, [1]) for _ in range(4))
+
+
+def test_spawned():
+    first, second = run(delayed(sample)(rng) for rng in np.random.default_rng(0).spawn(2))
+    assert first != second
+
+
+def add(one, other):
+    return one + other
+
+
+def test_one_task():
+    rng = np.random.default_rng(0)
+    run([delayed(sample)(rng), delayed(add)(1, 2), delayed(add)(3, 4)])
+
+
+def test_one_batch():
+    rng = np.random.default_rng(0)
+    first, second = Parallel(2, batch_size=2)(delayed(sample)(rng) for _ in range(2))
+    assert first != second
+
+
+def from_seed(seed):
+    return np.random.default_rng(seed).normal()
+
+
+def test_seed_for_each():
+    run(delayed(from_seed)(seed) for seed in range(4))
+
+
+def test_same_seed_on_purpose():
+    first, second = run(delayed(sample)(np.random.default_rng(7)) for _ in range(2))
+    assert first == second
+
+
+def test_threads():
+    rng = np.random.default_rng(0)
+    run((delayed(sample)(rng) for _ in range(2)), backend="threading")
+
+
+def reseeded(rng, seed):
+    rng.seed(seed)
+    return rng.normal()
+
+
+def test_reseeded():
+    rng = np.random.RandomState(0)
+    first, second = run(delayed(reseeded)(rng, seed) for seed in range(2))
+    assert first != second
+
+
+def reseeded_in_a_helper(rng, number):
+    return reseeded(rng, number)
+
+
+def test_reseeded_in_a_helper():
+    rng = np.random.RandomState(0)
+    first, second = run(delayed(reseeded_in_a_helper)(rng, seed) for seed in range(2))
+    assert first != second
+
+
+def torch_reseeded(generator, number):
+    def prepare():
+        return generator.manual_seed(number)
+
+    return torch.rand(1, generator=prepare()).item()
+
+
+def test_torch_reseeded():
+    generator = torch.Generator().manual_seed(0)
+    first, second = run(delayed(torch_reseeded)(generator, number) for number in (1, 2))
+    assert first != second
+
+
+def jumping(rng, number):
+    rng.bit_generator.advance(number * 1000)
+    return rng.random()
+
+
+def test_jumping_ahead():
+    rng = np.random.default_rng(0)
+    first, second = run(delayed(jumping)(rng, number) for number in range(2))
+    assert first != second
+
+
+def test_advanced_between():
+    rng = np.random.default_rng(0)
+    streams = []
+    for _ in range(2):
+        streams += run([delayed(sample)(copy.deepcopy(rng)), delayed(add)(1, 2)])[:1]
+        rng.random()
+    assert streams[0] != streams[1]
+
+
+X, Y = make_classification(60, random_state=0)
+
+
+def test_sklearn_ensemble():
+    BaggingClassifier(n_estimators=4, n_jobs=2, random_state=np.random.RandomState(0)).fit(X, Y)
+
+
+def test_sklearn_search():
+    RandomizedSearchCV(
+        DecisionTreeClassifier(random_state=np.random.RandomState(0)),
+        {"max_depth": [1, 2, 3]},
+        n_iter=2,
+        cv=ShuffleSplit(2, random_state=np.random.RandomState(0)),
+        n_jobs=2,
+        random_state=np.random.RandomState(0),
+    ).fit(X, Y)
+
+
+def test_sklearn_scores():
+    tree = DecisionTreeClassifier(random_state=np.random.RandomState(0))
+    cross_val_score(tree, X, Y, cv=3, n_jobs=2)
+
+
+def by_pickle(rng):
+    return pickle.loads(pickle.dumps(rng))
+
+
+def test_pickling_is_unchanged():
+    run(delayed(add)(1, 2) for _ in range(2))
+    for copies in (copy.deepcopy, by_pickle):
+        for rng in (np.random.default_rng(0), np.random.RandomState(0)):
+            assert copies(rng).normal() == rng.normal()
+        assert copies(random.Random(0)).random() == random.Random(0).random()
+
+
+def test_one_job():
+    rng = np.random.default_rng(0)
+    Parallel(1)(delayed(sample)(rng) for _ in range(2))

@@ -1,0 +1,334 @@
+"""Torch modes of the caller, in workers that do not have them."""
+
+import threading
+
+import numpy as np
+import torch
+from joblib import Parallel, delayed
+from torch import nn
+from torch.nn import functional as F
+
+EXPECT = {
+    "test_no_grad_threads": {"GG301"},
+    "test_no_grad_loky": {"GG301", "GG102"},
+    "test_no_grad_detached_loky": {"GG301"},
+    "test_decorated_caller": {"GG301"},
+    "test_set_grad_enabled": {"GG301"},
+    "test_inference_mode": {"GG301"},
+    "test_autocast": {"GG301"},
+    "test_autocast_loky": {"GG301"},
+    "test_device": {"GG301"},
+    "test_generator_that_computes": {"GG301"},
+    "test_training": {"GG301"},
+    "test_task_sets_no_grad": set(),
+    "test_task_sets_inference_mode": set(),
+    "test_decorated_task": set(),
+    "test_task_enables_grad": set(),
+    "test_task_sets_grad_enabled": set(),
+    "test_task_leaves_inference_mode": set(),
+    "test_task_sets_autocast": set(),
+    "test_task_disables_autocast": set(),
+    "test_task_names_device": set(),
+    "test_nothing_requires_grad": set(),
+    "test_function_without_grad": set(),
+    "test_function_under_no_grad": set(),
+    "test_numpy": set(),
+    "test_forked": set(),
+    "test_one_job": set(),
+    "test_sequential": set(),
+    "test_list_made_before": set(),
+    "test_generator_without_grad": set(),
+    "test_no_mode": set(),
+    "test_per_sample_gradients": set(),
+    "test_lower_precision_already": set(),
+    "test_mode_left_before": set(),
+}
+
+MODEL = nn.Linear(3, 1)
+ROWS = torch.ones(4, 3)
+THREADS = {"n_jobs": 2, "backend": "threading"}
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+def predict(model, rows):
+    return model(rows)
+
+
+def total(model, rows):
+    return model(rows).sum().item()
+
+
+def square(rows):
+    return Square.apply(rows)
+
+
+def test_no_grad_threads():
+    with torch.no_grad():
+        results = Parallel(**THREADS)(delayed(predict)(MODEL, ROWS) for _ in range(4))  # -> GG301
+    assert results[0].requires_grad
+
+
+def test_no_grad_loky():
+    with torch.no_grad():
+        Parallel(2)(delayed(predict)(MODEL, ROWS) for _ in range(2))  # -> GG301 GG102
+
+
+def test_no_grad_detached_loky():
+    with torch.no_grad():
+        Parallel(2)(delayed(total)(MODEL, ROWS) for _ in range(2))  # -> GG301
+
+
+@torch.no_grad()
+def test_decorated_caller():
+    Parallel(**THREADS)(delayed(total)(MODEL, ROWS) for _ in range(2))  # -> GG301
+
+
+def test_set_grad_enabled():
+    with torch.set_grad_enabled(False):
+        Parallel(**THREADS)(delayed(total)(MODEL, ROWS) for _ in range(2))  # -> GG301
+
+
+def test_inference_mode():
+    with torch.inference_mode():
+        Parallel(**THREADS)(delayed(total)(MODEL, ROWS) for _ in range(2))  # -> GG301
+
+
+def linear(rows):
+    return F.linear(rows, torch.ones(2, 3)).dtype
+
+
+def test_autocast():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert linear(ROWS) is torch.bfloat16
+        kinds = Parallel(**THREADS)(delayed(linear)(ROWS) for _ in range(2))  # -> GG301
+    assert kinds == [torch.float32] * 2
+
+
+def test_autocast_loky():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        Parallel(2)(delayed(linear)(ROWS) for _ in range(2))  # -> GG301
+
+
+def make(size):
+    return torch.zeros(size).device.type
+
+
+def test_device():
+    with torch.device("meta"):
+        assert make(2) == "meta"
+        assert Parallel(**THREADS)(delayed(make)(2) for _ in range(2)) == ["cpu"] * 2  # -> GG301
+
+
+def item(tensor):
+    return tensor.requires_grad
+
+
+def test_generator_that_computes():
+    tasks = (delayed(item)(MODEL(ROWS)) for _ in range(12))
+    with torch.no_grad():
+        Parallel(**THREADS)(tasks)  # -> GG301
+
+
+def train(rows):
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(rows).sum().backward()
+        optimizer.step()
+    return 1.0
+
+
+def test_training():
+    with torch.no_grad():
+        Parallel(**THREADS)(delayed(train)(ROWS) for _ in range(2))  # -> GG301
+
+
+def careful(model, rows):
+    with torch.no_grad():
+        return model(rows)
+
+
+def test_task_sets_no_grad():
+    with torch.no_grad():
+        Parallel(**THREADS)(delayed(careful)(MODEL, ROWS) for _ in range(2))
+        Parallel(2)(delayed(careful)(MODEL, ROWS) for _ in range(2))
+
+
+def inferring(model, rows):
+    with torch.inference_mode():
+        return model(rows).sum().item()
+
+
+def test_task_sets_inference_mode():
+    with torch.no_grad():
+        Parallel(**THREADS)(delayed(inferring)(MODEL, ROWS) for _ in range(2))
+
+
+@torch.no_grad()
+def decorated(model, rows):
+    return model(rows)
+
+
+def test_decorated_task():
+    with torch.no_grad():
+        Parallel(**THREADS)(delayed(decorated)(MODEL, ROWS) for _ in range(2))
+
+
+def enabling(rows):
+    with torch.enable_grad():
+        weight = torch.ones(3, requires_grad=True)
+        return torch.autograd.grad((rows * weight).sum(), weight)[0].sum().item()
+
+
+def test_task_enables_grad():
+    with torch.no_grad():
+        Parallel(**THREADS)(delayed(enabling)(ROWS) for _ in range(2))
+        Parallel(2)(delayed(enabling)(ROWS) for _ in range(2))
+
+
+def setting(rows):
+    with torch.set_grad_enabled(True):
+        weight = torch.ones(3, requires_grad=True)
+        return torch.autograd.grad((rows * weight).sum(), weight)[0].sum().item()
+
+
+def test_task_sets_grad_enabled():
+    with torch.no_grad():
+        Parallel(**THREADS)(delayed(setting)(ROWS) for _ in range(2))
+
+
+def leaving(rows):
+    with torch.inference_mode(False):
+        weight = torch.ones(3, requires_grad=True)
+        return (rows.clone() * weight).sum().item()
+
+
+def test_task_leaves_inference_mode():
+    with torch.inference_mode():
+        Parallel(**THREADS)(delayed(leaving)(ROWS) for _ in range(2))
+
+
+def own_autocast(rows):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return linear(rows)
+
+
+def test_task_sets_autocast():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        kinds = Parallel(**THREADS)(delayed(own_autocast)(ROWS) for _ in range(2))
+    assert kinds == [torch.bfloat16] * 2
+
+
+def no_autocast(rows):
+    with torch.autocast("cpu", enabled=False):
+        return linear(rows)
+
+
+def test_task_disables_autocast():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        Parallel(**THREADS)(delayed(no_autocast)(ROWS) for _ in range(2))
+
+
+def make_on_cpu(size):
+    return torch.zeros(size, device="cpu").device.type
+
+
+def test_task_names_device():
+    with torch.device("meta"):
+        Parallel(**THREADS)(delayed(make_on_cpu)(2) for _ in range(2))
+
+
+def test_nothing_requires_grad():
+    with torch.no_grad():
+        Parallel(**THREADS)(delayed(torch.square)(ROWS) for _ in range(2))
+
+
+def test_function_without_grad():
+    with torch.no_grad():
+        Parallel(**THREADS)(delayed(square)(ROWS) for _ in range(2))
+
+
+def careful_square(rows):
+    with torch.no_grad():
+        return Square.apply(rows.clone().requires_grad_()).sum().item()
+
+
+def test_function_under_no_grad():
+    with torch.no_grad():
+        Parallel(**THREADS)(delayed(careful_square)(ROWS) for _ in range(2))
+
+
+def test_numpy():
+    with torch.no_grad():
+        Parallel(**THREADS)(delayed(np.sum)(np.ones(3)) for _ in range(2))
+        Parallel(2)(delayed(np.sum)(np.ones(3)) for _ in range(2))
+
+
+def test_forked():
+    with torch.no_grad():
+        results = Parallel(2, backend="multiprocessing")(
+            delayed(predict)(MODEL, ROWS) for _ in range(2)
+        )
+    assert not results[0].requires_grad
+
+
+def test_one_job():
+    with torch.no_grad():
+        Parallel(1)(delayed(predict)(MODEL, ROWS) for _ in range(2))
+
+
+def test_sequential():
+    with torch.no_grad():
+        Parallel(2, backend="sequential")(delayed(predict)(MODEL, ROWS) for _ in range(2))
+
+
+def test_list_made_before():
+    with torch.no_grad():
+        tasks = [delayed(item)(MODEL(ROWS)) for _ in range(12)]
+        assert not any(Parallel(**THREADS)(tasks))
+
+
+def test_generator_without_grad():
+    with torch.no_grad():
+        Parallel(**THREADS)(delayed(item)(ROWS * k) for k in range(12))
+
+
+def test_no_mode():
+    Parallel(**THREADS)(delayed(predict)(MODEL, ROWS) for _ in range(2))
+
+
+def per_sample(rows):
+    gradient = torch.func.grad(lambda row: (row * row).sum())
+    return torch.vmap(gradient)(rows).sum().item()
+
+
+def test_per_sample_gradients():
+    with torch.no_grad():
+        Parallel(**THREADS)(delayed(per_sample)(ROWS) for _ in range(2))
+
+
+def lowered(rows):
+    return (rows.bfloat16() @ torch.ones(3, 2).bfloat16()).dtype
+
+
+def test_lower_precision_already():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        Parallel(**THREADS)(delayed(lowered)(ROWS) for _ in range(2))
+
+
+def test_mode_left_before():
+    with torch.no_grad():
+        rows = ROWS * 2
+    done = threading.Event()
+    Parallel(**THREADS)(delayed(predict)(MODEL, rows) for _ in range(2))
+    assert not done.is_set()

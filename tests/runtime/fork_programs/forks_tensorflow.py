@@ -1,0 +1,63 @@
+"""TensorFlow in forked workers. Those named `test_hangs_…` hang without the guard."""
+
+import numpy as np
+import tensorflow as tf
+from joblib import Parallel, delayed
+
+FORK = {"n_jobs": 2, "backend": "multiprocessing"}
+
+
+def multiply(size):
+    matrix = tf.ones((size, size))
+    return float(tf.linalg.trace(matrix @ matrix))
+
+
+@tf.function
+def double(value):
+    return value * 2.0
+
+
+def traced(value):
+    return float(double(tf.constant(value)))
+
+
+def add(value):
+    return float(tf.constant(value) + 1.0)
+
+
+def read(count):
+    return [int(item) for item in tf.data.Dataset.range(count).map(lambda k: 2 * k).prefetch(2)]
+
+
+def multiply_numpy(size):
+    matrix = np.ones((size, size))
+    return float((matrix @ matrix).trace())
+
+
+def test_clean_before_anything():
+    assert Parallel(**FORK)(delayed(multiply)(300) for _ in range(2)) == [90000.0] * 2
+
+
+def test_hangs_large_operation():
+    multiply(300)
+    Parallel(**FORK)(delayed(multiply)(300) for _ in range(2))
+
+
+def test_hangs_traced_function():
+    traced(1.0)
+    Parallel(**FORK)(delayed(traced)(1.0) for _ in range(2))
+
+
+def test_clean_small_operations():
+    multiply(300)
+    assert Parallel(**FORK)(delayed(add)(1.0) for _ in range(4)) == [2.0] * 4
+
+
+def test_clean_dataset():
+    multiply(300)
+    assert Parallel(**FORK)(delayed(read)(3) for _ in range(2)) == [[0, 2, 4]] * 2
+
+
+def test_clean_numpy():
+    multiply(300)
+    assert Parallel(**FORK)(delayed(multiply_numpy)(300) for _ in range(2)) == [90000.0] * 2

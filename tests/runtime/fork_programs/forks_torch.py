@@ -1,0 +1,87 @@
+"""PyTorch in forked workers. Those named `test_hangs_…` hang without the guard."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+from joblib import Parallel, delayed
+
+FORK = {"n_jobs": 2, "backend": "multiprocessing"}
+LARGE = 1500
+
+
+def compute(size):
+    matrix = torch.ones(size, size)
+    return (matrix @ matrix).trace().item()
+
+
+def compute_on_one_thread(size):
+    torch.set_num_threads(1)
+    return compute(size)
+
+
+def compute_numpy(size):
+    matrix = np.ones((size, size))
+    return float((matrix @ matrix).trace())
+
+
+def fails(size):
+    compute(size)
+    raise ValueError(size)
+
+
+def test_clean_before_anything():
+    results = Parallel(**FORK)(delayed(compute)(LARGE) for _ in range(2))
+    assert results == [LARGE**2] * 2
+
+
+def test_clean_computed_in_another_thread():
+    thread = threading.Thread(target=compute, args=(LARGE,))
+    thread.start()
+    thread.join()
+    assert Parallel(**FORK)(delayed(compute)(LARGE) for _ in range(2)) == [LARGE**2] * 2
+
+
+def test_hangs_large_operations():
+    compute(LARGE)
+    results = Parallel(**FORK)(delayed(compute)(LARGE) for _ in range(4))
+    assert results == [LARGE**2] * 4
+
+
+def test_hangs_in_a_context_manager():
+    with Parallel(**FORK) as parallel:
+        assert parallel(delayed(compute)(LARGE) for _ in range(2)) == [LARGE**2] * 2
+
+
+def test_hangs_with_an_error():
+    with pytest.raises(ValueError, match=str(LARGE)) as caught:
+        Parallel(**FORK)(delayed(fails)(LARGE) for _ in range(2))
+    assert vars(caught.value) == {}
+
+
+def test_clean_small_operations():
+    compute(LARGE)
+    assert Parallel(**FORK)(delayed(compute)(10) for _ in range(4)) == [100.0] * 4
+
+
+def test_clean_numpy():
+    compute(LARGE)
+    assert Parallel(**FORK)(delayed(compute_numpy)(LARGE) for _ in range(2)) == [LARGE**2] * 2
+
+
+def test_clean_one_thread():
+    compute(LARGE)
+    results = Parallel(**FORK)(delayed(compute_on_one_thread)(LARGE) for _ in range(4))
+    assert results == [LARGE**2] * 4
+
+
+def test_clean_loky():
+    compute(LARGE)
+    assert Parallel(2)(delayed(compute)(LARGE) for _ in range(2)) == [LARGE**2] * 2
+
+
+def test_threads_stay():
+    before = torch.get_num_threads()
+    assert compute(LARGE) == LARGE**2
+    assert torch.get_num_threads() == before

@@ -1,0 +1,124 @@
+"""GG303: what hangs without the guard ends under it, is reported, and leaves no worker behind.
+
+That it hangs without is proved in `tests/truth`. Every program runs in a child with a limit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks and native threads")
+pytest.importorskip("joblib")
+
+PROGRAMS = Path(__file__).parent / "fork_programs"
+LIMIT = 240
+
+
+class Run(NamedTuple):
+    outcomes: dict[str, str]
+    findings: dict[str, list[dict[str, Any]]]
+    said: str
+    left_behind: bool
+
+
+def _gone(group: int) -> bool:
+    """Whether nothing is left of a process group, once loky's workers had time to notice."""
+    for _ in range(100):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Run]:
+    """``run(program)``: how its tests ended under the guard, once."""
+
+    @cache
+    def run_once(program: str) -> Run:
+        folder = tmp_path_factory.mktemp(program)
+        environment = {key: os.environ[key] for key in os.environ if "PYTEST" not in key}
+        environment["TF_CPP_MIN_LOG_LEVEL"] = "3"
+        log, report = folder / "said", folder / "report.json"
+        command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "--gradguard"]
+        command += [f"--gradguard-report={report}", str(PROGRAMS / f"{program}.py")]
+        with log.open("w") as file:
+            child = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                child.wait(LIMIT)
+            except subprocess.TimeoutExpired:
+                pass
+            left_behind = not _gone(child.pid)
+            if left_behind:
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+        said = log.read_text()
+        assert report.exists(), said
+        outcomes = {}
+        for line in said.splitlines():
+            if "::test_" in line and "%]" in line:
+                name, outcome = line.split("::")[1].split()[:2]
+                outcomes[name] = outcome
+        findings: dict[str, list[dict[str, Any]]] = {}
+        for finding in json.loads(report.read_text())["findings"]:
+            if finding["severity"] != "info":
+                findings.setdefault(finding["test"].rpartition("::")[2], []).append(finding)
+        return Run(outcomes, findings, said, left_behind)
+
+    return run_once
+
+
+@pytest.mark.parametrize("program", ["forks_torch", "forks_tensorflow"])
+def test_reported_instead_of_hanging(run: Callable[[str], Run], program: str) -> None:
+    pytest.importorskip(program.removeprefix("forks_"))
+    done = run(program)
+    assert done.outcomes, done.said
+    for test, outcome in done.outcomes.items():
+        codes = [finding["code"] for finding in done.findings.get(test, [])]
+        if test.startswith("test_hangs_"):
+            assert (test, codes, outcome) == (test, ["GG303"], "FAILED"), done.said
+        else:
+            assert (test, codes, outcome) == (test, [], "PASSED"), done.said
+    source = (PROGRAMS / f"{program}.py").read_text().splitlines()
+    for findings in done.findings.values():
+        for finding in findings:
+            line = source[finding["location"]["line"] - 1]
+            assert "Parallel(**FORK)(" in line or "parallel(delayed" in line
+            assert finding["severity"] == "error"
+            assert finding["details"]["backend"] == "multiprocessing"
+            assert finding["details"]["framework"] == program.removeprefix("forks_")
+
+
+def test_error_names_the_way_out(run: Callable[[str], Run]) -> None:
+    pytest.importorskip("tensorflow")
+    said = run("forks_tensorflow").said
+    assert "ForkDeadlockError: GG303" in said
+    assert "`multiply` would wait for ever" in said
+    assert "Use the loky backend" in said
+
+
+@pytest.mark.parametrize("program", ["forks_torch", "forks_tensorflow"])
+def test_no_worker_is_left_behind(run: Callable[[str], Run], program: str) -> None:
+    pytest.importorskip(program.removeprefix("forks_"))
+    assert not run(program).left_behind
