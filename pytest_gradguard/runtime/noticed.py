@@ -21,7 +21,6 @@ class Noticed:
         count: how many were.
         backend: the kind of workers.
         details: what goes into the finding's details.
-        backend: the kind of workers.
     """
 
     first: Task

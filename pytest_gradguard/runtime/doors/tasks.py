@@ -66,7 +66,7 @@ class TaskShipment(Shipment):
 
     def _sample(self, item: Any, history: Any, framework: Framework) -> Object:
         sample = super()._sample(item, history, framework)
-        if self._call.backend in STANDARD and frameworks.shares_memory(item):
+        if self.call.backend in STANDARD and frameworks.shares_memory(item):
             sample.description["shared_memory"] = True
         return sample
 

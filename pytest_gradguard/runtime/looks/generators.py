@@ -17,7 +17,7 @@ from pytest_gradguard.runtime import crossing, random_states
 from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.looks import After
 from pytest_gradguard.runtime.noticed import Noticed, noticed
-from pytest_gradguard.runtime.tasks import Task, task_of, user_function
+from pytest_gradguard.runtime.tasks import Task, task_of, function_of
 
 _MOST = 256
 """How many generators of one call are remembered; one that all tasks share is among the first."""
@@ -54,7 +54,7 @@ def ask(call: Any) -> None:
     for kind in random_states.kinds():
         if kind not in _registered and kind not in copyreg.dispatch_table:
             _registered[kind] = _reduce
-            copyreg.pickle(kind, _reduce)  # type: ignore[arg-type]
+            copyreg.pickle(kind, _reduce)
 
 
 def undo() -> None:
@@ -162,7 +162,7 @@ _SETTING = frozenset(("seed", "manual_seed", "advance", "jumped", "jump", "setst
 
 def _reseeds(function: Any) -> bool:
     """Whether a task sets the state of generators itself."""
-    code = getattr(user_function(function), "__code__", None)
+    code = getattr(function_of(function), "__code__", None)
     codes = [code] if isinstance(code, types.CodeType) else []
     while codes:
         code = codes.pop()
