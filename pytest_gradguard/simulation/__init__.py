@@ -18,10 +18,15 @@ from pytest_gradguard.simulation import waiting
 
 _lock = threading.RLock()
 _asked: list[int] = []
+_again = False
 
 
-def start(devices: int) -> None:
+def start(devices: int, *, again: bool = False) -> None:
     """Pretend so many GPUs, now or as soon as torch is imported. Calls nest; the last one counts.
+
+    Args:
+        devices: how many.
+        again: this process had them before, and goes on with what it knew of them.
 
     Raises:
         ValueError: `devices` is not a number above 0.
@@ -29,9 +34,11 @@ def start(devices: int) -> None:
     """
     if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
         raise ValueError(f"the number of GPUs to simulate has to be 1 or more, not {devices!r}")
+    global _again
     with _lock:
+        _again = again
         if is_loaded():
-            _switch().on(devices)
+            _switch().on(devices, again=again)
         elif not _asked:
             waiting.call_after("torch", _loaded)
         _asked.append(devices)
@@ -65,7 +72,7 @@ def is_loaded() -> bool:
 def _loaded() -> None:
     with _lock:
         if _asked:
-            _switch().on(_asked[-1])
+            _switch().on(_asked[-1], again=_again)
 
 
 def _switch() -> Any:

@@ -39,9 +39,7 @@ class Engine(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # it would be imported, and asked, for each operation
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunction():
             result = func(*args, **kwargs)

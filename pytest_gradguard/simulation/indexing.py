@@ -30,12 +30,14 @@ def _setitem(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
     tensor, index, value = args
     place = tags.device_of(tensor)
     _check_index(place, index)
-    if isinstance(value, torch.Tensor) and value.dim() and tags.device_of(value) != place:
-        if any(_selects(one) for one in _indices(index)):
-            cpu = torch.device("cpu")
-            raise errors.argument(
-                "index_put_", place or cpu, tags.device_of(value) or cpu, "values"
-            )
+    if (
+        isinstance(value, torch.Tensor)
+        and value.dim()
+        and tags.device_of(value) != place
+        and any(_selects(one) for one in _indices(index))
+    ):
+        cpu = torch.device("cpu")
+        raise errors.argument("index_put_", place or cpu, tags.device_of(value) or cpu, "values")
     return func(tensor, index, value)
 
 

@@ -18,8 +18,15 @@ ANYWHERE = frozenset(
         *("promote_types", "broadcast_tensors", "atleast_1d", "atleast_2d", "atleast_3d"),
         *("resize_as_", "backward", "grad", "new_tensor", "__reduce_ex__", "__deepcopy__"),
         *("__set__", "__get__", "register_hook", "is_nonzero", "sum_to_size", "meshgrid"),
-        *("_amp_foreach_non_finite_check_and_unscale_", "_amp_update_scale_", "__eq__id"),
-        *("split", "repeat_interleave_", "nested_tensor", "swap_tensors", "typename", "_has_compatible_shallow_copy_type"),
+        *("_amp_foreach_non_finite_check_and_unscale_", "_amp_update_scale_", "map_"),
+        *(
+            "split",
+            "repeat_interleave_",
+            "nested_tensor",
+            "swap_tensors",
+            "typename",
+            "_has_compatible_shallow_copy_type",
+        ),
     }
 )
 """Functions whose tensors may lie on several devices."""

@@ -53,9 +53,7 @@ class Simulation(TorchFunctionMode):
         self.machine = machine
         self.active = True
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if not self.active:
             return func(*args, **kwargs)
@@ -166,6 +164,8 @@ class Simulation(TorchFunctionMode):
     def _refuse_in_fork(self, func: Any) -> None:
         name = getattr(func, "__name__", "")
         if name not in _NEEDS_NO_GPU:
+            with outside(self):
+                torch.cuda._lazy_init()
             raise driver_error(INITIALIZATION)
 
 

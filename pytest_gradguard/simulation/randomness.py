@@ -27,7 +27,13 @@ _DRAWING = frozenset(
         *("log_normal_", "dropout_", "rrelu_", "gumbel_softmax", "lstm", "gru", "rnn_tanh"),
         *("rnn_relu", "scaled_dot_product_attention", "multi_head_attention_forward"),
         *("fractional_max_pool2d", "fractional_max_pool3d", "binomial", "_sample_dirichlet"),
-        *("_standard_gamma", "native_dropout", "kaiming_uniform_", "kaiming_normal_", "trunc_normal_"),
+        *(
+            "_standard_gamma",
+            "native_dropout",
+            "kaiming_uniform_",
+            "kaiming_normal_",
+            "trunc_normal_",
+        ),
         *("xavier_uniform_", "xavier_normal_", "orthogonal_", "sparse_"),
     }
 )
@@ -94,9 +100,7 @@ _local = _Local()
 
 def default_generators(machine: Machine) -> tuple[Any, ...]:
     """A generator for each GPU that this process sees."""
-    return tuple(
-        DefaultGenerator(torch.device("cuda", index)) for index in range(machine.count())
-    )
+    return tuple(DefaultGenerator(torch.device("cuda", index)) for index in range(machine.count()))
 
 
 @contextmanager

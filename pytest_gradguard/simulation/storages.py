@@ -42,8 +42,8 @@ def install(simulation: Simulation, replaced: Replacements) -> None:
             return self
         if place is None and torch.device(device).type != "cpu":
             return _before["to"](self, device=device, non_blocking=non_blocking)
-        if place is not None:
-            simulation.prepare(place)
+        if place is not None and not machine.in_bad_fork:
+            simulation.prepare(place)  # in a fork, what arrives is refused once it is used
         return placed(_copy(self), place)
 
     def cuda(self: Any, device: Any = None, non_blocking: bool = False) -> Any:

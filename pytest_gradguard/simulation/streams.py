@@ -106,9 +106,7 @@ def install(machine: Machine, replaced: Replacements) -> None:
 
     def elapsed(self: Any, end: Any) -> float:
         if not self.enable_timing or not end.enable_timing:
-            raise ValueError(
-                "Both events must be created with argument 'enable_timing=True'."
-            )
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self.recorded is None or end.recorded is None:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
         return float((end.recorded - self.recorded) * 1000)

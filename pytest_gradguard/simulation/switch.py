@@ -6,6 +6,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable
+from multiprocessing import spawn
 from typing import Any
 
 import torch
@@ -14,33 +15,43 @@ from pytest_gradguard.runtime.patching import Patch, Patches
 from pytest_gradguard.simulation import backward, driver, randomness, storages, streams, unsupported
 from pytest_gradguard.simulation import indexing as indexing
 from pytest_gradguard.simulation import reading as reading
+from pytest_gradguard.simulation.arriving import Staying
 from pytest_gradguard.simulation.machine import Machine
 from pytest_gradguard.simulation.mode import Simulation, leave, local, outside
 from pytest_gradguard.simulation.replacing import Replacements
 
 _replaced = Replacements()
 _now: Simulation | None = None
+_machine: Machine | None = None
+"""The machine of this process: a worker that pretends GPUs again has read what it has read."""
 
 
-def on(devices: int) -> None:
+def on(devices: int, *, again: bool = False) -> None:
     """Pretend so many GPUs from now on.
+
+    Args:
+        again: with what this process knew of them when the simulation was on here before.
 
     Raises:
         RuntimeError: this process uses a real GPU already.
     """
-    global _now
+    global _machine, _now
     if _now is not None:
         _now.machine.devices = devices
         return
     if torch.cuda.is_initialized():
         raise RuntimeError("this process uses a real GPU already: none can be simulated in it")
-    machine = Machine(devices)
+    machine = _machine
+    if machine is None or machine.devices != devices or not again:
+        machine = _machine = Machine(devices)
     simulation = Simulation(machine)
     driver.install(machine, _replaced)
     streams.install(machine, _replaced)
     randomness.install(machine, _replaced)
     storages.install(simulation, _replaced)
     unsupported.install(simulation, _replaced)
+    _replaced.put(torch._utils, "_rebuild_tensor", _seen(simulation, torch._utils._rebuild_tensor))
+    _replaced.put(spawn, "get_preparation_data", _prepared(spawn.get_preparation_data))
     _replaced.put(
         torch.utils._device.DeviceContext,
         "__torch_function__",
@@ -80,6 +91,27 @@ def _above(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self, func, types, args, kwargs)
 
     return __torch_function__
+
+
+def _seen(simulation: Simulation, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Tensors are unpickled in threads, too, that are older than the simulation."""
+
+    @functools.wraps(original)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        with outside(simulation):
+            return original(*args, **kwargs)
+
+    return function
+
+
+def _prepared(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A process that is spawned now pretends the same, before it imports the main module."""
+
+    @functools.wraps(original)
+    def get_preparation_data(name: str) -> dict[str, Any]:
+        return {"gradguard_simulation": Staying(), **original(name)}
+
+    return get_preparation_data
 
 
 def _in_thread(original: Callable[..., Any]) -> Callable[..., Any]:

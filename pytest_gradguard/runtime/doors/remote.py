@@ -81,12 +81,14 @@ class WorkerTask:
             notes = looks.end(begun, items, None, error)
             if notes:
                 error.__dict__["_gradguard_heard"] = Messenger(self._token, notes)
+            worker.end_simulation()
             raise
         finally:
             collector.leave(inside)
         results = result if many else [result]
         notes = looks.end(begun, items, results)
         if inside.empty and not notes and not frameworks.loaded():
+            worker.end_simulation()
             return result
         kind = worker.Outbox if many else OneResult
         return kind(self._token, results, items, worker.take_findings(), notes)
