@@ -28,7 +28,7 @@ class _Roots(threading.local):
 _roots = _Roots()
 
 
-class Engine(TorchDispatchMode):
+class Engine(TorchDispatchMode):  # type: ignore[misc]
     """Tags what operations give that no function of torch's in Python has called."""
 
     def __init__(self, simulation: Simulation) -> None:

@@ -100,6 +100,7 @@ def install(machine: Machine, replaced: Replacements) -> None:
     replaced.put(cuda, "_maybe_exchange_device", _exchange(machine))
     replaced.put(cuda, "_get_device_properties", Properties)
     replaced.put(cuda, "_CudaDeviceProperties", Properties)
+    replaced.put(cuda, "_is_in_bad_fork", lambda: machine.in_bad_fork)
     replaced.put(cuda, "_raw_device_count_nvml", lambda: machine.devices)
     replaced.put(cuda, "_raw_device_uuid_nvml", lambda: None)
     replaced.put(cuda, "_cached_device_count", None, changes=True)

@@ -45,7 +45,7 @@ def handles(*functions: Any) -> Callable[[Handler], Handler]:
     return register
 
 
-class Simulation(TorchFunctionMode):
+class Simulation(TorchFunctionMode):  # type: ignore[misc]
     """The mode of one simulation; one object for all threads."""
 
     def __init__(self, machine: Machine) -> None:
@@ -193,6 +193,17 @@ def outside(simulation: Simulation) -> Iterator[None]:
                 yield
     finally:
         local.depth = depth
+
+
+@contextmanager
+def inside() -> Iterator[None]:
+    """A block in which everything is on the CPU, as inside of torch's functions."""
+    local.depth += 1
+    try:
+        with torch._C.DisableTorchFunction():
+            yield
+    finally:
+        local.depth -= 1
 
 
 def is_entered(simulation: Simulation) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,7 +25,7 @@ def install(simulation: Simulation, replaced: Replacements) -> None:
         return tags.storage_device(self) or _real(self)
 
     def is_cuda(self: Any) -> bool:
-        return device(self).type == "cuda"
+        return bool(device(self).type == "cuda")
 
     def placed(storage: Any, place: torch.device | None) -> Any:
         if place is not None:
@@ -104,5 +103,5 @@ def _copy(storage: Any) -> Any:
         return made.copy_(storage)
 
 
-def _named(function: Callable[..., Any], original: Any) -> Any:
+def _named(function: Any, original: Any) -> Any:
     return functools.update_wrapper(function, original, updated=())

@@ -12,12 +12,20 @@ from typing import Any
 import torch
 
 from pytest_gradguard.runtime.patching import Patch, Patches
-from pytest_gradguard.simulation import backward, driver, randomness, storages, streams, unsupported
+from pytest_gradguard.simulation import (
+    backward,
+    driver,
+    randomness,
+    sharing,
+    storages,
+    streams,
+    unsupported,
+)
 from pytest_gradguard.simulation import indexing as indexing
 from pytest_gradguard.simulation import reading as reading
 from pytest_gradguard.simulation.arriving import Staying
 from pytest_gradguard.simulation.machine import Machine
-from pytest_gradguard.simulation.mode import Simulation, leave, local, outside
+from pytest_gradguard.simulation.mode import Simulation, inside, leave, local, outside
 from pytest_gradguard.simulation.replacing import Replacements
 
 _replaced = Replacements()
@@ -49,8 +57,9 @@ def on(devices: int, *, again: bool = False) -> None:
     streams.install(machine, _replaced)
     randomness.install(machine, _replaced)
     storages.install(simulation, _replaced)
+    sharing.install(simulation, _replaced)
     unsupported.install(simulation, _replaced)
-    _replaced.put(torch._utils, "_rebuild_tensor", _seen(simulation, torch._utils._rebuild_tensor))
+    _replaced.put(torch._utils, "_rebuild_tensor", _inside(torch._utils._rebuild_tensor))
     _replaced.put(spawn, "get_preparation_data", _prepared(spawn.get_preparation_data))
     _replaced.put(
         torch.utils._device.DeviceContext,
@@ -93,12 +102,12 @@ def _above(original: Callable[..., Any]) -> Callable[..., Any]:
     return __torch_function__
 
 
-def _seen(simulation: Simulation, original: Callable[..., Any]) -> Callable[..., Any]:
+def _inside(original: Callable[..., Any]) -> Callable[..., Any]:
     """Tensors are unpickled in threads, too, that are older than the simulation."""
 
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
-        with outside(simulation):
+        with inside():
             return original(*args, **kwargs)
 
     return function
