@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pytest_gradguard.messages import GradGuardError, GradGuardWarning
@@ -30,6 +30,7 @@ class Call:
         collector: where its findings go.
         dropped: codes that are not reported of it.
         backend: the name of the kind of workers, once a batch has left.
+        workers: the processes that its tasks go to, where the door knows them.
         asked: what the looks asked as it began, by the look's name.
         asking: the looks that ask for each batch, too.
         shipped: weak references to the tensors that went to its workers, and their paths, by id.
@@ -41,6 +42,7 @@ class Call:
         self.collector = collector
         self.dropped = collector.ignore | allowed_now()
         self.backend = ""
+        self.workers: Callable[[], Iterable[Any]] | None = None
         self.ships_gradients = False
         self.shipped: dict[int, tuple[weakref.ref[Any], str]] = {}
         self.evidence: dict[int, Evidence] = {}
