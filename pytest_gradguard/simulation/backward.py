@@ -78,8 +78,36 @@ def patches(current: Callable[[], Simulation | None]) -> Patches:
         [
             Patch(torch.autograd, "_engine_run_backward", wrap),
             Patch(torch.autograd.graph, "_engine_run_backward", wrap),
+            Patch(
+                torch.autograd.graph.saved_tensors_hooks,
+                "__init__",
+                functools.partial(_watched_hooks, current),
+            ),
         ]
     )
+
+
+def _watched_hooks(
+    current: Callable[[], Simulation | None], original: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The program's hooks for saved tensors are called inside of torch's functions."""
+
+    def seen(hook: Any) -> Any:
+        @functools.wraps(hook)
+        def call(value: Any) -> Any:
+            simulation = current()
+            if simulation is None or not simulation.active:
+                return hook(value)
+            with outside(simulation):
+                return hook(value)
+
+        return call
+
+    @functools.wraps(original)
+    def __init__(self: Any, pack_hook: Any, unpack_hook: Any) -> None:
+        original(self, seen(pack_hook), seen(unpack_hook))
+
+    return __init__
 
 
 def _watched(

@@ -16,6 +16,7 @@ from pytest_gradguard.simulation import (
     backward,
     driver,
     randomness,
+    scripting,
     sharing,
     storages,
     streams,
@@ -57,6 +58,7 @@ def on(devices: int, *, again: bool = False) -> None:
     streams.install(machine, _replaced)
     randomness.install(machine, _replaced)
     storages.install(simulation, _replaced)
+    scripting.install(simulation, _replaced)
     sharing.install(simulation, _replaced)
     unsupported.install(simulation, _replaced)
     _replaced.put(torch._utils, "_rebuild_tensor", _inside(torch._utils._rebuild_tensor))

@@ -13,7 +13,8 @@ expected of it in three ways:
 ``MAY`` holds codes that a test may have or not; `AMBIGUOUS`, below, says why.
 
 Every group of files runs twice in child processes, with the guard and without: every test has to
-end alike. Those for GPUs (`case_gpu_*.py`) run once, with two pretended ones, and pass there. Scripts (`programs/script_*.py`) run as programs of their own, under `gradguard run`.
+end alike. Those for GPUs (`case_gpu_*.py`) run once, with two pretended ones, and pass there.
+Scripts (`programs/script_*.py`) run as programs of their own, under `gradguard run`.
 """
 
 from __future__ import annotations

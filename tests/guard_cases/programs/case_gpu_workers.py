@@ -232,9 +232,9 @@ def test_forked_after_cuda_for_cpu_work():
 
 def test_forked_pool_after_cuda():
     torch.zeros(1, device="cuda")
-    with multiprocessing.get_context("fork").Pool(1) as pool:
-        with pytest.raises(RuntimeError, match="Cannot re-initialize CUDA"):
-            pool.map(squares, [3, 4])  # -> GG203
+    refused = pytest.raises(RuntimeError, match="Cannot re-initialize CUDA")
+    with multiprocessing.get_context("fork").Pool(1) as pool, refused:
+        pool.map(squares, [3, 4])  # -> GG203
 
 
 def test_generator_of_results():
