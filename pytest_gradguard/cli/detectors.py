@@ -20,6 +20,7 @@ _OTHER_SCOPES = {
     "GG104": "This version watches torch and TensorFlow.",
     "GG105": "This version watches joblib's own backends.",
     "GG107": _ALL_FRAMEWORKS,
+    "GG202": "This version watches torch, simulated GPUs included.",
     "GG110": "This version watches Keras 3 in joblib's own backends.",
 }
 

@@ -53,6 +53,19 @@ def _version() -> tuple[int, ...]:
     return tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
 
 
+def convolution(given: str, weight: str) -> RuntimeError:
+    """A convolution whose input and weight lie on two devices."""
+    return RuntimeError(f"Input type ({given}) and weight type ({weight}) should be the same")
+
+
+def recurrent(what: str, given: Any, other: Any) -> RuntimeError:
+    """A recurrent layer whose input lies on another device than its state or its weights."""
+    return RuntimeError(
+        f"Input and {what} tensors are not at the same device, found input tensor at {given} and "
+        f"{what} tensor at {other}"
+    )
+
+
 def index(device: Any) -> RuntimeError:
     """An index on another device than the tensor it indexes."""
     return RuntimeError(

@@ -53,7 +53,7 @@ _ARGUMENTS = {
     "__matmul__": ("mm", ("self", "mat2")),
     "bmm": ("bmm", ("self", "mat2")),
     "addmm": ("addmm", ("self", "mat1", "mat2")),
-    "embedding": ("_index_select", ("index", "self")),
+    "embedding": ("_index_select", ("self", "index")),
     "nll_loss": ("nll_loss_forward", ("self", "target", "weight")),
     "cross_entropy": ("nll_loss_forward", ("self", "target", "weight")),
     "batch_norm": ("_cudnn_batch_norm", ("input", "running_mean", "running_var", "weight")),
@@ -90,6 +90,10 @@ def _of_mixed(
     if name == "linear" and len(tensors) == 3:  # torch makes it an addmm, the bias first
         name, order = "addmm", (2, 0, 1)
         tensors, places = [tensors[i] for i in order], [places[i] for i in order]
+    elif name == "embedding":
+        tensors, places = tensors[::-1], places[::-1]
+    elif name.startswith("conv") and places[0] != places[1]:
+        raise errors.convolution(*(kind_of(tensor) for tensor in tensors[:2]))
     writes = name.endswith("_") and not name.endswith("__")
     shared: Any = None
     for position, (tensor, place) in enumerate(zip(tensors, places, strict=True)):
@@ -103,6 +107,13 @@ def _of_mixed(
         elif shared != here:
             raise _error(name, shared, here, position, strict)
     return None if shared is None or shared.type != "cuda" else shared
+
+
+def kind_of(tensor: Any) -> str:
+    """What ``tensor.type()`` says."""
+    with torch._C.DisableTorchFunction():
+        name: str = tensor.type()
+    return name if tags.device_of(tensor) is None else name.replace("torch.", "torch.cuda.", 1)
 
 
 def _is_number(tensor: Any) -> bool:

@@ -151,6 +151,21 @@ def _autograd_grad(simulation: Simulation, func: Any, args: Any, kwargs: Any) ->
     return tuple(placed) if isinstance(gradients, tuple) else gradients
 
 
+@handles(torch._VF.lstm, torch._VF.gru, torch._VF.rnn_tanh, torch._VF.rnn_relu)
+def _recurrent(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
+    """Input, state and weights lie together; the sizes of batches lie on the CPU."""
+    if len(args) > 3:
+        packed = not isinstance(args[3], bool)
+        state, weights = args[2:4] if packed else args[1:3]
+        given = tags.device_of(args[0])
+        for what, tensors in (("parameter", weights), ("hidden", state)):
+            for tensor in tags.tensors_in((tensors,)):
+                place = tags.device_of(tensor)
+                if place != given:
+                    raise errors.recurrent(what, given or "cpu", place or "cpu")
+    return simulation.ordinary(func, args, kwargs, mixed=True)
+
+
 @handles(getattr(torch._VF, "_pack_padded_sequence", None))
 def _pack(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
     """Lengths and batch sizes lie on the CPU."""

@@ -78,9 +78,24 @@ def install(machine: Machine, replaced: Replacements) -> None:
     def priorities(cls: Any = None) -> tuple[int, int]:
         return (0, -5)
 
+    def enter(self: Any) -> Any:
+        before = (machine.current, torch.cuda.current_stream(self.device_index))
+        entered.setdefault(self, []).append(before)
+        torch.cuda.set_stream(self)
+        machine.choose(self.device_index)
+        return self
+
+    def leave(self: Any, *_: Any) -> None:
+        device, before = entered[self].pop()
+        torch.cuda.set_stream(before)
+        machine.choose(device)
+
+    entered: dict[Any, list[Any]] = {}
     _put(
         replaced,
         stream,
+        __enter__=enter,
+        __exit__=leave,
         __new__=new_stream,
         __init__=_nothing,
         __eq__=same,

@@ -15,8 +15,10 @@ from pytest_gradguard.runtime.patching import Patch, Patches
 from pytest_gradguard.simulation import (
     backward,
     driver,
+    legacy,
     randomness,
     scripting,
+    several,
     sharing,
     storages,
     streams,
@@ -60,6 +62,8 @@ def on(devices: int, *, again: bool = False) -> None:
     storages.install(simulation, _replaced)
     scripting.install(simulation, _replaced)
     sharing.install(simulation, _replaced)
+    several.install(_replaced)
+    legacy.install(_replaced)
     unsupported.install(simulation, _replaced)
     _replaced.put(torch._utils, "_rebuild_tensor", _inside(torch._utils._rebuild_tensor))
     _replaced.put(spawn, "get_preparation_data", _prepared(spawn.get_preparation_data))
@@ -82,6 +86,7 @@ def off() -> None:
     simulation.active = False
     leave(simulation)
     _patches.undo()
+    unsupported.undo()
     _replaced.undo()
 
 
