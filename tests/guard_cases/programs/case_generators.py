@@ -28,7 +28,6 @@ EXPECT = {
     "test_nobody_draws": set(),
     "test_spawned": set(),
     "test_one_task": set(),
-    "test_one_batch": set(),
     "test_seed_for_each": set(),
     "test_same_seed_on_purpose": set(),
     "test_threads": set(),
@@ -155,12 +154,6 @@ def add(one, other):
 def test_one_task():
     rng = np.random.default_rng(0)
     run([delayed(sample)(rng), delayed(add)(1, 2), delayed(add)(3, 4)])
-
-
-def test_one_batch():
-    rng = np.random.default_rng(0)
-    first, second = Parallel(2, batch_size=2)(delayed(sample)(rng) for _ in range(2))
-    assert first != second
 
 
 def from_seed(seed):

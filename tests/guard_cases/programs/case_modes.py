@@ -39,6 +39,8 @@ EXPECT = {
     "test_list_made_before": set(),
     "test_generator_without_grad": set(),
     "test_no_mode": set(),
+    "test_inside_a_function_of_autograd": set(),
+    "test_inside_a_backward": set(),
     "test_per_sample_gradients": set(),
     "test_lower_precision_already": set(),
     "test_mode_left_before": set(),
@@ -332,3 +334,32 @@ def test_mode_left_before():
     done = threading.Event()
     Parallel(**THREADS)(delayed(predict)(MODEL, rows) for _ in range(2))
     assert not done.is_set()
+
+
+def slope(rows):
+    rows = rows.detach().requires_grad_()
+    return torch.autograd.grad((rows**3).sum(), rows)[0]
+
+
+class Cubes(torch.autograd.Function):
+    """Its gradients come from workers: autograd has switched gradients off, not the program."""
+
+    @staticmethod
+    def forward(ctx, rows):
+        ctx.save_for_backward(rows)
+        parts = Parallel(**THREADS)(delayed(slope)(rows) for _ in range(2))
+        return rows * parts[0] / 3
+
+    @staticmethod
+    def backward(ctx, grad):
+        (rows,) = ctx.saved_tensors
+        parts = Parallel(**THREADS)(delayed(slope)(rows) for _ in range(2))
+        return parts[0] * grad
+
+
+def test_inside_a_function_of_autograd():
+    Cubes.apply(ROWS)
+
+
+def test_inside_a_backward():
+    Cubes.apply(ROWS.clone().requires_grad_()).sum().backward()
