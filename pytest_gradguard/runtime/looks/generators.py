@@ -17,7 +17,7 @@ from pytest_gradguard.runtime import crossing, random_states
 from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.looks import After
 from pytest_gradguard.runtime.noticed import Noticed, noticed
-from pytest_gradguard.runtime.tasks import Task, task_of, function_of
+from pytest_gradguard.runtime.tasks import Task, function_of, task_of
 
 _MOST = 256
 """How many generators of one call are remembered; one that all tasks share is among the first."""
