@@ -73,7 +73,7 @@ reductions = Patches(
 
 def wanted(call: Any, tensor: Any) -> bool:
     """Whether a tape that records around `call` watches `tensor`."""
-    tapes: Any = sys.modules.get("pytest_gradguard.runtime.tape_calls")
+    tapes: Any = sys.modules.get("pytest_gradguard.runtime.tapes.calls")
     return tapes is not None and bool(tapes.watched(call, tensor))
 
 

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tensorflow.python.eager import record
 
-from pytest_gradguard.runtime import callsite, locate, tape_following, tape_values
+from pytest_gradguard.runtime import callsite, locate
 from pytest_gradguard.runtime.evidence import Object
 from pytest_gradguard.runtime.frameworks import tensorflow as tensors
-from pytest_gradguard.runtime.tape_evidence import TapeAround
-from pytest_gradguard.runtime.tape_following import Around
-from pytest_gradguard.runtime.tape_values import Value
+from pytest_gradguard.runtime.tapes import following, values
+from pytest_gradguard.runtime.tapes.evidence import TapeAround
+from pytest_gradguard.runtime.tapes.following import Around
+from pytest_gradguard.runtime.tapes.values import Value
 from pytest_gradguard.runtime.tasks import roots_of, task_of
 from pytest_gradguard.runtime.used_globals import used_globals
 
@@ -48,7 +49,7 @@ def begin(call: Any) -> bool | None:
         return None
     around = Around(list(_recorders()))
     _arounds[call] = around
-    tape_following.follow(around)
+    following.follow(around)
     return True
 
 
@@ -96,18 +97,18 @@ def leaves(call: Any, items: Any) -> None:
     around.looks -= 1
     direct = list(_direct_roots(items))
     known = set()
-    for value, function in _named(tape_values.values_in(direct, deep=False), items):
+    for value, function in _named(values.values_in(direct, deep=False), items):
         known.add(id(value.item))
         around.remember(value)
         _report(call, around, _sample(value, function))
-    for value, function in _named(tape_values.values_in(roots_of(items)), items):
+    for value, function in _named(values.values_in(roots_of(items)), items):
         if id(value.item) not in known:
             _wait_for(call, around, value, function)
     if not around.searched:
         around.searched = True
         for function in {id(function): function for function, _, _ in items}.values():
             roots = [(f"globals[{name!r}]", value) for name, value in used_globals(function)]
-            for value in tape_values.values_in(roots):
+            for value in values.values_in(roots):
                 _wait_for(call, around, value, function)
 
 
@@ -115,12 +116,12 @@ def _direct_roots(items: Any) -> Iterator[tuple[str, Any]]:
     for index, (function, args, kwargs) in enumerate(items):
         yield f"{index}|args", args
         yield f"{index}|kwargs", kwargs
-        yield from tape_values.captures_of(function, f"{index}|")
+        yield from values.captures_of(function, f"{index}|")
 
 
-def _named(values: list[Value], items: Any) -> Iterator[tuple[Value, Any]]:
+def _named(found: list[Value], items: Any) -> Iterator[tuple[Value, Any]]:
     """The values with the paths that a finding shows, each with its task's function."""
-    for value in values:
+    for value in found:
         index, _, path = value.path.partition("|")
         yield Value(path.lstrip(".") or "self", value.item), items[int(index)][0]
 
@@ -131,14 +132,14 @@ def _wait_for(call: Any, around: Around, value: Value, function: Any) -> None:
     if id(value.item) not in around.waiting:
         sample = _sample(value, function)
         if not value.tensor:
-            variables = {id(variable) for _, variable in tape_values.trainables_of(value)}
+            variables = {id(variable) for _, variable in values.trainables_of(value)}
             around.waiting[id(value.item)] = (variables, sample)
         elif id(value.item) in around.tensors:
             _report(call, around, sample)
 
 
 def _sample(value: Value, function: Any) -> Object:
-    about = tape_values.describe(value.item)
+    about = values.describe(value.item)
     return Object(value.path, task_of(function), about, history=None, plain=True)
 
 
@@ -150,7 +151,7 @@ def _report(call: Any, around: Around, sample: Object) -> None:
         kind = "tape" if recorder is None else type(recorder).__name__
         evidence = call.collector.evidence(
             ("GG105", call.site and call.site.key, call.backend),
-            lambda: TapeAround(call.site, call.backend, kind, tape_values.label_of),
+            lambda: TapeAround(call.site, call.backend, kind, values.label_of),
         )
         assert isinstance(evidence, TapeAround)
         evidence.calls += 1
@@ -182,15 +183,15 @@ def look(items: Any, results: Any, watcher: Any, process: bool) -> Note | None:
         watcher.__exit__(None, None, None)
         read = watcher.watched_variables()
     roots = [(f"{index}|result", result) for index, result in enumerate(results or ())]
-    values = tape_values.values_in(roots, deep=False)
-    if not values and not read:
+    made = values.values_in(roots, deep=False)
+    if not made and not read:
         return None
     returned = []
-    for value in values[:3]:
+    for value in made[:3]:
         index, _, path = value.path.partition("|")
         returned.append(_sample(Value(path, value.item), items[int(index)][0]))
-    made = [value.item for value in values if value.tensor and hasattr(value.item, "numpy")]
-    return Note(returned, made, [tuple(v.shape) for v in read] if process else list(read))
+    kept = [value.item for value in made if value.tensor and hasattr(value.item, "numpy")]
+    return Note(returned, kept, [tuple(v.shape) for v in read] if process else list(read))
 
 
 def heard(call: Any, note: Note) -> None:
@@ -211,10 +212,10 @@ def heard(call: Any, note: Note) -> None:
     for sample in note.returned:
         _report(call, around, sample)
     if note.tensors and (around.read or around.tensors):
-        tape_following.results(around, note.tensors)
+        following.results(around, note.tensors)
 
 
 def undo() -> None:
     """Leave TensorFlow as it was."""
     _arounds.clear()
-    tape_following.undo()
+    following.undo()

@@ -17,8 +17,9 @@ from types import FrameType
 
 from pytest_gradguard import pitfalls
 from pytest_gradguard.messages import ForkDeadlockError
-from pytest_gradguard.runtime import callsite, looks, native_threads, openmp
+from pytest_gradguard.runtime import callsite, looks
 from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.hangs import native_threads, openmp
 from pytest_gradguard.runtime.looks.forked import Hang
 from pytest_gradguard.runtime.tasks import Task
 

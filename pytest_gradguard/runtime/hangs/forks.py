@@ -16,8 +16,8 @@ import threading
 from types import FrameType
 from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime import openmp
 from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.hangs import openmp
 
 DOORS = {"joblib.pool"}
 """The modules that fork workers whose tasks are looked at: PyTorch's threads are ended for those
