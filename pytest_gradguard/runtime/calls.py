@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_gradguard.messages import GradGuardError, GradGuardWarning
-from pytest_gradguard.runtime import collector, looks
+from pytest_gradguard.runtime import collector, looks, worker
 from pytest_gradguard.runtime.callsite import Site, user_site
 from pytest_gradguard.runtime.collector import Collector, allowed_now
 from pytest_gradguard.runtime.evidence import Crossed, Evidence, Object
@@ -93,11 +93,8 @@ def begin() -> Call | None:
 
 
 def failed(call: Call, error: BaseException) -> None:
-    """Take what the looks noted in a task that raised, off its error, which the program sees."""
-    for token, notes in looks.received_with(error):
-        sent_to = by_token(token)
-        if sent_to is not None:
-            looks.hear(sent_to, notes)
+    """Announce what was found in a call that ends with `error`, as the program raised it."""
+    error.__dict__.pop(worker.MESSENGERS, None)  # they have been heard
     try:
         collector.announce(call.collector, call.evidence.values())
     except (GradGuardError, GradGuardWarning):

@@ -17,7 +17,7 @@ from types import FrameType
 
 from pytest_gradguard import pitfalls
 from pytest_gradguard.messages import ForkDeadlockError
-from pytest_gradguard.runtime import callsite, looks
+from pytest_gradguard.runtime import callsite, worker
 from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.hangs import native_threads, openmp
 from pytest_gradguard.runtime.looks.forked import Hang
@@ -97,7 +97,7 @@ class Watcher:
         path, line = (None, None) if where is None else (where.f_code.co_filename, where.f_lineno)
         hang = Hang(framework, task, path, line)
         error = ForkDeadlockError(self._text(hang))
-        looks.send_with(error, self.token, [("forked", hang)])
+        worker.send_with(error, self.token, [("forked", hang)])
         if _answer(frame, error):
             for stream in (sys.stdout, sys.stderr):
                 try:
