@@ -205,7 +205,7 @@ def receive(
         call = calls.by_token(token)
         if call is not None:
             for finding in found:
-                call.collector.add(finding)
+                call.collector.add(calls.placed(call, finding))
             looks.hear(call, notes or [])
     return results
 

@@ -41,10 +41,10 @@ def undo() -> None:
         _patches.undo()
 
 
-def _begin(pool: Any) -> tuple[Call | None, bool]:
+def _begin(pool: Any, single: object = None) -> tuple[Call | None, bool]:
     """The call that begins now, and whether its tasks go to processes."""
     process = not isinstance(pool, sys.modules["multiprocessing.pool"].ThreadPool)
-    return calling.begin(MULTIPROCESSING if process else THREADS), process
+    return calling.begin(MULTIPROCESSING if process else THREADS, single=single), process
 
 
 def _watched_apply(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,7 +52,7 @@ def _watched_apply(original: Callable[..., Any]) -> Callable[..., Any]:
     def apply_async(
         self: Any, func: Any, args: Any = (), kwds: Any = _NO_KEYWORDS, *others: Any, **more: Any
     ) -> Any:
-        call, process = _begin(self)
+        call, process = _begin(self, single=self)
         task = None
         if call is not None:
             task = _guarded(call, func, args, kwds, process)

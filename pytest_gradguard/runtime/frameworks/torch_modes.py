@@ -26,7 +26,13 @@ _nodes: Callable[[], int] = torch._C._autograd._get_sequence_nr
 _compiling = torch.compiler.is_compiling
 _Autocast = torch.amp.autocast_mode.autocast
 _GRAD_MODE = torch.autograd.grad_mode.__file__
-_AUTOGRAD = (torch.autograd.function.__file__, torch.autograd.graph.__file__)
+_AUTOGRAD = frozenset(
+    (
+        (sys.modules["torch.autograd.function"].__file__, "apply"),
+        (sys.modules["torch.autograd.graph"].__file__, "_engine_run_backward"),
+    )
+)
+"""What runs the program's own functions and hooks with gradients off, as its own bookkeeping."""
 
 _LOWERED = frozenset(
     (
@@ -65,10 +71,10 @@ def in_force() -> Modes | None:
 
 
 def _within_autograd() -> bool:
-    """Whether a function of autograd's, or a backward, runs here: they switch gradients off."""
+    """Whether autograd calls the program back: then nobody has asked for gradients to be off."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_code.co_filename in _AUTOGRAD:
+        if (frame.f_code.co_filename, frame.f_code.co_name) in _AUTOGRAD:
             return True
         frame = frame.f_back
     return False

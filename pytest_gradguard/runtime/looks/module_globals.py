@@ -14,6 +14,7 @@ import sys
 import types
 import weakref
 import zlib
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from pytest_gradguard.runtime import callsite, locate
@@ -154,6 +155,23 @@ def _read_by(function: Any) -> set[Global]:
     What a function that travels by value reads travels along with it, and is as it is here.
     """
     found: set[Global] = set()
+    for current in _reached(function):
+        by_name = locate.travels_by_name(current)
+        loaded, stored = _globals_of(current.__code__)
+        for names in loaded:
+            value, module, name = _resolve(current.__globals__, names)
+            if (
+                module is not None
+                and name not in stored
+                and (by_name or module != current.__module__)
+                and not isinstance(value, (type, types.FunctionType, functools.partial))
+            ):
+                found.add(Global(module, name, task_of(current)))
+    return found
+
+
+def _reached(function: Any) -> Iterator[types.FunctionType]:
+    """A task's function and the user's own functions that it calls by their names, each once."""
     seen: set[int] = set()
     queue = [function]
     while queue and len(seen) < _FUNCTIONS:
@@ -161,23 +179,13 @@ def _read_by(function: Any) -> set[Global]:
         if not isinstance(current, types.FunctionType) or id(current) in seen:
             continue
         seen.add(id(current))
-        code = current.__code__
-        if not callsite.is_user_file(code.co_filename):
+        if not callsite.is_user_file(current.__code__.co_filename):
             continue
-        by_name = locate.travels_by_name(current)
-        loaded, stored = _globals_of(code)
-        for names in loaded:
-            value, module, name = _resolve(current.__globals__, names)
+        yield current
+        for names in _globals_of(current.__code__)[0]:
+            value, _, _ = _resolve(current.__globals__, names)
             if isinstance(value, (types.FunctionType, functools.partial)):
                 queue.append(function_of(value))
-            elif (
-                module is not None
-                and name not in stored
-                and (by_name or module != current.__module__)
-                and not isinstance(value, type)
-            ):
-                found.add(Global(module, name, task_of(current)))
-    return found
 
 
 @functools.lru_cache(maxsize=1_000)
@@ -246,16 +254,28 @@ def begin(asked: Asked, process: bool) -> After | None:
         return None
 
     def after(items: Any, results: Any, error: BaseException | None) -> list[Global] | None:
-        kept = [found for found in stale if not _written(found)]
+        kept = [found for found in stale if not _written(found, asked.states[found], items)]
         return kept or None
 
     return after
 
 
-def _written(found: Global) -> bool:
-    """Whether a tensor was changed by the tasks that have just run: a buffer of theirs."""
+_SETTING = frozenset(("copy_", "load_state_dict", "load_weights", "set_weights"))
+
+
+def _written(found: Global, there: State, items: Any) -> bool:
+    """Whether the tasks that have just run wrote to a global, so that its old values do not count:
+    they gave it the parent's values, or others that they came with, or it is a buffer of theirs."""
     first, now = _first[found.module, found.name], _state_of(found)
-    return first is None or now is None or (now.tensor and now.digest != first.digest)
+    if first is None or now is None or now.digest == there.digest:
+        return True
+    if now.digest == first.digest:
+        return False
+    return now.tensor or any(
+        not _SETTING.isdisjoint(reached.__code__.co_names)
+        for function in {id(item[0]): item[0] for item in items}.values()
+        for reached in _reached(function_of(function))
+    )
 
 
 # -- what a global is worth ----------------------------------------------------------------------

@@ -18,6 +18,7 @@ EXPECT = {
     "test_cached_in_a_worker": {"GG108"},
     "test_cached_in_a_worker_that_fails": {"GG108"},
     "test_cached_on_threads": {"GG108"},
+    "test_tasks_are_cached": {"GG108", "GG102"},
     "test_mapped": {"GG108"},
     "test_estimator_that_keeps_its_loss": set(),
     "test_detached": set(),
@@ -210,6 +211,15 @@ def total(weight):
 def test_only_the_argument_has_history(memory):
     for _ in range(2):
         memory.cache(total)(leaf() * 2)
+
+
+def from_number(number):
+    return leaf() * number
+
+
+def test_tasks_are_cached(memory):
+    tasks = [delayed(memory.cache(from_number))(number) for number in range(2)]
+    Parallel(2)(tasks)  # -> GG108 GG102
 
 
 def test_no_cache():
