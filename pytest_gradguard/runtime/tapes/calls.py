@@ -7,6 +7,7 @@ leave, what they return is searched where they run, and TensorFlow says which va
 from __future__ import annotations
 
 import sys
+import types
 import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tensorflow.python.eager import record
 
-from pytest_gradguard.runtime import callsite, locate
+from pytest_gradguard.runtime import callsite, locate, used_globals
 from pytest_gradguard.runtime.evidence import Object
 from pytest_gradguard.runtime.frameworks import tensorflow as tensors
 from pytest_gradguard.runtime.tapes import following, values
@@ -22,7 +23,6 @@ from pytest_gradguard.runtime.tapes.evidence import TapeAround
 from pytest_gradguard.runtime.tapes.following import Around
 from pytest_gradguard.runtime.tapes.values import Value
 from pytest_gradguard.runtime.tasks import roots_of, task_of
-from pytest_gradguard.runtime.used_globals import used_globals
 
 _arounds: weakref.WeakKeyDictionary[Any, Around] = weakref.WeakKeyDictionary()
 
@@ -107,9 +107,15 @@ def leaves(call: Any, items: Any) -> None:
     if not around.searched:
         around.searched = True
         for function in {id(function): function for function, _, _ in items}.values():
-            roots = [(f"globals[{name!r}]", value) for name, value in used_globals(function)]
-            for value in values.values_in(roots):
+            for value in values.values_in(_globals_of(function)):
                 _wait_for(call, around, value, function)
+
+
+def _globals_of(function: Any) -> Iterator[tuple[str, Any]]:
+    for read in used_globals.uses_of(function).reads:
+        if not isinstance(read.value, (type, types.FunctionType, types.ModuleType)):
+            name, *attributes = read.names
+            yield ".".join([f"globals[{name!r}]", *attributes]), read.value
 
 
 def _direct_roots(items: Any) -> Iterator[tuple[str, Any]]:
