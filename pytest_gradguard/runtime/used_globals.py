@@ -62,12 +62,17 @@ class Uses(NamedTuple):
         return any((read.module, read.path[:step]) in self.writes for step in steps)
 
 
-def uses_of(function: Any) -> Uses:
-    """What `function`, and the user's own functions that it calls, do with globals."""
+def uses_of(function: Any, *, classes: bool = False) -> Uses:
+    """What `function`, and the user's own functions that it calls, do with globals.
+
+    Args:
+        function: what a task calls.
+        classes: the methods of classes that it names count, too: all that it might call.
+    """
     reads: dict[tuple[Any, ...], Read] = {}
     writes: set[tuple[str | None, Chain]] = set()
     seen: set[int] = set()
-    queue = list(_functions_of(function))
+    queue = list(_functions_of(function, classes))
     while queue and len(seen) < _FUNCTIONS:
         current = queue.pop()
         if id(current) in seen or not callsite.is_user_file(current.__code__.co_filename):
@@ -81,7 +86,7 @@ def uses_of(function: Any) -> Uses:
                 if isinstance(found, types.FunctionType):
                     queue.append(found)
                     continue
-                queue += _functions_of(found.value)
+                queue += _functions_of(found.value, classes)
                 reads.setdefault((found.module, found.path, current), found)
         for names in stored:
             value = current.__globals__.get(names[0], _MISSING)
@@ -155,7 +160,7 @@ def _follow(read: Read, names: Chain, depth: int = _DEPTH) -> Iterator[Read | ty
 
 
 def _method(kind: type, name: str) -> types.FunctionType | None:
-    """The user's own code behind a method or property, of which the first argument is the object."""
+    """The user's own code behind a method or property, whose first argument is the object."""
     raw = _of_class(kind, name)
     if isinstance(raw, property):
         raw = raw.fget
@@ -164,13 +169,18 @@ def _method(kind: type, name: str) -> types.FunctionType | None:
     return None
 
 
-def _functions_of(item: Any) -> Iterator[types.FunctionType]:
+def _functions_of(item: Any, classes: bool) -> Iterator[types.FunctionType]:
     """The plain functions behind a callable, decorators included; none where it is no callable."""
+    if isinstance(item, type):
+        if classes:
+            yield from _methods(item)
+        return
     for _ in range(_UNWRAPPED):
         if isinstance(item, functools.partial):
             item = item.func
             continue
         if isinstance(item, types.MethodType):
+            yield from _called_on(type(item.__self__), item.__func__, set())
             item = item.__func__
             continue
         if isinstance(item, types.FunctionType):
@@ -183,6 +193,29 @@ def _functions_of(item: Any) -> Iterator[types.FunctionType]:
         call = _of_class(type(item), "__call__")
         if isinstance(call, types.FunctionType):
             yield call
+            yield from _called_on(type(item), call, set())
+
+
+def _methods(kind: type) -> Iterator[types.FunctionType]:
+    """The user's own methods of a class."""
+    for base in kind.__mro__:
+        for name in list(vars(base)):
+            method = _method(base, name)
+            if method is not None:
+                yield method
+
+
+def _called_on(kind: type, method: Any, seen: set[str]) -> Iterator[types.FunctionType]:
+    """The methods that a method of a class calls on its own object."""
+    if not isinstance(method, types.FunctionType) or not method.__code__.co_argcount:
+        return
+    for chain in _attributes_in(method.__code__):
+        if chain and chain[0] not in seen:
+            seen.add(chain[0])
+            inner = _method(kind, chain[0])
+            if inner is not None:
+                yield inner
+                yield from _called_on(kind, inner, seen)
 
 
 # -- what code says ------------------------------------------------------------------------------

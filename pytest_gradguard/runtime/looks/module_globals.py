@@ -144,7 +144,7 @@ def _framework(found: Global) -> str:
     return next(("torch" if _is_torch(t) else "tensorflow" for t in tensors.values()), "torch")
 
 
-def _read_by(function: Any) -> set[Global]:
+def _read_by(function: types.FunctionType) -> set[Global]:
     """The globals that a task's function, and the user's own functions that it calls, read by name.
 
     What a function that travels by value reads travels along with it, and is as it is here. What
@@ -193,7 +193,7 @@ def begin(asked: Asked, process: bool) -> After | None:
     watcher = _watch_reads()
 
     def after(items: Any, results: Any, error: BaseException | None) -> list[Global] | None:
-        read = None if watcher is None else _end(watcher)
+        read = None if watcher is None else {id(variable) for variable in watcher.end()}
         kept = [
             found
             for found in stale
@@ -216,16 +216,9 @@ def _watch_reads() -> Any:
     """Let TensorFlow, where it is loaded, note which trainable variables are read."""
     if not hasattr(sys.modules.get("tensorflow"), "GradientTape"):
         return None
-    from tensorflow.python.eager import record
+    from pytest_gradguard.runtime.tapes import reads
 
-    watcher = record.VariableWatcher()
-    watcher.__enter__()
-    return watcher
-
-
-def _end(watcher: Any) -> set[int]:
-    watcher.__exit__(None, None, None)
-    return {id(variable) for variable in watcher.watched_variables()}
+    return reads.Reads()
 
 
 def _in(read: set[int], found: Global) -> bool:
