@@ -7,24 +7,24 @@ into.
 
 from __future__ import annotations
 
-import dis
 import functools
-import itertools
 import types
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from pytest_gradguard.runtime import callsite
+from pytest_gradguard.runtime.code_names import LOADS_VALUES, Chain, attributes_in, globals_in
 
 _FUNCTIONS = 100
 _DEPTH = 5
 _UNWRAPPED = 20
 _WRAPPED = ("__wrapped__", "function", "_python_function")  # the last: a tf.function
 _MISSING = object()
-_LOADS_VALUES = frozenset({"load_state_dict", "load_weights", "set_weights"})
-"""Methods that give a model the values of another, as an assignment does."""
-
-Chain = tuple[str, ...]
+_TELLS_NO_VALUES = frozenset(
+    {"device", "dim", "dtype", "get_shape", "name", "ndim", "numel", "requires_grad", "shape"}
+    | {"size", "trainable"}
+)
+"""What tensors, variables and models say of themselves, whatever their numbers are."""
 
 
 class Read(NamedTuple):
@@ -36,13 +36,15 @@ class Read(NamedTuple):
         names: the same, as the function names it.
         value: what it is now.
         reader: the function.
+        given: it is not read, but given a value.
     """
 
     module: str | None
     path: Chain
     names: Chain
     value: Any
-    reader: types.FunctionType
+    reader: Any  # a function: mypy would take it for a method
+    given: bool = False
 
 
 class Uses(NamedTuple):
@@ -78,25 +80,28 @@ def uses_of(function: Any, *, classes: bool = False) -> Uses:
         if id(current) in seen or not callsite.is_user_file(current.__code__.co_filename):
             continue
         seen.add(id(current))
-        module = current.__globals__.get("__name__")
-        loaded, stored = _globals_in(current.__code__)
-        for names in loaded:
+        code = globals_in(current.__code__)
+
+        def follow(names: Chain, given: bool = False, current: Any = current) -> Iterator[Any]:
+            """What these names lead to in the code of `current`."""
             value = current.__globals__.get(names[0], _MISSING)
-            for found in _follow(Read(module, names[:1], names[:1], value, current), names[1:]):
-                if isinstance(found, types.FunctionType):
-                    queue.append(found)
-                    continue
-                queue += _functions_of(found.value, classes)
-                reads.setdefault((found.module, found.path, current), found)
-        for names in stored:
-            value = current.__globals__.get(names[0], _MISSING)
-            place = Read(module, names[:1], names[:1], value, current)
-            for found in _follow(place, names[1:-1]):
-                if isinstance(found, Read):
-                    end = names[-1:] if len(names) > 1 else ()
-                    inside = isinstance(found.value, types.ModuleType)
-                    held_by = found.value.__name__ if inside else found.module
-                    writes.add((held_by, end if inside else found.path + end))
+            module = current.__globals__.get("__name__")
+            read = Read(module, names[:1], names[:1], value, current)
+            return _follow(read, names[1:], given)
+
+        found = [one for names in code.loaded for one in follow(names)]
+        found += [one for names in code.stored for one in follow(names, given=True)]
+        for callee, names in code.handed:
+            if any(isinstance(one, Read) and _fills(one.value) for one in follow(callee)):
+                found += follow(names, given=True)
+        for one in found:
+            if isinstance(one, types.FunctionType):
+                queue.append(one)
+            elif one.given:
+                writes.add((one.module, one.path))
+            else:
+                queue += _functions_of(one.value, classes)
+                reads.setdefault((one.module, one.path, current), one)
     return Uses(list(reads.values()), writes)
 
 
@@ -108,7 +113,8 @@ def held(value: Any, name: str) -> Any:
         return _MISSING if hasattr(type(raw), "__get__") else raw
     if hasattr(type(raw), "__set__"):
         return _MISSING
-    return _attribute(value, name)
+    own = _attribute(value, name)
+    return raw if own is _MISSING and not hasattr(type(raw), "__get__") else own
 
 
 def _attribute(value: Any, name: str) -> Any:
@@ -131,32 +137,46 @@ def _of_class(kind: type, name: str) -> Any:
     return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), _MISSING)
 
 
-def _follow(read: Read, names: Chain, depth: int = _DEPTH) -> Iterator[Read | types.FunctionType]:
-    """What `names`, attributes of what `read` stands for, lead to; and the methods on the way."""
-    value = read.value
-    for name in names:
+def _follow(
+    read: Read, names: Chain, given: bool = False, depth: int = _DEPTH
+) -> Iterator[Read | types.FunctionType]:
+    """What `names`, attributes of what `read` stands for, lead to; and the methods on the way.
+
+    Args:
+        read: where to begin.
+        names: the attributes.
+        given: what they lead to is given a value.
+        depth: how many methods may call one another.
+    """
+    for index, name in enumerate(names):
+        value = read.value
+        last = given and index == len(names) - 1
+        path = (*read.path, name)
         if isinstance(value, types.ModuleType):
             if not callsite.is_user_file(getattr(value, "__file__", None)):
                 return
-            read = read._replace(module=value.__name__, path=())
+            read = read._replace(module=value.__name__)
+            path = (name,)
             inner = vars(value).get(name, _MISSING)
         else:
             inner = held(value, name)
-        if inner is _MISSING:
-            if isinstance(value, types.ModuleType):
-                return
+        if inner is _MISSING and not last:
             method = _method(type(value), name)
+            if isinstance(value, types.ModuleType) or (name in _TELLS_NO_VALUES and method is None):
+                return
             if method is not None and depth:
                 yield method
-                for chain in _attributes_in(method.__code__):
-                    yield from _follow(read, chain, depth - 1)
+                uses = attributes_in(method.__code__)
+                for chain in uses.loaded:
+                    yield from _follow(read, chain, False, depth - 1)
+                for chain in uses.stored:
+                    yield from _follow(read, chain, True, depth - 1)
                 return
+            given = given or name in LOADS_VALUES
             break
-        value = inner
-        path, named = (*read.path, name), (*read.names, name)
-        read = read._replace(path=path, names=named, value=value)
-    if value is not _MISSING:
-        yield read
+        read = read._replace(path=path, names=(*read.names, name), value=inner)
+    if given or read.value is not _MISSING:
+        yield read._replace(given=given)
 
 
 def _method(kind: type, name: str) -> types.FunctionType | None:
@@ -167,6 +187,14 @@ def _method(kind: type, name: str) -> types.FunctionType | None:
     if isinstance(raw, types.FunctionType) and raw.__code__.co_argcount:
         return raw if callsite.is_user_file(raw.__code__.co_filename) else None
     return None
+
+
+def _fills(function: Any) -> bool:
+    """Whether a function of the user's gives its first argument the values of another."""
+    if not isinstance(function, types.FunctionType) or not function.__code__.co_argcount:
+        return False
+    chains = attributes_in(function.__code__).loaded
+    return any(len(chain) == 1 and chain[0] in LOADS_VALUES for chain in chains)
 
 
 def _functions_of(item: Any, classes: bool) -> Iterator[types.FunctionType]:
@@ -209,76 +237,10 @@ def _called_on(kind: type, method: Any, seen: set[str]) -> Iterator[types.Functi
     """The methods that a method of a class calls on its own object."""
     if not isinstance(method, types.FunctionType) or not method.__code__.co_argcount:
         return
-    for chain in _attributes_in(method.__code__):
+    for chain in attributes_in(method.__code__).loaded:
         if chain and chain[0] not in seen:
             seen.add(chain[0])
             inner = _method(kind, chain[0])
             if inner is not None:
                 yield inner
                 yield from _called_on(kind, inner, seen)
-
-
-# -- what code says ------------------------------------------------------------------------------
-
-
-@functools.lru_cache(maxsize=1_000)
-def _globals_in(code: types.CodeType) -> tuple[tuple[Chain, ...], tuple[Chain, ...]]:
-    """The globals that `code` loads, each with the attributes taken of it at once, and stores."""
-    loaded: list[Chain] = []
-    stored: list[Chain] = []
-    instructions = list(dis.get_instructions(code))
-    for index, instruction in enumerate(instructions):
-        if instruction.opname == "STORE_GLOBAL":
-            stored.append((str(instruction.argval),))
-        elif instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            chain, rest = _chain_at(instructions, index)
-            names = (str(instruction.argval), *chain)
-            if rest and rest[0].opname == "STORE_ATTR":
-                stored.append((*names, str(rest[0].argval)))
-            elif len(rest) > 1 and rest[1].opname == "STORE_SUBSCR":
-                stored.append(names)
-            elif chain and chain[-1] in _LOADS_VALUES:
-                stored.append(names[:-1])
-            else:
-                loaded.append(names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            inner_loaded, inner_stored = _globals_in(constant)
-            loaded.extend(inner_loaded)
-            stored.extend(inner_stored)
-    return tuple(dict.fromkeys(loaded)), tuple(dict.fromkeys(stored))
-
-
-@functools.lru_cache(maxsize=1_000)
-def _attributes_in(code: types.CodeType, name: str | None = None) -> tuple[Chain, ...]:
-    """The attributes that a method takes of its object; an empty chain where it uses it whole."""
-    name = name or code.co_varnames[0]
-    if "__class__" in code.co_freevars:  # by way of `super()`, too
-        return ((),)
-    chains: list[Chain] = []
-    instructions = list(dis.get_instructions(code))
-    for index, instruction in enumerate(instructions):
-        argument = instruction.argval
-        together = argument if isinstance(argument, tuple) else (argument,)
-        if name not in together or "CLOSURE" in instruction.opname:
-            continue
-        if instruction.opname.startswith(("LOAD_FAST", "LOAD_DEREF")):
-            chain, rest = _chain_at(instructions, index)
-            if together[-1] != name:
-                return ((),)
-            if chain or not (rest and rest[0].opname == "STORE_ATTR"):
-                chains.append(chain)
-        elif instruction.opname.startswith(("STORE_", "DELETE_")):
-            return ((),)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType) and name in constant.co_freevars:
-            chains.extend(_attributes_in(constant, name))
-    return tuple(dict.fromkeys(chains))
-
-
-def _chain_at(instructions: list[Any], index: int) -> tuple[Chain, list[Any]]:
-    """The attributes taken of what the instruction at `index` loads, and the two that follow."""
-    rest = itertools.islice(instructions, index + 1, None)
-    taken = list(itertools.takewhile(lambda one: one.opname in ("LOAD_ATTR", "LOAD_METHOD"), rest))
-    after = index + 1 + len(taken)
-    return tuple(str(one.argval) for one in taken), instructions[after : after + 2]
