@@ -36,9 +36,9 @@ def begin(asked: bool, process: bool) -> After:
     """Let TensorFlow note which variables are read, before the tasks of a batch."""
     watcher: Any = None
     if _loaded():
-        from pytest_gradguard.runtime.tapes import calls as tapes
+        from pytest_gradguard.runtime.tapes import reads
 
-        watcher = tapes.watch_reads()
+        watcher = reads.Reads()
 
     def after(items: Any, results: Any, error: BaseException | None) -> Any:
         if not _loaded():

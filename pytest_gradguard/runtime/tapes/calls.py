@@ -7,22 +7,22 @@ leave, what they return is searched where they run, and TensorFlow says which va
 from __future__ import annotations
 
 import sys
+import types
 import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-from tensorflow.python.eager import record
+from tensorflow.python.ops import script_ops
 
-from pytest_gradguard.runtime import callsite, locate
+from pytest_gradguard.runtime import callsite, locate, used_globals
 from pytest_gradguard.runtime.evidence import Object
 from pytest_gradguard.runtime.frameworks import tensorflow as tensors
-from pytest_gradguard.runtime.tapes import following, values
+from pytest_gradguard.runtime.tapes import following, reads, values
 from pytest_gradguard.runtime.tapes.evidence import TapeAround
 from pytest_gradguard.runtime.tapes.following import Around
 from pytest_gradguard.runtime.tapes.values import Value
 from pytest_gradguard.runtime.tasks import roots_of, task_of
-from pytest_gradguard.runtime.used_globals import used_globals
 
 _arounds: weakref.WeakKeyDictionary[Any, Around] = weakref.WeakKeyDictionary()
 
@@ -43,11 +43,18 @@ class Note(NamedTuple):
     read: list[Any]
 
 
+class _NotTheProgram(Exception):
+    """The only tape is that of a `tf.py_function`, in case somebody wants a gradient of it."""
+
+
 def begin(call: Any) -> bool | None:
     """Watch a call that begins in this thread, in which a tape records."""
     if {"GG105", "GG101"} <= call.dropped:
         return None
-    around = Around(list(_recorders()))
+    try:
+        around = Around(list(_recorders()))
+    except _NotTheProgram:
+        return None
     _arounds[call] = around
     following.follow(around)
     return True
@@ -57,14 +64,16 @@ def _recorders() -> Iterator[Any]:
     """The tapes that record around this line: found among the names of the calling functions."""
     kinds = (tf.GradientTape, tf.autodiff.ForwardAccumulator)
     seen = set()
-    found = False
+    found = in_py_function = False
     frame: Any = sys._getframe(1)
     names: list[tuple[str, Any]] = []
     while frame is not None:
         for name, value in callsite.local_names(frame):
             if issubclass(type(value), kinds) and id(value) not in seen:
                 seen.add(id(value))
-                if value._recording:
+                if frame.f_globals is vars(script_ops):
+                    in_py_function = True
+                elif value._recording:
                     found = True
                     yield value
             elif callsite.is_user_file(frame.f_code.co_filename):
@@ -80,6 +89,8 @@ def _recorders() -> Iterator[Any]:
             return tape
 
         locate.find(names, look, limit=2_000)
+        if in_py_function and not held:
+            raise _NotTheProgram
         yield from held
 
 
@@ -107,9 +118,15 @@ def leaves(call: Any, items: Any) -> None:
     if not around.searched:
         around.searched = True
         for function in {id(function): function for function, _, _ in items}.values():
-            roots = [(f"globals[{name!r}]", value) for name, value in used_globals(function)]
-            for value in values.values_in(roots):
+            for value in values.values_in(_globals_of(function)):
                 _wait_for(call, around, value, function)
+
+
+def _globals_of(function: Any) -> Iterator[tuple[str, Any]]:
+    for read in used_globals.uses_of(function, classes=True).reads:
+        if not isinstance(read.value, (type, types.FunctionType, types.ModuleType)):
+            name, *attributes = read.names
+            yield ".".join([f"globals[{name!r}]", *attributes]), read.value
 
 
 def _direct_roots(items: Any) -> Iterator[tuple[str, Any]]:
@@ -162,26 +179,18 @@ def _report(call: Any, around: Around, sample: Object) -> None:
         around.evidence.add(sample)
 
 
-def watch_reads() -> Any:
-    """Let TensorFlow note, from now on and in this thread, which variables are read."""
-    watcher = record.VariableWatcher()
-    watcher.__enter__()
-    return watcher
-
-
 def look(items: Any, results: Any, watcher: Any, process: bool) -> Note | None:
     """What the tasks of a batch did, after they have run in this thread.
 
     Args:
         items: the tasks.
         results: what they returned, or None.
-        watcher: what `watch_reads` gave, or None.
+        watcher: what notes the variables that they read, or None.
         process: whether this is a worker process.
     """
     read: Any = ()
     if watcher is not None:
-        watcher.__exit__(None, None, None)
-        read = watcher.watched_variables()
+        read = watcher.end()
     roots = [(f"{index}|result", result) for index, result in enumerate(results or ())]
     made = values.values_in(roots, deep=False)
     if not made and not read:
@@ -219,3 +228,4 @@ def undo() -> None:
     """Leave TensorFlow as it was."""
     _arounds.clear()
     following.undo()
+    reads.undo()
