@@ -1,14 +1,17 @@
 """A process that the program forks itself: what it inherits, and how it tells of a hang.
 
 A task of a pool sends notes along with its result. A process has none, so it writes to a pipe,
-which is read when findings are asked for. The pipe is made only where PyTorch's compute threads
-were ended for the fork.
+which is read when findings are asked for. The pipe is made only where compute threads of a
+framework were up at the fork.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
+import sys
+import traceback
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +19,7 @@ from typing import Any
 from pytest_gradguard.runtime import openmp
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.forks import Inherited
 from pytest_gradguard.runtime.looks import forked
 from pytest_gradguard.runtime.looks.forked import Hang
 from pytest_gradguard.runtime.noticed import Noticed
@@ -38,7 +42,7 @@ class ForkedProcess:
         self._pipe: tuple[int, int] | None = None
 
     def before(self) -> None:
-        """In the parent, where its threads have been ended for the fork."""
+        """In the parent, where compute threads are up."""
         self._pipe = os.pipe()
 
     def in_parent(self) -> None:
@@ -57,39 +61,71 @@ class ForkedProcess:
         else:
             os.close(read)
 
-    def in_child(self) -> None:
-        """In the forked process: have it tell, when its function has ended, whether it computed."""
-        if self._pipe is None:
+    def in_child(self, inherited: Inherited | None) -> None:
+        """In the forked process: have its function looked at."""
+        if self._pipe is None or inherited is None:
             return
         read, write = self._pipe
         os.close(read)
-        self._process.run = _telling(self._process, self._process.run, write)
+        site = self._call.site
+        place = "" if site is None else f"{site.path}:{site.line}"
+        inside = Inside(self._process, inherited, write)
+        self._process.run = functools.partial(inside.run, self._process.run, place)
 
 
-def _telling(process: Any, original: Callable[[], Any], write: int) -> Callable[[], Any]:
-    def run() -> Any:
-        function = getattr(process, "_target", None) or type(process).run  # the end forgets it
+class Inside:
+    """What is looked at in the forked process.
+
+    Args:
+        process: the process, here.
+        inherited: what it has inherited.
+        write: the end of the pipe.
+    """
+
+    def __init__(self, process: Any, inherited: Inherited, write: int) -> None:
+        self._name = process.name
+        self._function = getattr(process, "_target", None) or type(process).run
+        self._inherited = inherited
+        self._write = write
+
+    def run(self, original: Callable[[], Any], place: str) -> Any:
+        """Run the process, and tell whether it computed with threads of its parent's."""
+        watcher = None
+        if self._inherited.tensorflow or self._inherited.torch_kept:
+            from pytest_gradguard.runtime import stuck
+
+            watcher = stuck.watch(0, place, self._ends)
         try:
             return original()
         except BaseException as error:
             without_this_frame(error)
             raise
         finally:
+            if watcher is not None:
+                watcher.stop()
             try:
-                if openmp.end_pool():
-                    os.write(write, pickle.dumps(Hang("torch", task_of(function))))
-                os.close(write)
+                if self._inherited.torch and openmp.end_pool():
+                    self._tell(Hang("torch", task_of(self._function)))
+                os.close(self._write)
             except Exception as mistake:
                 fault(mistake)
 
-    return run
+    def _tell(self, hang: Hang) -> None:
+        os.write(self._write, pickle.dumps(hang))
+
+    def _ends(self, hang: Hang, error: BaseException) -> bool:
+        """Take that this process waits for ever: it ends as one does that raises `error`."""
+        self._tell(hang)
+        print(f"Process {self._name}:", file=sys.stderr)
+        traceback.print_exception(error)
+        return True
 
 
 class Awaited(Noticed):
     """GG303 of processes that were started at one place, as soon as one of them has told."""
 
     def __init__(self, call: Call) -> None:
-        super().__init__("GG303", call, forked.message, {"framework": "torch"})
+        super().__init__("GG303", call, forked.message, {})
         self._pipes: dict[int, Any] = {}
 
     def wait_for(self, pipe: int) -> None:
@@ -106,5 +142,7 @@ class Awaited(Noticed):
             del self._pipes[pipe]
             close()
             if told:
-                forked.add(self, pickle.loads(told))
+                hang = pickle.loads(told)
+                self.details["framework"] = hang.framework
+                forked.add(self, hang)
         return super().build()

@@ -93,12 +93,12 @@ def _before() -> None:
             else:
                 torch = openmp.end_pool() or _forking.ended_pool
                 _forking.ended_pool = torch
-            if torch and process is not None:
-                process.before()
         tensorflow = tensorflow_is_up()
         if torch or kept or tensorflow:
             _forking.inherited = Inherited(torch, kept, tensorflow)
             bequeathed = True
+            if process is not None:
+                process.before()
     except Exception as error:
         fault(error)
 
@@ -120,7 +120,7 @@ def _after_in_child() -> None:
     process, _forking.process = _forking.process, None
     if process is not None:
         try:
-            process.in_child()
+            process.in_child(inherited)
         except Exception as error:
             fault(error)
 
@@ -143,6 +143,11 @@ def _through_a_door(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def may_hang() -> bool:
+    """Whether something is loaded whose threads may be missing in a forked process."""
+    return "torch.nn.parameter" in sys.modules or tensorflow_is_up()
 
 
 def tensorflow_is_up() -> bool:

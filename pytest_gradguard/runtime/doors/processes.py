@@ -48,7 +48,7 @@ def _watched_start(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def start(self: Any) -> Any:
         method = _start_method(self)
-        wanted = method in _PICKLING or (method == "fork" and "torch.nn.parameter" in sys.modules)
+        wanted = method in _PICKLING or (method == "fork" and forks.may_hang())
         call = calling.begin(MULTIPROCESSING) if wanted else None
         try:
             if call is None:
