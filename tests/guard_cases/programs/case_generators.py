@@ -198,8 +198,7 @@ def test_subclass():
 def test_submitted_one_by_one():
     rng = np.random.default_rng(0)
     with loky.ProcessPoolExecutor(2) as executor:
-        first = executor.submit(sample, rng)
-        second = executor.submit(sample, rng)  # -> GG305
+        first, second = [executor.submit(sample, rng) for _ in range(2)]  # -> GG305
         assert first.result() == second.result()
 
 
