@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python import pywrap_tfe
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.trackable import data_structures
@@ -79,6 +80,12 @@ def wanted(call: Any, tensor: Any) -> bool:
 
 def history(tensor: Any) -> None:
     """What a tensor was made by is known to tapes only."""
+
+
+def recorded(tensor: Any) -> bool:
+    """Whether a tape that records in this thread watches `tensor`, or what it was made of."""
+    known = pywrap_tfe.TFE_Py_TapeSetPossibleGradientTypes
+    return differentiable(tensor) and bool(known([tensor]))
 
 
 def leaves(history: Any) -> Iterator[Any]:
