@@ -61,7 +61,8 @@ def _watched_submit(backend: str, original: Callable[..., Any]) -> Callable[...,
     @functools.wraps(original)
     def submit(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         mapped = _mapping.executor is self
-        call = _mapping.call if mapped else calling.begin(backend, single=self)
+        context = getattr(self, "_mp_context", None)
+        call = _mapping.call if mapped else calling.begin(backend, single=self, context=context)
         task = None if call is None else _guarded(self, call, args, kwargs, process)
         try:
             if call is None or task is None:
@@ -97,7 +98,8 @@ def _watched_map(backend: str, original: Callable[..., Any]) -> Callable[..., An
     @functools.wraps(original)
     def map(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         before = (_mapping.executor, _mapping.call)
-        _mapping.executor, _mapping.call = self, calling.begin(backend)
+        context = getattr(self, "_mp_context", None)
+        _mapping.executor, _mapping.call = self, calling.begin(backend, context=context)
         try:
             return original(self, *args, **kwargs)
         except BaseException as error:

@@ -44,7 +44,8 @@ def undo() -> None:
 def _begin(pool: Any, single: object = None) -> tuple[Call | None, bool]:
     """The call that begins now, and whether its tasks go to processes."""
     process = not isinstance(pool, sys.modules["multiprocessing.pool"].ThreadPool)
-    return calling.begin(MULTIPROCESSING if process else THREADS, single=single), process
+    kind, context = MULTIPROCESSING if process else THREADS, getattr(pool, "_ctx", None)
+    return calling.begin(kind, single=single, context=context), process
 
 
 def _watched_apply(original: Callable[..., Any]) -> Callable[..., Any]:

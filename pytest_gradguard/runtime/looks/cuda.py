@@ -40,7 +40,7 @@ def ask(call: Any) -> bool:
 
 def ship(call: Any, items: Any) -> bool | None:
     """Report a fork while CUDA is up here (GG203)."""
-    if call.backend == "multiprocessing" and _is_up() and _forks():
+    if call.backend in _FORKING and _is_up() and _forks(call):
         evidence = noticed(
             call, "GG203", _forked_message, framework="torch", device="cuda", direction=None
         )
@@ -79,10 +79,16 @@ def _is_up() -> bool:
     return torch is not None and bool(torch.is_initialized())
 
 
-def _forks() -> bool:
-    """Whether joblib's multiprocessing backend forks its workers."""
+_FORKING = ("multiprocessing", "ProcessPoolExecutor")
+"""The kinds of workers that may be forked."""
+
+
+def _forks(call: Any) -> bool:
+    """Whether the workers of `call` are forked."""
     import multiprocessing
 
+    if call.start_method is not None:
+        return bool(call.start_method == "fork")
     method = os.environ.get("JOBLIB_START_METHOD", "").strip() or None
     return (method or multiprocessing.get_start_method()) == "fork"
 
