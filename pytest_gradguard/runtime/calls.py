@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +32,7 @@ class Call:
         collector: where its findings go.
         dropped: codes that are not reported of it.
         backend: the name of the kind of workers, once a batch has left.
-        start_method: how its worker processes are started, where a pool says so.
+        workers: the processes that its tasks go to, where the door knows them.
         asked: what the looks asked as it began, by the look's name.
         asking: the looks that ask for each batch, too.
         family: equal for calls that give single tasks to one pool; else the call itself.
@@ -45,7 +45,7 @@ class Call:
         self.collector = collector
         self.dropped = collector.ignore | allowed_now()
         self.backend = ""
-        self.start_method: str | None = None
+        self.workers: Callable[[], Iterable[Any]] | None = None
         self.ships_gradients = False
         self.shipped: dict[int, tuple[weakref.ref[Any], str]] = {}
         self.evidence: dict[int, Evidence] = {}

@@ -38,6 +38,8 @@ class Attempt(NamedTuple):
 attempts: list[Attempt] = []
 """Those of this process since its tasks last began, in order."""
 _MOST = 1_000
+earlier: set[int] = set()
+"""The children of this process that were there when it initialised CUDA."""
 _patches: Patches | None = None
 
 
@@ -63,6 +65,7 @@ def undo() -> None:
     if _patches is not None:
         _patches.undo()
     attempts.clear()
+    earlier.clear()
 
 
 def _watched(original: Callable[[], None]) -> Callable[[], None]:
@@ -80,6 +83,8 @@ def _watched(original: Callable[[], None]) -> Callable[[], None]:
             raise
         if torch.is_initialized():
             _note(None)
+            processes: Any = sys.modules.get("multiprocessing.process")
+            earlier.update(child.pid for child in list(getattr(processes, "_children", ())))
         return None
 
     return _lazy_init

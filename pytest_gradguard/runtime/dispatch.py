@@ -267,6 +267,14 @@ class Shipment:
         self._ship("GG110", optimizer, framework)
         return reduction
 
+    def on_gpu(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
+        """Note a tensor or array on a GPU; its reduction stays as it is."""
+        if "GG202" in self._uncounted:
+            self._uncounted["GG202"] += 1
+        else:
+            self._note("GG202", tensor, framework)
+        return reduction
+
     def _ship(self, code: str, item: Any, framework: Framework) -> None:
         if code in self._uncounted:
             self._uncounted[code] += 1
@@ -286,8 +294,11 @@ class Shipment:
     def _note(self, code: str, item: Any, framework: Framework) -> str:
         """Count `item`, describe it where that is still wanted, and return its path."""
         call = self.call
-        call.ships_gradients = call.ships_gradients or framework.BACKWARDS
-        history = framework.history(item)
+        if code == "GG202":  # whatever its gradients
+            history = None
+        else:
+            call.ships_gradients = call.ships_gradients or framework.BACKWARDS
+            history = framework.history(item)
         path = ""
         if code in call.dropped:
             full = True

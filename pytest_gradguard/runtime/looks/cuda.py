@@ -40,7 +40,7 @@ def ask(call: Any) -> bool:
 
 def ship(call: Any, items: Any) -> bool | None:
     """Report a fork while CUDA is up here (GG203)."""
-    if call.backend in _FORKING and _is_up() and _forks(call):
+    if call.backend in _FORKING and _is_up() and _forked_since(call):
         evidence = noticed(
             call, "GG203", _forked_message, framework="torch", device="cuda", direction=None
         )
@@ -80,17 +80,16 @@ def _is_up() -> bool:
 
 
 _FORKING = ("multiprocessing", "ProcessPoolExecutor")
-"""The kinds of workers that may be forked."""
 
 
-def _forks(call: Any) -> bool:
-    """Whether the workers of `call` are forked."""
-    import multiprocessing
-
-    if call.start_method is not None:
-        return bool(call.start_method == "fork")
-    method = os.environ.get("JOBLIB_START_METHOD", "").strip() or None
-    return (method or multiprocessing.get_start_method()) == "fork"
+def _forked_since(call: Any) -> bool:
+    """Whether workers of `call` were forked after CUDA was initialised in this process."""
+    processes: Any = sys.modules.get("multiprocessing.process")
+    workers = processes._children if call.workers is None else call.workers()
+    return any(
+        getattr(worker, "_start_method", None) == "fork" and worker.pid not in cuda.earlier
+        for worker in list(workers)
+    )
 
 
 # -- in the worker -------------------------------------------------------------------------------
