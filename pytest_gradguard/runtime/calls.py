@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
+from pytest_gradguard.findings import Finding
 from pytest_gradguard.messages import GradGuardError, GradGuardWarning
-from pytest_gradguard.runtime import collector, looks
+from pytest_gradguard.runtime import collector, looks, worker
 from pytest_gradguard.runtime.callsite import Site, user_site
 from pytest_gradguard.runtime.collector import Collector, allowed_now
-from pytest_gradguard.runtime.evidence import Crossed, Evidence, Object
+from pytest_gradguard.runtime.evidence import NOWHERE, Crossed, Evidence, Object
 from pytest_gradguard.runtime.faults import fault
 
 _tokens = itertools.count(1)
@@ -33,6 +35,7 @@ class Call:
         workers: the processes that its tasks go to, where the door knows them.
         asked: what the looks asked as it began, by the look's name.
         asking: the looks that ask for each batch, too.
+        family: equal for calls that give single tasks to one pool; else the call itself.
         shipped: weak references to the tensors that went to its workers, and their paths, by id.
     """
 
@@ -46,6 +49,7 @@ class Call:
         self.ships_gradients = False
         self.shipped: dict[int, tuple[weakref.ref[Any], str]] = {}
         self.evidence: dict[int, Evidence] = {}
+        self.family: Any = self
         self.asked: dict[str, Any] = {}
         self.asking: list[tuple[str, Callable[[Call, Any], Any]]] = []
         self._searches = _SEARCHES
@@ -84,6 +88,16 @@ def note_crossed(token: int, code: str, note: Object) -> None:
     call.note(evidence)
 
 
+def placed(call: Call, finding: Finding) -> Finding:
+    """A finding from a worker of `call`; at the call's line, where nothing of the user's ran there.
+
+    So it is where a task is a function of a library's, such as one that `joblib.Memory` caches.
+    """
+    if finding.location != NOWHERE or call.site is None:
+        return finding
+    return replace(finding, location=call.site.location())
+
+
 def begin() -> Call | None:
     """The record of the parallel call that begins now, or None where nobody listens."""
     try:
@@ -95,11 +109,8 @@ def begin() -> Call | None:
 
 
 def failed(call: Call, error: BaseException) -> None:
-    """Take what the looks noted in a task that raised, off its error, which the program sees."""
-    for token, notes in looks.received_with(error):
-        sent_to = by_token(token)
-        if sent_to is not None:
-            looks.hear(sent_to, notes)
+    """Announce what was found in a call that ends with `error`, as the program raised it."""
+    error.__dict__.pop(worker.MESSENGERS, None)  # they have been heard
     try:
         collector.announce(call.collector, call.evidence.values())
     except (GradGuardError, GradGuardWarning):

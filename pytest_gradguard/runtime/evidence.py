@@ -15,7 +15,7 @@ from pytest_gradguard.runtime.callsite import Site
 from pytest_gradguard.runtime.tasks import Task
 
 _SAMPLES = 5
-_NOWHERE = Location(path="<unknown>", line=1)
+NOWHERE = Location(path="<unknown>", line=1)
 
 
 class Evidence(Protocol):
@@ -88,7 +88,7 @@ class Crossed:
             origin="runtime",
             message=_MESSAGES[self.code](self, first),
             fix=self._advice(first),
-            location=_NOWHERE if self.site is None else self.site.location(),
+            location=NOWHERE if self.site is None else self.site.location(),
             trace=tuple(_steps(samples, _VERBS[self.code])),
             count=self.count,
             details={
@@ -270,7 +270,7 @@ class Stopped:
             origin="runtime",
             message=message + ".",
             fix=pitfall.advice,
-            location=_NOWHERE if self.site is None else self.site.location(),
+            location=NOWHERE if self.site is None else self.site.location(),
             trace=tuple(trace),
             count=self.backwards,
             details={

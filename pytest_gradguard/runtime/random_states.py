@@ -6,14 +6,15 @@ import hashlib
 import itertools
 import random
 import sys
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 numbers = itertools.count(1)
 """Numbers for generators, unique in this process."""
 
-_BLOCKS = 500
-"""How many blocks of 624 words a Mersenne Twister is followed."""
+_BLOCKS = 2_000
+"""How many blocks of 624 words a Mersenne Twister of Python's is followed."""
+_MANY_BLOCKS = 20_000
+"""The same for NumPy's, which draws many at once."""
 _WORDS = 624
 _FAR = 1 << 34
 """A generator that is further on has jumped there: nobody draws so many numbers."""
@@ -22,6 +23,8 @@ _MULTIPLIERS = {
     "PCG64DXSM": 0xDA942042E4DD58B5,
 }
 _MASK = (1 << 128) - 1
+_CALCULATED = 1 << 26
+"""How many steps are calculated where they cannot be skipped."""
 
 
 class State(NamedTuple):
@@ -39,8 +42,8 @@ class State(NamedTuple):
 
 
 def kinds() -> list[type]:
-    """The classes of generators that this program has loaded."""
-    found: list[type] = [random.Random]
+    """The classes of generators that this program has loaded, but for Python's own."""
+    found: list[type] = []
     numpy: Any = sys.modules.get("numpy.random")
     for name in ("Generator", "RandomState"):
         kind = getattr(numpy, name, None)
@@ -49,6 +52,13 @@ def kinds() -> list[type]:
     if "torch.nn.parameter" in sys.modules:
         found.append(sys.modules["torch"].Generator)
     return found
+
+
+def _library(generator: Any) -> str:
+    """The library whose generator this is, if only by its base class."""
+    if isinstance(generator, random.Random):
+        return "random"
+    return type(generator).__module__.partition(".")[0]
 
 
 def name(generator: Any) -> str:
@@ -61,7 +71,7 @@ def name(generator: Any) -> str:
 
 def state(generator: Any) -> State | None:
     """The state of `generator` now, or None where it does not tell."""
-    kind = type(generator).__module__.partition(".")[0]
+    kind = _library(generator)
     if kind == "random":
         value: Any = generator.getstate()
         return State(_digest(repr(value).encode()), value, generator)
@@ -79,49 +89,73 @@ def follows(start: State, end: State) -> bool:
 
     Other ways (a new seed, a jump) give other numbers. Where it cannot be told: False.
     """
-    kind = type(end.generator).__module__.partition(".")[0]
+    kind = _library(end.generator)
     if kind == "torch":
         return bool(start.value[0] == end.value[0])
     if kind == "random":
         (_, before, _), (_, now, _) = start.value, end.value
+        if before[:-1] == now[:-1]:
+            return bool(now[-1] >= before[-1])
         clone = random.Random()
         clone.setstate(start.value)
-
-        def draw() -> Any:
+        for _ in range(_BLOCKS):
             clone.getrandbits(32 * _WORDS)
-            return clone.getstate()[1][:-1]
-
-        return _twister(before[:-1], before[-1], now[:-1], now[-1], draw)
+            if clone.getstate()[1][:-1] == now[:-1]:
+                return True
+        return False
     return kind == "numpy" and _numpy_follows(start.value, end.value, end.generator)
 
 
 def _numpy_follows(start: Any, end: Any, generator: Any) -> bool:
     kind = start["bit_generator"]
+    if kind != end["bit_generator"]:
+        return False
+    before, now = start["state"], end["state"]
     if kind in _MULTIPLIERS:
-        before, now = start["state"], end["state"]
         if before["inc"] != now["inc"]:
             return False
         steps = _steps(before["state"], now["state"], _MULTIPLIERS[kind], before["inc"])
         return steps < _FAR
-    if kind == "MT19937":
-        before, now = start["state"], end["state"]
+    if kind == "Philox":
+        blocks = _number(now["counter"]) - _number(before["counter"])
+        return bool((before["key"] == now["key"]).all()) and 0 <= blocks < _FAR
+    if kind == "SFC64":
+        steps = int(now["state"][3]) - int(before["state"][3])
+        if not 0 <= steps < _CALCULATED:
+            return False
         clone = type(_bits(generator))()
         clone.state = start
+        clone.random_raw(steps, output=False)
+        return bool((clone.state["state"]["state"] == now["state"]).all())
+    return kind == "MT19937" and _twister(start, end, type(_bits(generator)))
 
-        def draw() -> Any:
-            clone.random_raw(_WORDS, output=False)
-            return clone.state["state"]["key"].tobytes()
 
-        key = before["key"].tobytes()
-        return _twister(key, before["pos"], now["key"].tobytes(), now["pos"], draw)
+def _number(words: Any) -> int:
+    """The number whose words of 64 bits these are, the lowest first."""
+    return sum(int(word) << 64 * place for place, word in enumerate(words))
+
+
+def _twister(start: Any, end: Any, kind: Any) -> bool:
+    """Whether a Mersenne Twister of NumPy's comes from `start` to `end` block after block."""
+    before, now = start["state"], end["state"]
+    if (before["key"] == now["key"]).all():
+        return bool(now["pos"] >= before["pos"])
+
+    def draw(key: Any, position: int, blocks: int) -> Any:
+        clone = kind()
+        clone.state = {**start, "state": {"key": key, "pos": position}}
+        while True:
+            yield clone.random_raw(_WORDS * blocks).reshape(blocks, _WORDS)
+
+    (wanted,) = next(draw(now["key"], 0, 1))
+    together = 100
+    for _, drawn in zip(
+        range(_MANY_BLOCKS // together), draw(before["key"], _WORDS, together), strict=False
+    ):
+        alike = drawn[drawn[:, 0] == wanted[0]]
+        if any((block == wanted).all() for block in alike):
+            return True
     return False
-
-
-def _twister(before: Any, at: int, now: Any, then: int, draw: Callable[[], Any]) -> bool:
-    """Whether a Mersenne Twister comes by the words `now` when it draws block after block."""
-    if before == now:
-        return then >= at
-    return any(draw() == now for _ in range(_BLOCKS))
 
 
 def _steps(start: int, end: int, multiplier: int, plus: int) -> int:

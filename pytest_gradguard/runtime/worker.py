@@ -61,7 +61,7 @@ class WorkerBatch:
             results = self._batch()
         except BaseException as error:
             without_this_frame(error)
-            looks.send_with(error, self._token, looks.end(begun, items, None, error))
+            send_with(error, self._token, looks.end(begun, items, None, error))
             end_simulation()
             raise
         finally:
@@ -104,6 +104,27 @@ def take_findings() -> list[Finding]:
         found = []
     _inside = collector.Collector()
     return found
+
+
+def send_with(error: BaseException, token: int, notes: looks.Notes) -> None:
+    """Let what the looks noted, and what was found, travel with the error of a task."""
+    found = take_findings()
+    if found or notes:
+        error.__dict__.setdefault(MESSENGERS, []).append(Messenger(token, found, notes))
+
+
+MESSENGERS = "_gradguard_messengers"
+"""The attribute of an error that holds its messengers."""
+
+
+class Messenger:
+    """What was seen, on its way to the parent: heard as it is unpickled there."""
+
+    def __init__(self, token: int, found: list[Finding], notes: looks.Notes) -> None:
+        self._sent: tuple[Any, ...] = (token, None, found, notes)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (receive, self._sent)
 
 
 class Outbox:
@@ -200,7 +221,7 @@ def receive(
         call = calls.by_token(token)
         if call is not None:
             for finding in found:
-                call.collector.add(finding)
+                call.collector.add(calls.placed(call, finding))
             looks.hear(call, notes or [])
     return results
 

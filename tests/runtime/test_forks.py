@@ -104,9 +104,10 @@ def test_reported_instead_of_hanging(run: Callable[[str], Run], program: str) ->
     for findings in done.findings.values():
         for finding in findings:
             line = source[finding["location"]["line"] - 1]
-            assert "Parallel(**FORK)(" in line or "parallel(delayed" in line
+            assert "Parallel(**FORK)(" in line or "parallel(delayed" in line or "# hangs" in line
             assert finding["severity"] == "error"
-            assert finding["details"]["backend"] == "multiprocessing"
+            backend = "ProcessPoolExecutor" if "executor.submit" in line else "multiprocessing"
+            assert finding["details"]["backend"] == backend
             assert finding["details"]["framework"] == program.removeprefix("forks_")
 
 

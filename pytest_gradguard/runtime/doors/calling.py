@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 
 from pytest_gradguard.runtime import calls, frameworks
 from pytest_gradguard.runtime.calls import Call
@@ -21,12 +22,22 @@ _INTERNAL = frozenset(
 """Packages whose own use of pools is none of the user's business, or is watched elsewhere."""
 
 
-def begin(backend: str, passing: frozenset[str] = frozenset()) -> Call | None:
+class Family:
+    """The calls that give single tasks to one pool, while any of their results is alive."""
+
+
+_families: weakref.WeakValueDictionary[tuple[int, int], Family] = weakref.WeakValueDictionary()
+
+
+def begin(
+    backend: str, passing: frozenset[str] = frozenset(), *, single: object = None
+) -> Call | None:
     """The record of a call through a door that begins now, or None where it is not watched.
 
     Args:
         backend: what the findings call the kind of workers.
         passing: further packages that stand between the program and this door.
+        single: the pool, where the call gives one task to it, and others may give more.
     """
     if not _is_the_program(passing):
         return None
@@ -34,6 +45,8 @@ def begin(backend: str, passing: frozenset[str] = frozenset()) -> Call | None:
     if call is None or call.site is None:
         return None
     call.backend = backend
+    if single is not None:
+        call.family = _families.setdefault((id(single), id(call.collector)), Family())
     frameworks.watch_reductions()  # a standard pickler copies its table before it meets the task
     return call
 

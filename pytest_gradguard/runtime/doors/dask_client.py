@@ -150,7 +150,8 @@ def _watched_graph(original: Callable[..., Any]) -> Callable[..., Any]:
     def _graph_to_futures(self: Any, expr: Any, *args: Any, **kwargs: Any) -> Any:
         if collector.innermost() is None:
             return original(self, expr, *args, **kwargs)
-        call = calling.begin(BACKEND, passing=_MACHINERY)
+        single = None if _is_map(expr) else self
+        call = calling.begin(BACKEND, passing=_MACHINERY, single=single)
         watched = GraphCrossing(call)
         restore = _prepare(self, expr, call)
         try:
@@ -177,7 +178,7 @@ def _prepare(client: Any, expr: Any, call: Call | None) -> Callable[[], None]:
     try:
         if call is not None:
             opened(client, call)
-            if type(expr).__name__ == "_MapExpr" and _is_users(expr.func):
+            if _is_map(expr) and _is_users(expr.func):
                 function = expr.operands[0]
                 iterables = [list(values) for values in expr.iterables]
                 items = [(function, one, expr.kwargs) for one in zip(*iterables, strict=False)]
@@ -186,6 +187,11 @@ def _prepare(client: Any, expr: Any, call: Call | None) -> Callable[[], None]:
     except Exception as error:
         fault(error)
     return _nothing
+
+
+def _is_map(expr: Any) -> bool:
+    """Whether this is what `Client.map` makes."""
+    return type(expr).__name__ == "_MapExpr"
 
 
 def _nothing() -> None:

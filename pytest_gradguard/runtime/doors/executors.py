@@ -61,7 +61,8 @@ def _watched_submit(backend: str, original: Callable[..., Any]) -> Callable[...,
 
     @functools.wraps(original)
     def submit(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        call = _mapping.call if _mapping.executor is self else calling.begin(backend)
+        mapped = _mapping.executor is self
+        call = _mapping.call if mapped else calling.begin(backend, single=self)
         if call is not None and call.workers is None and backend == EXECUTOR:
             call.workers = functools.partial(_workers, weakref.ref(self))
         task = None if call is None else _guarded(self, call, args, kwargs, process)

@@ -42,10 +42,10 @@ def undo() -> None:
         _patches.undo()
 
 
-def _begin(pool: Any) -> tuple[Call | None, bool]:
+def _begin(pool: Any, single: object = None) -> tuple[Call | None, bool]:
     """The call that begins now, and whether its tasks go to processes."""
     process = not isinstance(pool, sys.modules["multiprocessing.pool"].ThreadPool)
-    call = calling.begin(MULTIPROCESSING if process else THREADS)
+    call = calling.begin(MULTIPROCESSING if process else THREADS, single=single)
     if call is not None and process:
         call.workers = functools.partial(_workers, weakref.ref(pool))
     return call, process
@@ -60,7 +60,7 @@ def _watched_apply(original: Callable[..., Any]) -> Callable[..., Any]:
     def apply_async(
         self: Any, func: Any, args: Any = (), kwds: Any = _NO_KEYWORDS, *others: Any, **more: Any
     ) -> Any:
-        call, process = _begin(self)
+        call, process = _begin(self, single=self)
         task = None
         if call is not None:
             task = _guarded(call, func, args, kwds, process)

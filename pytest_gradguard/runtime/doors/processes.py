@@ -1,20 +1,24 @@
 """The door `multiprocessing.Process`: what is pickled as a process starts (spawn, forkserver).
 
 `torch.multiprocessing.spawn` ends here, and so does what the initializer of a pool is given. A
-forked process inherits everything, and nothing is pickled.
+forked process inherits everything, and nothing is pickled: there it is the hang that is looked for.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 from pytest_gradguard.runtime import collector, crossing
+from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.doors import calling
 from pytest_gradguard.runtime.doors.tasks import MULTIPROCESSING, TaskShipment
 from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.hangs import forks
+from pytest_gradguard.runtime.hangs.process import ForkedProcess
 from pytest_gradguard.runtime.patching import Patch, Patches
 
 _PICKLING = ("spawn", "forkserver")
@@ -29,8 +33,11 @@ def apply() -> None:
     global _patches
     if _patches is None:
         process = sys.modules["multiprocessing.process"].BaseProcess
-        _patches = Patches([Patch(process, "start", _watched_start)])
+        _patches = Patches(
+            [Patch(process, "start", _watched_start), Patch(process, "join", _watched_join)]
+        )
     _patches.apply()
+    forks.apply()
 
 
 def undo() -> None:
@@ -42,10 +49,14 @@ def undo() -> None:
 def _watched_start(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def start(self: Any) -> Any:
-        call = calling.begin(MULTIPROCESSING) if _pickles(self) else None
+        method = _start_method(self)
+        wanted = method in _PICKLING or (method == "fork" and forks.may_hang())
+        call = calling.begin(MULTIPROCESSING) if wanted else None
         try:
             if call is None:
                 return original(self)
+            if method == "fork":
+                return _start_forked(original, self, call)
             with crossing.during(TaskShipment(call, [_task(self)])):
                 original(self)
         except BaseException as error:
@@ -57,23 +68,56 @@ def _watched_start(original: Callable[..., Any]) -> Callable[..., Any]:
     return start
 
 
-def _pickles(process: Any) -> bool:
-    """Whether `process` is pickled to start it."""
+def _start_forked(original: Callable[..., Any], process: Any, call: Call) -> Any:
+    if _initialized(process):
+        return original(process)  # a pool's: its tasks tell
+    with forks.forking(ForkedProcess(process, call)):
+        outcome = original(process)
+    _started[process] = call
+    return outcome
+
+
+def _watched_join(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def join(self: Any, timeout: float | None = None) -> Any:
+        try:
+            outcome = original(self, timeout)
+        except BaseException as error:
+            without_this_frame(error)
+            raise
+        call = _started.pop(self, None)
+        if call is not None:
+            collector.announce(call.collector, call.evidence.values())
+        return outcome
+
+    return join
+
+
+_started: weakref.WeakKeyDictionary[Any, Call] = weakref.WeakKeyDictionary()
+
+
+def _start_method(process: Any) -> str:
+    """How `process` is started; empty where nobody knows."""
     try:
         method = getattr(process, "_start_method", "")
         if method is None:  # the default context's, whichever it is by now
             method = sys.modules["multiprocessing"].get_start_method()
-        return method in _PICKLING
+        return str(method)
     except Exception as error:
         fault(error)
-        return False
+        return ""
+
+
+def _initialized(process: Any) -> bool:
+    """Whether `process` works for a pool or an executor."""
+    return getattr(process._target, "__module__", "") in _INITIALIZED
 
 
 def _task(process: Any) -> tuple[Any, Any, Any]:
     """The user's function in a process that is about to start, and its arguments."""
     target, args, kwargs = process._target, process._args, process._kwargs
     module = getattr(target, "__module__", "")
-    if module in _INITIALIZED and len(args) > 3:
+    if _initialized(process) and len(args) > 3:
         return args[2], args[3], {}
     if module == "torch.multiprocessing.spawn" and len(args) > 2:
         return args[0], args[2], {}

@@ -169,6 +169,11 @@ def _qualified(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
+def recorded(tensor: torch.Tensor) -> bool:
+    """Whether `tensor` has a graph."""
+    return history(tensor) is not None
+
+
 def leaves(node: Any) -> Iterator[Any]:
     """The leaf tensors that require grad behind an autograd node, each once."""
     seen = {node}

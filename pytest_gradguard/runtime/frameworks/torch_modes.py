@@ -11,6 +11,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +26,13 @@ _nodes: Callable[[], int] = torch._C._autograd._get_sequence_nr
 _compiling = torch.compiler.is_compiling
 _Autocast = torch.amp.autocast_mode.autocast
 _GRAD_MODE = torch.autograd.grad_mode.__file__
+_AUTOGRAD = frozenset(
+    (
+        (sys.modules["torch.autograd.function"].__file__, "apply"),
+        (sys.modules["torch.autograd.graph"].__file__, "_engine_run_backward"),
+    )
+)
+"""What runs the program's own functions and hooks with gradients off, as its own bookkeeping."""
 
 _LOWERED = frozenset(
     (
@@ -53,13 +61,23 @@ class Modes(NamedTuple):
 def in_force() -> Modes | None:
     """The modes of this thread that are not the default, or None."""
     off = None
-    if not torch.is_grad_enabled():
+    if not torch.is_grad_enabled() and not _within_autograd():
         off = "`inference_mode`" if torch.is_inference_mode_enabled() else "`no_grad`"
     autocast = tuple(device for device in _DEVICES if torch.is_autocast_enabled(device))
     device = _default_device()
     if off is None and not autocast and device is None:
         return None
     return Modes(off, autocast, device)
+
+
+def _within_autograd() -> bool:
+    """Whether autograd calls the program back: then nobody has asked for gradients to be off."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if (frame.f_code.co_filename, frame.f_code.co_name) in _AUTOGRAD:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _default_device() -> str | None:

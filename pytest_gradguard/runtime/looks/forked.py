@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime import forks, openmp
+from pytest_gradguard.runtime.hangs import forks, openmp
 from pytest_gradguard.runtime.looks import After
 from pytest_gradguard.runtime.noticed import Noticed, noticed
 from pytest_gradguard.runtime.tasks import Task, task_of
@@ -30,9 +30,13 @@ class Hang(NamedTuple):
     line: int | None = None
 
 
+_FORKING = ("multiprocessing", "ProcessPoolExecutor")
+"""The kinds of workers that may be forked."""
+
+
 def ship(call: Any, items: Any) -> tuple[int, str] | None:
     """The call's number and place, for the worker to name."""
-    if call.backend != "multiprocessing" or not forks.bequeathed:
+    if call.backend not in _FORKING or not forks.bequeathed:
         return None
     return call.token, "" if call.site is None else f"{call.site.path}:{call.site.line}"
 
@@ -48,7 +52,7 @@ def begin(asked: tuple[int, str] | None, process: bool) -> After | None:
     token, place = asked
     watcher = None
     if inherited.tensorflow or inherited.torch_kept:
-        from pytest_gradguard.runtime import stuck
+        from pytest_gradguard.runtime.hangs import stuck
 
         watcher = stuck.watch(token, place)
 
@@ -65,19 +69,25 @@ def begin(asked: tuple[int, str] | None, process: bool) -> After | None:
 
 def heard(call: Any, note: Hang) -> None:
     """Report, in the parent, a task that hangs."""
-    evidence = noticed(call, "GG303", _message, framework=note.framework)
+    evidence = noticed(call, "GG303", message, framework=note.framework)
     if evidence is not None:
-        told = "computes with the threads of its parent"
-        if note.path is not None and note.line is not None:
-            evidence.add(note.task, f"`{note.task.name}` waits here", note.path, note.line)
-        else:
-            evidence.add(note.task, f"`{note.task.name}` {told}")
+        add(evidence, note)
+
+
+def add(evidence: Noticed, note: Hang) -> None:
+    """Count one more task that hangs."""
+    if note.path is not None and note.line is not None:
+        evidence.add(note.task, f"`{note.task.name}` waits here", note.path, note.line)
+    else:
+        told = f"`{note.task.name}` computes with the threads of its parent"
+        evidence.add(note.task, told)
 
 
 _NAMES = {"torch": "PyTorch", "tensorflow": "TensorFlow"}
 
 
-def _message(evidence: Noticed) -> str:
+def message(evidence: Noticed) -> str:
+    """What the finding says."""
     framework = evidence.details["framework"]
     about = f"{_NAMES[framework]}'s compute threads were started in this process before it forked"
     task = evidence.first.name

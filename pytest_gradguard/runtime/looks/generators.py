@@ -1,13 +1,16 @@
 """GG305: one random generator, of which each batch of tasks draws from a copy in the same state.
 
 A generator reports its own pickling, by its entry in `copyreg.dispatch_table` from which every
-pickler of joblib's starts. In the worker its copy is looked at before and after the tasks. Tasks of
-one batch share a copy, so numbers repeat from the second batch that draws on.
+pickler starts, or by its `__reduce__` where that is written in Python. In the worker its copy is
+looked at before and after the tasks. Tasks of one batch share a copy, so numbers repeat from the
+second batch that draws on.
 """
 
 from __future__ import annotations
 
 import copyreg
+import functools
+import random
 import types
 import weakref
 from collections.abc import Callable
@@ -17,6 +20,7 @@ from pytest_gradguard.runtime import crossing, random_states
 from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.looks import After
 from pytest_gradguard.runtime.noticed import Noticed, noticed
+from pytest_gradguard.runtime.patching import Patch, Patches
 from pytest_gradguard.runtime.tasks import Task, function_of, task_of
 
 _MOST = 256
@@ -55,6 +59,7 @@ def ask(call: Any) -> None:
         if kind not in _registered and kind not in copyreg.dispatch_table:
             _registered[kind] = _reduce
             copyreg.pickle(kind, _reduce)
+    _patches.apply()
 
 
 def undo() -> None:
@@ -63,10 +68,26 @@ def undo() -> None:
         if copyreg.dispatch_table.get(kind) is _reduce:
             del copyreg.dispatch_table[kind]
         del _registered[kind]
+    _patches.undo()
 
 
 def _reduce(generator: Any) -> Any:
-    reduction = generator.__reduce_ex__(4)
+    return _reporting(generator, generator.__reduce_ex__(4))
+
+
+def _watched(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    @functools.wraps(original)
+    def __reduce__(self: Any) -> Any:
+        return _reporting(self, original(self))
+
+    return __reduce__
+
+
+_patches = Patches([Patch(random.Random, "__reduce__", _watched)])
+
+
+def _reporting(generator: Any, reduction: Any) -> Any:
+    """The `reduction` of a generator, which says so where it arrives."""
     current = crossing.active.crossing
     call = getattr(current, "call", None)
     if call is None or not isinstance(reduction, tuple):
@@ -81,7 +102,7 @@ def _reduce(generator: Any) -> Any:
 
 def _number(call: Any, generator: Any) -> int:
     """The number of `generator` among those of `call`, which keeps it while it counts."""
-    known = _shipped.setdefault(call, {})
+    known = _shipped.setdefault(call.family, {})
     entry = known.get(id(generator))
     if entry is None:
         while len(known) >= _MOST:
@@ -92,7 +113,7 @@ def _number(call: Any, generator: Any) -> int:
 
 def heard(call: Any, note: list[Drawn]) -> None:
     """Report, in the parent, copies of one generator that gave the same numbers."""
-    earlier = _drawn.setdefault(call, [])
+    earlier = _drawn.setdefault(call.family, [])
     for drawn in note:
         same = [one for one in earlier if _repeats(one, drawn)]
         if len(earlier) < _MOST:

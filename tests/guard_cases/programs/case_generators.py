@@ -2,12 +2,14 @@
 
 import copy
 import functools
+import multiprocessing
 import pickle
 import random
 
 import numpy as np
 import torch
 from joblib import Parallel, delayed
+from joblib.externals import loky
 from sklearn.datasets import make_classification
 from sklearn.ensemble import BaggingClassifier
 from sklearn.model_selection import RandomizedSearchCV, ShuffleSplit, cross_val_score
@@ -25,6 +27,12 @@ EXPECT = {
     "test_keyword": {"GG305"},
     "test_different_sizes": {"GG305"},
     "test_random_state_different_sizes": {"GG305"},
+    "test_every_bit_generator": {"GG305"},
+    "test_far_apart": {"GG305"},
+    "test_subclass": {"GG305"},
+    "test_submitted_one_by_one": {"GG305"},
+    "test_noise_in_a_module": {"GG305"},
+    "test_mapped_by_a_pool": {"GG305"},
     "test_nobody_draws": set(),
     "test_spawned": set(),
     "test_one_task": set(),
@@ -42,6 +50,11 @@ EXPECT = {
     "test_sklearn_scores": set(),
     "test_pickling_is_unchanged": set(),
     "test_one_job": set(),
+    "test_state_assigned": set(),
+    "test_jumped": set(),
+    "test_submitted_and_awaited": set(),
+    "test_own_generators_to_a_pool": set(),
+    "test_noise_switched_off": set(),
 }
 
 
@@ -133,6 +146,129 @@ def test_random_state_different_sizes():
     assert first == second[:2]
 
 
+def sample_0(rngs, size):
+    return sample(rngs[0], size)
+
+
+def sample_1(rngs, size):
+    return sample(rngs[1], size)
+
+
+def sample_2(rngs, size):
+    return sample(rngs[2], size)
+
+
+def sample_3(rngs, size):
+    return sample(rngs[3], size)
+
+
+BITS = [np.random.MT19937, np.random.PCG64DXSM, np.random.Philox, np.random.SFC64]
+
+
+def test_every_bit_generator():
+    rngs = [np.random.Generator(bits(0)) for bits in BITS]
+    first, second = Parallel(2)(delayed(sample_0)(rngs, size) for size in (2, 700))  # -> GG305
+    first, second = Parallel(2)(delayed(sample_1)(rngs, size) for size in (2, 700))  # -> GG305
+    first, second = Parallel(2)(delayed(sample_2)(rngs, size) for size in (2, 700))  # -> GG305
+    first, second = Parallel(2)(delayed(sample_3)(rngs, size) for size in (2, 700))  # -> GG305
+    assert first == second[:2]
+
+
+def test_far_apart():
+    rng = np.random.RandomState(0)
+    first, second = Parallel(2)(delayed(sample)(rng, size) for size in (2, 200_000))  # -> GG305
+    assert first == second[:2]
+
+
+class Dice(random.Random):
+    def roll(self):
+        return self.randint(1, 6)
+
+
+def rolls(dice, number):
+    return [dice.roll() for _ in range(number)]
+
+
+def test_subclass():
+    dice = Dice(0)
+    first, second = Parallel(2)(delayed(rolls)(dice, number) for number in (4, 5))  # -> GG305
+    assert first == second[:4]
+
+
+def test_submitted_one_by_one():
+    rng = np.random.default_rng(0)
+    with loky.ProcessPoolExecutor(2) as executor:
+        first, second = [executor.submit(sample, rng) for _ in range(2)]  # -> GG305
+        assert first.result() == second.result()
+
+
+class Noisy(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(0)
+
+    def forward(self, x):
+        return x + torch.randn(3, generator=self.generator) if self.training else x
+
+
+def forward(model, x):
+    return model(x).tolist()
+
+
+def test_noise_in_a_module():
+    model = Noisy()
+    first, second = Parallel(2)(
+        delayed(forward)(model, torch.ones(3)) for _ in range(2)
+    )  # -> GG305
+    assert first == second
+
+
+def test_noise_switched_off():
+    model = Noisy().eval()
+    run(delayed(forward)(model, torch.ones(3)) for _ in range(2))
+
+
+def test_mapped_by_a_pool():
+    task = functools.partial(sample, np.random.default_rng(0))
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        first, second = pool.map(task, [3, 3])  # -> GG305
+    assert first == second
+
+
+def test_own_generators_to_a_pool():
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        first, second = pool.map(sample, np.random.default_rng(0).spawn(2))
+    assert first != second
+
+
+def test_submitted_and_awaited():
+    with loky.ProcessPoolExecutor(1) as executor:
+        for _ in range(2):
+            executor.submit(sample, np.random.default_rng(0)).result()
+
+
+def assigned(rng, state):
+    rng.bit_generator.state = state
+    return rng.random()
+
+
+def test_state_assigned():
+    rng = np.random.default_rng(0)
+    states = [np.random.default_rng(number).bit_generator.state for number in (1, 2)]
+    first, second = run(delayed(assigned)(rng, state) for state in states)
+    assert first != second
+
+
+def jumped(rng, number):
+    return np.random.Generator(rng.bit_generator.jumped(number)).random()
+
+
+def test_jumped():
+    rng = np.random.Generator(np.random.Philox(0))
+    first, second = run(delayed(jumped)(rng, number) for number in range(2))
+    assert first != second
+
+
 def size_of(rng, rows):
     return len(rows)
 
@@ -157,9 +293,14 @@ def test_one_task():
     run([delayed(sample)(rng), delayed(add)(1, 2), delayed(add)(3, 4)])
 
 
+def normals(rng, size):
+    return rng.normal(size=size).tolist()
+
+
 def test_one_batch():
     rng = np.random.default_rng(0)
-    first, second = Parallel(2, batch_size=2)(delayed(sample)(rng) for _ in range(2))
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        first, second = pool.map(functools.partial(normals, rng), (2, 2), chunksize=2)
     assert first != second
 
 

@@ -34,6 +34,7 @@ EXPECT = {
     "test_arrays": set(),
     "test_settings": set(),
     "test_changed_back": set(),
+    "test_workers_load_what_they_use": set(),
 }
 
 weight = torch.zeros(3)
@@ -49,6 +50,8 @@ loaded = nn.Linear(1, 1, bias=False)
 nn.init.ones_(loaded.weight)
 drawn = torch.randn(4)
 seeded = torch.randn(4, generator=torch.Generator().manual_seed(0))
+shell = nn.Linear(1, 1, bias=False)
+nn.init.ones_(shell.weight)
 array = np.zeros(2)
 settings = {"rate": 0.1}
 cached = None
@@ -287,3 +290,18 @@ def test_changed_back():
     restored.add_(1)
     restored.sub_(1)
     assert in_workers(read_restored) == [2.0, 2.0]
+
+
+def load_and_use(state):
+    shell.load_state_dict(state)
+    return use_shell()
+
+
+def use_shell():
+    return float(shell(torch.ones(1, 1)))
+
+
+def test_workers_load_what_they_use():
+    shell.load_state_dict({"weight": torch.full((1, 1), 4.0)})
+    assert in_workers(load_and_use, shell.state_dict()) == [4.0, 4.0]
+    assert in_workers(load_and_use, {"weight": torch.full((1, 1), 7.0)}) == [7.0, 7.0]

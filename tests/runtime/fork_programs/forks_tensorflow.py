@@ -1,9 +1,13 @@
 """TensorFlow in forked workers. Those named `test_hangs_…` hang without the guard."""
 
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+
 import numpy as np
 import tensorflow as tf
 from joblib import Parallel, delayed
 
+STANDARD = multiprocessing.get_context("fork")
 FORK = {"n_jobs": 2, "backend": "multiprocessing"}
 
 
@@ -46,6 +50,30 @@ def test_hangs_large_operation():
 def test_hangs_traced_function():
     traced(1.0)
     Parallel(**FORK)(delayed(traced)(1.0) for _ in range(2))
+
+
+def test_hangs_in_an_executor():
+    multiply(300)
+    with ProcessPoolExecutor(1, mp_context=STANDARD) as executor:
+        future = executor.submit(multiply, 300)  # hangs
+        assert future.result() == 90000.0
+
+
+def test_hangs_in_a_process():
+    multiply(300)
+    process = STANDARD.Process(target=multiply, args=(300,))
+    process.start()  # hangs
+    process.join()
+    assert process.exitcode == 0
+
+
+def test_clean_process():
+    multiply(300)
+    for function, value in ((multiply_numpy, 300), (add, 1.0)):
+        process = STANDARD.Process(target=function, args=(value,))
+        process.start()
+        process.join()
+        assert process.exitcode == 0
 
 
 def test_clean_small_operations():

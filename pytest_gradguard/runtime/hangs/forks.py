@@ -13,15 +13,21 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_gradguard.runtime import openmp
 from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.hangs import openmp
 
-DOORS = {"joblib.pool"}
+if TYPE_CHECKING:
+    from pytest_gradguard.runtime.hangs.process import ForkedProcess
+
+DOORS = {"joblib.pool", "multiprocessing.pool", "concurrent.futures.process"}
 """The modules that fork workers whose tasks are looked at: PyTorch's threads are ended for those
-forks only. A hang that nobody would report is not the guard's to cure."""
+forks only, and for processes that the program starts. A hang that nobody would report is not the
+guard's to cure."""
 
 _DEPTH = 30
 
@@ -42,6 +48,7 @@ class Inherited(NamedTuple):
 
 class _Forking(threading.local):
     inherited: Inherited | None = None
+    process: ForkedProcess | None = None
     ended_pool: bool = False  # once started, a pool stays: each later fork would inherit it, too
 
 
@@ -77,7 +84,9 @@ def _before() -> None:
         return
     try:
         torch = kept = False
-        if "torch.nn.parameter" in sys.modules and _through_a_door(sys._getframe(1)):
+        process = _forking.process
+        doors = process is not None or _through_a_door(sys._getframe(1))
+        if doors and "torch.nn.parameter" in sys.modules:
             library = openmp.loaded()
             if library is not None and library.pause is None:
                 kept = bool(openmp.candidates())
@@ -88,18 +97,42 @@ def _before() -> None:
         if torch or kept or tensorflow:
             _forking.inherited = Inherited(torch, kept, tensorflow)
             bequeathed = True
+            if process is not None:
+                process.before()
     except Exception as error:
         fault(error)
 
 
 def _after_in_parent() -> None:
     _forking.inherited = None
+    process, _forking.process = _forking.process, None
+    if process is not None:
+        try:
+            process.in_parent()
+        except Exception as error:
+            fault(error)
 
 
 def _after_in_child() -> None:
     global inherited
     inherited = _forking.inherited
     _forking.inherited = None
+    process, _forking.process = _forking.process, None
+    if process is not None:
+        try:
+            process.in_child(inherited)
+        except Exception as error:
+            fault(error)
+
+
+@contextmanager
+def forking(process: ForkedProcess) -> Iterator[None]:
+    """A block in which this thread forks `process`."""
+    _forking.process = process
+    try:
+        yield
+    finally:
+        _forking.process = None
 
 
 def _through_a_door(frame: FrameType | None) -> bool:
@@ -110,6 +143,11 @@ def _through_a_door(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def may_hang() -> bool:
+    """Whether something is loaded whose threads may be missing in a forked process."""
+    return "torch.nn.parameter" in sys.modules or tensorflow_is_up()
 
 
 def tensorflow_is_up() -> bool:

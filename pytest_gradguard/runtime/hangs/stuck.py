@@ -13,12 +13,14 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
 
 from pytest_gradguard import pitfalls
 from pytest_gradguard.messages import ForkDeadlockError
-from pytest_gradguard.runtime import callsite, looks, native_threads, openmp
+from pytest_gradguard.runtime import callsite, worker
 from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.hangs import native_threads, openmp
 from pytest_gradguard.runtime.looks.forked import Hang
 from pytest_gradguard.runtime.tasks import Task
 
@@ -33,7 +35,15 @@ _NOTHING = 0.002
 """Seconds of CPU that are no work done: two clocks are read one after the other."""
 
 _TENSORFLOW = ("tensorflow", "keras")
-_RUNNERS = ("joblib.parallel", "multiprocessing.pool", "concurrent.futures.process")
+_RUNNERS = (
+    "joblib.parallel",
+    "multiprocessing.pool",
+    "concurrent.futures.process",
+    "pytest_gradguard.runtime.hangs.process",
+)
+
+
+Answer = Callable[[Hang, BaseException], bool]
 
 
 class Watcher:
@@ -42,11 +52,13 @@ class Watcher:
     Args:
         token: the number of the call.
         place: the line of the call, for the error to name.
+        answer: takes the hang and the error; by default they go to the pool that runs the tasks.
     """
 
-    def __init__(self, token: int, place: str) -> None:
+    def __init__(self, token: int, place: str, answer: Answer | None = None) -> None:
         self.token = token
         self.place = place
+        self._answer = answer
         self.thread = threading.get_ident()
         self.native = threading.get_native_id()
         self._last: object = None
@@ -96,8 +108,12 @@ class Watcher:
         path, line = (None, None) if where is None else (where.f_code.co_filename, where.f_lineno)
         hang = Hang(framework, task, path, line)
         error = ForkDeadlockError(self._text(hang))
-        looks.send_with(error, self.token, [("forked", hang)])
-        if _answer(frame, error):
+        if self._answer is None:
+            worker.send_with(error, self.token, [("forked", hang)])
+            answered = _answer(frame, error)
+        else:
+            answered = self._answer(hang, error)
+        if answered:
             for stream in (sys.stdout, sys.stderr):
                 try:
                     stream.flush()
@@ -173,10 +189,10 @@ _process: int | None = None
 """The process in which our thread runs: a child of it has none."""
 
 
-def watch(token: int, place: str) -> Watcher:
+def watch(token: int, place: str, answer: Answer | None = None) -> Watcher:
     """Look on while the tasks of a batch run in the calling thread."""
     global _watcher, _process
-    _watcher = watcher = Watcher(token, place)
+    _watcher = watcher = Watcher(token, place, answer)
     if _process != os.getpid():
         _process = os.getpid()
         threading.Thread(target=_look_on, name="gradguard-forked", daemon=True).start()

@@ -12,11 +12,12 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import threading
 import time
 from functools import cache
 from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime import native_threads
+from pytest_gradguard.runtime.hangs import native_threads
 
 _SOFT = 1  # omp_pause_soft
 _ENOUGH = 1.0
@@ -77,8 +78,14 @@ def _library_of(function: Any) -> str:
     return os.fsdecode(info.file) if found and info.file else ""
 
 
-_others: set[int] = set()
-"""Threads that are known not to be in the calling thread's pool: they outlived an end of it."""
+class _Others(threading.local):
+    """Threads that are known not to be in this thread's pool: they outlived an end of it."""
+
+    def __init__(self) -> None:
+        self.ids: set[int] = set()
+
+
+_others = _Others()
 
 
 def candidates() -> set[int]:
@@ -87,8 +94,8 @@ def candidates() -> set[int]:
     if library is None:
         return set()
     found = native_threads.foreign()
-    _others.intersection_update(found)
-    found -= _others
+    _others.ids.intersection_update(found)
+    found -= _others.ids
     if not native_threads.readable():
         return found
     # An idle thread of a pool waits inside the library's own code; one that runs may belong there.
@@ -115,7 +122,7 @@ def end_pool() -> bool:
     deadline = time.monotonic() + patience
     while suspects <= (alive := native_threads.ids()):
         if time.monotonic() > deadline:
-            _others.update(suspects & alive)
+            _others.ids.update(suspects & alive)
             return False
         time.sleep(0.0002)
     return True
