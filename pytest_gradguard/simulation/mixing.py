@@ -95,7 +95,8 @@ def _of_mixed(
     elif name.startswith("conv") and places[0] != places[1]:
         raise errors.convolution(*(kind_of(tensor) for tensor in tensors[:2]))
     writes = name.endswith("_") and not name.endswith("__")
-    shared: Any = None
+    # An elementwise operation goes by its first tensor on a GPU, others by their first tensor.
+    shared: Any = None if strict else next(place for place in places if place is not None)
     for position, (tensor, place) in enumerate(zip(tensors, places, strict=True)):
         if place is None and not strict and not (writes and position == 0) and _is_number(tensor):
             continue
