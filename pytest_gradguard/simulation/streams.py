@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from pytest_gradguard.simulation import devices
 from pytest_gradguard.simulation.errors import CannotSimulate
 from pytest_gradguard.simulation.machine import Machine
 from pytest_gradguard.simulation.replacing import Replacements
@@ -141,6 +142,29 @@ def install(machine: Machine, replaced: Replacements) -> None:
         elapsed_time=elapsed,
         ipc_handle=handle,
     )
+
+    for kind, cuda in (("Stream", torch.cuda.Stream), ("Event", torch.cuda.Event)):
+        replaced.put(torch, kind, _generic(getattr(torch, kind), cuda, machine))
+
+
+def _generic(plain: Any, cuda: Any, machine: Machine) -> Any:
+    """`torch.Stream` and `torch.Event`: for a GPU, or where no device is named, those of CUDA."""
+
+    class Kind(type):
+        def __instancecheck__(cls, instance: Any) -> bool:
+            return isinstance(instance, (plain, cuda))
+
+        def __subclasscheck__(cls, other: Any) -> bool:
+            return issubclass(other, (plain, cuda))
+
+        def __call__(cls, device: Any = None, **kwargs: Any) -> Any:
+            place = devices.meant("cuda" if device is None else device, machine)
+            if place is None:
+                return plain(device, **kwargs)
+            with torch.cuda.device(place):
+                return cuda(**kwargs)
+
+    return Kind(plain.__name__, (), {"__module__": "torch"})
 
 
 def _nothing(self: Any, *_: Any, **__: Any) -> None:

@@ -44,12 +44,14 @@ def on(devices: int, *, again: bool = False) -> None:
         again: with what this process knew of them when the simulation was on here before.
 
     Raises:
-        RuntimeError: this process uses a real GPU already.
+        RuntimeError: this process uses a real GPU already, or torch is too old.
     """
     global _machine, _now
     if _now is not None:
         _now.machine.devices = devices
         return
+    if not hasattr(torch, "get_autocast_dtype"):
+        raise RuntimeError(f"simulated GPUs need torch 2.4 or later; this is {torch.__version__}")
     if torch.cuda.is_initialized():
         raise RuntimeError("this process uses a real GPU already: none can be simulated in it")
     machine = _machine
@@ -83,6 +85,9 @@ def off() -> None:
     simulation, _now = _now, None
     if simulation is None:
         return
+    chosen = torch.utils._device.CURRENT_DEVICE
+    if chosen is not None and chosen.type == "cuda":
+        torch.set_default_device(None)  # there is none any more
     simulation.active = False
     leave(simulation)
     _patches.undo()

@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 
-from pytest_gradguard.simulation import waiting
+from pytest_gradguard.simulation import devices, tags, waiting
 from pytest_gradguard.simulation.errors import CannotSimulate
-from pytest_gradguard.simulation.mode import Simulation
+from pytest_gradguard.simulation.mode import Simulation, handles
 from pytest_gradguard.simulation.replacing import Replacements
 
 _EXTENSIONS = "torch.utils.cpp_extension"
 _TRITON = "triton.runtime.jit"
+_EXPORT = "torch.export"
 
 
 def install(simulation: Simulation, replaced: Replacements) -> None:
@@ -24,6 +25,9 @@ def install(simulation: Simulation, replaced: Replacements) -> None:
     replaced.put(core._CUDAGraph, "__new__", _refuse("CUDA graphs"))
     replaced.put(torch, "compile", _compile)
     replaced.put(torch.cuda.nvtx, "_nvtx", _Marks())
+    profile = torch.autograd.profiler.profile
+    replaced.put(profile, "__init__", _without_gpu(profile.__init__))
+    _run_compiled_as_written(True)
     if torch.distributed.is_available():
         for module in (torch.distributed, torch.distributed.distributed_c10d):
             original = torch.distributed.distributed_c10d.init_process_group
@@ -40,7 +44,11 @@ def install(simulation: Simulation, replaced: Replacements) -> None:
         if function is not None:
             replaced.put(function, "run", _refuse("Triton kernels"))
 
-    for name, callback in ((_EXTENSIONS, extensions), (_TRITON, triton)):
+    def export() -> None:
+        module: Any = sys.modules[_EXPORT]
+        replaced.put(module, "export", _without_gpus(module.export))
+
+    for name, callback in ((_EXTENSIONS, extensions), (_TRITON, triton), (_EXPORT, export)):
         if name in sys.modules:
             callback()
         else:
@@ -53,6 +61,7 @@ _waiting: list[Callable[[], None]] = []
 
 def undo() -> None:
     """Wait for nothing any more."""
+    _run_compiled_as_written(False)
     while _waiting:
         waiting.forget(_waiting.pop())
 
@@ -76,6 +85,15 @@ class _Marks:
         return None
 
 
+@handles(torch.nested.nested_tensor, torch.nested.as_nested_tensor)
+def _nested(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
+    place = devices.meant(kwargs.get("device"), simulation.machine)
+    given = tags.tensors_in(args)
+    if place is not None or any(tags.device_of(tensor) is not None for tensor in given):
+        raise CannotSimulate("nested tensors on a GPU")
+    return func(*args, **kwargs)
+
+
 def _refuse(what: str) -> Callable[..., Any]:
     def refuse(*_: Any, **__: Any) -> Any:
         raise CannotSimulate(what)
@@ -90,6 +108,31 @@ def _compile(model: Any = None, **_: Any) -> Any:
     return model
 
 
+_stance: list[Any] = []
+
+
+def _run_compiled_as_written(on: bool) -> None:
+    """What was compiled before runs as it was written, too: its kernels know no pretended GPU."""
+    frames: Any = sys.modules.get("torch._dynamo.eval_frame")
+    if on and hasattr(frames, "_set_stance"):
+        _stance.append(frames._set_stance(frames.DynamoStance("force_eager")))
+    elif not on and _stance:
+        frames._set_stance(_stance.pop())
+
+
+def _without_gpu(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A profiler that watches the CPU alone, where all of it happens."""
+
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        if kwargs.get("use_device") == "cuda":
+            kwargs["use_device"] = None
+        kwargs.pop("use_cuda", None)
+        original(self, *args, **kwargs)
+
+    return __init__
+
+
 def _without_nccl(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -98,6 +141,18 @@ def _without_nccl(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(backend, *args, **kwargs)
 
     return init_process_group
+
+
+def _without_gpus(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def export(mod: Any, args: Any = (), *others: Any, **kwargs: Any) -> Any:
+        tensors = [*tags.tensors_in(args), *mod.parameters(), *mod.buffers()]
+        with torch._C.DisableTorchFunction():
+            if any(tags.device_of(tensor) is not None for tensor in tensors):
+                raise CannotSimulate("torch.export of a program on a GPU")
+        return original(mod, args, *others, **kwargs)
+
+    return export
 
 
 def _without_kernels(original: Callable[..., Any]) -> Callable[..., Any]:
