@@ -46,9 +46,11 @@ operation is done when its call returns.
 
 **Not simulated**, and refused with one message: CUDA graphs, custom CUDA kernels (cpp_extension),
 Triton kernels, NCCL process groups, nested tensors, `torch.export`, DLPack to other libraries.
-`torch.compile` runs what it is given as it is, and profilers watch the CPU alone. CuPy, TensorFlow and processes that the program starts by itself (`subprocess`) have
-no simulated GPUs, nor has a thread that was there before the simulation began. In a worker that was forked after CUDA was initialised, a GPU tensor arrives, and
-fails when it is used; on real hardware its unpickling fails, and a pool may wait for ever.
+`torch.compile` runs what it is given as it is, and profilers watch the CPU alone. CuPy, TensorFlow
+and processes that the program starts by itself (`subprocess`) have no simulated GPUs, nor has a
+thread that was there before the simulation began. In a worker that was forked after CUDA was
+initialised, a GPU tensor arrives, and fails when it is used; on real hardware its unpickling fails,
+and a pool may wait for ever.
 
 ## How truly
 

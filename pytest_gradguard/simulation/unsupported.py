@@ -11,7 +11,8 @@ import torch
 
 from pytest_gradguard.simulation import devices, tags, waiting
 from pytest_gradguard.simulation.errors import CannotSimulate
-from pytest_gradguard.simulation.mode import Simulation, handles
+from pytest_gradguard.simulation.machine import Machine
+from pytest_gradguard.simulation.mode import Simulation
 from pytest_gradguard.simulation.replacing import Replacements
 
 _EXTENSIONS = "torch.utils.cpp_extension"
@@ -25,6 +26,9 @@ def install(simulation: Simulation, replaced: Replacements) -> None:
     replaced.put(core._CUDAGraph, "__new__", _refuse("CUDA graphs"))
     replaced.put(torch, "compile", _compile)
     replaced.put(torch.cuda.nvtx, "_nvtx", _Marks())
+    for name in ("nested_tensor", "as_nested_tensor"):
+        original = getattr(torch.nested, name)
+        replaced.put(torch.nested, name, _without_nesting(simulation.machine, original))
     profile = torch.autograd.profiler.profile
     replaced.put(profile, "__init__", _without_gpu(profile.__init__))
     _run_compiled_as_written(True)
@@ -85,13 +89,17 @@ class _Marks:
         return None
 
 
-@handles(torch.nested.nested_tensor, torch.nested.as_nested_tensor)
-def _nested(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
-    place = devices.meant(kwargs.get("device"), simulation.machine)
-    given = tags.tensors_in(args)
-    if place is not None or any(tags.device_of(tensor) is not None for tensor in given):
-        raise CannotSimulate("nested tensors on a GPU")
-    return func(*args, **kwargs)
+def _without_nesting(machine: Machine, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def nested(values: Any, *args: Any, **kwargs: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            given = tags.tensors_in((values,))
+            on_gpu = any(tags.device_of(tensor) is not None for tensor in given)
+        if on_gpu or devices.meant(kwargs.get("device"), machine) is not None:
+            raise CannotSimulate("nested tensors on a GPU")
+        return original(values, *args, **kwargs)
+
+    return nested
 
 
 def _refuse(what: str) -> Callable[..., Any]:
