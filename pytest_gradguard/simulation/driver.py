@@ -7,15 +7,15 @@ place, those that a build for the CPU lacks. What else of the kind a program ask
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from inspect import isroutine
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 
 from pytest_gradguard.simulation import randomness
-from pytest_gradguard.simulation.errors import NoSuchDriverCall
+from pytest_gradguard.simulation.errors import CannotSimulate, NoSuchDriverCall
 from pytest_gradguard.simulation.machine import Machine
 from pytest_gradguard.simulation.memory import TOTAL
 from pytest_gradguard.simulation.replacing import Replacements
@@ -92,7 +92,11 @@ def install(machine: Machine, replaced: Replacements) -> None:
     """Put the pretended driver below `torch.cuda`."""
     cuda: Any = torch.cuda
     core: ModuleType = torch._C
-    for name, function in _functions(machine).items():
+    functions = _functions(machine)
+    for name, value in list(vars(core).items()):
+        if name.startswith("_cuda_") and name not in functions and isroutine(value):
+            functions[name] = _refused(name)  # a build for CUDA would ask a real driver
+    for name, function in functions.items():
         replaced.put(core, name, function)
     replaced.put(core, "__getattr__", _missing)
     replaced.put(cuda, "_cudart", Runtime(machine))
@@ -108,7 +112,8 @@ def install(machine: Machine, replaced: Replacements) -> None:
     replaced.put(cuda, "_queued_calls", list(cuda._queued_calls))
     replaced.put(cuda, "_lazy_seed_tracker", torch._utils._LazySeedTracker())
     replaced.put(cuda, "default_generators", (), changes=True)
-    replaced.put(torch.version, "cuda", _CUDA)
+    if torch.version.cuda is None:
+        replaced.put(torch.version, "cuda", _CUDA)
     replaced.put(torch.backends.cuda, "is_built", lambda: True)
     replaced.put(torch.backends.cudnn, "is_acceptable", lambda tensor: False)
 
@@ -118,6 +123,13 @@ def forked(machine: Machine) -> None:
     if machine.in_bad_fork:
         cuda: Any = torch.cuda
         cuda._cached_device_count = None
+
+
+def _refused(name: str) -> Callable[..., Any]:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise CannotSimulate(f"torch._C.{name}")
+
+    return refuse
 
 
 def _missing(name: str) -> Any:
@@ -155,6 +167,10 @@ def _functions(machine: Machine) -> dict[str, Any]:
     def stream(device: int) -> tuple[int, int, int]:
         return (0, device, 1)
 
+    def choose_stream(stream_id: int, device_index: int, device_type: int) -> None:
+        machine_streams(machine).choose(stream_id, device_index)
+        machine.choose(device_index)
+
     def settings() -> str:
         return ""
 
@@ -179,7 +195,7 @@ def _functions(machine: Machine) -> dict[str, Any]:
         "_cuda_getCurrentStream": lambda device: machine_streams(machine).current(device),
         "_cuda_getCurrentRawStream": lambda device: 0,
         "_cuda_getDefaultStream": stream,
-        "_cuda_setStream": lambda **about: machine_streams(machine).choose(**about),
+        "_cuda_setStream": choose_stream,
         "_cuda_memoryStats": memory.stats,
         "_cuda_hostMemoryStats": dict,
         "_cuda_resetPeakMemoryStats": memory.reset_peak,
@@ -220,8 +236,3 @@ def machine_streams(machine: Machine) -> Any:
     from pytest_gradguard.simulation import streams
 
     return streams.of(machine)
-
-
-def milliseconds() -> float:
-    """What an event notes."""
-    return time.perf_counter() * 1000

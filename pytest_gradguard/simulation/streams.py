@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import threading
 import time
@@ -35,8 +36,8 @@ class Streams:
         """The current stream of `device`: its number, its device, and the type of that."""
         return (self._chosen().get(device, 0), device, _CUDA)
 
-    def choose(self, stream_id: int, device_index: int, device_type: int = _CUDA) -> None:
-        """Make a stream the current one of its device, and that the current device."""
+    def choose(self, stream_id: int, device_index: int) -> None:
+        """Make a stream the current one of its device."""
         self._chosen()[device_index] = stream_id
 
 
@@ -51,8 +52,7 @@ def of(machine: Machine) -> Streams:
 def install(machine: Machine, replaced: Replacements) -> None:
     """Let `torch.cuda.Stream` and `torch.cuda.Event` be made."""
     numbers = itertools.count(1)
-    core: Any = torch._C
-    stream, event = core._CudaStreamBase, core._CudaEventBase
+    stream, event = _bases(replaced)
 
     def new_stream(
         cls: Any,
@@ -145,6 +145,32 @@ def install(machine: Machine, replaced: Replacements) -> None:
 
     for kind, cuda in (("Stream", torch.cuda.Stream), ("Event", torch.cuda.Event)):
         replaced.put(torch, kind, _generic(getattr(torch, kind), cuda, machine))
+
+
+_HEAP_TYPE = 1 << 9
+
+
+def _bases(replaced: Replacements) -> tuple[Any, Any]:
+    """The classes behind `torch.cuda.Stream` and `torch.cuda.Event`.
+
+    A build for the CPU has empty ones in Python there. Those of a build for CUDA cannot be changed:
+    there, torch's own module is executed once more, over empty ones.
+    """
+    core: Any = torch._C
+    if core._CudaStreamBase.__flags__ & _HEAP_TYPE:
+        return core._CudaStreamBase, core._CudaEventBase
+    bases = tuple(type(name, (), {}) for name in ("_CudaStreamBase", "_CudaEventBase"))
+    for base in bases:
+        replaced.put(core, base.__name__, base)
+    spec = importlib.util.spec_from_file_location("torch.cuda.streams", torch.cuda.streams.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for name in ("Stream", "ExternalStream", "Event"):
+        for owner in (torch.cuda, torch.cuda.streams):
+            replaced.put(owner, name, getattr(module, name))
+    return bases[0], bases[1]
 
 
 def _generic(plain: Any, cuda: Any, machine: Machine) -> Any:

@@ -22,8 +22,7 @@ _EXPORT = "torch.export"
 
 def install(simulation: Simulation, replaced: Replacements) -> None:
     """Put the refusals in place, some of them once the program imports what they are for."""
-    core: Any = torch._C
-    replaced.put(core._CUDAGraph, "__new__", _refuse("CUDA graphs"))
+    replaced.put(torch.cuda.CUDAGraph, "__new__", _refuse("CUDA graphs"))
     replaced.put(torch, "compile", _compile)
     replaced.put(torch.cuda.nvtx, "_nvtx", _Marks())
     for name in ("nested_tensor", "as_nested_tensor"):

@@ -24,7 +24,8 @@ def names() -> dict[str, dict[str, object]]:
         "storage": torch.UntypedStorage,
         "stream": core._CudaStreamBase,
         "event": core._CudaEventBase,
-        "graph": core._CUDAGraph,
+        "graph": torch.cuda.CUDAGraph,
+        "streams": torch.cuda.streams,
         "context": torch.utils._device.DeviceContext,
         "autograd": torch.autograd,
         "engine": torch.autograd.graph,
@@ -41,6 +42,9 @@ def names() -> dict[str, dict[str, object]]:
         "reductions": torch.multiprocessing.reductions,
         "nccl": torch.cuda.nccl,
         "nvtx": torch.cuda.nvtx,
+        "profile": torch.autograd.profiler.profile,
+        "nested": torch.nested,
+        "export": torch.export,
         "reduce": torch.Tensor,
     }
     return {name: dict(vars(owner)) for name, owner in owners.items()}

@@ -41,3 +41,26 @@ def test_the_current_device_belongs_to_a_thread() -> None:
         thread.join()
         seen.append(torch.cuda.current_device())
     assert seen == [0, 1]
+
+
+def test_a_stream_brings_its_device_along() -> None:
+    with guard("record", simulate_gpu=2):
+        stream = torch.cuda.Stream(device=1)
+        with torch.cuda.stream(stream):
+            assert torch.cuda.current_stream() == stream
+            assert torch.cuda.current_device() == 1
+        assert torch.cuda.current_device() == 0
+
+
+def test_streams_of_a_build_for_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its classes cannot be changed: others stand in for them."""
+    for name in ("_CudaStreamBase", "_CudaEventBase"):
+        monkeypatch.setattr(torch._C, name, int)
+    before = torch.cuda.Stream
+    with guard("record", simulate_gpu=1):
+        stream, event = torch.cuda.Stream(), torch.cuda.Event(enable_timing=True)
+        event.record(stream)
+        assert isinstance(stream, torch.cuda.Stream)
+        assert event.elapsed_time(stream.record_event(torch.cuda.Event(enable_timing=True))) >= 0
+    assert torch.cuda.Stream is before
+    assert torch._C._CudaStreamBase is int
