@@ -145,6 +145,20 @@ def _through_a_door(frame: FrameType | None) -> bool:
     return False
 
 
+FORKING = ("multiprocessing", "ProcessPoolExecutor")
+"""The kinds of workers that may be forked."""
+
+
+def forks_workers(call: Any) -> bool:
+    """Whether the workers of `call` are forked."""
+    if call.backend not in FORKING:
+        return False
+    if call.start_method is not None:
+        return bool(call.start_method == "fork")
+    method = os.environ.get("JOBLIB_START_METHOD", "").strip() or None
+    return (method or sys.modules["multiprocessing"].get_start_method()) == "fork"
+
+
 def may_hang() -> bool:
     """Whether something is loaded whose threads may be missing in a forked process."""
     return "torch.nn.parameter" in sys.modules or tensorflow_is_up()

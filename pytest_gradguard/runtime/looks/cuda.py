@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime import cuda
+from pytest_gradguard.runtime import cuda, forks
 from pytest_gradguard.runtime.cuda import Attempt
 from pytest_gradguard.runtime.looks import After
 from pytest_gradguard.runtime.noticed import Noticed, noticed
@@ -40,7 +40,7 @@ def ask(call: Any) -> bool:
 
 def ship(call: Any, items: Any) -> bool | None:
     """Report a fork while CUDA is up here (GG203)."""
-    if call.backend in _FORKING and _is_up() and _forks(call):
+    if _is_up() and forks.forks_workers(call):
         evidence = noticed(
             call, "GG203", _forked_message, framework="torch", device="cuda", direction=None
         )
@@ -77,20 +77,6 @@ def heard(call: Any, note: Used) -> None:
 def _is_up() -> bool:
     torch: Any = sys.modules.get("torch.cuda")
     return torch is not None and bool(torch.is_initialized())
-
-
-_FORKING = ("multiprocessing", "ProcessPoolExecutor")
-"""The kinds of workers that may be forked."""
-
-
-def _forks(call: Any) -> bool:
-    """Whether the workers of `call` are forked."""
-    import multiprocessing
-
-    if call.start_method is not None:
-        return bool(call.start_method == "fork")
-    method = os.environ.get("JOBLIB_START_METHOD", "").strip() or None
-    return (method or multiprocessing.get_start_method()) == "fork"
 
 
 # -- in the worker -------------------------------------------------------------------------------
