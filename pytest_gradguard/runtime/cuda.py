@@ -73,7 +73,8 @@ def _watched(original: Callable[[], None]) -> Callable[[], None]:
 
     @functools.wraps(original)
     def _lazy_init() -> None:
-        if torch.is_initialized() or torch._is_in_bad_fork():
+        # In a child of a process that has initialised CUDA, the fork is what is reported (GG203).
+        if torch.is_initialized() or (torch._is_in_bad_fork() and torch._initialized):
             return original()
         try:
             original()

@@ -118,18 +118,23 @@ class Simulation(TorchFunctionMode):  # type: ignore[misc]
 
     def call(self, func: Any, args: Any, kwargs: Any, target: torch.device) -> Any:
         """Call `func`, which works on `target`, with the autocast and random numbers of GPUs."""
+        if randomness.draws(func, target):
+            with randomness.stream(target):
+                return self._call(func, args, kwargs)
+        return self._call(func, args, kwargs)
+
+    def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
         on_gpu = torch.is_autocast_enabled("cuda")
-        with randomness.stream(func, target, self.machine):
-            if not on_gpu and not torch.is_autocast_enabled("cpu"):
-                return func(*args, **kwargs)
-            before = (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"))
-            torch.set_autocast_enabled("cpu", on_gpu)
-            torch.set_autocast_dtype("cpu", torch.get_autocast_dtype("cuda"))
-            try:
-                return func(*args, **kwargs)
-            finally:
-                torch.set_autocast_enabled("cpu", before[0])
-                torch.set_autocast_dtype("cpu", before[1])
+        if not on_gpu and not torch.is_autocast_enabled("cpu"):
+            return func(*args, **kwargs)
+        before = (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"))
+        torch.set_autocast_enabled("cpu", on_gpu)
+        torch.set_autocast_dtype("cpu", torch.get_autocast_dtype("cuda"))
+        try:
+            return func(*args, **kwargs)
+        finally:
+            torch.set_autocast_enabled("cpu", before[0])
+            torch.set_autocast_dtype("cpu", before[1])
 
     def tag(self, result: Any, device: torch.device) -> None:
         """Say of the tensors in `result` that lie nowhere yet that they lie on `device`."""

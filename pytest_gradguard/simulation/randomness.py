@@ -103,21 +103,24 @@ def default_generators(machine: Machine) -> tuple[Any, ...]:
     return tuple(DefaultGenerator(torch.device("cuda", index)) for index in range(machine.count()))
 
 
-@contextmanager
-def stream(func: Any, device: torch.device, machine: Machine) -> Iterator[None]:
-    """While `func` runs, let it draw from the generator of `device`, where that stands apart."""
+def draws(func: Any, device: torch.device) -> bool:
+    """Whether `func` draws from the generator of `device`, and that stands apart from the CPU's."""
+    if getattr(func, "__name__", "") not in _DRAWING:
+        return False
     generators = torch.cuda.default_generators
-    if device.index >= len(generators) or getattr(func, "__name__", "") not in _DRAWING:
-        yield
-        return
-    generator: Any = generators[device.index]
+    if device.index >= len(generators):
+        return False
+    generator = generators[device.index]
     if not isinstance(generator, DefaultGenerator):
-        yield
-        return
+        return False
     generator.drawn = True
-    if not generator.apart:
-        yield
-        return
+    return generator.apart
+
+
+@contextmanager
+def stream(device: torch.device) -> Iterator[None]:
+    """A block that draws from the generator of `device`."""
+    generator: Any = torch.cuda.default_generators[device.index]
     cpu = torch.default_generator
     before = cpu.get_state()
     cpu.set_state(generator.get_state())

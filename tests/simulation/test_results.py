@@ -1,4 +1,4 @@
-"""Programs on a pretended GPU compute what they compute on the CPU; nothing is found in them."""
+"""What programs compute on a pretended GPU is what they compute on the CPU; nothing is found."""
 
 from __future__ import annotations
 

@@ -92,13 +92,14 @@ def begin(asked: bool | None, process: bool) -> After | None:
     if not process:
         return None
     cuda.apply()
+    if cuda.attempts:  # for a tensor on a GPU, as it was unpickled: not by the tasks
+        _remember_visible()
     cuda.attempts.clear()
 
     def after(items: Any, results: Any, error: BaseException | None) -> Used | None:
         attempts = tuple(cuda.attempts)
-        if attempts and not _visible_at_start:
-            _visible_at_start.append(attempts[0].visible)
-            _seen[:] = _visible_at_start
+        if attempts:
+            _remember_visible()
         changed = None
         if _visible_at_start:
             visible = os.environ.get(cuda.VARIABLE)
@@ -110,6 +111,12 @@ def begin(asked: bool | None, process: bool) -> After | None:
         return Used(os.getpid(), task_of(items[-1][0]), attempts, changed)
 
     return after
+
+
+def _remember_visible() -> None:
+    if not _visible_at_start:
+        _visible_at_start.append(cuda.attempts[0].visible)
+        _seen[:] = _visible_at_start
 
 
 def undo() -> None:
