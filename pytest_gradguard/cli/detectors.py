@@ -13,15 +13,17 @@ from pytest_gradguard.pitfalls import Pitfall, codes
 
 __all__ = ["lint_note", "lint_rules", "runtime_checks", "runtime_note"]
 
-_RUNTIME_SCOPE = "This version watches torch in joblib's own backends."
-_ALL_FRAMEWORKS = "This version watches torch, TensorFlow and Keras in joblib's own backends."
-_OTHER_SCOPES = {
-    "GG101": _ALL_FRAMEWORKS,
+_TORCH_ONLY = "This version sees it through torch alone."
+_SCOPES = {
     "GG104": "This version watches torch and TensorFlow.",
-    "GG105": "This version watches joblib's own backends.",
-    "GG107": _ALL_FRAMEWORKS,
-    "GG110": "This version watches Keras 3 in joblib's own backends.",
+    "GG110": "This version watches Keras 3.",
+    "GG201": _TORCH_ONLY,
+    "GG202": _TORCH_ONLY,
+    "GG203": _TORCH_ONLY,
+    "GG204": _TORCH_ONLY,
+    "GG305": "This version watches generators of `random`, NumPy and torch.",
 }
+"""Where the guard looks at less than the catalogue's words say."""
 
 
 def lint_rules() -> frozenset[str]:
@@ -55,7 +57,7 @@ def runtime_note(pitfall: Pitfall) -> str:
     if pitfall.runtime is None:
         return "Not reported at run time."
     if pitfall.code in runtime_checks():
-        return f"{pitfall.runtime} {_OTHER_SCOPES.get(pitfall.code, _RUNTIME_SCOPE)}"
+        return f"{pitfall.runtime} {_SCOPES.get(pitfall.code, '')}".rstrip()
     return f"Not checked at run time in this version. Planned: {_lower_first(pitfall.runtime)}"
 
 

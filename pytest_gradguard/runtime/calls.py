@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 from pytest_gradguard.findings import Finding
 from pytest_gradguard.messages import GradGuardError, GradGuardWarning
-from pytest_gradguard.runtime import collector, looks
+from pytest_gradguard.runtime import collector, looks, worker
 from pytest_gradguard.runtime.callsite import Site, user_site
 from pytest_gradguard.runtime.collector import Collector, allowed_now
 from pytest_gradguard.runtime.evidence import NOWHERE, Crossed, Evidence, Object
@@ -32,7 +32,7 @@ class Call:
         collector: where its findings go.
         dropped: codes that are not reported of it.
         backend: the name of the kind of workers, once a batch has left.
-        start_method: how its worker processes are started, where a pool says so.
+        workers: the processes that its tasks go to, where the door knows them.
         asked: what the looks asked as it began, by the look's name.
         asking: the looks that ask for each batch, too.
         family: equal for calls that give single tasks to one pool; else the call itself.
@@ -45,7 +45,7 @@ class Call:
         self.collector = collector
         self.dropped = collector.ignore | allowed_now()
         self.backend = ""
-        self.start_method: str | None = None
+        self.workers: Callable[[], Iterable[Any]] | None = None
         self.ships_gradients = False
         self.shipped: dict[int, tuple[weakref.ref[Any], str]] = {}
         self.evidence: dict[int, Evidence] = {}
@@ -109,11 +109,8 @@ def begin() -> Call | None:
 
 
 def failed(call: Call, error: BaseException) -> None:
-    """Take what the looks noted in a task that raised, off its error, which the program sees."""
-    for token, notes in looks.received_with(error):
-        sent_to = by_token(token)
-        if sent_to is not None:
-            looks.hear(sent_to, notes)
+    """Announce what was found in a call that ends with `error`, as the program raised it."""
+    error.__dict__.pop(worker.MESSENGERS, None)  # they have been heard
     try:
         collector.announce(call.collector, call.evidence.values())
     except (GradGuardError, GradGuardWarning):

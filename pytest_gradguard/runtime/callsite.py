@@ -110,7 +110,8 @@ def local_names(frame: FrameType) -> list[tuple[str, Any]]:
     with it every object in it. It is emptied again, unless the program itself holds it.
     """
     snapshot = frame.f_locals
-    values = [(name, value) for name, value in snapshot.items() if not name.startswith("__")]
+    # pytest keeps what an assertion compares under names that begin with "@".
+    values = [item for item in snapshot.items() if not item[0].startswith(("__", "@"))]
     optimized = frame.f_code.co_flags & inspect.CO_OPTIMIZED
     # Held by the frame, by `snapshot`, and by the call that counts.
     if optimized and type(snapshot) is dict and sys.getrefcount(snapshot) <= 3:

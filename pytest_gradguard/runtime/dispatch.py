@@ -251,6 +251,7 @@ class Shipment:
         self._paths: dict[int, dict[int, str]] = {}
         self._evidence: dict[str, Crossed] = {}
         self._uncounted: dict[str, int] = {}
+        self._handed: dict[int, str] | None = None
         self._kept: set[int] | None = None
 
     def tensor(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
@@ -263,13 +264,16 @@ class Shipment:
         """Whether an object only keeps `tensor`, as an estimator does with its last loss."""
         if framework.history(tensor) is None:
             return False
+        roots = roots_of(self._items)
+        if self._handed is None:
+            self._handed = framework.find(roots, deep=False)
+        if id(tensor) in self._handed:
+            return False
         if self._kept is None:
-            roots = roots_of(self._items)
-            handed = framework.find(roots, deep=False)
             self._kept = {
                 identity
                 for identity, path in framework.find(roots).items()
-                if identity not in handed and not any(mark in path for mark in locate.CAPTURES)
+                if not any(mark in path for mark in locate.CAPTURES)
             }
         return id(tensor) in self._kept and framework.spent(tensor)
 
@@ -280,6 +284,14 @@ class Shipment:
     def optimizer(self, optimizer: Any, reduction: Any, framework: Framework) -> Any:
         """Note an optimizer that arrives without its state."""
         self._ship("GG110", optimizer, framework)
+        return reduction
+
+    def on_gpu(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
+        """Note a tensor or array on a GPU; its reduction stays as it is."""
+        if "GG202" in self._uncounted:
+            self._uncounted["GG202"] += 1
+        else:
+            self._note("GG202", tensor, framework)
         return reduction
 
     def _ship(self, code: str, item: Any, framework: Framework) -> None:
@@ -301,8 +313,11 @@ class Shipment:
     def _note(self, code: str, item: Any, framework: Framework) -> str:
         """Count `item`, describe it where that is still wanted, and return its path."""
         call = self.call
-        call.ships_gradients = call.ships_gradients or framework.BACKWARDS
-        history = framework.history(item)
+        if code == "GG202":  # whatever its gradients
+            history = None
+        else:
+            call.ships_gradients = call.ships_gradients or framework.BACKWARDS
+            history = framework.history(item)
         path = ""
         if code in call.dropped:
             full = True

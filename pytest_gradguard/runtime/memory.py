@@ -8,12 +8,12 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pytest_gradguard import pitfalls
 from pytest_gradguard.findings import Finding, Location, Severity, TraceStep
-from pytest_gradguard.runtime import callsite, collector, frameworks, locate
+from pytest_gradguard.runtime import callsite, collector, frameworks
 from pytest_gradguard.runtime.callsite import Site
 from pytest_gradguard.runtime.crossing import active
 from pytest_gradguard.runtime.evidence import Object
@@ -53,7 +53,7 @@ def undo() -> None:
 def _storing(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def dump_item(self: Any, call_id: Any, item: Any, *args: Any, **kwargs: Any) -> Any:
-        if collector.innermost() is None or not frameworks.loaded():
+        if collector.innermost() is None or not (frameworks.loaded() or _tensorflow()):
             return original(self, call_id, item, *args, **kwargs)
         frameworks.watch_reductions()
         storing = Storing(item)
@@ -75,6 +75,10 @@ def _storing(original: Callable[..., Any]) -> Callable[..., Any]:
         return outcome
 
     return dump_item
+
+
+def _tensorflow() -> bool:
+    return hasattr(sys.modules.get("tensorflow"), "GradientTape")
 
 
 def _loading(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -106,12 +110,12 @@ class Storing:
 
     def __init__(self, item: Any) -> None:
         self._item = item
-        self.found: list[Any] = []
+        self.found: list[tuple[Any, Framework]] = []
 
     def tensor(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
-        """Note a tensor that has history, which torch's alone have."""
-        if framework.history(tensor) is not None:
-            self.found.append(tensor)
+        """Note a tensor through which a gradient would flow."""
+        if framework.recorded(tensor):
+            self.found.append((tensor, framework))
         return reduction
 
     def parameter(self, parameter: Any, framework: Framework) -> None:
@@ -121,34 +125,40 @@ class Storing:
         """An optimizer in a store goes to no worker."""
         return reduction
 
+    def on_gpu(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
+        """A tensor in a store goes to no worker."""
+        return reduction
+
     def ended(self) -> None:
         """The result is stored."""
 
     def samples(self) -> list[Object]:
         """The first few of what was found, described; the plainly returned ones first."""
-        from pytest_gradguard.runtime.frameworks import torch
-
         roots = [("result", self._item)]
-        plain = locate.find(roots, torch.is_tensor, deep=False)
-        deep = plain if all(id(t) in plain for t in self.found) else None
+        kinds = {id(framework): framework for _, framework in self.found}.values()
+        plain = _merged(kind.find(roots, deep=False) for kind in kinds)
+        deep = plain
+        if any(id(tensor) not in plain for tensor, _ in self.found):
+            deep = _merged(kind.find(roots) for kind in kinds)
         task = _cached_function()
         samples = []
-        for tensor in sorted(self.found, key=lambda t: id(t) not in plain)[:_SAMPLES]:
-            path = plain.get(id(tensor))
-            if path is None:
-                if deep is None:
-                    deep = locate.find(roots, torch.is_tensor)
-                path = deep.get(id(tensor), "result")
+        plain_first = sorted(self.found, key=lambda found: id(found[0]) not in plain)
+        for tensor, framework in plain_first[:_SAMPLES]:
+            history = framework.history(tensor)
             samples.append(
                 Object(
-                    path=path,
+                    path=plain.get(id(tensor)) or deep.get(id(tensor), "result"),
                     task=task,
-                    description=torch.describe(tensor),
-                    history=type(torch.grad_fn(tensor)).__name__,
+                    description=framework.describe(tensor),
+                    history=None if history is None else type(history).__name__,
                     plain=id(tensor) in plain,
                 )
             )
         return samples
+
+
+def _merged(found: Iterable[dict[int, str]]) -> dict[int, str]:
+    return {identity: path for paths in found for identity, path in paths.items()}
 
 
 def _cached_function() -> Task:
@@ -198,14 +208,15 @@ class Cached:
         first = samples[0]
         task = first.task
         what = f"`{first.path}` of `{task.name}` ({first.label()})"
+        tape = first.description["framework"] == "tensorflow"
+        graph = "what the tape knows of it" if tape else "its graph"
+        leaf = "a constant" if tape else "a leaf"
         if returned:
-            message = (
-                f"the cache returns {what} as a leaf: its graph was dropped when it was stored"
-            )
+            message = f"the cache returns {what} as {leaf}: {graph} was dropped when it was stored"
         else:
             message = (
-                f"the cache stores {what}, and drops its graph: this call returns it live, the "
-                "next one with these arguments returns a leaf, and the gradient stops there"
+                f"the cache stores {what}, and drops {graph}: this call returns it live, the "
+                f"next one with these arguments returns {leaf}, and the gradient stops there"
             )
         trace: tuple[TraceStep, ...] = ()
         if task.path is not None and task.line is not None:

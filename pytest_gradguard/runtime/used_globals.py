@@ -1,52 +1,246 @@
-"""The globals that a task's function names, through the user's own functions that it calls."""
+"""The globals that a task's function uses, through the user's own functions that it calls.
+
+Read off the code, which is not run: modules are looked through, and so are plain objects, of which
+the code that uses them says which attributes count. Functions of installed packages are not looked
+into.
+"""
 
 from __future__ import annotations
 
 import functools
 import types
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime import callsite, locate
+from pytest_gradguard.runtime import callsite
+from pytest_gradguard.runtime.code_names import LOADS_VALUES, Chain, attributes_in, globals_in
 
-_DEPTH = 4
+_FUNCTIONS = 100
+_DEPTH = 5
+_UNWRAPPED = 20
+_WRAPPED = ("__wrapped__", "function", "_python_function")  # the last: a tf.function
+_MISSING = object()
+_TELLS_NO_VALUES = frozenset(
+    {"device", "dim", "dtype", "get_shape", "name", "ndim", "numel", "requires_grad", "shape"}
+    | {"size", "trainable"}
+)
+"""What tensors, variables and models say of themselves, whatever their numbers are."""
 
 
-def used_globals(function: Any) -> Iterator[tuple[str, Any]]:
-    """The names and values of the globals that `function` and its helpers use, each once.
+class Read(NamedTuple):
+    """A global that a function uses.
 
-    Functions of installed packages are not looked into.
+    Attributes:
+        module: the name of the module that holds it, or None.
+        path: its name there, and the attributes that lead to what is used.
+        names: the same, as the function names it.
+        value: what it is now.
+        reader: the function.
+        given: it is not read, but given a value.
     """
+
+    module: str | None
+    path: Chain
+    names: Chain
+    value: Any
+    reader: Any  # a function: mypy would take it for a method
+    given: bool = False
+
+
+class Uses(NamedTuple):
+    """What a task's function does with globals.
+
+    Attributes:
+        reads: what it uses.
+        writes: the modules and paths that it gives a value of its own.
+    """
+
+    reads: list[Read]
+    writes: set[tuple[str | None, Chain]]
+
+    def own(self, read: Read) -> bool:
+        """Whether the tasks write to what they read: it is theirs."""
+        steps = range(1, len(read.path) + 1)
+        return any((read.module, read.path[:step]) in self.writes for step in steps)
+
+
+def uses_of(function: Any, *, classes: bool = False) -> Uses:
+    """What `function`, and the user's own functions that it calls, do with globals.
+
+    Args:
+        function: what a task calls.
+        classes: the methods of classes that it names count, too: all that it might call.
+    """
+    reads: dict[tuple[Any, ...], Read] = {}
+    writes: set[tuple[str | None, Chain]] = set()
     seen: set[int] = set()
-    waiting = [(one, 0) for one in _functions(function)]
-    while waiting:
-        current, depth = waiting.pop()
+    queue = list(_functions_of(function, classes))
+    while queue and len(seen) < _FUNCTIONS:
+        current = queue.pop()
         if id(current) in seen or not callsite.is_user_file(current.__code__.co_filename):
             continue
         seen.add(id(current))
-        for name in locate.global_names(current.__code__):
-            if name not in current.__globals__:
-                continue
-            value = current.__globals__[name]
-            inner = list(_functions(value)) if depth < _DEPTH else []
-            waiting += [(one, depth + 1) for one in inner]
-            if not inner and not isinstance(value, (types.ModuleType, type)):
-                yield name, value
+        code = globals_in(current.__code__)
+
+        def follow(names: Chain, given: bool = False, current: Any = current) -> Iterator[Any]:
+            """What these names lead to in the code of `current`."""
+            value = current.__globals__.get(names[0], _MISSING)
+            module = current.__globals__.get("__name__")
+            read = Read(module, names[:1], names[:1], value, current)
+            return _follow(read, names[1:], given)
+
+        found = [one for names in code.loaded for one in follow(names)]
+        found += [one for names in code.stored for one in follow(names, given=True)]
+        for callee, names in code.handed:
+            if any(isinstance(one, Read) and _fills(one.value) for one in follow(callee)):
+                found += follow(names, given=True)
+        for one in found:
+            if isinstance(one, types.FunctionType):
+                queue.append(one)
+            elif one.given:
+                writes.add((one.module, one.path))
+            else:
+                queue += _functions_of(one.value, classes)
+                reads.setdefault((one.module, one.path, current), one)
+    return Uses(list(reads.values()), writes)
 
 
-def _functions(item: Any) -> Iterator[types.FunctionType]:
-    """The plain functions behind a callable; none where it is something else."""
-    for _ in range(20):
+def held(value: Any, name: str) -> Any:
+    """What `value` plainly holds under `name`, without running code of its own; else `MISSING`."""
+    kind = value if isinstance(value, type) else type(value)
+    raw = _of_class(kind, name)
+    if isinstance(value, type):
+        return _MISSING if hasattr(type(raw), "__get__") else raw
+    if hasattr(type(raw), "__set__"):
+        return _MISSING
+    own = _attribute(value, name)
+    return raw if own is _MISSING and not hasattr(type(raw), "__get__") else own
+
+
+def _attribute(value: Any, name: str) -> Any:
+    try:
+        attributes = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return _MISSING
+    return attributes.get(name, _MISSING) if type(attributes) is dict else _MISSING
+
+
+def value_at(module: types.ModuleType, path: Chain) -> Any:
+    """What stands at a `Read`'s path; None where there is nothing."""
+    value = vars(module).get(path[0])
+    for name in path[1:]:
+        value = held(value, name)
+    return None if value is _MISSING else value
+
+
+def _of_class(kind: type, name: str) -> Any:
+    return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), _MISSING)
+
+
+def _follow(
+    read: Read, names: Chain, given: bool = False, depth: int = _DEPTH
+) -> Iterator[Read | types.FunctionType]:
+    """What `names`, attributes of what `read` stands for, lead to; and the methods on the way.
+
+    Args:
+        read: where to begin.
+        names: the attributes.
+        given: what they lead to is given a value.
+        depth: how many methods may call one another.
+    """
+    for index, name in enumerate(names):
+        value = read.value
+        last = given and index == len(names) - 1
+        path = (*read.path, name)
+        if isinstance(value, types.ModuleType):
+            if not callsite.is_user_file(getattr(value, "__file__", None)):
+                return
+            read = read._replace(module=value.__name__)
+            path = (name,)
+            inner = vars(value).get(name, _MISSING)
+        else:
+            inner = held(value, name)
+        if inner is _MISSING and not last:
+            method = _method(type(value), name)
+            if isinstance(value, types.ModuleType) or (name in _TELLS_NO_VALUES and method is None):
+                return
+            if method is not None and depth:
+                yield method
+                uses = attributes_in(method.__code__)
+                for chain in uses.loaded:
+                    yield from _follow(read, chain, False, depth - 1)
+                for chain in uses.stored:
+                    yield from _follow(read, chain, True, depth - 1)
+                return
+            given = given or name in LOADS_VALUES
+            break
+        read = read._replace(path=path, names=(*read.names, name), value=inner)
+    if given or read.value is not _MISSING:
+        yield read._replace(given=given)
+
+
+def _method(kind: type, name: str) -> types.FunctionType | None:
+    """The user's own code behind a method or property, whose first argument is the object."""
+    raw = _of_class(kind, name)
+    if isinstance(raw, property):
+        raw = raw.fget
+    if isinstance(raw, types.FunctionType) and raw.__code__.co_argcount:
+        return raw if callsite.is_user_file(raw.__code__.co_filename) else None
+    return None
+
+
+def _fills(function: Any) -> bool:
+    """Whether a function of the user's gives its first argument the values of another."""
+    if not isinstance(function, types.FunctionType) or not function.__code__.co_argcount:
+        return False
+    chains = attributes_in(function.__code__).loaded
+    return any(len(chain) == 1 and chain[0] in LOADS_VALUES for chain in chains)
+
+
+def _functions_of(item: Any, classes: bool) -> Iterator[types.FunctionType]:
+    """The plain functions behind a callable, decorators included; none where it is no callable."""
+    if isinstance(item, type):
+        if classes:
+            yield from _methods(item)
+        return
+    for _ in range(_UNWRAPPED):
         if isinstance(item, functools.partial):
             item = item.func
-        elif isinstance(item, types.MethodType):
+            continue
+        if isinstance(item, types.MethodType):
+            yield from _called_on(type(item.__self__), item.__func__, set())
             item = item.__func__
-        elif isinstance(item, (type, types.FunctionType, types.BuiltinFunctionType)):
+            continue
+        if isinstance(item, types.FunctionType):
+            yield item
+        inner = next((one for name in _WRAPPED if callable(one := _attribute(item, name))), None)
+        if inner is None:
             break
-        else:
-            item = vars(type(item)).get("__call__")
-    if isinstance(item, types.FunctionType):
-        yield item
-        wrapped = getattr(item, "__wrapped__", None)
-        if wrapped is not None and wrapped is not item:
-            yield from _functions(wrapped)
+        item = inner
+    if not isinstance(item, (type, types.FunctionType)):
+        call = _of_class(type(item), "__call__")
+        if isinstance(call, types.FunctionType):
+            yield call
+            yield from _called_on(type(item), call, set())
+
+
+def _methods(kind: type) -> Iterator[types.FunctionType]:
+    """The user's own methods of a class."""
+    for base in kind.__mro__:
+        for name in list(vars(base)):
+            method = _method(base, name)
+            if method is not None:
+                yield method
+
+
+def _called_on(kind: type, method: Any, seen: set[str]) -> Iterator[types.FunctionType]:
+    """The methods that a method of a class calls on its own object."""
+    if not isinstance(method, types.FunctionType) or not method.__code__.co_argcount:
+        return
+    for chain in attributes_in(method.__code__).loaded:
+        if chain and chain[0] not in seen:
+            seen.add(chain[0])
+            inner = _method(kind, chain[0])
+            if inner is not None:
+                yield inner
+                yield from _called_on(kind, inner, seen)

@@ -12,7 +12,7 @@ PITFALL = Pitfall(
         "The first call returns the tensor with its graph, and the backward works. Every "
         "later call with the same arguments is read from the cache and returns a leaf without"
         " a graph: the gradient is there in the first run and gone in the second, without an "
-        "error."
+        "error. A TensorFlow tensor that was made under a tape comes back as a constant."
     ),
     why="`joblib.Memory` stores results by pickling them, and pickle does not carry the graph.",
     fix=(

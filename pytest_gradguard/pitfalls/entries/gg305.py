@@ -52,7 +52,7 @@ print(a == b)  # prints: False
         "`random`) to several tasks for process workers."
     ),
     runtime=(
-        "When the same generator object goes to two or more tasks of a process call, and they"
-        " draw from it."
+        "When the same generator object goes to two or more tasks of a process call, and two "
+        "batches of them draw from copies in the same state."
     ),
 )

@@ -33,11 +33,7 @@ _families: weakref.WeakValueDictionary[tuple[int, int], Family] = weakref.WeakVa
 
 
 def begin(
-    backend: str,
-    passing: frozenset[str] = frozenset(),
-    *,
-    single: object = None,
-    context: object = None,
+    backend: str, passing: frozenset[str] = frozenset(), *, single: object = None
 ) -> Call | None:
     """The record of a call through a door that begins now, or None where it is not watched.
 
@@ -45,7 +41,6 @@ def begin(
         backend: what the findings call the kind of workers.
         passing: further packages that stand between the program and this door.
         single: the pool, where the call gives one task to it, and others may give more.
-        context: the context of `multiprocessing` that starts the workers.
     """
     if not _is_the_program(passing):
         return None
@@ -53,8 +48,6 @@ def begin(
     if call is None or call.site is None:
         return None
     call.backend = backend
-    if hasattr(context, "get_start_method"):
-        call.start_method = context.get_start_method()
     if single is not None:
         call.family = _families.setdefault((id(single), id(call.collector)), Family())
     frameworks.watch_reductions()  # a standard pickler copies its table before it meets the task

@@ -205,8 +205,8 @@ class Registered:
         return lookup
 
     def apply(self) -> None:
-        """Wrap the entry, once."""
-        if self._kept is None:
+        """Wrap the entry, once; where PyTorch is not loaded, there is none."""
+        if self._kept is None and hasattr(sys.modules.get("torch"), "Tensor"):
             lookup, kind = self._lookup(), sys.modules["torch"].Tensor
             self._kept = (lookup[kind], self._wrap(lookup[kind]))
             lookup[kind] = self._kept[1]

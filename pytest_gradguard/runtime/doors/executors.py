@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -61,8 +62,9 @@ def _watched_submit(backend: str, original: Callable[..., Any]) -> Callable[...,
     @functools.wraps(original)
     def submit(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         mapped = _mapping.executor is self
-        context = getattr(self, "_mp_context", None)
-        call = _mapping.call if mapped else calling.begin(backend, single=self, context=context)
+        call = _mapping.call if mapped else calling.begin(backend, single=self)
+        if call is not None and call.workers is None and backend == EXECUTOR:
+            call.workers = functools.partial(_workers, weakref.ref(self))
         task = None if call is None else _guarded(self, call, args, kwargs, process)
         try:
             if call is None or task is None:
@@ -75,6 +77,10 @@ def _watched_submit(backend: str, original: Callable[..., Any]) -> Callable[...,
         return future
 
     return submit
+
+
+def _workers(executor: weakref.ref[Any]) -> list[Any]:
+    return list((getattr(executor(), "_processes", None) or {}).values())
 
 
 def _guarded(executor: Any, call: Call, args: Any, kwargs: Any, process: bool) -> Any:
@@ -98,8 +104,7 @@ def _watched_map(backend: str, original: Callable[..., Any]) -> Callable[..., An
     @functools.wraps(original)
     def map(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         before = (_mapping.executor, _mapping.call)
-        context = getattr(self, "_mp_context", None)
-        _mapping.executor, _mapping.call = self, calling.begin(backend, context=context)
+        _mapping.executor, _mapping.call = self, calling.begin(backend)
         try:
             return original(self, *args, **kwargs)
         except BaseException as error:

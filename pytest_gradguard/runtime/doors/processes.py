@@ -12,11 +12,13 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from pytest_gradguard.runtime import collector, crossing, forked_process, forks
+from pytest_gradguard.runtime import collector, crossing
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.doors import calling
 from pytest_gradguard.runtime.doors.tasks import MULTIPROCESSING, TaskShipment
 from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.hangs import forks
+from pytest_gradguard.runtime.hangs.process import ForkedProcess
 from pytest_gradguard.runtime.patching import Patch, Patches
 
 _PICKLING = ("spawn", "forkserver")
@@ -69,7 +71,7 @@ def _watched_start(original: Callable[..., Any]) -> Callable[..., Any]:
 def _start_forked(original: Callable[..., Any], process: Any, call: Call) -> Any:
     if _initialized(process):
         return original(process)  # a pool's: its tasks tell
-    with forks.forking(forked_process.ForkedProcess(process, call)):
+    with forks.forking(ForkedProcess(process, call)):
         outcome = original(process)
     _started[process] = call
     return outcome

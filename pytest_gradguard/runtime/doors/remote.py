@@ -78,15 +78,15 @@ class WorkerTask:
             result = function(*args, **kwargs)
         except BaseException as error:
             without_this_frame(error)
-            notes = looks.end(begun, items, None, error)
-            if notes:
-                error.__dict__["_gradguard_heard"] = Messenger(self._token, notes)
+            worker.send_with(error, self._token, looks.end(begun, items, None, error))
+            worker.end_simulation()
             raise
         finally:
             collector.leave(inside)
         results = result if many else [result]
         notes = looks.end(begun, items, results)
         if inside.empty and not notes and not frameworks.loaded():
+            worker.end_simulation()
             return result
         kind = worker.Outbox if many else OneResult
         return kind(self._token, results, items, worker.take_findings(), notes)
@@ -107,13 +107,3 @@ class OneResult(worker.Outbox):
 def receive_one(token: int, results: Any, found: list[Finding], notes: looks.Notes) -> Any:
     """Take the result of one task in the parent; called by unpickling."""
     return worker.receive(token, results, found, notes)[0]
-
-
-class Messenger:
-    """Notes on their way to the parent with the error of a task: heard as they are unpickled."""
-
-    def __init__(self, token: int, notes: looks.Notes) -> None:
-        self._sent: tuple[Any, ...] = (token, None, [], notes)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (worker.receive, self._sent)

@@ -33,6 +33,9 @@ class Framework(Protocol):
     def history(self, tensor: Any) -> Any:
         """What `tensor` was made by and would lose; None: nothing that is known."""
 
+    def recorded(self, tensor: Any) -> bool:
+        """Whether a backward, or a tape in this thread, would go on through `tensor`."""
+
     def leaves(self, history: Any) -> Iterator[Any]:
         """The tensors that need a gradient behind a history."""
 

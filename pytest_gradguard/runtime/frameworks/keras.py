@@ -94,6 +94,11 @@ def history(tensor: Any) -> None:
     """Nothing: see `wanted`."""
 
 
+def recorded(tensor: Any) -> bool:
+    """Never: see `wanted`."""
+    return False
+
+
 def leaves(history: Any) -> Iterator[Any]:
     """Nothing: see `wanted`."""
     return iter(())

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python import pywrap_tfe
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.trackable import data_structures
@@ -78,12 +79,18 @@ def spent(tensor: Any) -> bool:
 
 def wanted(call: Any, tensor: Any) -> bool:
     """Whether a tape that records around `call` watches `tensor`."""
-    tapes: Any = sys.modules.get("pytest_gradguard.runtime.tape_calls")
+    tapes: Any = sys.modules.get("pytest_gradguard.runtime.tapes.calls")
     return tapes is not None and bool(tapes.watched(call, tensor))
 
 
 def history(tensor: Any) -> None:
     """What a tensor was made by is known to tapes only."""
+
+
+def recorded(tensor: Any) -> bool:
+    """Whether a tape that records in this thread watches `tensor`, or what it was made of."""
+    known = pywrap_tfe.TFE_Py_TapeSetPossibleGradientTypes
+    return differentiable(tensor) and bool(known([tensor]))
 
 
 def leaves(history: Any) -> Iterator[Any]:

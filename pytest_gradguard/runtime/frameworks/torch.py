@@ -34,7 +34,8 @@ def _watched(original: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
         if current is None or active.busy:
             return original(self, proto)
         if type(self) is plain and not self.requires_grad:  # most tensors, every parameter's data
-            return original(self, proto)
+            reduction = original(self, proto)
+            return _on_gpu(current, self, reduction) if on_gpu(self) else reduction
         # A tensor subclass comes by here twice, through its __torch_function__.
         active.busy = True
         try:
@@ -46,7 +47,9 @@ def _watched(original: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
                 if isinstance(self, torch.nn.Parameter):
                     current.parameter(self, _here)
                 else:
-                    return current.tensor(self, reduction, _here)
+                    reduction = current.tensor(self, reduction, _here)
+            if on_gpu(self):
+                return current.on_gpu(self, reduction, _here)
         except Exception as error:
             fault(error)
         return reduction
@@ -68,9 +71,35 @@ def _watched_parameter(original: Callable[[Any, int], Any]) -> Callable[[Any, in
                     current.parameter(self, _here)
             except Exception as error:
                 fault(error)
+            if on_gpu(self):
+                return _on_gpu(current, self, original(self, proto))
         return original(self, proto)
 
     return __reduce_ex__
+
+
+def _on_gpu(current: Any, tensor: Any, reduction: Any) -> Any:
+    try:
+        return current.on_gpu(tensor, reduction, _here)
+    except Exception as error:
+        fault(error)
+        return reduction
+
+
+def on_gpu(tensor: Any) -> bool:
+    """Whether `tensor` lies on a GPU, a pretended one included."""
+    try:
+        with torch._C.DisableTorchFunctionSubclass():
+            return bool(tensor.is_cuda) or _pretended(tensor) is not None
+    except Exception as error:
+        fault(error)
+        return False
+
+
+def _pretended(tensor: Any) -> Any:
+    """The pretended GPU on which `tensor` lies; threads that no simulation sees ask here, too."""
+    tags = sys.modules.get("pytest_gradguard.simulation.tags")
+    return None if tags is None else tags.device_of(tensor)
 
 
 reductions = Patches(
@@ -156,7 +185,7 @@ def describe(tensor: Any) -> dict[str, Any]:
             "type": kind.__name__ if kind.__module__ == "torch" else _qualified(kind),
             "shape": [int(size) for size in tensor.shape],
             "dtype": str(tensor.dtype).removeprefix("torch."),
-            "device": str(tensor.device),
+            "device": str(_pretended(tensor) or tensor.device),
         }
 
 
@@ -164,6 +193,11 @@ def _qualified(kind: type) -> str:
     if kind is torch.nn.Parameter:
         return "Parameter"
     return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def recorded(tensor: torch.Tensor) -> bool:
+    """Whether `tensor` has a graph."""
+    return history(tensor) is not None
 
 
 def leaves(node: Any) -> Iterator[Any]:

@@ -64,6 +64,7 @@ class Look(NamedTuple):
 _TORCH = "torch.nn.parameter"
 _TENSORFLOW = "tensorflow"
 LOOKS = (
+    Look("simulated", asks=("pytest_gradguard.simulation",)),  # the first: it travels before all
     Look("left_gradients", always=_TORCH),
     Look("torch_modes", asks=(_TORCH,), needs=_TORCH),
     Look("generators", asks=("random",), always="pytest_gradguard.runtime.looks.generators"),
@@ -76,8 +77,6 @@ LOOKS = (
 _ALWAYS = tuple(look for look in LOOKS if look.always is not None)
 _ASKING = tuple(look for look in LOOKS if look.asks)
 _BY_NAME = {look.name: look for look in LOOKS}
-
-_ATTRIBUTE = "_gradguard_notes"
 
 
 # -- in the parent -------------------------------------------------------------------------------
@@ -185,15 +184,3 @@ def end(
         if note is not None:
             notes.append((name, note))
     return notes
-
-
-def send_with(error: BaseException, token: int, notes: Notes) -> None:
-    """Let `notes` travel to the parent with the error of a task, in its attributes."""
-    if notes:
-        error.__dict__.setdefault(_ATTRIBUTE, []).append((token, notes))
-
-
-def received_with(error: BaseException) -> list[tuple[int, Notes]]:
-    """Take the notes off an error that came from a task: pairs of the call's token and notes."""
-    sent: list[tuple[int, Notes]] = error.__dict__.pop(_ATTRIBUTE, [])
-    return sent

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime import forks, openmp
+from pytest_gradguard.runtime.hangs import forks, openmp
 from pytest_gradguard.runtime.looks import After
 from pytest_gradguard.runtime.noticed import Noticed, noticed
 from pytest_gradguard.runtime.tasks import Task, task_of
@@ -48,7 +48,7 @@ def begin(asked: tuple[int, str] | None, process: bool) -> After | None:
     token, place = asked
     watcher = None
     if inherited.tensorflow or inherited.torch_kept:
-        from pytest_gradguard.runtime import stuck
+        from pytest_gradguard.runtime.hangs import stuck
 
         watcher = stuck.watch(token, place)
 

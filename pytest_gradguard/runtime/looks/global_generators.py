@@ -12,7 +12,8 @@ import weakref
 from typing import Any, NamedTuple
 
 from pytest_gradguard.findings import Severity
-from pytest_gradguard.runtime import forks, random_states
+from pytest_gradguard.runtime import random_states
+from pytest_gradguard.runtime.hangs import forks
 from pytest_gradguard.runtime.looks import After
 from pytest_gradguard.runtime.noticed import Noticed, noticed
 from pytest_gradguard.runtime.tasks import Task, reseeds, task_of
@@ -41,7 +42,7 @@ _drawn: weakref.WeakKeyDictionary[Any, dict[tuple[str, bytes], Drawn]] = weakref
 
 def ship(call: Any, items: Any) -> int | None:
     """The number of the call, or of its family, where the workers are forked."""
-    return call.family.token if forks.forks_workers(call) else None
+    return call.family.token if forks.forked_workers(call) else None
 
 
 def heard(call: Any, note: list[Drawn]) -> None:

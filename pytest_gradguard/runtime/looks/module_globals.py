@@ -6,18 +6,14 @@ module afresh, and uses the globals as that import made them.
 
 from __future__ import annotations
 
-import dis
-import functools
-import itertools
 import os
 import sys
 import types
 import weakref
 import zlib
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime import callsite, locate
+from pytest_gradguard.runtime import locate, used_globals
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.looks import After
 from pytest_gradguard.runtime.noticed import Noticed, noticed
@@ -26,8 +22,8 @@ from pytest_gradguard.runtime.tasks import Task, function_of, task_of
 _PROCESS = f"{os.getpid()}-{os.urandom(8).hex()}"
 """This process and those forked from it: they share what was imported before."""
 
-_FUNCTIONS = 100
 _SEARCHED = 500
+_KERAS = "keras.src.saving.keras_saveable"
 _WHOLE = 4_096
 """Tensors of up to this many elements are compared whole, larger ones by that many of theirs."""
 
@@ -37,9 +33,8 @@ class Global(NamedTuple):
 
     Attributes:
         module: the module's name.
-        name: the global's name in it.
+        name: the global's name in it, with the attributes that lead to what is read.
         reader: the function that reads it.
-        writes: that function binds the name itself, too.
     """
 
     module: str
@@ -149,81 +144,24 @@ def _framework(found: Global) -> str:
     return next(("torch" if _is_torch(t) else "tensorflow" for t in tensors.values()), "torch")
 
 
-def _read_by(function: Any) -> set[Global]:
+def _read_by(function: types.FunctionType) -> set[Global]:
     """The globals that a task's function, and the user's own functions that it calls, read by name.
 
-    What a function that travels by value reads travels along with it, and is as it is here.
+    What a function that travels by value reads travels along with it, and is as it is here. What
+    the tasks give a value of their own is theirs.
     """
     found: set[Global] = set()
-    for current in _reached(function):
-        by_name = locate.travels_by_name(current)
-        loaded, stored = _globals_of(current.__code__)
-        for names in loaded:
-            value, module, name = _resolve(current.__globals__, names)
-            if (
-                module is not None
-                and name not in stored
-                and (by_name or module != current.__module__)
-                and not isinstance(value, (type, types.FunctionType, functools.partial))
-            ):
-                found.add(Global(module, name, task_of(current)))
+    uses = used_globals.uses_of(function)
+    for read in uses.reads:
+        reader = read.reader
+        if (
+            read.module not in (None, "__main__")
+            and (read.module != reader.__module__ or locate.travels_by_name(reader))
+            and not isinstance(read.value, (type, types.FunctionType, types.ModuleType))
+            and not uses.own(read)
+        ):
+            found.add(Global(str(read.module), ".".join(read.path), task_of(reader)))
     return found
-
-
-def _reached(function: Any) -> Iterator[types.FunctionType]:
-    """A task's function and the user's own functions that it calls by their names, each once."""
-    seen: set[int] = set()
-    queue = [function]
-    while queue and len(seen) < _FUNCTIONS:
-        current = queue.pop()
-        if not isinstance(current, types.FunctionType) or id(current) in seen:
-            continue
-        seen.add(id(current))
-        if not callsite.is_user_file(current.__code__.co_filename):
-            continue
-        yield current
-        for names in _globals_of(current.__code__)[0]:
-            value, _, _ = _resolve(current.__globals__, names)
-            if isinstance(value, (types.FunctionType, functools.partial)):
-                queue.append(function_of(value))
-
-
-@functools.lru_cache(maxsize=1_000)
-def _globals_of(code: types.CodeType) -> tuple[tuple[tuple[str, ...], ...], frozenset[str]]:
-    """The globals that `code` loads, each with the attributes taken of it at once, and stores."""
-    loaded: list[tuple[str, ...]] = []
-    stored: set[str] = set()
-    instructions = list(dis.get_instructions(code))
-    for index, instruction in enumerate(instructions):
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            attributes = itertools.takewhile(
-                lambda i: i.opname in ("LOAD_ATTR", "LOAD_METHOD"), instructions[index + 1 :]
-            )
-            loaded.append((str(instruction.argval), *(str(i.argval) for i in attributes)))
-        elif instruction.opname == "STORE_GLOBAL":
-            stored.add(str(instruction.argval))
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            inner_loaded, inner_stored = _globals_of(constant)
-            loaded.extend(inner_loaded)
-            stored |= inner_stored
-    return tuple(dict.fromkeys(loaded)), frozenset(stored)
-
-
-def _resolve(names_here: Any, names: tuple[str, ...]) -> tuple[Any, str | None, str]:
-    """What `names` stand for, through modules: the value, and the module and name it stands in."""
-    value = names_here.get(names[0])
-    module, name = names_here.get("__name__"), names[0]
-    for attribute in names[1:]:
-        if not isinstance(value, types.ModuleType):
-            break
-        if not callsite.is_user_file(getattr(value, "__file__", None)):
-            return None, None, name
-        module, name = value.__name__, attribute
-        value = vars(value).get(attribute)
-    if isinstance(value, types.ModuleType) or value is None:
-        return None, None, name
-    return value, None if module == "__main__" else module, name
 
 
 # -- in the worker -------------------------------------------------------------------------------
@@ -252,30 +190,44 @@ def begin(asked: Asked, process: bool) -> After | None:
         stale.append(found)
     if not stale:
         return None
+    watcher = _watch_reads()
 
     def after(items: Any, results: Any, error: BaseException | None) -> list[Global] | None:
-        kept = [found for found in stale if not _written(found, asked.states[found], items)]
+        read = None if watcher is None else {id(variable) for variable in watcher.end()}
+        kept = [
+            found
+            for found in stale
+            if not _written(found, asked.states[found]) and (read is None or _in(read, found))
+        ]
         return kept or None
 
     return after
 
 
-_SETTING = frozenset(("copy_", "load_state_dict", "load_weights", "set_weights"))
-
-
-def _written(found: Global, there: State, items: Any) -> bool:
-    """Whether the tasks that have just run wrote to a global, so that its old values do not count:
-    they gave it the parent's values, or others that they came with, or it is a buffer of theirs."""
+def _written(found: Global, there: State) -> bool:
+    """Whether the tasks that have just run gave it values: a buffer of theirs, or the parent's."""
     first, now = _first[found.module, found.name], _state_of(found)
     if first is None or now is None or now.digest == there.digest:
         return True
-    if now.digest == first.digest:
-        return False
-    return now.tensor or any(
-        not _SETTING.isdisjoint(reached.__code__.co_names)
-        for function in {id(item[0]): item[0] for item in items}.values()
-        for reached in _reached(function_of(function))
-    )
+    return now.tensor and now.digest != first.digest
+
+
+def _watch_reads() -> Any:
+    """Let TensorFlow, where it is loaded, note which trainable variables are read."""
+    if not hasattr(sys.modules.get("tensorflow"), "GradientTape"):
+        return None
+    from pytest_gradguard.runtime.tapes import reads
+
+    return reads.Reads()
+
+
+def _in(read: set[int], found: Global) -> bool:
+    """Whether a global is among what was read, as far as TensorFlow notes it."""
+    tensors = _tensors_in(found.name, _value_of(found)).values()
+    if not all(_is_tensorflow(one) and hasattr(one, "trainable") for one in tensors):
+        return True
+    noted = [id(one) for one in tensors if one.trainable]
+    return not noted or not read.isdisjoint(noted)
 
 
 # -- what a global is worth ----------------------------------------------------------------------
@@ -283,7 +235,7 @@ def _written(found: Global, there: State, items: Any) -> bool:
 
 def _value_of(found: Global) -> Any:
     module = sys.modules.get(found.module)
-    return None if module is None else vars(module).get(found.name)
+    return None if module is None else used_globals.value_at(module, tuple(found.name.split(".")))
 
 
 def _state_of(found: Global) -> State | None:
@@ -306,19 +258,46 @@ def _tensors_in(name: str, value: Any) -> dict[str, Any]:
     """The tensors in `value`, by their paths; not the whole of large structures."""
     if value is None or isinstance(value, (types.ModuleType, types.FunctionType, type)):
         return {}
-    found: dict[str, Any] = {}
     kept: list[Any] = []
+    layers: list[Any] = []
 
     def wanted(item: Any) -> bool:
         if _is_torch(item) or _is_tensorflow(item):
             kept.append(item)
-            return True
-        return False
+        elif _is_keras(item):
+            layers.append(item)
+        else:
+            return _draws_numbers(type(item))
+        return True
 
     paths = locate.find([(name, value)], wanted, limit=_SEARCHED)
-    for item in kept:
-        found[paths[id(item)]] = item
+    found = {paths[id(item)]: item for item in kept}
+    for layer in layers:
+        for index, weight in enumerate(_weights_of(layer)):
+            found[f"{paths[id(layer)]}.weights[{index}]"] = weight
     return found
+
+
+def _is_keras(item: Any) -> bool:
+    saveable = getattr(sys.modules.get(_KERAS), "KerasSaveable", ())
+    return issubclass(type(item), saveable)
+
+
+def _weights_of(saveable: Any) -> list[Any]:
+    """The weights of a model or layer of Keras's; none of what else it keeps."""
+    layer = getattr(sys.modules.get("keras"), "Layer", ())
+    if not issubclass(type(saveable), layer):
+        return []
+    try:
+        return [weight._value for weight in saveable.weights]
+    except Exception:  # the program's own property, or none of Keras's variables: not known
+        return []
+
+
+def _draws_numbers(kind: type) -> bool:
+    """Whether it is a generator of random numbers: what it is worth are the numbers to come."""
+    package = kind.__module__.partition(".")[0]
+    return package in ("keras", "tensorflow") and kind.__name__ in ("Generator", "SeedGenerator")
 
 
 def _is_torch(item: Any) -> bool:

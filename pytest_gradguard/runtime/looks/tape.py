@@ -1,6 +1,6 @@
 """GG105: a tape records in the calling thread, and its tasks work with TensorFlow elsewhere.
 
-This module is light: a worker that has no need of TensorFlow does not import it (see `tape_calls`).
+This module is light: a worker that has no need of TensorFlow does not import it (see `tapes`).
 """
 
 from __future__ import annotations
@@ -19,49 +19,49 @@ def ask(call: Any) -> bool | None:
 
     if pywrap_tfe.TFE_Py_TapeSetIsEmpty():
         return None
-    from pytest_gradguard.runtime import tape_calls
+    from pytest_gradguard.runtime.tapes import calls as tapes
 
-    return tape_calls.begin(call)
+    return tapes.begin(call)
 
 
 def ship(call: Any, items: Any) -> None:
     """Look for what the tasks of a batch get."""
     if "tape" in call.asked:
-        from pytest_gradguard.runtime import tape_calls
+        from pytest_gradguard.runtime.tapes import calls as tapes
 
-        tape_calls.leaves(call, items)
+        tapes.leaves(call, items)
 
 
 def begin(asked: bool, process: bool) -> After:
     """Let TensorFlow note which variables are read, before the tasks of a batch."""
     watcher: Any = None
     if _loaded():
-        from pytest_gradguard.runtime import tape_calls
+        from pytest_gradguard.runtime.tapes import reads
 
-        watcher = tape_calls.watch_reads()
+        watcher = reads.Reads()
 
     def after(items: Any, results: Any, error: BaseException | None) -> Any:
         if not _loaded():
             return None
-        from pytest_gradguard.runtime import tape_calls
+        from pytest_gradguard.runtime.tapes import calls as tapes
 
-        return tape_calls.look(items, results, watcher, process)
+        return tapes.look(items, results, watcher, process)
 
     return after
 
 
 def heard(call: Any, note: Any) -> None:
     """Judge, in the parent, what was seen where tasks ran."""
-    from pytest_gradguard.runtime import tape_calls
+    from pytest_gradguard.runtime.tapes import calls as tapes
 
-    tape_calls.heard(call, note)
+    tapes.heard(call, note)
 
 
 def undo() -> None:
     """Leave TensorFlow as it was."""
-    tape_calls: Any = sys.modules.get("pytest_gradguard.runtime.tape_calls")
-    if tape_calls is not None:
-        tape_calls.undo()
+    tapes: Any = sys.modules.get("pytest_gradguard.runtime.tapes.calls")
+    if tapes is not None:
+        tapes.undo()
 
 
 def _loaded() -> bool:

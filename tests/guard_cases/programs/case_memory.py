@@ -16,6 +16,7 @@ EXPECT = {
     "test_method_of_an_object": {"GG108"},
     "test_compressed": {"GG108"},
     "test_cached_in_a_worker": {"GG108"},
+    "test_cached_in_a_worker_that_fails": {"GG108"},
     "test_cached_on_threads": {"GG108"},
     "test_tasks_are_cached": {"GG108", "GG102"},
     "test_mapped": {"GG108"},
@@ -111,6 +112,17 @@ def in_worker(folder):
 
 def test_cached_in_a_worker(tmp_path):
     assert Parallel(2)(delayed(in_worker)(str(tmp_path / f"{k}")) for k in range(2)) == [6.0, 6.0]
+
+
+def failing_after(folder):
+    Memory(folder, verbose=0).cache(double)(leaf())  # -> GG108
+    raise LookupError("after the cache")
+
+
+def test_cached_in_a_worker_that_fails(tmp_path):
+    with pytest.raises(LookupError) as caught:
+        Parallel(2)(delayed(failing_after)(str(tmp_path / f"{k}")) for k in range(2))
+    assert not [name for name in vars(caught.value) if "gradguard" in name]
 
 
 def test_cached_on_threads(tmp_path):

@@ -18,11 +18,11 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_gradguard.runtime import openmp
 from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.hangs import openmp
 
 if TYPE_CHECKING:
-    from pytest_gradguard.runtime.forked_process import ForkedProcess
+    from pytest_gradguard.runtime.hangs.process import ForkedProcess
 
 DOORS = {"joblib.pool", "multiprocessing.pool", "concurrent.futures.process"}
 """The modules that fork workers whose tasks are looked at: PyTorch's threads are ended for those
@@ -149,14 +149,13 @@ FORKING = ("multiprocessing", "ProcessPoolExecutor")
 """The kinds of workers that may be forked."""
 
 
-def forks_workers(call: Any) -> bool:
-    """Whether the workers of `call` are forked."""
+def forked_workers(call: Any) -> list[Any]:
+    """The worker processes of `call` that were forked, while it runs."""
     if call.backend not in FORKING:
-        return False
-    if call.start_method is not None:
-        return bool(call.start_method == "fork")
-    method = os.environ.get("JOBLIB_START_METHOD", "").strip() or None
-    return (method or sys.modules["multiprocessing"].get_start_method()) == "fork"
+        return []
+    processes: Any = sys.modules.get("multiprocessing.process")
+    workers = processes._children if call.workers is None else call.workers()
+    return [one for one in list(workers) if getattr(one, "_start_method", None) == "fork"]
 
 
 def may_hang() -> bool:

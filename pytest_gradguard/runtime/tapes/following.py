@@ -18,12 +18,13 @@ import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import tape as tapes
 
-from pytest_gradguard.runtime import callsite, tape_values
+from pytest_gradguard.runtime import callsite
 from pytest_gradguard.runtime.evidence import Object
 from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.frameworks import tensorflow as tensors
 from pytest_gradguard.runtime.frameworks import tensorflow_tapes
-from pytest_gradguard.runtime.tape_evidence import TapeAround
+from pytest_gradguard.runtime.tapes import values
+from pytest_gradguard.runtime.tapes.evidence import TapeAround
 
 
 def watches(recorder: Any, candidates: list[Any]) -> bool:
@@ -102,13 +103,13 @@ class Around:
                 return True
         return False
 
-    def remember(self, value: tape_values.Value) -> None:
+    def remember(self, value: values.Value) -> None:
         """Remember, weakly, what a task gets."""
         if value.tensor:
             if tf.is_tensor(value.item) and self.watched(value.item):
                 self.tensors[id(value.item)] = (weakref.ref(value.item), value.path)
         else:
-            for path, variable in tape_values.trainables_of(value):
+            for path, variable in values.trainables_of(value):
                 self.variables.setdefault(id(variable), (weakref.ref(variable), path))
 
     def path_of(self, source: Any) -> str | None:
@@ -263,7 +264,7 @@ class _Follower:
         for _, without, partial in found:
             names.update({**without, **partial})
         if frame is not None:
-            names.update(tape_values.names_in(frame, set(names)))
+            names.update(values.names_in(frame, set(names)))
         site = None if frame is None else callsite.site_of(frame)
         for evidence, without, partial in found:
             evidence.confirm(

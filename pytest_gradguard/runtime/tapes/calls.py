@@ -7,21 +7,22 @@ leave, what they return is searched where they run, and TensorFlow says which va
 from __future__ import annotations
 
 import sys
+import types
 import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-from tensorflow.python.eager import record
+from tensorflow.python.ops import script_ops
 
-from pytest_gradguard.runtime import callsite, locate, tape_following, tape_values
+from pytest_gradguard.runtime import callsite, locate, used_globals
 from pytest_gradguard.runtime.evidence import Object
 from pytest_gradguard.runtime.frameworks import tensorflow as tensors
-from pytest_gradguard.runtime.tape_evidence import TapeAround
-from pytest_gradguard.runtime.tape_following import Around
-from pytest_gradguard.runtime.tape_values import Value
+from pytest_gradguard.runtime.tapes import following, reads, values
+from pytest_gradguard.runtime.tapes.evidence import TapeAround
+from pytest_gradguard.runtime.tapes.following import Around
+from pytest_gradguard.runtime.tapes.values import Value
 from pytest_gradguard.runtime.tasks import roots_of, task_of
-from pytest_gradguard.runtime.used_globals import used_globals
 
 _arounds: weakref.WeakKeyDictionary[Any, Around] = weakref.WeakKeyDictionary()
 
@@ -42,13 +43,20 @@ class Note(NamedTuple):
     read: list[Any]
 
 
+class _NotTheProgram(Exception):
+    """The only tape is that of a `tf.py_function`, in case somebody wants a gradient of it."""
+
+
 def begin(call: Any) -> bool | None:
     """Watch a call that begins in this thread, in which a tape records."""
     if {"GG105", "GG101"} <= call.dropped:
         return None
-    around = Around(list(_recorders()))
+    try:
+        around = Around(list(_recorders()))
+    except _NotTheProgram:
+        return None
     _arounds[call] = around
-    tape_following.follow(around)
+    following.follow(around)
     return True
 
 
@@ -56,14 +64,16 @@ def _recorders() -> Iterator[Any]:
     """The tapes that record around this line: found among the names of the calling functions."""
     kinds = (tf.GradientTape, tf.autodiff.ForwardAccumulator)
     seen = set()
-    found = False
+    found = in_py_function = False
     frame: Any = sys._getframe(1)
     names: list[tuple[str, Any]] = []
     while frame is not None:
         for name, value in callsite.local_names(frame):
             if issubclass(type(value), kinds) and id(value) not in seen:
                 seen.add(id(value))
-                if value._recording:
+                if frame.f_globals is vars(script_ops):
+                    in_py_function = True
+                elif value._recording:
                     found = True
                     yield value
             elif callsite.is_user_file(frame.f_code.co_filename):
@@ -79,6 +89,8 @@ def _recorders() -> Iterator[Any]:
             return tape
 
         locate.find(names, look, limit=2_000)
+        if in_py_function and not held:
+            raise _NotTheProgram
         yield from held
 
 
@@ -96,31 +108,37 @@ def leaves(call: Any, items: Any) -> None:
     around.looks -= 1
     direct = list(_direct_roots(items))
     known = set()
-    for value, function in _named(tape_values.values_in(direct, deep=False), items):
+    for value, function in _named(values.values_in(direct, deep=False), items):
         known.add(id(value.item))
         around.remember(value)
         _report(call, around, _sample(value, function))
-    for value, function in _named(tape_values.values_in(roots_of(items)), items):
+    for value, function in _named(values.values_in(roots_of(items)), items):
         if id(value.item) not in known:
             _wait_for(call, around, value, function)
     if not around.searched:
         around.searched = True
         for function in {id(function): function for function, _, _ in items}.values():
-            roots = [(f"globals[{name!r}]", value) for name, value in used_globals(function)]
-            for value in tape_values.values_in(roots):
+            for value in values.values_in(_globals_of(function)):
                 _wait_for(call, around, value, function)
+
+
+def _globals_of(function: Any) -> Iterator[tuple[str, Any]]:
+    for read in used_globals.uses_of(function, classes=True).reads:
+        if not isinstance(read.value, (type, types.FunctionType, types.ModuleType)):
+            name, *attributes = read.names
+            yield ".".join([f"globals[{name!r}]", *attributes]), read.value
 
 
 def _direct_roots(items: Any) -> Iterator[tuple[str, Any]]:
     for index, (function, args, kwargs) in enumerate(items):
         yield f"{index}|args", args
         yield f"{index}|kwargs", kwargs
-        yield from tape_values.captures_of(function, f"{index}|")
+        yield from values.captures_of(function, f"{index}|")
 
 
-def _named(values: list[Value], items: Any) -> Iterator[tuple[Value, Any]]:
+def _named(found: list[Value], items: Any) -> Iterator[tuple[Value, Any]]:
     """The values with the paths that a finding shows, each with its task's function."""
-    for value in values:
+    for value in found:
         index, _, path = value.path.partition("|")
         yield Value(path.lstrip(".") or "self", value.item), items[int(index)][0]
 
@@ -131,14 +149,14 @@ def _wait_for(call: Any, around: Around, value: Value, function: Any) -> None:
     if id(value.item) not in around.waiting:
         sample = _sample(value, function)
         if not value.tensor:
-            variables = {id(variable) for _, variable in tape_values.trainables_of(value)}
+            variables = {id(variable) for _, variable in values.trainables_of(value)}
             around.waiting[id(value.item)] = (variables, sample)
         elif id(value.item) in around.tensors:
             _report(call, around, sample)
 
 
 def _sample(value: Value, function: Any) -> Object:
-    about = tape_values.describe(value.item)
+    about = values.describe(value.item)
     return Object(value.path, task_of(function), about, history=None, plain=True)
 
 
@@ -150,7 +168,7 @@ def _report(call: Any, around: Around, sample: Object) -> None:
         kind = "tape" if recorder is None else type(recorder).__name__
         evidence = call.collector.evidence(
             ("GG105", call.site and call.site.key, call.backend),
-            lambda: TapeAround(call.site, call.backend, kind, tape_values.label_of),
+            lambda: TapeAround(call.site, call.backend, kind, values.label_of),
         )
         assert isinstance(evidence, TapeAround)
         evidence.calls += 1
@@ -161,36 +179,28 @@ def _report(call: Any, around: Around, sample: Object) -> None:
         around.evidence.add(sample)
 
 
-def watch_reads() -> Any:
-    """Let TensorFlow note, from now on and in this thread, which variables are read."""
-    watcher = record.VariableWatcher()
-    watcher.__enter__()
-    return watcher
-
-
 def look(items: Any, results: Any, watcher: Any, process: bool) -> Note | None:
     """What the tasks of a batch did, after they have run in this thread.
 
     Args:
         items: the tasks.
         results: what they returned, or None.
-        watcher: what `watch_reads` gave, or None.
+        watcher: what notes the variables that they read, or None.
         process: whether this is a worker process.
     """
     read: Any = ()
     if watcher is not None:
-        watcher.__exit__(None, None, None)
-        read = watcher.watched_variables()
+        read = watcher.end()
     roots = [(f"{index}|result", result) for index, result in enumerate(results or ())]
-    values = tape_values.values_in(roots, deep=False)
-    if not values and not read:
+    made = values.values_in(roots, deep=False)
+    if not made and not read:
         return None
     returned = []
-    for value in values[:3]:
+    for value in made[:3]:
         index, _, path = value.path.partition("|")
         returned.append(_sample(Value(path, value.item), items[int(index)][0]))
-    made = [value.item for value in values if value.tensor and hasattr(value.item, "numpy")]
-    return Note(returned, made, [tuple(v.shape) for v in read] if process else list(read))
+    kept = [value.item for value in made if value.tensor and hasattr(value.item, "numpy")]
+    return Note(returned, kept, [tuple(v.shape) for v in read] if process else list(read))
 
 
 def heard(call: Any, note: Note) -> None:
@@ -211,10 +221,11 @@ def heard(call: Any, note: Note) -> None:
     for sample in note.returned:
         _report(call, around, sample)
     if note.tensors and (around.read or around.tensors):
-        tape_following.results(around, note.tensors)
+        following.results(around, note.tensors)
 
 
 def undo() -> None:
     """Leave TensorFlow as it was."""
     _arounds.clear()
-    tape_following.undo()
+    following.undo()
+    reads.undo()

@@ -18,9 +18,9 @@ from types import FrameType
 
 from pytest_gradguard import pitfalls
 from pytest_gradguard.messages import ForkDeadlockError
-from pytest_gradguard.runtime import callsite, native_threads, openmp
-from pytest_gradguard.runtime.doors.remote import Messenger
+from pytest_gradguard.runtime import callsite, worker
 from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.hangs import native_threads, openmp
 from pytest_gradguard.runtime.looks.forked import Hang
 from pytest_gradguard.runtime.tasks import Task
 
@@ -39,7 +39,7 @@ _RUNNERS = (
     "joblib.parallel",
     "multiprocessing.pool",
     "concurrent.futures.process",
-    "pytest_gradguard.runtime.forked_process",
+    "pytest_gradguard.runtime.hangs.process",
 )
 
 
@@ -109,7 +109,7 @@ class Watcher:
         hang = Hang(framework, task, path, line)
         error = ForkDeadlockError(self._text(hang))
         if self._answer is None:
-            error.__dict__["_gradguard_heard"] = Messenger(self.token, [("forked", hang)])
+            worker.send_with(error, self.token, [("forked", hang)])
             answered = _answer(frame, error)
         else:
             answered = self._answer(hang, error)

@@ -16,10 +16,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from pytest_gradguard.runtime import openmp
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.faults import fault, without_this_frame
-from pytest_gradguard.runtime.forks import Inherited
+from pytest_gradguard.runtime.hangs import openmp
+from pytest_gradguard.runtime.hangs.forks import Inherited
 from pytest_gradguard.runtime.looks import forked
 from pytest_gradguard.runtime.looks.forked import Hang
 from pytest_gradguard.runtime.noticed import Noticed
@@ -92,7 +92,7 @@ class Inside:
         """Run the process, and tell whether it computed with threads of its parent's."""
         watcher = None
         if self._inherited.tensorflow or self._inherited.torch_kept:
-            from pytest_gradguard.runtime import stuck
+            from pytest_gradguard.runtime.hangs import stuck
 
             watcher = stuck.watch(0, place, self._ends)
         try:

@@ -17,7 +17,7 @@ import time
 from functools import cache
 from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime import native_threads
+from pytest_gradguard.runtime.hangs import native_threads
 
 _SOFT = 1  # omp_pause_soft
 _ENOUGH = 1.0

@@ -19,13 +19,8 @@ from pytest_gradguard.runtime import callsite, locate
 from pytest_gradguard.runtime.frameworks import tensorflow as tensors
 
 _LIMIT = 5_000
-_LOOKED_INTO = (
-    tf.Module,
-    tf.RaggedTensor,
-    tf.SparseTensor,
-    tf.IndexedSlices,
-    *locate.WRAPPERS,
-)
+_COMPOSITES = (tf.RaggedTensor, tf.SparseTensor, tf.IndexedSlices)
+_LOOKED_INTO = (tf.Module, *locate.WRAPPERS)
 
 
 class Value(NamedTuple):
@@ -46,6 +41,7 @@ def values_in(
     """The values under `roots`: at any depth, or (not `deep`) directly and in plain containers."""
     found: list[Any] = []
     functions: list[Any] = []
+    composites: list[Any] = []
     keras: Any = sys.modules.get("keras.src.saving.keras_saveable")
     saveable = () if keras is None else keras.KerasSaveable
 
@@ -63,10 +59,21 @@ def values_in(
         if issubclass(kind, polymorphic_function.Function):
             functions.append(item)
             return True
+        if issubclass(kind, _COMPOSITES):
+            composites.append(item)
+            return True
         return kind.__module__.startswith("tensorflow.") and not issubclass(kind, _LOOKED_INTO)
 
     paths = locate.find(roots, look, deep=deep, limit=limit)
     values = [Value(paths[id(item)], item) for item in found]
+    for composite in composites:
+        parts = tf.nest.flatten(composite, expand_composites=True)
+        known = {id(part) for part in found}
+        values += [
+            Value(paths[id(composite)], part)
+            for part in parts
+            if tensors.is_tensor(part) and tensors.differentiable(part) and id(part) not in known
+        ]
     for function in functions:
         inside = captures_of(function.python_function, paths[id(function)])
         values += values_in(inside, deep=deep, limit=limit)

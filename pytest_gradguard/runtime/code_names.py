@@ -1,0 +1,114 @@
+"""Which globals, and which attributes of them, a piece of code names: read off its bytecode."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import itertools
+import types
+from typing import Any, NamedTuple
+
+LOADS_VALUES = frozenset({"load_state_dict", "load_weights", "set_weights"})
+"""Methods that give a model the values of another, as an assignment does."""
+
+Chain = tuple[str, ...]
+
+
+class Globals(NamedTuple):
+    """What a piece of code does with globals, by their names and attributes.
+
+    Attributes:
+        loaded: the globals that it loads.
+        stored: those that it gives a value.
+        handed: pairs of a global that it calls, and the global that is the first argument.
+    """
+
+    loaded: tuple[Chain, ...]
+    stored: tuple[Chain, ...]
+    handed: tuple[tuple[Chain, Chain], ...]
+
+
+class Attributes(NamedTuple):
+    """What a function does with attributes of its first argument: which it loads, and stores.
+
+    An empty chain among the loaded: it uses the argument as a whole.
+    """
+
+    loaded: tuple[Chain, ...]
+    stored: tuple[Chain, ...]
+
+
+@functools.lru_cache(maxsize=1_000)
+def globals_in(code: types.CodeType) -> Globals:
+    """What `code`, and the functions written inside it, do with globals."""
+    loaded: list[Chain] = []
+    stored: list[Chain] = []
+    handed: list[tuple[Chain, Chain]] = []
+    previous: tuple[int, Chain] = (-1, ())
+    instructions = _instructions_of(code)
+    for index, instruction in enumerate(instructions):
+        if instruction.opname == "STORE_GLOBAL":
+            stored.append((str(instruction.argval),))
+        elif instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            chain, is_stored = _chain_at(instructions, index)
+            names = (str(instruction.argval), *chain)
+            if previous[0] == index:
+                handed.append((previous[1], names))
+            previous = (index + 1 + len(chain), names)
+            (stored if is_stored else loaded).append(names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            inner = globals_in(constant)
+            loaded += inner.loaded
+            stored += inner.stored
+            handed += inner.handed
+    once = dict.fromkeys
+    return Globals(tuple(once(loaded)), tuple(once(stored)), tuple(once(handed)))
+
+
+_WHOLE = Attributes(((),), ())
+
+
+@functools.lru_cache(maxsize=1_000)
+def attributes_in(code: types.CodeType, name: str | None = None) -> Attributes:
+    """What `code` does with the attributes of its first argument, or of what is called `name`."""
+    name = name or code.co_varnames[0]
+    if "__class__" in code.co_freevars:  # by way of `super()`, too
+        return _WHOLE
+    loaded: list[Chain] = []
+    stored: list[Chain] = []
+    instructions = _instructions_of(code)
+    for index, instruction in enumerate(instructions):
+        argument = instruction.argval
+        together = argument if isinstance(argument, tuple) else (argument,)
+        if name not in together or "CLOSURE" in instruction.opname:
+            continue
+        if instruction.opname.startswith(("LOAD_FAST", "LOAD_DEREF")):
+            if together[-1] != name:
+                return _WHOLE
+            chain, is_stored = _chain_at(instructions, index)
+            (stored if is_stored else loaded).append(chain)
+        elif instruction.opname.startswith(("STORE_", "DELETE_")):
+            return _WHOLE
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType) and name in constant.co_freevars:
+            inner = attributes_in(constant, name)
+            loaded += inner.loaded
+            stored += inner.stored
+    once = dict.fromkeys
+    return Attributes(tuple(once(loaded)), tuple(once(stored)))
+
+
+def _instructions_of(code: types.CodeType) -> list[Any]:
+    return [one for one in dis.get_instructions(code) if one.opname != "PUSH_NULL"]
+
+
+def _chain_at(instructions: list[Any], index: int) -> tuple[Chain, bool]:
+    """The attributes taken of what the instruction at `index` loads; whether it stores there."""
+    rest = itertools.islice(instructions, index + 1, None)
+    taken = itertools.takewhile(lambda one: one.opname in ("LOAD_ATTR", "LOAD_METHOD"), rest)
+    chain = tuple(str(one.argval) for one in taken)
+    after = instructions[index + 1 + len(chain) :][:2]
+    if after and after[0].opname == "STORE_ATTR":
+        return (*chain, str(after[0].argval)), True
+    return chain, len(after) > 1 and after[1].opname == "STORE_SUBSCR"
