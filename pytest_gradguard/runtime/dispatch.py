@@ -262,7 +262,7 @@ class Shipment:
 
     def _is_kept(self, tensor: Any, framework: Framework) -> bool:
         """Whether an object only keeps `tensor`, as an estimator does with its last loss."""
-        if framework.history(tensor) is None:
+        if not framework.spent(tensor):
             return False
         roots = roots_of(self._items)
         if self._handed is None:

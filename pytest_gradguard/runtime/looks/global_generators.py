@@ -37,6 +37,7 @@ class Drawn(NamedTuple):
 
 # -- in the parent ---------------------------------------------------------------------------------
 
+_MOST = 1_000
 _drawn: weakref.WeakKeyDictionary[Any, dict[tuple[str, bytes], Drawn]] = weakref.WeakKeyDictionary()
 
 
@@ -46,9 +47,11 @@ def ship(call: Any, items: Any) -> int | None:
 
 
 def heard(call: Any, note: list[Drawn]) -> None:
-    """Report workers that drew the same numbers."""
-    earlier = _drawn.setdefault(call.family, {})
+    """Report workers that drew the same numbers, in this call or in an earlier one."""
+    earlier = _drawn.setdefault(call.collector, {})
     for drawn in note:
+        if len(earlier) >= _MOST:
+            earlier.clear()
         one = earlier.setdefault((drawn.library, drawn.start), drawn)
         if one.process == drawn.process:
             continue
