@@ -14,7 +14,7 @@ cached: Any = None
 
 
 def fill(one: Any, values: Any) -> None:
-    names = {name: value for name, value in zip(one.state_dict(), values, strict=True)}
+    names = {name: float(value) for name, value in zip(one.state_dict(), values, strict=True)}
     one.load_state_dict(names)
 
 
