@@ -124,7 +124,7 @@ def leaves(call: Any, items: Any) -> None:
 
 def _globals_of(function: Any) -> Iterator[tuple[str, Any]]:
     for read in used_globals.uses_of(function, classes=True).reads:
-        if not isinstance(read.value, (type, types.FunctionType, types.ModuleType)):
+        if not issubclass(type(read.value), (type, types.FunctionType, types.ModuleType)):
             name, *attributes = read.names
             yield ".".join([f"globals[{name!r}]", *attributes]), read.value
 
