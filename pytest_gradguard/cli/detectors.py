@@ -18,6 +18,7 @@ _SCOPES = {
     "GG104": "This version watches torch and TensorFlow.",
     "GG110": "This version watches Keras 3.",
     "GG201": _TORCH_ONLY,
+    "GG202": _TORCH_ONLY,
     "GG203": _TORCH_ONLY,
     "GG204": _TORCH_ONLY,
     "GG305": "This version watches generators of `random`, NumPy and torch.",

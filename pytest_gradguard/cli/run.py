@@ -27,7 +27,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The command line of ``gradguard run``."""
     parser = argparse.ArgumentParser(
         prog="gradguard run",
-        usage="gradguard run [-h] [--report FILE] [--min-severity LEVEL] "
+        usage="gradguard run [-h] [--report FILE] [--min-severity LEVEL] [--simulate-gpu N] "
         "(SCRIPT | -m MODULE) [ARG ...]",
         description="Run a program under the guard: the same results, the same exit status; "
         "at its end, the findings on standard error.",
@@ -39,6 +39,11 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="{info,warning,error}",
         default="warning",
         help="print findings of this severity and above (default: warning)",
+    )
+    parser.add_argument(
+        "--simulate-gpu",
+        metavar="N",
+        help="run on the CPU, with N pretended GPUs for torch",
     )
     parser.add_argument("-m", dest="as_module", action="store_true", help="PROGRAM is a module")
     # PARSER, not a positional and REMAINDER: that pair loses a `--` meant for the program.
@@ -63,16 +68,27 @@ def run(args: argparse.Namespace) -> int:
         report_path = None if args.report is None else Path(args.report).absolute()
         if report_path is not None:
             check_writable(report_path)
+        devices = None if args.simulate_gpu is None else _devices(args.simulate_gpu)
         ignored = load().ignored_codes()
         program = (find_module if args.as_module else find_script)(name)
     except (ValueError, ProgramNotFound, SettingsError) as error:
         print(f"gradguard run: {error}", file=sys.stderr)
         return 2
     report = install(mode="record", ignore=ignored)
+    if devices is not None:
+        from pytest_gradguard import simulation
+
+        simulation.start(devices)
     # At exit, since threads and exit handlers of the program still run when its last line is done.
     # Handlers run in reverse order: this one, the first, is the last.
     atexit.register(_conclude, report, report_path, lowest, os.getcwd(), os.getpid())
     return _execute(program, arguments)
+
+
+def _devices(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"--simulate-gpu {text!r} is not a number of GPUs (1 or more)")
+    return int(text)
 
 
 def _execute(program: Program, arguments: Sequence[str]) -> int:

@@ -53,6 +53,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="write the findings of the whole run to this JSON file",
     )
     group.addoption("--gradguard-html", metavar="FILE", default=None, help=argparse.SUPPRESS)
+    group.addoption(
+        "--gradguard-simulate-gpu",
+        metavar="N",
+        default=None,
+        help="turn the guard on, and pretend N GPUs: torch programs that ask for CUDA run on "
+        "the CPU",
+    )
     parser.addini("gradguard", "turn the guard on, as --gradguard does", type="bool", default=False)
     parser.addini("gradguard_fail_on", "as --gradguard-fail-on", default=None)
     parser.addini(
@@ -62,6 +69,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
     )
     parser.addini("gradguard_report", "as --gradguard-report; relative to the root folder")
+    parser.addini("gradguard_simulate_gpu", "as --gradguard-simulate-gpu", default=None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    # Before any conftest is imported: what it asks of torch.cuda is simulated, too.
+    value = early_config.known_args_namespace.gradguard_simulate_gpu
+    if value is None:
+        value = early_config.getini("gradguard_simulate_gpu") or None
+    if value is not None:
+        from pytest_gradguard.plugin.simulating import start
+
+        start(early_config, value)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -72,7 +92,8 @@ def pytest_configure(config: pytest.Config) -> None:
             "--gradguard-html is not built yet; --gradguard-report=FILE writes a JSON report"
         )
     try:
-        everywhere = bool(config.getini("gradguard") or option.gradguard)
+        simulated = option.gradguard_simulate_gpu or config.getini("gradguard_simulate_gpu")
+        everywhere = bool(config.getini("gradguard") or option.gradguard or simulated)
     except (TypeError, ValueError, pytest.UsageError) as error:
         raise pytest.UsageError(f"ini key gradguard: {error} (allowed: true, false)") from None
     flags = (option.gradguard_fail_on, option.gradguard_report)

@@ -13,6 +13,7 @@ from pytest_gradguard.plugin import PROPERTY
 from pytest_gradguard.plugin.item import ItemGuard
 from pytest_gradguard.plugin.received import Received
 from pytest_gradguard.plugin.settings import Settings
+from pytest_gradguard.plugin.simulating import simulated_now
 from pytest_gradguard.runtime import Report, guard
 
 __all__ = ["GuardPlugin"]
@@ -33,6 +34,7 @@ class GuardPlugin:
         self._guards: list[ItemGuard] = []
         self._write_error: str | None = None
         self._outside: Report | None = None
+        self._simulated = simulated_now()
         self._session = ExitStack()
         self._test = ExitStack()  # of the test that is running
         if everywhere:
@@ -163,6 +165,8 @@ class GuardPlugin:
             text += ", findings fail no test"
         else:
             text += f", tests fail at {settings.fail_on.label}"
+        if self._simulated:
+            text += f", {self._simulated} simulated GPU{'s'[: self._simulated != 1]}"
         if settings.ignore:
             text += f", ignoring {', '.join(sorted(settings.ignore))}"
         return text

@@ -16,7 +16,7 @@ from pytest_gradguard.runtime import collector as _collector
 from pytest_gradguard.runtime import watching as _watching
 from pytest_gradguard.runtime.announcing import announcer
 
-__all__ = ["CHECKS", "Report", "allow", "guard", "install", "uninstall"]
+__all__ = ["CHECKS", "Report", "allow", "guard", "install", "simulated", "uninstall"]
 
 CHECKS = (
     "GG101",
@@ -30,10 +30,12 @@ CHECKS = (
     "GG109",
     "GG110",
     "GG201",
+    "GG202",
     "GG203",
     "GG204",
     "GG301",
     "GG303",
+    "GG304",
     "GG305",
 )
 """The pitfalls that the guard checks at run time in this version."""
@@ -95,19 +97,45 @@ def uninstall() -> None:
 
 
 @contextmanager
-def guard(mode: Mode = "warn") -> Iterator[Report]:
+def guard(mode: Mode = "warn", *, simulate_gpu: int | None = None) -> Iterator[Report]:
     """Guard the block; yields the report. Modes as for `install`.
 
+    Args:
+        mode: what becomes of findings.
+        simulate_gpu: pretend so many GPUs in the block, as `docs/simulated_gpus.md` tells.
+
     Raises:
-        ValueError: there is no such mode.
+        ValueError: there is no such mode, or `simulate_gpu` is no number above 0.
+        RuntimeError: this process uses a real GPU already, so that none can be simulated.
     """
     collector = _collector.Collector(announce=announcer(mode))
-    _watching.start()
+    with simulated(simulate_gpu):
+        _watching.start()
+        try:
+            with _collector.collecting(collector):
+                yield Report(collector)
+        finally:
+            _watching.stop()
+
+
+@contextmanager
+def simulated(devices: int | None) -> Iterator[None]:
+    """Pretend so many GPUs in the block; None: touch nothing.
+
+    Raises:
+        ValueError: `devices` is no number above 0.
+        RuntimeError: this process uses a real GPU already.
+    """
+    if devices is None:
+        yield
+        return
+    from pytest_gradguard import simulation
+
+    simulation.start(devices)
     try:
-        with _collector.collecting(collector):
-            yield Report(collector)
+        yield
     finally:
-        _watching.stop()
+        simulation.stop()
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from pytest_gradguard.runtime.collector import Collector, allowed_now
 from pytest_gradguard.runtime.evidence import NOWHERE, Crossed, Evidence, Object
 from pytest_gradguard.runtime.faults import fault
 
-_tokens = itertools.count(1)
+tokens = itertools.count(1)
 _by_token: weakref.WeakValueDictionary[int, Call] = weakref.WeakValueDictionary()
 
 _SEARCHES = 8
@@ -32,6 +32,7 @@ class Call:
         collector: where its findings go.
         dropped: codes that are not reported of it.
         backend: the name of the kind of workers, once a batch has left.
+        workers: the processes that its tasks go to, where the door knows them.
         asked: what the looks asked as it began, by the look's name.
         asking: the looks that ask for each batch, too.
         family: equal for calls that give single tasks to one pool; else the call itself.
@@ -39,11 +40,12 @@ class Call:
     """
 
     def __init__(self, collector: Collector) -> None:
-        self.token = next(_tokens)
+        self.token = next(tokens)
         self.site: Site | None = user_site()
         self.collector = collector
         self.dropped = collector.ignore | allowed_now()
         self.backend = ""
+        self.workers: Callable[[], Iterable[Any]] | None = None
         self.ships_gradients = False
         self.shipped: dict[int, tuple[weakref.ref[Any], str]] = {}
         self.evidence: dict[int, Evidence] = {}

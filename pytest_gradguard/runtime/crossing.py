@@ -33,6 +33,9 @@ class Crossing(Protocol):
     def optimizer(self, optimizer: Any, reduction: Any, framework: Framework) -> Any:
         """Note an optimizer whose state does not survive this pickling; returns as `tensor`."""
 
+    def on_gpu(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
+        """Note a tensor or array that lies on a GPU; returns as `tensor`."""
+
     def ended(self) -> None:
         """Hear that the pickling is over."""
 

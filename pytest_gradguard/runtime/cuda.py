@@ -38,6 +38,8 @@ class Attempt(NamedTuple):
 attempts: list[Attempt] = []
 """Those of this process since its tasks last began, in order."""
 _MOST = 1_000
+earlier: set[int] = set()
+"""The children of this process that were there when it initialised CUDA."""
 _patches: Patches | None = None
 
 
@@ -63,6 +65,7 @@ def undo() -> None:
     if _patches is not None:
         _patches.undo()
     attempts.clear()
+    earlier.clear()
 
 
 def _watched(original: Callable[[], None]) -> Callable[[], None]:
@@ -70,7 +73,8 @@ def _watched(original: Callable[[], None]) -> Callable[[], None]:
 
     @functools.wraps(original)
     def _lazy_init() -> None:
-        if torch.is_initialized() or torch._is_in_bad_fork():
+        # In a child of a process that has initialised CUDA, the fork is what is reported (GG203).
+        if torch.is_initialized() or (torch._is_in_bad_fork() and torch._initialized):
             return original()
         try:
             original()
@@ -80,6 +84,8 @@ def _watched(original: Callable[[], None]) -> Callable[[], None]:
             raise
         if torch.is_initialized():
             _note(None)
+            processes: Any = sys.modules.get("multiprocessing.process")
+            earlier.update(child.pid for child in list(getattr(processes, "_children", ())))
         return None
 
     return _lazy_init

@@ -159,6 +159,21 @@ def _parameter_message(crossed: Crossed, first: Object) -> str:
     )
 
 
+def _gpu_message(crossed: Crossed, first: Object) -> str:
+    more = "" if crossed.count == 1 else f", one of {crossed.count} such objects"
+    what = f"`{first.path}` ({first.label()}{more})"
+    if direction(first.path) == "result":
+        return (
+            f"`{first.task.name}` hands back {what} from a {crossed.backend} worker: its data is "
+            "copied through the CPU, and this process puts it on the same GPU again."
+        )
+    return (
+        f"{what} is pickled for {crossed.backend} workers that run `{first.task.name}`: each "
+        "initialises CUDA to receive it, with a context of its own, and the data is copied through "
+        "the CPU."
+    )
+
+
 def _arrives(first: Object) -> str:
     shared = first.description.get("shared_memory")
     return "the worker shares its memory alone" if shared else "the worker works on a copy"
@@ -187,8 +202,15 @@ _MESSAGES = {
     "GG102": _result_message,
     "GG107": _parameter_message,
     "GG110": _optimizer_message,
+    "GG202": _gpu_message,
 }
-_VERBS = {"GG101": "receives", "GG102": "returns", "GG107": "receives", "GG110": "handles"}
+_VERBS = {
+    "GG101": "receives",
+    "GG102": "returns",
+    "GG107": "receives",
+    "GG110": "handles",
+    "GG202": "handles",
+}
 
 
 class Stopped:

@@ -24,6 +24,9 @@ _ESTIMATOR_METHODS = ("fit", "forward", "predict", "train", "step", "partial_fit
 WRAPPERS: dict[type, Callable[[Any], Any]] = {}
 """Containers that a framework puts in place of the program's own, and what gives the latter."""
 
+CAPTURES = (".closure[", ".defaults[", ".globals[", ".partial.")
+"""What the paths of objects hold that a function captures, or is given in advance."""
+
 _TORCH_REGISTRIES = frozenset({"_parameters", "_buffers", "_modules"})
 
 

@@ -125,6 +125,10 @@ class Storing:
         """An optimizer in a store goes to no worker."""
         return reduction
 
+    def on_gpu(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
+        """A tensor in a store goes to no worker."""
+        return reduction
+
     def ended(self) -> None:
         """The result is stored."""
 

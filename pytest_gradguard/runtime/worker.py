@@ -17,6 +17,9 @@ from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.frameworks import Framework
 from pytest_gradguard.runtime.tasks import task_of
 
+_NOTES = 5
+"""How many tensors on a GPU among the results of a batch carry a note."""
+
 _inside = collector.Collector()
 
 
@@ -59,11 +62,13 @@ class WorkerBatch:
         except BaseException as error:
             without_this_frame(error)
             send_with(error, self._token, looks.end(begun, items, None, error))
+            end_simulation()
             raise
         finally:
             collector.leave(inside)
         notes = looks.end(begun, items, results)
         if inside.empty and not notes and not frameworks.loaded():
+            end_simulation()
             return results
         return Outbox(self._token, results, items, take_findings(), notes)
 
@@ -151,6 +156,7 @@ class Return:
         self._results = results
         self._items = items
         self._found: dict[tuple[int, bool], dict[int, str]] = {}
+        self._on_gpu = 0
 
     def parameter(self, parameter: Any, framework: Framework) -> None:
         """A parameter is a leaf: it has no graph to lose."""
@@ -170,8 +176,18 @@ class Return:
         rebuild, arguments, *rest = reduction
         return (rebuild_unbuilt, (self._token, note, rebuild, arguments), *rest)
 
+    def on_gpu(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
+        """Give the first few tensors on a GPU a note that travels with them."""
+        self._on_gpu += 1
+        if self._on_gpu > _NOTES or not isinstance(reduction, tuple):
+            return reduction
+        note = self._note(tensor, None, framework)
+        rebuild, arguments, *rest = reduction
+        return (rebuild_on_gpu, (self._token, note, rebuild, arguments), *rest)
+
     def ended(self) -> None:
         """The results are pickled; their notes went with them."""
+        end_simulation()
 
     def _note(self, item: Any, history: str | None, framework: Framework) -> Object:
         path, plain = self._locate(item, framework)
@@ -222,6 +238,29 @@ def rebuild_result(
     except Exception as error:
         fault(error)
     return tensor
+
+
+def rebuild_on_gpu(
+    token: int, note: Object, rebuild: Callable[..., Any], arguments: tuple[Any, ...]
+) -> Any:
+    """Rebuild, in the parent, a tensor that lay on a GPU in the worker; called by unpickling."""
+    try:
+        from pytest_gradguard.runtime import calls
+
+        calls.note_crossed(token, "GG202", note)
+    except Exception as error:
+        fault(error)
+    return rebuild(*arguments)
+
+
+def end_simulation() -> None:
+    """End the pretended GPUs that came with the tasks, if any did."""
+    arriving = sys.modules.get("pytest_gradguard.simulation.arriving")
+    if arriving is not None:
+        try:
+            arriving.depart()
+        except Exception as error:
+            fault(error)
 
 
 def rebuild_unbuilt(

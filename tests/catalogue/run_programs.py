@@ -1,7 +1,7 @@
 """Run programs under the guard, one after the other, and print one JSON line for each.
 
 ``python run_programs.py FOLDER NAME…`` runs ``FOLDER/NAME/main.py`` for each name. They share one
-process, so that torch or TensorFlow is imported once.
+process, so that torch or TensorFlow is imported once. Programs for a GPU get pretended ones.
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ from typing import Any
 
 from pytest_gradguard import guard
 
+FOR_GPUS = "GG2"
+"""How the names of programs for GPUs begin."""
+
 
 def outcome(program: Path) -> dict[str, Any]:
     """What the program printed, what it raised, and what the guard found."""
     said, raised = io.StringIO(), None
     os.chdir(program.parent)
     sys.path.insert(0, str(program.parent))
-    with guard("record") as report:
+    devices = 2 if program.parent.name.startswith(FOR_GPUS) else None
+    with guard("record", simulate_gpu=devices) as report:
         try:
             with contextlib.redirect_stdout(said):
                 runpy.run_path(str(program), run_name="__main__")

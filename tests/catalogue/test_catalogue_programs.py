@@ -171,13 +171,12 @@ def test_a_program_does_what_its_comments_say(program, outcome):
 
 
 @parametrized(f"{code}_bad" for code in ON_A_GPU)
-def test_a_program_for_a_gpu_fails_without_one(program, outcome):
-    import torch
-
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU")
-    assert outcome["raises"], outcome
-    assert "CUDA" in outcome["raises"][1] or "NVIDIA" in outcome["raises"][1]
+def test_a_program_for_a_gpu_runs_on_pretended_ones(program, outcome):
+    if program == "GG203_bad":
+        assert "Cannot re-initialize CUDA in forked subprocess" in outcome["raises"][1]
+    else:
+        assert outcome["raises"] is None
+        assert outcome["prints"]
 
 
 @parametrized(f"{code}_bad" for code in sorted(runtime_checks()) if f"{code}_bad" not in LEFT_OUT)

@@ -13,7 +13,8 @@ expected of it in three ways:
 ``MAY`` holds codes that a test may have or not; `AMBIGUOUS`, below, says why.
 
 Every group of files runs twice in child processes, with the guard and without: every test has to
-end alike. Scripts (`programs/script_*.py`) run as programs of their own, under `gradguard run`.
+end alike. Those for GPUs (`case_gpu_*.py`) run once, with two pretended ones, and pass there.
+Scripts (`programs/script_*.py`) run as programs of their own, under `gradguard run`.
 """
 
 from __future__ import annotations
@@ -77,6 +78,8 @@ KNOWN_MISSES = {
 
 PROGRAMS = Path(__file__).parent / "programs"
 LIMIT = 300
+GPU = "case_gpu_"
+"""Files that begin so run with two pretended GPUs, and only so: without, they have none."""
 # Files that share a child share its loky workers, too: importing torch is the cost here.
 ALONE = (
     "case_plain",
@@ -93,10 +96,13 @@ def group_of(name: str) -> tuple[str, ...]:
     """The files that run in one child with this one."""
     if name in ALONE:
         return (name,)
-    tensorflow = name.startswith("case_tf_")
-    return tuple(
-        n for n in ALL_PROGRAMS if n not in ALONE and n.startswith("case_tf_") == tensorflow
-    )
+    kind = kind_of(name)
+    return tuple(n for n in ALL_PROGRAMS if n not in ALONE and kind_of(n) == kind)
+
+
+def kind_of(name: str) -> str:
+    """Files of TensorFlow's, and those for pretended GPUs, have children of their own."""
+    return next((kind for kind in ("case_tf_", GPU) if name.startswith(kind)), "")
 
 
 @dataclass(frozen=True)
@@ -154,6 +160,8 @@ def run_child(group: tuple[str, ...], guarded: bool) -> Run:
     with tempfile.TemporaryDirectory(prefix="joblib-torch-") as folder:
         files = [shutil.copy(ALL_PROGRAMS[name].path, folder) for name in group]
         flags = ["--gradguard", "--gradguard-fail-on=never", "--gradguard-report=r.json"]
+        if kind_of(group[0]) == GPU:
+            flags.append("--gradguard-simulate-gpu=2")
         command = ["-m", "pytest", "-q", "--junitxml=junit.xml", "-p", "no:cacheprovider"]
         done = child(
             [*command, *(flags if guarded else []), *(Path(file).name for file in files)], folder
@@ -175,7 +183,8 @@ def run_child(group: tuple[str, ...], guarded: bool) -> Run:
 @functools.cache
 def both_runs(group: tuple[str, ...]) -> dict[bool, Run]:
     with ThreadPoolExecutor(2) as pool:
-        runs = {guarded: pool.submit(run_child, group, guarded) for guarded in (True, False)}
+        flags = (True,) if kind_of(group[0]) == GPU else (True, False)
+        runs = {guarded: pool.submit(run_child, group, guarded) for guarded in flags}
         return {guarded: future.result() for guarded, future in runs.items()}
 
 
@@ -229,7 +238,7 @@ def test_every_test_is_expected(name: str) -> None:
     assert "gradguard itself failed" not in guarded.output, guarded.output
 
 
-@pytest.mark.parametrize("name", ALL_PROGRAMS)
+@pytest.mark.parametrize("name", [name for name in ALL_PROGRAMS if kind_of(name) != GPU])
 def test_same_outcome_without_the_guard(name: str) -> None:
     bare, guarded = (
         {key: end for key, end in run(name, flag).outcomes.items() if key.startswith(f"{name}::")}
@@ -238,6 +247,12 @@ def test_same_outcome_without_the_guard(name: str) -> None:
     failed = [key for key, end in bare.items() if end.startswith(("failure", "error"))]
     assert not failed, run(name, False).output
     assert guarded == bare, run(name, True).output
+
+
+@pytest.mark.parametrize("name", [name for name in ALL_PROGRAMS if kind_of(name) == GPU])
+def test_passes_on_pretended_gpus(name: str) -> None:
+    ends = {k: end for k, end in run(name, True).outcomes.items() if k.startswith(f"{name}::")}
+    assert set(ends.values()) == {"passed"}, run(name, True).output
 
 
 @pytest.mark.parametrize("path", sorted(PROGRAMS.glob("*.py")), ids=lambda path: path.stem)

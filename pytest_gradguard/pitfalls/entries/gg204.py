@@ -34,7 +34,7 @@ def total(index, values):
     return torch.tensor(values, device="cuda").sum().item()
 
 
-batches = [[1.0, 2.0], [3.0, 4.0]]
+batches = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
 print(Parallel(n_jobs=2)(delayed(total)(i, batch) for i, batch in enumerate(batches)))
 """,
     good="""\

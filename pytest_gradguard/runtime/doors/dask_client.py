@@ -117,6 +117,12 @@ class GraphCrossing:
             return self._shipment.optimizer(optimizer, reduction, framework)
         return reduction
 
+    def on_gpu(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
+        """Note a tensor or array on a GPU."""
+        if self._shipment is not None and self._is_news(tensor, "on_gpu"):
+            return self._shipment.on_gpu(tensor, reduction, framework)
+        return reduction
+
     def ended(self) -> None:
         """Hear that the pickling is over."""
         for shipment in self._shipments.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -62,6 +63,8 @@ def _watched_submit(backend: str, original: Callable[..., Any]) -> Callable[...,
     def submit(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         mapped = _mapping.executor is self
         call = _mapping.call if mapped else calling.begin(backend, single=self)
+        if call is not None and call.workers is None and backend == EXECUTOR:
+            call.workers = functools.partial(_workers, weakref.ref(self))
         task = None if call is None else _guarded(self, call, args, kwargs, process)
         try:
             if call is None or task is None:
@@ -74,6 +77,10 @@ def _watched_submit(backend: str, original: Callable[..., Any]) -> Callable[...,
         return future
 
     return submit
+
+
+def _workers(executor: weakref.ref[Any]) -> list[Any]:
+    return list((getattr(executor(), "_processes", None) or {}).values())
 
 
 def _guarded(executor: Any, call: Call, args: Any, kwargs: Any, process: bool) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -44,7 +45,14 @@ def undo() -> None:
 def _begin(pool: Any, single: object = None) -> tuple[Call | None, bool]:
     """The call that begins now, and whether its tasks go to processes."""
     process = not isinstance(pool, sys.modules["multiprocessing.pool"].ThreadPool)
-    return calling.begin(MULTIPROCESSING if process else THREADS, single=single), process
+    call = calling.begin(MULTIPROCESSING if process else THREADS, single=single)
+    if call is not None and process:
+        call.workers = functools.partial(_workers, weakref.ref(pool))
+    return call, process
+
+
+def _workers(pool: weakref.ref[Any]) -> list[Any]:
+    return list(getattr(pool(), "_pool", None) or ())
 
 
 def _watched_apply(original: Callable[..., Any]) -> Callable[..., Any]:

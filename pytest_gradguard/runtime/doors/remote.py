@@ -79,12 +79,14 @@ class WorkerTask:
         except BaseException as error:
             without_this_frame(error)
             worker.send_with(error, self._token, looks.end(begun, items, None, error))
+            worker.end_simulation()
             raise
         finally:
             collector.leave(inside)
         results = result if many else [result]
         notes = looks.end(begun, items, results)
         if inside.empty and not notes and not frameworks.loaded():
+            worker.end_simulation()
             return result
         kind = worker.Outbox if many else OneResult
         return kind(self._token, results, items, worker.take_findings(), notes)

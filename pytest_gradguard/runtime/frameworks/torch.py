@@ -18,6 +18,7 @@ BACKWARDS = True
 
 _here: Any = sys.modules[__name__]
 _NUMPY = find_spec("numpy") is not None
+_SPENT_LIMIT = 300
 _GRAPH_LIMIT = 5_000
 """How many nodes of a graph are looked at: torch frees those that Python has seen recursively, and
 a very long chain of them would exhaust the stack."""
@@ -33,7 +34,8 @@ def _watched(original: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
         if current is None or active.busy:
             return original(self, proto)
         if type(self) is plain and not self.requires_grad:  # most tensors, every parameter's data
-            return original(self, proto)
+            reduction = original(self, proto)
+            return _on_gpu(current, self, reduction) if on_gpu(self) else reduction
         # A tensor subclass comes by here twice, through its __torch_function__.
         active.busy = True
         try:
@@ -45,7 +47,9 @@ def _watched(original: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
                 if isinstance(self, torch.nn.Parameter):
                     current.parameter(self, _here)
                 else:
-                    return current.tensor(self, reduction, _here)
+                    reduction = current.tensor(self, reduction, _here)
+            if on_gpu(self):
+                return current.on_gpu(self, reduction, _here)
         except Exception as error:
             fault(error)
         return reduction
@@ -67,9 +71,35 @@ def _watched_parameter(original: Callable[[Any, int], Any]) -> Callable[[Any, in
                     current.parameter(self, _here)
             except Exception as error:
                 fault(error)
+            if on_gpu(self):
+                return _on_gpu(current, self, original(self, proto))
         return original(self, proto)
 
     return __reduce_ex__
+
+
+def _on_gpu(current: Any, tensor: Any, reduction: Any) -> Any:
+    try:
+        return current.on_gpu(tensor, reduction, _here)
+    except Exception as error:
+        fault(error)
+        return reduction
+
+
+def on_gpu(tensor: Any) -> bool:
+    """Whether `tensor` lies on a GPU, a pretended one included."""
+    try:
+        with torch._C.DisableTorchFunctionSubclass():
+            return bool(tensor.is_cuda) or _pretended(tensor) is not None
+    except Exception as error:
+        fault(error)
+        return False
+
+
+def _pretended(tensor: Any) -> Any:
+    """The pretended GPU on which `tensor` lies; threads that no simulation sees ask here, too."""
+    tags = sys.modules.get("pytest_gradguard.simulation.tags")
+    return None if tags is None else tags.device_of(tensor)
 
 
 reductions = Patches(
@@ -89,6 +119,31 @@ def requires_grad(tensor: Any) -> bool:
 def wanted(call: Any, tensor: Any) -> bool:
     """Whether anybody may expect a gradient of a tensor that requires grad."""
     return not frameworks.buried_result(tensor)
+
+
+def spent(tensor: Any) -> bool:
+    """Whether a backward through the history of `tensor` is over: another one would be an error."""
+    node = grad_fn(tensor)
+    seen = {node}
+    stack = [node] if node is not None else []
+    while stack and len(seen) < _SPENT_LIMIT:
+        current = stack.pop()
+        for name in _saved_by(type(current)):  # type: ignore[arg-type]
+            try:
+                getattr(current, name)
+            except RuntimeError:  # freed, or changed in place since
+                return True
+        for following, _ in current.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                stack.append(following)
+    return False
+
+
+@functools.cache
+def _saved_by(node: type) -> tuple[str, ...]:
+    """What nodes of that class keep for a backward."""
+    return tuple(n for n in dir(node) if n.startswith("_saved_") or n == "saved_tensors")
 
 
 def grad_fn(tensor: Any) -> Any:
@@ -130,7 +185,7 @@ def describe(tensor: Any) -> dict[str, Any]:
             "type": kind.__name__ if kind.__module__ == "torch" else _qualified(kind),
             "shape": [int(size) for size in tensor.shape],
             "dtype": str(tensor.dtype).removeprefix("torch."),
-            "device": str(tensor.device),
+            "device": str(_pretended(tensor) or tensor.device),
         }
 
 

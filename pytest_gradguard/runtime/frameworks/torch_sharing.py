@@ -52,6 +52,8 @@ def _watched(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
                     current.parameter(tensor, torch_tensors)
                 elif storage in _shared_by_pickling:
                     current.tensor(tensor, reduction, torch_tensors)
+            if torch_tensors.on_gpu(tensor):
+                return current.on_gpu(tensor, reduction, torch_tensors)
         except Exception as error:
             fault(error)
         return reduction

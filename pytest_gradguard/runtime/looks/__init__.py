@@ -64,9 +64,11 @@ class Look(NamedTuple):
 _TORCH = "torch.nn.parameter"
 _TENSORFLOW = "tensorflow"
 LOOKS = (
+    Look("simulated", asks=("pytest_gradguard.simulation",)),  # the first: it travels before all
     Look("left_gradients", always=_TORCH),
     Look("torch_modes", asks=(_TORCH,), needs=_TORCH),
     Look("generators", asks=("random",), always="pytest_gradguard.runtime.looks.generators"),
+    Look("global_generators", asks=("numpy.random.mtrand", _TORCH)),
     Look("forked", asks=(_TORCH, _TENSORFLOW)),
     Look("cuda", asks=(_TORCH,), always=_TORCH),
     Look("module_globals", asks=(_TORCH, _TENSORFLOW)),

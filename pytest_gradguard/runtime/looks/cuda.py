@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from pytest_gradguard.runtime import cuda
 from pytest_gradguard.runtime.cuda import Attempt
+from pytest_gradguard.runtime.hangs import forks
 from pytest_gradguard.runtime.looks import After
 from pytest_gradguard.runtime.noticed import Noticed, noticed
 from pytest_gradguard.runtime.tasks import Task, task_of
@@ -40,7 +41,7 @@ def ask(call: Any) -> bool:
 
 def ship(call: Any, items: Any) -> bool | None:
     """Report a fork while CUDA is up here (GG203)."""
-    if call.backend == "multiprocessing" and _is_up() and _forks():
+    if _is_up() and any(one.pid not in cuda.earlier for one in forks.forked_workers(call)):
         evidence = noticed(
             call, "GG203", _forked_message, framework="torch", device="cuda", direction=None
         )
@@ -79,14 +80,6 @@ def _is_up() -> bool:
     return torch is not None and bool(torch.is_initialized())
 
 
-def _forks() -> bool:
-    """Whether joblib's multiprocessing backend forks its workers."""
-    import multiprocessing
-
-    method = os.environ.get("JOBLIB_START_METHOD", "").strip() or None
-    return (method or multiprocessing.get_start_method()) == "fork"
-
-
 # -- in the worker -------------------------------------------------------------------------------
 
 _visible_at_start: list[str | None] = []
@@ -99,13 +92,14 @@ def begin(asked: bool | None, process: bool) -> After | None:
     if not process:
         return None
     cuda.apply()
+    if cuda.attempts:  # for a tensor on a GPU, as it was unpickled: not by the tasks
+        _remember_visible()
     cuda.attempts.clear()
 
     def after(items: Any, results: Any, error: BaseException | None) -> Used | None:
         attempts = tuple(cuda.attempts)
-        if attempts and not _visible_at_start:
-            _visible_at_start.append(attempts[0].visible)
-            _seen[:] = _visible_at_start
+        if attempts:
+            _remember_visible()
         changed = None
         if _visible_at_start:
             visible = os.environ.get(cuda.VARIABLE)
@@ -117,6 +111,12 @@ def begin(asked: bool | None, process: bool) -> After | None:
         return Used(os.getpid(), task_of(items[-1][0]), attempts, changed)
 
     return after
+
+
+def _remember_visible() -> None:
+    if not _visible_at_start:
+        _visible_at_start.append(cuda.attempts[0].visible)
+        _seen[:] = _visible_at_start
 
 
 def undo() -> None:

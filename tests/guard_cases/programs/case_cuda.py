@@ -1,6 +1,8 @@
 """CUDA in worker processes, on a build of torch that has none: each attempt is seen."""
 
+import multiprocessing
 import os
+from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 import torch
@@ -20,6 +22,10 @@ EXPECT = {
     "test_every_call": {"GG201"},
     "test_visible_devices_changed": {"GG201", "GG204"},
     "test_visible_devices_first": {"GG201"},
+    "test_joblib_forks": {"GG203"},
+    "test_pool_forks": {"GG203"},
+    "test_executor_forks": {"GG203"},
+    "test_spawned_while_cuda_is_up": set(),
     "test_asked_first": set(),
     "test_device_object": set(),
     "test_seeds": set(),
@@ -197,3 +203,31 @@ def test_visible_devices_in_the_parent(monkeypatch):
 def test_fork_of_a_parent_without_cuda():
     with parallel_config("multiprocessing", n_jobs=2):
         Parallel()(delayed(asked_first)(k) for k in (1, 2))
+
+
+@pytest.fixture
+def cuda_is_up(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+
+
+def test_joblib_forks(cuda_is_up):
+    Parallel(2, backend="multiprocessing")(delayed(abs)(k) for k in (1, -1))  # -> GG203:error
+
+
+def test_pool_forks(cuda_is_up):
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        pool.map(abs, [1, -1])  # -> GG203
+
+
+def test_executor_forks(cuda_is_up):
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as executor:
+        executor.submit(abs, -1).result()  # -> GG203
+
+
+def test_spawned_while_cuda_is_up(cuda_is_up):
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(1) as pool:
+        pool.map(abs, [1, -1])
+    with ProcessPoolExecutor(1, mp_context=context) as executor:
+        executor.submit(abs, -1).result()
+    Parallel(2)(delayed(abs)(k) for k in (1, -1))

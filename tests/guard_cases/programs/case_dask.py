@@ -39,8 +39,12 @@ EXPECT = {
     "test_threads_of_submit": {"GG103"},
     "test_threads_of_delayed": {"GG103"},
     "test_threads_module": {"GG103"},
+    "test_one_generator_for_all": {"GG305"},
+    "test_one_generator_by_joblib": {"GG305"},
+    "test_threads_one_generator": {"GG305"},
     "test_no_grad_is_lost_in_threads": {"GG301"},
     # nothing to report
+    "test_generators_of_their_own": set(),
     "test_detached": set(),
     "test_numbers": set(),
     "test_numpy": set(),
@@ -278,6 +282,36 @@ def test_joblib_never_backward(processes):
         out = Parallel()(delayed(times)(x, k) for k in (1, 2))  # -> GG101 GG102
     (sum(t.detach() for t in out) * x).sum().backward()
     assert x.grad.tolist() == [3.0] * 3
+
+
+def sample(rng, size=2):
+    return rng.normal(size=size).tolist()
+
+
+def test_one_generator_for_all(processes):
+    rng = np.random.default_rng(0)
+    futures = [processes.submit(sample, rng, size) for size in (2, 3)]  # -> GG305
+    first, second = processes.gather(futures)
+    assert first == second[:2]
+
+
+def test_one_generator_by_joblib(processes):
+    rng = np.random.default_rng(0)
+    with parallel_config("dask"):
+        first, second = Parallel()(delayed(sample)(rng) for _ in range(2))  # -> GG305
+    assert first == second
+
+
+def test_threads_one_generator(threads):
+    rng = np.random.default_rng(0)
+    futures = [threads.submit(sample, rng, size) for size in (2, 3)]  # -> GG305
+    first, second = threads.gather(futures)
+    assert first == second[:2]
+
+
+def test_generators_of_their_own(processes):
+    first, second = processes.gather(processes.map(sample, np.random.default_rng(0).spawn(2)))
+    assert first != second
 
 
 def test_submit(processes):

@@ -1,0 +1,99 @@
+"""What torch says on a machine with GPUs where a program mixes devices, in its own words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class CannotSimulate(RuntimeError):
+    """Something of CUDA's that only a real GPU can do."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"gradguard cannot simulate {what}: the GPU of this run is pretended. Run this part "
+            "on a machine that has one."
+        )
+
+
+class NoSuchDriverCall(AttributeError):
+    """A function of torch's CUDA build that the simulation does not have."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"gradguard cannot simulate torch._C.{name}: the GPU of this run is pretended. Run "
+            "this part on a machine that has one."
+        )
+
+
+def elementwise(first: Any, second: Any) -> RuntimeError:
+    """Operands of one elementwise operation on two devices."""
+    return RuntimeError(
+        "Expected all tensors to be on the same device, but found at least two devices, "
+        f"{first} and {second}!"
+    )
+
+
+def argument(name: str, common: Any, other: Any, argument: str) -> RuntimeError:
+    """Arguments of another operation on two devices."""
+    if _version() >= (2, 8):
+        found = f"but got {argument} is on {other}, different from other tensors on {common}"
+        checked = "when checking argument"
+    else:
+        found = f"but found at least two devices, {common} and {other}!"
+        checked = f"when checking argument for argument {argument}"
+    return RuntimeError(
+        f"Expected all tensors to be on the same device, {found} "
+        f"({checked} in method wrapper_CUDA_{name})"
+    )
+
+
+def _version() -> tuple[int, ...]:
+    import torch
+
+    return tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+
+
+def convolution(given: str, weight: str) -> RuntimeError:
+    """A convolution whose input and weight lie on two devices."""
+    return RuntimeError(f"Input type ({given}) and weight type ({weight}) should be the same")
+
+
+def recurrent(what: str, given: Any, other: Any) -> RuntimeError:
+    """A recurrent layer whose input lies on another device than its state or its weights."""
+    return RuntimeError(
+        f"Input and {what} tensors are not at the same device, found input tensor at {given} and "
+        f"{what} tensor at {other}"
+    )
+
+
+def index(device: Any) -> RuntimeError:
+    """An index on another device than the tensor it indexes."""
+    return RuntimeError(
+        f"indices should be either on cpu or on the same device as the indexed tensor ({device})"
+    )
+
+
+def to_numpy(device: Any) -> TypeError:
+    """`numpy()` of a tensor on a GPU."""
+    return TypeError(
+        f"can't convert {device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor "
+        "to host memory first."
+    )
+
+
+def gradient(device: Any, own: Any) -> RuntimeError:
+    """A gradient assigned to a tensor on another kind of device."""
+    return RuntimeError(
+        f"attempting to assign a gradient with device type '{device.type}' to a tensor with "
+        f"device type '{own.type}'. Please ensure that the gradient and the tensor are on the "
+        "same device"
+    )
+
+
+def gradient_index(device: Any, own: Any) -> RuntimeError:
+    """A gradient assigned to a tensor on another device of the same kind."""
+    return RuntimeError(
+        f"attempting to assign a gradient located on device with index '{device.index}' to a "
+        f"tensor located on device with index '{own.index}'. Please ensure that the gradient and "
+        "the tensor are on the same device"
+    )

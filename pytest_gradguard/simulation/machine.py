@@ -1,0 +1,109 @@
+"""The pretended machine: how many GPUs it has, which of them this process sees, and their state.
+
+One machine stands per process while the simulation is on; what really lies in a GPU's driver is
+plain attributes here. `torch.cuda` keeps doing its own part on top of it (see `driver`).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+from pytest_gradguard.simulation.memory import Memory
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+INVALID_ORDINAL = "invalid device ordinal"
+INITIALIZATION = "initialization error"
+
+
+class Machine:
+    """A machine with pretended GPUs, as one process sees it.
+
+    Attributes:
+        devices: how many GPUs it has.
+        memory: what lies on each of them.
+        touched: the driver has been asked something: a forked child cannot use it.
+        in_bad_fork: this process was forked from one that had touched the driver.
+    """
+
+    def __init__(self, devices: int) -> None:
+        self.devices = devices
+        self.memory = Memory()
+        self.touched = False
+        self.in_bad_fork = False
+        self._visible: tuple[int, ...] | None = None
+        self._thread = _Thread()
+
+    def count(self) -> int:
+        """How many GPUs this process sees; reads the environment the first time, as CUDA does."""
+        self.touched = True
+        if self._visible is None:
+            self._visible = tuple(self._read_visible())
+        return len(self._visible)
+
+    def _read_visible(self) -> list[int]:
+        wanted = os.environ.get(VARIABLE)
+        if wanted is None:
+            return list(range(self.devices))
+        seen: list[int] = []
+        for part in wanted.split(","):
+            try:
+                number = int(part)
+            except ValueError:
+                break  # CUDA ends the list at the first entry that names no device
+            if not 0 <= number < self.devices:
+                break
+            if number in seen:
+                return []
+            seen.append(number)
+        return seen
+
+    @property
+    def current(self) -> int:
+        """The current device of this thread."""
+        return self._thread.device
+
+    def choose(self, index: int) -> None:
+        """Make `index` the current device of this thread.
+
+        Raises:
+            torch.AcceleratorError: there is no such device.
+        """
+        self.check(index)
+        self._thread.device = index
+
+    def check(self, index: int) -> None:
+        """Refuse a device that this process does not see.
+
+        Raises:
+            torch.AcceleratorError: there is no such device.
+        """
+        if not 0 <= index < self.count():
+            raise driver_error(INVALID_ORDINAL)
+
+    def forked(self) -> None:
+        """This process is a fork of the one in which the machine stood."""
+        if self.touched:
+            self.in_bad_fork = True
+        self.memory.forget()
+
+
+class _Thread(threading.local):
+    device = 0
+
+
+def driver_error(reason: str) -> Exception:
+    """The error that torch makes of an error of the driver's."""
+    import torch
+
+    kind: Any = getattr(torch, "AcceleratorError", RuntimeError)
+    error: Exception = kind(
+        f"CUDA error: {reason}\n"
+        "CUDA kernel errors might be asynchronously reported at some other API call, so the "
+        "stacktrace below might be incorrect.\n"
+        "For debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
+        "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+    )
+    return error

@@ -1,0 +1,133 @@
+"""The device that the tensors of one operation share, and the errors where they share none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pytest_gradguard.simulation import errors, tags
+
+_CPU = torch.device("cpu")
+
+ANYWHERE = frozenset(
+    {
+        *("copy_", "_pack_padded_sequence", "_pad_packed_sequence", "lstm", "gru"),
+        *("rnn_tanh", "rnn_relu", "tensor_split", "ctc_loss", "_ctc_loss", "set_", "is_set_to"),
+        *("expand_as", "view_as", "reshape_as", "is_same_size", "result_type", "can_cast"),
+        *("promote_types", "broadcast_tensors", "atleast_1d", "atleast_2d", "atleast_3d"),
+        *("resize_as_", "backward", "grad", "new_tensor", "__reduce_ex__", "__deepcopy__"),
+        *("__set__", "__get__", "register_hook", "is_nonzero", "sum_to_size", "meshgrid"),
+        *("_amp_foreach_non_finite_check_and_unscale_", "_amp_update_scale_", "map_"),
+        *(
+            "split",
+            "repeat_interleave_",
+            "nested_tensor",
+            "swap_tensors",
+            "typename",
+            "_has_compatible_shallow_copy_type",
+        ),
+    }
+)
+"""Functions whose tensors may lie on several devices."""
+
+STRICT = frozenset(
+    {
+        *("mm", "matmul", "__matmul__", "__rmatmul__", "bmm", "addmm", "baddbmm", "addmv", "mv"),
+        *("linear", "bilinear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "dot"),
+        *("conv_transpose2d", "conv_transpose3d", "embedding", "embedding_bag", "cat", "concat"),
+        *("concatenate", "stack", "hstack", "vstack", "dstack", "gather", "scatter", "scatter_"),
+        *("scatter_add", "scatter_add_", "index_select", "index_add", "index_add_", "index_copy"),
+        *("index_copy_", "batch_norm", "layer_norm", "group_norm", "instance_norm", "einsum"),
+        *("nll_loss", "cross_entropy", "take", "take_along_dim", "masked_select", "bincount"),
+        *("scaled_dot_product_attention", "multi_head_attention_forward", "tensordot", "equal"),
+        *("searchsorted", "bucketize", "cdist", "outer", "kron", "solve", "lstsq", "inner"),
+        *("scatter_reduce", "scatter_reduce_", "index_reduce", "index_reduce_", "chain_matmul"),
+    }
+)
+"""Functions that are not elementwise: a number on the CPU does not go with tensors on a GPU."""
+
+_ARGUMENTS = {
+    "mm": ("mm", ("self", "mat2")),
+    "matmul": ("mm", ("self", "mat2")),
+    "__matmul__": ("mm", ("self", "mat2")),
+    "bmm": ("bmm", ("self", "mat2")),
+    "addmm": ("addmm", ("self", "mat1", "mat2")),
+    "embedding": ("_index_select", ("self", "index")),
+    "nll_loss": ("nll_loss_forward", ("self", "target", "weight")),
+    "cross_entropy": ("nll_loss_forward", ("self", "target", "weight")),
+    "batch_norm": ("_cudnn_batch_norm", ("input", "running_mean", "running_var", "weight")),
+    "layer_norm": ("_native_layer_norm", ("input", "weight", "bias")),
+}
+"""What torch calls the operation, and its arguments, in its error."""
+
+
+def common(func: Any, tensors: list[Any], mixed: bool = False) -> torch.device | None:
+    """The GPU on which `tensors` lie, the arguments of `func`; None: the CPU.
+
+    Raises:
+        RuntimeError: they lie on several devices.
+    """
+    first = tags.device_of(tensors[0])
+    if len(tensors) == 1:
+        return first
+    places = [first, *(tags.device_of(tensor) for tensor in tensors[1:])]
+    found = {place for place in places if place is not None}
+    if not found:
+        return None
+    if len(found) == 1 and None not in places:
+        return first
+    name = getattr(func, "__name__", "")
+    if mixed or name in ANYWHERE or name.startswith(("_foreach", "_fused")):
+        return first if first is not None or name in ("copy_", "__set__") else found.pop()
+    return _of_mixed(name, tensors, places)
+
+
+def _of_mixed(
+    name: str, tensors: list[Any], places: list[torch.device | None]
+) -> torch.device | None:
+    strict = name in STRICT
+    if name == "linear" and len(tensors) == 3:  # torch makes it an addmm, the bias first
+        name, order = "addmm", (2, 0, 1)
+        tensors, places = [tensors[i] for i in order], [places[i] for i in order]
+    elif name == "embedding":
+        tensors, places = tensors[::-1], places[::-1]
+    elif name.startswith("conv") and places[0] != places[1]:
+        raise errors.convolution(*(kind_of(tensor) for tensor in tensors[:2]))
+    writes = name.endswith("_") and not name.endswith("__")
+    shared: Any = None
+    for position, (tensor, place) in enumerate(zip(tensors, places, strict=True)):
+        if place is None and not strict and not (writes and position == 0) and _is_number(tensor):
+            continue
+        here = place or _real(tensor)
+        if here.type == "meta":
+            continue
+        if shared is None:
+            shared = here
+        elif shared != here:
+            raise _error(name, shared, here, position, strict)
+    return None if shared is None or shared.type != "cuda" else shared
+
+
+def kind_of(tensor: Any) -> str:
+    """What ``tensor.type()`` says."""
+    with torch._C.DisableTorchFunction():
+        name: str = tensor.type()
+    return name if tags.device_of(tensor) is None else name.replace("torch.", "torch.cuda.", 1)
+
+
+def _is_number(tensor: Any) -> bool:
+    return bool(tensor.dim() == 0)
+
+
+def _real(tensor: Any) -> Any:
+    with torch._C.DisableTorchFunction():
+        return tensor.device
+
+
+def _error(name: str, shared: Any, here: Any, position: int, strict: bool) -> RuntimeError:
+    if not strict:
+        return errors.elementwise(shared, here)
+    operation, names = _ARGUMENTS.get(name, (name.strip("_"), ()))
+    argument = names[position] if position < len(names) else "tensors"
+    return errors.argument(operation, shared, here, argument)

@@ -1,0 +1,232 @@
+"""Sees every function of torch's in a thread, and lets it run on the CPU.
+
+A function that names a GPU gets the CPU in its place, and what it returns is tagged (see `tags`):
+with the device that was named, else with the one that its tensors share. What torch's own Python
+code does below such a function runs without the mode, on tensors that are all on the CPU.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _device as default_device
+
+from pytest_gradguard.simulation import devices, mixing, randomness, tags
+from pytest_gradguard.simulation.machine import INITIALIZATION, Machine, driver_error
+
+Handler = Callable[["Simulation", Any, tuple[Any, ...], dict[str, Any]], Any]
+
+HANDLERS: dict[Any, Handler] = {}
+"""What is done for functions that need more than the ordinary; by function."""
+
+
+class _Local(threading.local):
+    depth = 0
+
+
+local = _Local()
+"""How deep this thread is inside functions of torch's: there, everything is on the CPU."""
+
+
+def handles(*functions: Any) -> Callable[[Handler], Handler]:
+    """Register the handler of `functions`; None among them is passed over (another version)."""
+
+    def register(handler: Handler) -> Handler:
+        for function in functions:
+            if function is not None:
+                HANDLERS[function] = handler
+        return handler
+
+    return register
+
+
+class Simulation(TorchFunctionMode):  # type: ignore[misc]
+    """The mode of one simulation; one object for all threads."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__()
+        self.machine = machine
+        self.active = True
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not self.active:
+            return func(*args, **kwargs)
+        local.depth += 1
+        try:
+            handler = HANDLERS.get(func)
+            if handler is not None:
+                return handler(self, func, args, kwargs)
+            return self.ordinary(func, args, kwargs)
+        finally:
+            local.depth -= 1
+
+    def ordinary(self, func: Any, args: Any, kwargs: Any, mixed: bool = False) -> Any:
+        """Run `func` where its arguments lie, or where they ask for.
+
+        Args:
+            mixed: its arguments may lie on several devices; the first tells.
+
+        Raises:
+            RuntimeError: its arguments lie on several devices.
+        """
+        named = False
+        target: torch.device | None = None
+        if kwargs:
+            if kwargs.get("device") is not None:
+                named = True
+                target = devices.meant(kwargs["device"], self.machine)
+                if target is not None:
+                    kwargs = {**kwargs, "device": "cpu"}
+            if kwargs.get("pin_memory"):
+                return self._pinned(func, args, {**kwargs, "pin_memory": False})
+        for position, value in enumerate(args):
+            if type(value) is torch.device and not named:
+                named = True
+                target = devices.meant(value, self.machine)
+                if target is not None:
+                    args = (*args[:position], torch.device("cpu"), *args[position + 1 :])
+        if not named and default_device.CURRENT_DEVICE is not None and self._makes(func):
+            target = devices.meant(default_device.CURRENT_DEVICE, self.machine)
+            if target is not None:
+                named = True
+                kwargs = {**kwargs, "device": "cpu"}
+        if target is not None:
+            self.prepare(target)
+        tensors = tags.tensors_in(args)
+        if kwargs:
+            tensors += tags.tensors_in(kwargs.values())
+        common = mixing.common(func, tensors, mixed) if tensors else None
+        if not named:
+            target = common
+            if common is not None and self.machine.in_bad_fork:
+                self._refuse_in_fork(func)
+        if target is None:
+            if not named and kwargs.get("generator") is not None:
+                randomness.check(kwargs["generator"], None)
+            return func(*args, **kwargs)
+        if kwargs.get("generator") is not None:
+            randomness.check(kwargs["generator"], target)
+        result = self.call(func, args, kwargs, target)
+        self.tag(result, target)
+        return result
+
+    def call(self, func: Any, args: Any, kwargs: Any, target: torch.device) -> Any:
+        """Call `func`, which works on `target`, with the autocast and random numbers of GPUs."""
+        if randomness.draws(func, target):
+            with randomness.stream(target):
+                return self._call(func, args, kwargs)
+        return self._call(func, args, kwargs)
+
+    def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        on_gpu = torch.is_autocast_enabled("cuda")
+        if not on_gpu and not torch.is_autocast_enabled("cpu"):
+            return func(*args, **kwargs)
+        before = (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"))
+        torch.set_autocast_enabled("cpu", on_gpu)
+        torch.set_autocast_dtype("cpu", torch.get_autocast_dtype("cuda"))
+        try:
+            return func(*args, **kwargs)
+        finally:
+            torch.set_autocast_enabled("cpu", before[0])
+            torch.set_autocast_dtype("cpu", before[1])
+
+    def tag(self, result: Any, device: torch.device) -> None:
+        """Say of the tensors in `result` that lie nowhere yet that they lie on `device`."""
+        if isinstance(result, torch.Tensor):
+            tags.put_if_bare(result, device, self.machine.memory)
+        elif isinstance(result, (list, tuple)):
+            for value in result:
+                self.tag(value, device)
+        elif isinstance(result, dict):
+            for value in result.values():
+                self.tag(value, device)
+
+    def prepare(self, device: torch.device) -> None:
+        """Initialise CUDA, as the first use of a GPU does, and refuse one that is not there.
+
+        Raises:
+            RuntimeError: CUDA cannot be initialised here, or there is no such GPU.
+        """
+        # Through the attribute: the guard watches it there.
+        with outside(self):
+            torch.cuda._lazy_init()
+        self.machine.check(device.index)
+
+    def _makes(self, func: Any) -> bool:
+        return func in default_device._device_constructors()
+
+    def _pinned(self, func: Any, args: Any, kwargs: Any) -> Any:
+        result = self.ordinary(func, args, kwargs)
+        vars(result.untyped_storage())[tags.PINNED] = True
+        return result
+
+    def _refuse_in_fork(self, func: Any) -> None:
+        name = getattr(func, "__name__", "")
+        if name not in _NEEDS_NO_GPU:
+            with outside(self):
+                torch.cuda._lazy_init()
+            raise driver_error(INITIALIZATION)
+
+
+_NEEDS_NO_GPU = frozenset(
+    {
+        *("__get__", "__set__", "size", "dim", "stride", "numel", "element_size", "__len__"),
+        *("is_contiguous", "data_ptr", "view", "detach", "reshape", "untyped_storage", "storage"),
+        *("_typed_storage", "__reduce_ex__", "__hash__", "ndimension", "storage_offset"),
+        *("is_floating_point", "is_complex", "requires_grad_", "expand", "permute", "transpose"),
+        *("unsqueeze", "squeeze", "t", "unbind", "__getitem__", "is_shared", "retain_grad"),
+    }
+)
+"""What goes on working, in a forked child, on the tensors of the parent."""
+
+
+@contextmanager
+def outside(simulation: Simulation) -> Iterator[None]:
+    """A block of the user's code below a function of torch's: there, the mode is on again."""
+    depth, local.depth = local.depth, 0
+    try:
+        if is_entered(simulation):
+            yield
+        else:
+            with simulation:
+                yield
+    finally:
+        local.depth = depth
+
+
+@contextmanager
+def inside() -> Iterator[None]:
+    """A block in which everything is on the CPU, as inside of torch's functions."""
+    local.depth += 1
+    try:
+        with torch._C.DisableTorchFunction():
+            yield
+    finally:
+        local.depth -= 1
+
+
+def is_entered(simulation: Simulation) -> bool:
+    """Whether the mode is on in this thread, now."""
+    stack = torch._C
+    return any(
+        stack._get_function_stack_at(index) is simulation
+        for index in range(stack._len_torch_function_stack())
+    )
+
+
+def leave(simulation: Simulation) -> None:
+    """Take the mode off this thread's stack, wherever it stands in it."""
+    above = []
+    while torch._C._len_torch_function_stack():
+        mode = torch._C._pop_torch_function_stack()
+        if mode is simulation:
+            break
+        above.append(mode)
+    for mode in reversed(above):
+        torch._C._push_on_torch_function_stack(mode)

@@ -1,0 +1,36 @@
+"""Names of torch's that stand for something else while the simulation is on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_ABSENT: Any = object()
+
+
+class Replacements:
+    """Values put in place of others, and what stood there before."""
+
+    def __init__(self) -> None:
+        self._done: list[tuple[Any, str, Any, Any]] = []
+
+    def put(self, owner: Any, name: str, value: Any, *, changes: bool = False) -> None:
+        """Let ``owner.name`` be `value`; it need not have had that name before.
+
+        Args:
+            changes: torch itself gives it other values meanwhile.
+        """
+        before = vars(owner).get(name, _ABSENT)
+        setattr(owner, name, value)
+        mine = _ABSENT if changes else vars(owner).get(name, value)
+        self._done.append((owner, name, before, mine))
+
+    def undo(self) -> None:
+        """Put everything back, except where somebody else has replaced ours since."""
+        for owner, name, before, mine in reversed(self._done):
+            if mine is not _ABSENT and vars(owner).get(name, _ABSENT) is not mine:
+                continue
+            if before is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+        self._done.clear()

@@ -1,0 +1,152 @@
+"""Streams and events, with nothing behind them: everything is done when it is asked for."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import weakref
+from typing import Any
+
+import torch
+
+from pytest_gradguard.simulation.errors import CannotSimulate
+from pytest_gradguard.simulation.machine import Machine
+from pytest_gradguard.simulation.replacing import Replacements
+
+_CUDA = 1
+"""The number of the device type, as torch's streams carry it."""
+
+
+class Streams:
+    """Which stream is the current one, on each device, in each thread."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+
+    def _chosen(self) -> dict[int, int]:
+        chosen: dict[int, int] | None = getattr(self._local, "chosen", None)
+        if chosen is None:
+            chosen = self._local.chosen = {}
+        return chosen
+
+    def current(self, device: int) -> tuple[int, int, int]:
+        """The current stream of `device`: its number, its device, and the type of that."""
+        return (self._chosen().get(device, 0), device, _CUDA)
+
+    def choose(self, stream_id: int, device_index: int, device_type: int = _CUDA) -> None:
+        """Make a stream the current one of its device, and that the current device."""
+        self._chosen()[device_index] = stream_id
+
+
+_streams: weakref.WeakKeyDictionary[Machine, Streams] = weakref.WeakKeyDictionary()
+
+
+def of(machine: Machine) -> Streams:
+    """The streams of `machine`."""
+    return _streams.setdefault(machine, Streams())
+
+
+def install(machine: Machine, replaced: Replacements) -> None:
+    """Let `torch.cuda.Stream` and `torch.cuda.Event` be made."""
+    numbers = itertools.count(1)
+    core: Any = torch._C
+    stream, event = core._CudaStreamBase, core._CudaEventBase
+
+    def new_stream(
+        cls: Any,
+        priority: int = 0,
+        stream_id: int | None = None,
+        device_index: int | None = None,
+        device_type: int = _CUDA,
+        stream_ptr: int | None = None,
+        **_: Any,
+    ) -> Any:
+        torch.cuda._lazy_init()
+        made = object.__new__(cls)
+        made.priority = priority
+        made.stream_id = next(numbers) if stream_id is None else stream_id
+        made.device_index = machine.current if device_index is None else device_index
+        made.device_type = device_type
+        made.device = torch.device("cuda", made.device_index)
+        made.cuda_stream = stream_ptr or made.stream_id
+        return made
+
+    def same(self: Any, other: Any) -> bool:
+        return (self.stream_id, self.device_index) == (other.stream_id, other.device_index)
+
+    def priorities(cls: Any = None) -> tuple[int, int]:
+        return (0, -5)
+
+    def enter(self: Any) -> Any:
+        before = (machine.current, torch.cuda.current_stream(self.device_index))
+        entered.setdefault(self, []).append(before)
+        torch.cuda.set_stream(self)
+        machine.choose(self.device_index)
+        return self
+
+    def leave(self: Any, *_: Any) -> None:
+        device, before = entered[self].pop()
+        torch.cuda.set_stream(before)
+        machine.choose(device)
+
+    entered: dict[Any, list[Any]] = {}
+    _put(
+        replaced,
+        stream,
+        __enter__=enter,
+        __exit__=leave,
+        __new__=new_stream,
+        __init__=_nothing,
+        __eq__=same,
+        __hash__=lambda self: hash((self.stream_id, self.device_index)),
+        query=lambda self: True,
+        synchronize=_nothing,
+        is_capturing=lambda self: False,
+        priority_range=staticmethod(priorities),
+    )
+
+    def new_event(cls: Any, enable_timing: bool = False, **_: Any) -> Any:
+        made = object.__new__(cls)
+        made.enable_timing = enable_timing
+        made.recorded = None
+        made.cuda_event = 0
+        made.device = None
+        return made
+
+    def record(self: Any, stream: Any = None) -> None:
+        self.recorded = time.perf_counter()
+        self.cuda_event = id(self)
+        self.device = torch.device("cuda", machine.current if stream is None else 0)
+
+    def elapsed(self: Any, end: Any) -> float:
+        if not self.enable_timing or not end.enable_timing:
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if self.recorded is None or end.recorded is None:
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        return float((end.recorded - self.recorded) * 1000)
+
+    def handle(self: Any) -> Any:
+        raise CannotSimulate("handing a CUDA event to another process")
+
+    _put(
+        replaced,
+        event,
+        __new__=new_event,
+        __init__=_nothing,
+        record=record,
+        wait=_nothing,
+        query=lambda self: True,
+        synchronize=_nothing,
+        elapsed_time=elapsed,
+        ipc_handle=handle,
+    )
+
+
+def _nothing(self: Any, *_: Any, **__: Any) -> None:
+    return None
+
+
+def _put(replaced: Replacements, owner: Any, **values: Any) -> None:
+    for name, value in values.items():
+        replaced.put(owner, name, value)

@@ -1,0 +1,162 @@
+"""Puts the simulation in place in this process, and takes it away; torch has been imported."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Callable
+from multiprocessing import spawn
+from typing import Any
+
+import torch
+
+from pytest_gradguard.runtime.patching import Patch, Patches
+from pytest_gradguard.simulation import (
+    backward,
+    driver,
+    legacy,
+    randomness,
+    scripting,
+    several,
+    sharing,
+    storages,
+    streams,
+    unsupported,
+)
+from pytest_gradguard.simulation import indexing as indexing
+from pytest_gradguard.simulation import reading as reading
+from pytest_gradguard.simulation.arriving import Staying
+from pytest_gradguard.simulation.machine import Machine
+from pytest_gradguard.simulation.mode import Simulation, inside, leave, local, outside
+from pytest_gradguard.simulation.replacing import Replacements
+
+_replaced = Replacements()
+_now: Simulation | None = None
+_machine: Machine | None = None
+"""The machine of this process: a worker that pretends GPUs again has read what it has read."""
+
+
+def on(devices: int, *, again: bool = False) -> None:
+    """Pretend so many GPUs from now on.
+
+    Args:
+        again: with what this process knew of them when the simulation was on here before.
+
+    Raises:
+        RuntimeError: this process uses a real GPU already.
+    """
+    global _machine, _now
+    if _now is not None:
+        _now.machine.devices = devices
+        return
+    if torch.cuda.is_initialized():
+        raise RuntimeError("this process uses a real GPU already: none can be simulated in it")
+    machine = _machine
+    if machine is None or machine.devices != devices or not again:
+        machine = _machine = Machine(devices)
+    simulation = Simulation(machine)
+    driver.install(machine, _replaced)
+    streams.install(machine, _replaced)
+    randomness.install(machine, _replaced)
+    storages.install(simulation, _replaced)
+    scripting.install(simulation, _replaced)
+    sharing.install(simulation, _replaced)
+    several.install(_replaced)
+    legacy.install(_replaced)
+    unsupported.install(simulation, _replaced)
+    _replaced.put(torch._utils, "_rebuild_tensor", _inside(torch._utils._rebuild_tensor))
+    _replaced.put(spawn, "get_preparation_data", _prepared(spawn.get_preparation_data))
+    _replaced.put(
+        torch.utils._device.DeviceContext,
+        "__torch_function__",
+        _above(torch.utils._device.DeviceContext.__torch_function__),
+    )
+    _patches.apply()
+    _now = simulation
+    simulation.__enter__()
+
+
+def off() -> None:
+    """Leave torch as it was."""
+    global _now
+    simulation, _now = _now, None
+    if simulation is None:
+        return
+    simulation.active = False
+    leave(simulation)
+    _patches.undo()
+    unsupported.undo()
+    _replaced.undo()
+
+
+def current() -> Simulation | None:
+    """The simulation that is on."""
+    return _now
+
+
+def _above(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A default device is for the program: inside of torch's functions, it is the CPU."""
+
+    @functools.wraps(original)
+    def __torch_function__(
+        self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if local.depth:
+            return func(*args, **(kwargs or {}))
+        return original(self, func, types, args, kwargs)
+
+    return __torch_function__
+
+
+def _inside(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Tensors are unpickled in threads, too, that are older than the simulation."""
+
+    @functools.wraps(original)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        with inside():
+            return original(*args, **kwargs)
+
+    return function
+
+
+def _prepared(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A process that is spawned now pretends the same, before it imports the main module."""
+
+    @functools.wraps(original)
+    def get_preparation_data(name: str) -> dict[str, Any]:
+        return {"gradguard_simulation": Staying(), **original(name)}
+
+    return get_preparation_data
+
+
+def _in_thread(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Modes belong to threads: each thread that starts now gets this one."""
+
+    @functools.wraps(original)
+    def _bootstrap_inner(self: Any) -> Any:
+        simulation = _now
+        if simulation is None:
+            return original(self)
+        with outside(simulation):
+            return original(self)
+
+    return _bootstrap_inner
+
+
+_patches = Patches(
+    [
+        *backward.patches(current)._patches,
+        Patch(threading.Thread, "_bootstrap_inner", _in_thread),
+    ]
+)
+
+
+def _forked() -> None:
+    if _now is not None:
+        _now.machine.forked()
+        driver.forked(_now.machine)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
