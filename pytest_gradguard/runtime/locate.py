@@ -108,12 +108,12 @@ def _inside(path: str, item: Any, kind: type, deep: bool) -> Iterator[tuple[str,
         yield from _attributes(path, item, kind)
     if not deep:
         return
-    if isinstance(item, types.FunctionType):
+    if issubclass(kind, types.FunctionType):
         yield from _captures(path, item)
-    elif isinstance(item, types.MethodType):
+    elif issubclass(kind, types.MethodType):
         yield f"{path}.self", item.__self__
         yield path, item.__func__
-    elif isinstance(item, functools.partial):
+    elif issubclass(kind, functools.partial):
         yield path, item.func
         for index, value in enumerate(item.args):
             yield f"{path}.partial.args[{index}]", value

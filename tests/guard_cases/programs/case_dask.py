@@ -42,6 +42,7 @@ EXPECT = {
     "test_one_generator_for_all": {"GG305"},
     "test_one_generator_by_joblib": {"GG305"},
     "test_threads_one_generator": {"GG305"},
+    "test_no_grad_is_lost_in_threads": {"GG301"},
     # nothing to report
     "test_generators_of_their_own": set(),
     "test_detached": set(),
@@ -60,6 +61,7 @@ EXPECT = {
     "test_estimator_with_loss": set(),
     "test_futures_as_arguments": set(),
     "test_scheduler_of_threads": set(),
+    "test_no_grad_in_the_tasks": set(),
     "test_backend_by_argument": set(),
     "test_threads_detached": set(),
     "test_threads_own_leaf": set(),
@@ -485,6 +487,35 @@ def test_futures_as_arguments(processes):
     assert on_dask(number, (far,)) == [3.0]
     total = processes.submit(sum, processes.map(abs, [-1, -2]))
     assert total.result() == 3
+
+
+def squares(tensor):
+    return (tensor * tensor).sum()
+
+
+def squares_only(tensor):
+    with torch.no_grad():
+        return squares(tensor)
+
+
+def in_threads_without_gradients(task):
+    x = torch.ones(2, requires_grad=True)
+    with torch.no_grad():
+        return dask.compute(  # -> GG301:warning?
+            *[dask.delayed(task)(x * k) for k in (1.0, 2.0)], scheduler="threads"
+        )
+
+
+def test_no_grad_in_the_tasks():
+    assert not any(part.requires_grad for part in in_threads_without_gradients(squares_only))
+
+
+def weighted(tensor):
+    return squares(tensor * torch.ones(2, requires_grad=True))
+
+
+def test_no_grad_is_lost_in_threads():
+    assert all(part.requires_grad for part in in_threads_without_gradients(weighted))
 
 
 def test_scheduler_of_threads():
