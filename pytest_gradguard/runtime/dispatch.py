@@ -275,7 +275,7 @@ class Shipment:
                 for identity, path in framework.find(roots).items()
                 if not any(mark in path for mark in locate.CAPTURES)
             }
-        return id(tensor) in self._kept and framework.spent(tensor)
+        return id(tensor) in self._kept
 
     def parameter(self, parameter: Any, framework: Framework) -> None:
         """Note a parameter that requires grad, or a variable that is trained."""

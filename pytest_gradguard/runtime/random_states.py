@@ -50,7 +50,10 @@ def kinds() -> list[type]:
         if isinstance(kind, type):
             found.append(kind)
     if "torch.nn.parameter" in sys.modules:
-        found.append(sys.modules["torch"].Generator)
+        found.append(sys.modules["torch"]._C.Generator)
+    simulated: Any = sys.modules.get("pytest_gradguard.simulation.randomness")
+    if simulated is not None:
+        found.append(simulated.DeviceGenerator)
     return found
 
 

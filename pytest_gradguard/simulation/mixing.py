@@ -27,6 +27,7 @@ ANYWHERE = frozenset(
             "typename",
             "_has_compatible_shallow_copy_type",
         ),
+        *("fill_", "sparse_coo_tensor"),
     }
 )
 """Functions whose tensors may lie on several devices."""
@@ -62,30 +63,46 @@ _ARGUMENTS = {
 """What torch calls the operation, and its arguments, in its error."""
 
 
-def common(func: Any, tensors: list[Any], mixed: bool = False) -> torch.device | None:
+def common(
+    func: Any, tensors: list[Any], mixed: bool = False
+) -> tuple[torch.device | None, list[Any]]:
     """The GPU on which `tensors` lie, the arguments of `func`; None: the CPU.
+
+    Returns:
+        That, and those of the tensors that lie on the CPU nevertheless.
 
     Raises:
         RuntimeError: they lie on several devices.
     """
     first = tags.device_of(tensors[0])
     if len(tensors) == 1:
-        return first
+        return first, []
     places = [first, *(tags.device_of(tensor) for tensor in tensors[1:])]
     found = {place for place in places if place is not None}
     if not found:
-        return None
+        return None, []
     if len(found) == 1 and None not in places:
-        return first
+        return first, []
+    strays = [tensor for tensor, place in zip(tensors, places, strict=True) if place is None]
     name = getattr(func, "__name__", "")
     if mixed or name in ANYWHERE or name.startswith(("_foreach", "_fused")):
-        return first if first is not None or name in ("copy_", "__set__") else found.pop()
-    return _of_mixed(name, tensors, places)
+        if first is None and not name.endswith("_") and name != "__set__":
+            first = found.pop()
+        return first, strays
+    return _of_mixed(name, tensors, places), strays
 
 
 def _of_mixed(
     name: str, tensors: list[Any], places: list[torch.device | None]
 ) -> torch.device | None:
+    if name in ("index_put", "index_put_"):  # its indices may lie on the CPU
+        tensors, places = [tensors[0], tensors[-1]], [places[0], places[-1]]
+        if places[0] == places[1] or (places[1] is None and _is_number(tensors[1])):
+            return places[0]
+    elif name in ("masked_fill", "masked_fill_") and len(tensors) > 2 and _is_number(tensors[2]):
+        tensors, places = tensors[:2], places[:2]
+        if places[0] == places[1]:
+            return places[0]
     strict = name in STRICT
     if name == "linear" and len(tensors) == 3:  # torch makes it an addmm, the bias first
         name, order = "addmm", (2, 0, 1)
@@ -95,7 +112,8 @@ def _of_mixed(
     elif name.startswith("conv") and places[0] != places[1]:
         raise errors.convolution(*(kind_of(tensor) for tensor in tensors[:2]))
     writes = name.endswith("_") and not name.endswith("__")
-    shared: Any = None
+    # An elementwise operation goes by its first tensor on a GPU, others by their first tensor.
+    shared: Any = None if strict else next(place for place in places if place is not None)
     for position, (tensor, place) in enumerate(zip(tensors, places, strict=True)):
         if place is None and not strict and not (writes and position == 0) and _is_number(tensor):
             continue

@@ -16,7 +16,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device as default_device
 
-from pytest_gradguard.simulation import devices, mixing, randomness, tags
+from pytest_gradguard.simulation import autocast, devices, mixing, randomness, tags
 from pytest_gradguard.simulation.machine import INITIALIZATION, Machine, driver_error
 
 Handler = Callable[["Simulation", Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -101,9 +101,14 @@ class Simulation(TorchFunctionMode):  # type: ignore[misc]
         tensors = tags.tensors_in(args)
         if kwargs:
             tensors += tags.tensors_in(kwargs.values())
-        common = mixing.common(func, tensors, mixed) if tensors else None
+        common: torch.device | None = None
+        strays: list[Any] = []
+        if tensors:
+            common, strays = mixing.common(func, tensors, mixed or named)
         if not named:
             target = common
+            if common is not None and self._makes(func) and func not in _FROM_VALUES:
+                target = None  # a tensor in place of a number: the result lies where none was named
             if common is not None and self.machine.in_bad_fork:
                 self._refuse_in_fork(func)
         if target is None:
@@ -113,28 +118,23 @@ class Simulation(TorchFunctionMode):  # type: ignore[misc]
         if kwargs.get("generator") is not None:
             randomness.check(kwargs["generator"], target)
         result = self.call(func, args, kwargs, target)
-        self.tag(result, target)
+        if strays:  # what shares their memory stays on the CPU
+            self._tag_others(result, target, {tags.key(stray) for stray in strays})
+        else:
+            self.tag(result, target)
         return result
+
+    def _tag_others(self, result: Any, device: torch.device, strays: set[int]) -> None:
+        for tensor in tags.tensors_in((result,)):
+            if tags.key(tensor) not in strays:
+                tags.put_if_bare(tensor, device, self.machine.memory)
 
     def call(self, func: Any, args: Any, kwargs: Any, target: torch.device) -> Any:
         """Call `func`, which works on `target`, with the autocast and random numbers of GPUs."""
         if randomness.draws(func, target):
             with randomness.stream(target):
-                return self._call(func, args, kwargs)
-        return self._call(func, args, kwargs)
-
-    def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        on_gpu = torch.is_autocast_enabled("cuda")
-        if not on_gpu and not torch.is_autocast_enabled("cpu"):
-            return func(*args, **kwargs)
-        before = (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"))
-        torch.set_autocast_enabled("cpu", on_gpu)
-        torch.set_autocast_dtype("cpu", torch.get_autocast_dtype("cuda"))
-        try:
-            return func(*args, **kwargs)
-        finally:
-            torch.set_autocast_enabled("cpu", before[0])
-            torch.set_autocast_dtype("cpu", before[1])
+                return autocast.call(func, args, kwargs)
+        return autocast.call(func, args, kwargs)
 
     def tag(self, result: Any, device: torch.device) -> None:
         """Say of the tensors in `result` that lie nowhere yet that they lie on `device`."""
@@ -173,6 +173,15 @@ class Simulation(TorchFunctionMode):  # type: ignore[misc]
                 torch.cuda._lazy_init()
             raise driver_error(INITIALIZATION)
 
+
+_FROM_VALUES = frozenset(
+    {
+        *(torch.sparse_coo_tensor, torch.sparse_compressed_tensor, torch.sparse_csr_tensor),
+        *(torch.sparse_csc_tensor, torch.sparse_bsr_tensor, torch.sparse_bsc_tensor),
+        torch.nested.nested_tensor,
+    }
+)
+"""Functions that make a tensor where the values lie that they are given."""
 
 _NEEDS_NO_GPU = frozenset(
     {

@@ -57,11 +57,25 @@ class DeviceGenerator(_Generator):  # type: ignore[misc]
         """Where it draws."""
         return self.place
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (rebuild, (str(self.place), self.initial_seed(), self.get_state()))
+
     def clone_state(self) -> Any:
         """Another generator in the same state."""
         made = DeviceGenerator(self.place)
         made.set_state(self.get_state())
         return made
+
+
+DeviceGenerator.__module__, DeviceGenerator.__name__ = "torch", "Generator"
+
+
+def rebuild(device: str, seed: int, state: Any) -> Any:
+    """Rebuild a generator in another process; called by unpickling."""
+    made = DeviceGenerator(torch.device(device))
+    made.manual_seed(seed)
+    made.set_state(state)
+    return made
 
 
 class DefaultGenerator(DeviceGenerator):

@@ -166,7 +166,17 @@ def _recurrent(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any
     return simulation.ordinary(func, args, kwargs, mixed=True)
 
 
-@handles(getattr(torch._VF, "_pack_padded_sequence", None))
+@handles(torch._VF._pad_packed_sequence)
+def _unpack(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
+    """Lengths lie on the CPU."""
+    place = tags.device_of(args[0])
+    result = func(*args, **kwargs)
+    if place is not None:
+        tags.put_if_bare(result[0], place, simulation.machine.memory)
+    return result
+
+
+@handles(torch._VF._pack_padded_sequence)
 def _pack(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
     """Lengths and batch sizes lie on the CPU."""
     place = tags.device_of(args[0])

@@ -18,7 +18,8 @@ BACKWARDS = True
 
 _here: Any = sys.modules[__name__]
 _NUMPY = find_spec("numpy") is not None
-_SPENT_LIMIT = 300
+_SPENT_LIMIT = 50
+"""How many nodes of a graph are asked whether a backward has freed what they keep."""
 _GRAPH_LIMIT = 5_000
 """How many nodes of a graph are looked at: torch frees those that Python has seen recursively, and
 a very long chain of them would exhaust the stack."""

@@ -1,0 +1,108 @@
+"""Write the page on simulated GPUs to standard output: what is simulated, and how truly.
+
+``python docs/make_simulation.py > docs/simulated_gpus.md`` runs every program of the table.
+Where a real GPU is at hand, ``--real FILE`` writes what the programs give on it to FILE; that file
+is `docs/real_gpu.json`, and the table shows it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+_HERE = Path(__file__).parent
+_PROGRAMS = _HERE.parent / "tests" / "simulation" / "outcomes.py"
+_SEEN = _HERE / "real_gpu.json"
+
+_HEAD = """\
+# GPUs that are not there
+
+<!-- Made by `python docs/make_simulation.py > docs/simulated_gpus.md`; do not edit. -->
+
+    pytest --gradguard-simulate-gpu=2
+    gradguard run --simulate-gpu 2 train.py
+    with guard(simulate_gpu=2): ...
+
+Programs that ask torch for CUDA then run on the CPU, in this process, its threads and its workers:
+`torch.cuda.is_available()` is true, tensors and modules move to `cuda:0` and back, and the guard
+reports what it would report on real hardware. Nothing is touched while it is off, and all of it is
+undone afterwards. `--gradguard-simulate-gpu` turns the guard on, too.
+
+**How.** Tensors stay ordinary CPU tensors; where each lies is kept with its storage. `torch.cuda`
+runs its own code on a pretended driver, so that lazy initialisation, `CUDA_VISIBLE_DEVICES` (read
+once), device numbers and seeds behave as they do there. What mixes devices fails with torch's own
+error, and so does CUDA in a child that was forked from a process that has asked CUDA anything.
+
+**Numbers** are those of the CPU. Random numbers on a GPU come from the CPU's generator until the
+program seeds that GPU apart from it; real GPUs give others. `autocast("cuda")` runs the CPU's
+autocast, in the type that was asked for, on GPU tensors alone. Memory is counted by the tensors
+that are alive; each GPU has 16 GiB, and never runs out. Streams and events order nothing: each
+operation is done when its call returns.
+
+**Not simulated**, and refused with one message: CUDA graphs, custom CUDA kernels (cpp_extension),
+Triton kernels, NCCL process groups, DLPack to other libraries. `torch.compile` runs what it is
+given as it is. CuPy, TensorFlow and processes that the program starts by itself (`subprocess`) have
+no simulated GPUs. In a worker that was forked after CUDA was initialised, a GPU tensor arrives, and
+fails when it is used; on real hardware its unpickling fails, and a pool may wait for ever.
+
+## How truly
+
+Each program ran on the CPU and on a simulated GPU; "as on the CPU" says that results, to the
+tolerance of float32, and kinds of device are equal.
+"""
+
+
+def outcomes() -> list[dict[str, Any]]:
+    """What each program gives on this machine."""
+    command = [sys.executable, str(_PROGRAMS)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def page(simulated: list[dict[str, Any]], real: dict[str, Any] | None) -> Iterator[str]:
+    """The lines of the page."""
+    yield _HEAD
+    if real is None:
+        yield "No real GPU has been at hand yet.\n"
+    else:
+        yield f"The real GPU was {real['gpu']}, with torch {real['torch']}.\n"
+    yield "| program | real GPU | found there | simulated GPU | found there |"
+    yield "| --- | --- | --- | --- | --- |"
+    for line in simulated:
+        seen = "not at hand yet | "
+        if real is not None:
+            seen = _cells(real["outcomes"][line["name"]])
+        yield f"| {line['name'].replace('_', ' ')} | {seen} | {_cells(line['simulated'])} |"
+
+
+def _cells(outcome: dict[str, Any]) -> str:
+    given = outcome["given"]
+    text = given if isinstance(given, str) else json.dumps(given)
+    return f"{text.replace('|', '/')} | {', '.join(outcome['found'])}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--real", metavar="FILE", help="write what a real GPU gives to FILE")
+    args = parser.parse_args()
+    if args.real is not None:
+        import torch
+
+        seen = {
+            "gpu": torch.cuda.get_device_name(),
+            "torch": torch.__version__,
+            "outcomes": {line["name"]: line["real"] for line in outcomes()},
+        }
+        Path(args.real).write_text(json.dumps(seen, indent=1) + "\n", encoding="utf-8")
+        return
+    real = json.loads(_SEEN.read_text(encoding="utf-8")) if _SEEN.exists() else None
+    print("\n".join(page(outcomes(), real)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""Where the results of operations lie, what autocast makes of them, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+from pytest_gradguard import guard  # noqa: E402
+
+
+@pytest.fixture(scope="module", autouse=True)
+def gpus() -> Iterator[None]:
+    with guard("record", simulate_gpu=2):
+        yield
+
+
+def gpu(*size: int) -> Any:
+    return torch.ones(size, device="cuda")
+
+
+def packed() -> Any:
+    return nn.utils.rnn.pack_padded_sequence(gpu(2, 3, 4), torch.tensor([3, 2]), batch_first=True)
+
+
+ON_GPU: dict[str, Callable[[], Any]] = {
+    "number beside": lambda: gpu(2) + torch.tensor(1.0),
+    "sparse": lambda: torch.sparse_coo_tensor(torch.tensor([[0, 1]]).cuda(), gpu(2), (2,)),
+    "filled": lambda: gpu(2).fill_(torch.tensor(2.0)),
+    "masked": lambda: gpu(2).masked_fill(gpu(2) > 0, torch.tensor(2.0)),
+    "index put": lambda: gpu(3).index_put_((torch.tensor([0]),), torch.tensor(5.0)),
+    "packed": lambda: packed().data,
+    "normal": lambda: torch.normal(gpu(2), 1.0),
+    "like": lambda: torch.zeros_like(torch.ones(1), device="cuda"),
+    "named tuple": lambda: gpu(4).max(0).values,
+    "out": lambda: torch.add(gpu(2), gpu(2), out=torch.empty(2, device="cuda")),
+    "distribution": lambda: torch.distributions.Beta(gpu(2), gpu(2)).rsample(),
+    "reflected": lambda: 2 - gpu(2),
+    "index on the CPU": lambda: gpu(2)[torch.tensor([True, False])],
+    "number for a device": lambda: torch.ones(1, device=0),
+    "module to a tensor": lambda: nn.Linear(1, 1).to(gpu(1)).weight,
+    "legacy type": lambda: torch.cuda.FloatTensor([1.0]),
+    "collated": lambda: torch.utils.data.default_collate([{"a": gpu(2)}] * 2)["a"],
+    "buffer": lambda: nn.BatchNorm1d(2).cuda().num_batches_tracked,
+    "vmapped": lambda: torch.vmap(lambda row: row * torch.ones(2, device=row.device))(gpu(3, 2)),
+    "gradient of a function": lambda: torch.func.grad(lambda x: (x * x).sum())(gpu(2)),
+    "gradient": lambda: torch.autograd.grad((leaf := gpu(2).requires_grad_()).sum(), leaf)[0],
+}
+
+ON_CPU: dict[str, Callable[[], Any]] = {
+    "range to a GPU number": lambda: torch.arange(torch.tensor(3, device="cuda")),
+    "full of a GPU number": lambda: torch.full((2,), torch.tensor(1.0, device="cuda")),
+    "filled from a GPU": lambda: torch.zeros(2).fill_(torch.tensor(1.0, device="cuda")),
+    "copied from a GPU": lambda: torch.zeros(2).copy_(gpu(2)),
+    "like, for the CPU": lambda: torch.randn_like(gpu(2), device="cpu"),
+    "new, for the CPU": lambda: gpu(1).new_zeros(2, device="cpu"),
+    "list of GPU numbers": lambda: torch.tensor([torch.tensor(1.0, device="cuda"), 2.0]),
+    "batch sizes": lambda: packed().batch_sizes,
+    "lengths": lambda: nn.utils.rnn.pad_packed_sequence(packed())[1],
+    "number broadcast": lambda: torch.broadcast_tensors(gpu(2), torch.tensor(1.0))[1],
+    "state of the generator": torch.cuda.get_rng_state,
+    "step of Adam": lambda: stepped().state_dict()["state"][0]["step"],
+}
+
+
+def stepped() -> Any:
+    parameter = nn.Parameter(gpu(2))
+    optimizer = torch.optim.Adam([parameter])
+    parameter.sum().backward()
+    optimizer.step()
+    return optimizer
+
+
+@pytest.mark.parametrize("name", ON_GPU)
+def test_results_on_a_gpu(name: str) -> None:
+    result = ON_GPU[name]()
+    assert str(result.device) == "cuda:0"
+    assert result.is_cuda
+
+
+@pytest.mark.parametrize("name", ON_CPU)
+def test_results_on_the_cpu(name: str) -> None:
+    result = ON_CPU[name]()
+    assert str(result.device) == "cpu"
+    assert not result.is_cuda
+
+
+REFUSED: dict[str, Callable[[], Any]] = {
+    "mask": lambda: gpu(2).masked_fill(torch.tensor([True, False]), 0.0),
+    "values put": lambda: gpu(3).index_put_((torch.tensor([0]),), torch.tensor([5.0])),
+    "out on a GPU": lambda: torch.add(torch.ones(2), torch.ones(2), out=gpu(2)),
+    "number on another GPU": lambda: gpu(2) + torch.tensor(1.0, device="cuda:1"),
+    "number on the GPU": lambda: torch.ones(2) + torch.tensor(1.0, device="cuda"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_devices_that_do_not_mix(name: str) -> None:
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        REFUSED[name]()
+
+
+def test_autocast_works_in_the_types_of_cuda() -> None:
+    half = gpu(2, 2).half()
+    with torch.autocast("cuda"):
+        low = (gpu(2, 2) @ gpu(2, 2), F.conv2d(gpu(1, 1, 3, 3), gpu(1, 1, 2, 2)), F.gelu(half))
+        wide = (half.softmax(-1), half.exp(), half.sum(), F.mse_loss(half, half), half + gpu(2, 2))
+        on_cpu = torch.ones(2, 2) @ torch.ones(2, 2)
+        with pytest.raises(RuntimeError, match="unsafe to autocast"):
+            F.binary_cross_entropy(half, half)
+    assert {x.dtype for x in low} == {torch.float16}
+    assert {x.dtype for x in wide} == {torch.float32}
+    assert on_cpu.dtype is torch.float32
+    with torch.autocast("cpu"):
+        assert (gpu(2, 2) @ gpu(2, 2)).dtype is torch.float32
