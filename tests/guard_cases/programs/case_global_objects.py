@@ -104,6 +104,7 @@ class Proxy:
 
 
 proxy = Proxy()
+titles = ["a title"]
 policy = Policy()
 custom = Custom()
 net = filled(nn.Linear(2, 1), 1.0)
@@ -376,7 +377,7 @@ def test_history_grows():
 
 
 def with_a_proxy(bound):
-    return proxy.title + proxy(net) if bound else 1
+    return proxy.title + proxy(titles) if bound else 1
 
 
 def test_proxy_that_is_not_bound():
