@@ -1,4 +1,9 @@
-"""Every task gets a copy of one generator, in the same state: all draw the same numbers."""
+"""Every task is handed one generator of random numbers; all of them draw the same.
+
+Each batch of tasks gets a copy of the generator, in the state that it has in the parent.
+
+The guard reports GG305, a warning, at the call.
+"""
 
 import random
 

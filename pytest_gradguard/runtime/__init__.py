@@ -35,6 +35,7 @@ CHECKS = (
     "GG204",
     "GG301",
     "GG303",
+    "GG304",
     "GG305",
 )
 """The pitfalls that the guard checks at run time in this version."""

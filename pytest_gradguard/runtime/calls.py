@@ -16,7 +16,7 @@ from pytest_gradguard.runtime.collector import Collector, allowed_now
 from pytest_gradguard.runtime.evidence import NOWHERE, Crossed, Evidence, Object
 from pytest_gradguard.runtime.faults import fault
 
-_tokens = itertools.count(1)
+tokens = itertools.count(1)
 _by_token: weakref.WeakValueDictionary[int, Call] = weakref.WeakValueDictionary()
 
 _SEARCHES = 8
@@ -40,7 +40,7 @@ class Call:
     """
 
     def __init__(self, collector: Collector) -> None:
-        self.token = next(_tokens)
+        self.token = next(tokens)
         self.site: Site | None = user_site()
         self.collector = collector
         self.dropped = collector.ignore | allowed_now()

@@ -75,6 +75,7 @@ def attributes_in(code: types.CodeType, name: str | None = None) -> Attributes:
     name = name or code.co_varnames[0]
     if "__class__" in code.co_freevars:  # by way of `super()`, too
         return _WHOLE
+    cell = name in code.co_cellvars or name in code.co_freevars
     loaded: list[Chain] = []
     stored: list[Chain] = []
     instructions = _instructions_of(code)
@@ -82,6 +83,8 @@ def attributes_in(code: types.CodeType, name: str | None = None) -> Attributes:
         argument = instruction.argval
         together = argument if isinstance(argument, tuple) else (argument,)
         if name not in together or "CLOSURE" in instruction.opname:
+            continue
+        if cell and "FAST" in instruction.opname:  # 3.13's way to hand the cell to a closure
             continue
         if instruction.opname.startswith(("LOAD_FAST", "LOAD_DEREF")):
             if together[-1] != name:

@@ -37,6 +37,8 @@ class Attempt(NamedTuple):
 
 attempts: list[Attempt] = []
 """Those of this process since its tasks last began, in order."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=attempts.clear)  # those of the parent are not its own
 _MOST = 1_000
 earlier: set[int] = set()
 """The children of this process that were there when it initialised CUDA."""

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime import calls, collector, looks, worker
+from pytest_gradguard.runtime import calls, collector, locate, looks, worker
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.crossing import bracketed
 from pytest_gradguard.runtime.evidence import Crossed, Object
@@ -251,12 +251,31 @@ class Shipment:
         self._paths: dict[int, dict[int, str]] = {}
         self._evidence: dict[str, Crossed] = {}
         self._uncounted: dict[str, int] = {}
+        self._handed: dict[int, str] | None = None
+        self._kept: set[int] | None = None
 
     def tensor(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
         """Note a tensor that may need a gradient; its reduction stays as it is."""
-        if framework.wanted(self.call, tensor):
+        if framework.wanted(self.call, tensor) and not self._is_kept(tensor, framework):
             self._ship("GG101", tensor, framework)
         return reduction
+
+    def _is_kept(self, tensor: Any, framework: Framework) -> bool:
+        """Whether an object only keeps `tensor`, as an estimator does with its last loss."""
+        if not framework.spent(tensor):
+            return False
+        roots = roots_of(self._items)
+        if self._handed is None:
+            self._handed = framework.find(roots, deep=False)
+        if id(tensor) in self._handed:
+            return False
+        if self._kept is None:
+            self._kept = {
+                identity
+                for identity, path in framework.find(roots).items()
+                if not any(mark in path for mark in locate.CAPTURES)
+            }
+        return id(tensor) in self._kept
 
     def parameter(self, parameter: Any, framework: Framework) -> None:
         """Note a parameter that requires grad, or a variable that is trained."""

@@ -167,10 +167,13 @@ def _gpu_message(crossed: Crossed, first: Object) -> str:
             f"`{first.task.name}` hands back {what} from a {crossed.backend} worker: its data is "
             "copied through the CPU, and this process puts it on the same GPU again."
         )
+    if first.description.get("shared_memory"):
+        how = "reach its memory, with a context of its own, and this process has to keep it so long"
+    else:
+        how = "receive it, with a context of its own, and the data is copied through the CPU"
     return (
         f"{what} is pickled for {crossed.backend} workers that run `{first.task.name}`: each "
-        "initialises CUDA to receive it, with a context of its own, and the data is copied through "
-        "the CPU."
+        f"initialises CUDA to {how}."
     )
 
 

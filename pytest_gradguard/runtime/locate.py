@@ -24,6 +24,9 @@ _ESTIMATOR_METHODS = ("fit", "forward", "predict", "train", "step", "partial_fit
 WRAPPERS: dict[type, Callable[[Any], Any]] = {}
 """Containers that a framework puts in place of the program's own, and what gives the latter."""
 
+CAPTURES = (".closure[", ".defaults[", ".globals[", ".partial.")
+"""What the paths of objects hold that a function captures, or is given in advance."""
+
 _TORCH_REGISTRIES = frozenset({"_parameters", "_buffers", "_modules"})
 
 
@@ -105,12 +108,12 @@ def _inside(path: str, item: Any, kind: type, deep: bool) -> Iterator[tuple[str,
         yield from _attributes(path, item, kind)
     if not deep:
         return
-    if isinstance(item, types.FunctionType):
+    if issubclass(kind, types.FunctionType):
         yield from _captures(path, item)
-    elif isinstance(item, types.MethodType):
+    elif issubclass(kind, types.MethodType):
         yield f"{path}.self", item.__self__
         yield path, item.__func__
-    elif isinstance(item, functools.partial):
+    elif issubclass(kind, functools.partial):
         yield path, item.func
         for index, value in enumerate(item.args):
             yield f"{path}.partial.args[{index}]", value

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_gradguard import pitfalls
-from pytest_gradguard.findings import Finding, Location, TraceStep
+from pytest_gradguard.findings import Finding, Location, Severity, TraceStep
 from pytest_gradguard.runtime.tasks import Task
 
 _SAMPLES = 5
@@ -21,9 +21,11 @@ class Noticed:
         count: how many were.
         backend: the kind of workers.
         details: what goes into the finding's details.
+        severity: that of the finding, where it is not the pitfall's.
     """
 
     first: Task
+    severity: Severity | None = None
 
     def __init__(
         self, code: str, call: Any, message: Callable[[Noticed], str], details: dict[str, Any]
@@ -65,7 +67,7 @@ class Noticed:
         return Finding(
             code=self._code,
             name=pitfall.name,
-            severity=pitfall.severity,
+            severity=pitfall.severity if self.severity is None else self.severity,
             origin="runtime",
             message=self._message(self),
             fix=pitfall.advice,

@@ -60,3 +60,18 @@ def _wrapped(function: Any) -> Any:
         return function.__func__
     attributes = getattr(function, "__dict__", {})
     return attributes.get("__wrapped__") or attributes.get("function")
+
+
+_SETTING = frozenset(("seed", "manual_seed", "advance", "jumped", "jump", "setstate", "set_state"))
+
+
+def reseeds(function: Any) -> bool:
+    """Whether a task sets the state of random generators itself."""
+    code = getattr(function_of(function), "__code__", None)
+    codes = [code] if isinstance(code, types.CodeType) else []
+    while codes:
+        code = codes.pop()
+        if not _SETTING.isdisjoint(code.co_names):
+            return True
+        codes += [one for one in code.co_consts if isinstance(one, types.CodeType)]
+    return False

@@ -105,11 +105,16 @@ def uses_of(function: Any, *, classes: bool = False) -> Uses:
     return Uses(list(reads.values()), writes)
 
 
+def _is(item: Any, kinds: Any) -> bool:
+    """As `isinstance`, but the `__class__` of a proxy of the program's is not asked."""
+    return issubclass(type(item), kinds)
+
+
 def held(value: Any, name: str) -> Any:
     """What `value` plainly holds under `name`, without running code of its own; else `MISSING`."""
-    kind = value if isinstance(value, type) else type(value)
+    kind = value if _is(value, type) else type(value)
     raw = _of_class(kind, name)
-    if isinstance(value, type):
+    if _is(value, type):
         return _MISSING if hasattr(type(raw), "__get__") else raw
     if hasattr(type(raw), "__set__"):
         return _MISSING
@@ -152,7 +157,7 @@ def _follow(
         value = read.value
         last = given and index == len(names) - 1
         path = (*read.path, name)
-        if isinstance(value, types.ModuleType):
+        if _is(value, types.ModuleType):
             if not callsite.is_user_file(getattr(value, "__file__", None)):
                 return
             read = read._replace(module=value.__name__)
@@ -162,7 +167,7 @@ def _follow(
             inner = held(value, name)
         if inner is _MISSING and not last:
             method = _method(type(value), name)
-            if isinstance(value, types.ModuleType) or (name in _TELLS_NO_VALUES and method is None):
+            if _is(value, types.ModuleType) or (name in _TELLS_NO_VALUES and method is None):
                 return
             if method is not None and depth:
                 yield method
@@ -191,7 +196,7 @@ def _method(kind: type, name: str) -> types.FunctionType | None:
 
 def _fills(function: Any) -> bool:
     """Whether a function of the user's gives its first argument the values of another."""
-    if not isinstance(function, types.FunctionType) or not function.__code__.co_argcount:
+    if not _is(function, types.FunctionType) or not function.__code__.co_argcount:
         return False
     chains = attributes_in(function.__code__).loaded
     return any(len(chain) == 1 and chain[0] in LOADS_VALUES for chain in chains)
@@ -199,25 +204,25 @@ def _fills(function: Any) -> bool:
 
 def _functions_of(item: Any, classes: bool) -> Iterator[types.FunctionType]:
     """The plain functions behind a callable, decorators included; none where it is no callable."""
-    if isinstance(item, type):
+    if _is(item, type):
         if classes:
             yield from _methods(item)
         return
     for _ in range(_UNWRAPPED):
-        if isinstance(item, functools.partial):
+        if _is(item, functools.partial):
             item = item.func
             continue
-        if isinstance(item, types.MethodType):
+        if _is(item, types.MethodType):
             yield from _called_on(type(item.__self__), item.__func__, set())
             item = item.__func__
             continue
-        if isinstance(item, types.FunctionType):
+        if _is(item, types.FunctionType):
             yield item
         inner = next((one for name in _WRAPPED if callable(one := _attribute(item, name))), None)
         if inner is None:
             break
         item = inner
-    if not isinstance(item, (type, types.FunctionType)):
+    if not _is(item, (type, types.FunctionType)):
         call = _of_class(type(item), "__call__")
         if isinstance(call, types.FunctionType):
             yield call

@@ -23,6 +23,7 @@ _DOORS = {
     "loky.process_executor": "pytest_gradguard.runtime.doors.executors",
     "multiprocessing.pool": "pytest_gradguard.runtime.doors.pools",
     "multiprocessing.process": "pytest_gradguard.runtime.doors.processes",
+    "dask.threaded": "pytest_gradguard.runtime.doors.dask_threads",
     "distributed.client": "pytest_gradguard.runtime.doors.dask_client",
     "joblib._dask": "pytest_gradguard.runtime.doors.dask_joblib",
     "torch.cuda": "pytest_gradguard.runtime.cuda",

@@ -30,7 +30,7 @@ GG205 gpu-estimator-n-jobs warning lint -
 GG301 grad-mode-not-propagated warning lint runtime
 GG302 shared-model-thread-race warning lint -
 GG303 fork-after-threads-deadlock error lint runtime
-GG304 identical-random-streams warning lint -
+GG304 identical-random-streams warning lint runtime
 GG305 generator-object-to-tasks warning lint runtime
 GG401 removed-keras-wrapper error lint -
 GG402 dask-array-to-predict warning lint -

@@ -154,6 +154,9 @@ def parametrized(programs: Iterable[str]) -> Any:
     )
 
 
+LESS_AT_RUN_TIME = {"GG304"}
+"""Reported as information by the guard, which cannot tell whether it does harm."""
+
 RUN_ANYWHERE = [
     program
     for group in GROUPS
@@ -182,7 +185,8 @@ def test_a_program_for_a_gpu_runs_on_pretended_ones(program, outcome):
 @parametrized(f"{code}_bad" for code in sorted(runtime_checks()) if f"{code}_bad" not in LEFT_OUT)
 def test_the_guard_reports_a_bad_program_as_its_code(program, outcome):
     code = program.split("_")[0]
-    assert outcome["found"].get(code) == get(code).severity.label
+    severity = "info" if code in LESS_AT_RUN_TIME else get(code).severity.label
+    assert outcome["found"].get(code) == severity
     assert set(outcome["found"]) - {"GG107"} <= {code} | COMES_WITH.get(code, set())
 
 

@@ -235,6 +235,7 @@ def test_every_test_is_expected(name: str) -> None:
     ]
     assert not strangers, brief(strangers)
     assert guarded.errors == []
+    assert "gradguard itself failed" not in guarded.output, guarded.output
 
 
 @pytest.mark.parametrize("name", [name for name in ALL_PROGRAMS if kind_of(name) != GPU])

@@ -53,5 +53,8 @@ print(len({*first, *second}))  # prints: 4
         "On a worker of a fork backend that draws from torch's, NumPy's or TensorFlow's "
         "global generator without seeding per task."
     ),
-    runtime=None,
+    runtime=(
+        "Info, where two forked workers of one call drew from copies of torch's or NumPy's global "
+        "generator in the same state."
+    ),
 )

@@ -25,6 +25,9 @@ _INTERNAL = frozenset(
 class Family:
     """The calls that give single tasks to one pool, while any of their results is alive."""
 
+    def __init__(self) -> None:
+        self.token = next(calls.tokens)
+
 
 _families: weakref.WeakValueDictionary[tuple[int, int], Family] = weakref.WeakValueDictionary()
 

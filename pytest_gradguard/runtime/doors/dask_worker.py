@@ -74,6 +74,7 @@ class DaskTask:
         origin, token, asked, function = self._gradguard
         process = origin != here()
         items = [(function, args, kwargs)]
+        _arrive(asked, items[0])
         begun = looks.begin(asked, process=process)
         inside = worker.inside()
         if process:
@@ -95,6 +96,17 @@ class DaskTask:
         except Exception as error:
             fault(error)
         return result
+
+
+def _arrive(asked: Mapping[str, Any], item: Any) -> None:
+    generators = asked.get("generators")
+    if generators is not None:
+        try:
+            from pytest_gradguard.runtime.looks import generators as look
+
+            look.arrive(generators, item)
+        except Exception as error:
+            fault(error)
 
 
 def _send(origin: str, token: int, notes: looks.Notes) -> None:

@@ -27,6 +27,9 @@ class Framework(Protocol):
     def wanted(self, call: Any, tensor: Any) -> bool:
         """Whether a tensor that `call` ships, and that may need a gradient, is worth a word."""
 
+    def spent(self, tensor: Any) -> bool:
+        """Whether the history of `tensor` has served already, and serves no more."""
+
     def history(self, tensor: Any) -> Any:
         """What `tensor` was made by and would lose; None: nothing that is known."""
 

@@ -18,6 +18,8 @@ BACKWARDS = True
 
 _here: Any = sys.modules[__name__]
 _NUMPY = find_spec("numpy") is not None
+_SPENT_LIMIT = 50
+"""How many nodes of a graph are asked whether a backward has freed what they keep."""
 _GRAPH_LIMIT = 5_000
 """How many nodes of a graph are looked at: torch frees those that Python has seen recursively, and
 a very long chain of them would exhaust the stack."""
@@ -118,6 +120,31 @@ def requires_grad(tensor: Any) -> bool:
 def wanted(call: Any, tensor: Any) -> bool:
     """Whether anybody may expect a gradient of a tensor that requires grad."""
     return not frameworks.buried_result(tensor)
+
+
+def spent(tensor: Any) -> bool:
+    """Whether a backward through the history of `tensor` is over: another one would be an error."""
+    node = grad_fn(tensor)
+    seen = {node}
+    stack = [node] if node is not None else []
+    while stack and len(seen) < _SPENT_LIMIT:
+        current = stack.pop()
+        for name in _saved_by(type(current)):  # type: ignore[arg-type]
+            try:
+                getattr(current, name)
+            except RuntimeError:  # freed, or changed in place since
+                return True
+        for following, _ in current.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                stack.append(following)
+    return False
+
+
+@functools.cache
+def _saved_by(node: type) -> tuple[str, ...]:
+    """What nodes of that class keep for a backward."""
+    return tuple(n for n in dir(node) if n.startswith("_saved_") or n == "saved_tensors")
 
 
 def grad_fn(tensor: Any) -> Any:

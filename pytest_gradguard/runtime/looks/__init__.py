@@ -68,6 +68,7 @@ LOOKS = (
     Look("left_gradients", always=_TORCH),
     Look("torch_modes", asks=(_TORCH,), needs=_TORCH),
     Look("generators", asks=("random",), always="pytest_gradguard.runtime.looks.generators"),
+    Look("global_generators", asks=("numpy.random.mtrand", _TORCH)),
     Look("forked", asks=(_TORCH, _TENSORFLOW)),
     Look("cuda", asks=(_TORCH,), always=_TORCH),
     Look("module_globals", asks=(_TORCH, _TENSORFLOW)),

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from pytest_gradguard.runtime import cuda
 from pytest_gradguard.runtime.cuda import Attempt
+from pytest_gradguard.runtime.hangs import forks
 from pytest_gradguard.runtime.looks import After
 from pytest_gradguard.runtime.noticed import Noticed, noticed
 from pytest_gradguard.runtime.tasks import Task, task_of
@@ -40,7 +41,7 @@ def ask(call: Any) -> bool:
 
 def ship(call: Any, items: Any) -> bool | None:
     """Report a fork while CUDA is up here (GG203)."""
-    if call.backend in _FORKING and _is_up() and _forked_since(call):
+    if _is_up() and any(one.pid not in cuda.earlier for one in forks.forked_workers(call)):
         evidence = noticed(
             call, "GG203", _forked_message, framework="torch", device="cuda", direction=None
         )
@@ -77,19 +78,6 @@ def heard(call: Any, note: Used) -> None:
 def _is_up() -> bool:
     torch: Any = sys.modules.get("torch.cuda")
     return torch is not None and bool(torch.is_initialized())
-
-
-_FORKING = ("multiprocessing", "ProcessPoolExecutor")
-
-
-def _forked_since(call: Any) -> bool:
-    """Whether workers of `call` were forked after CUDA was initialised in this process."""
-    processes: Any = sys.modules.get("multiprocessing.process")
-    workers = processes._children if call.workers is None else call.workers()
-    return any(
-        getattr(worker, "_start_method", None) == "fork" and worker.pid not in cuda.earlier
-        for worker in list(workers)
-    )
 
 
 # -- in the worker -------------------------------------------------------------------------------

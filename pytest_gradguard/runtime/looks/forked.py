@@ -30,13 +30,9 @@ class Hang(NamedTuple):
     line: int | None = None
 
 
-_FORKING = ("multiprocessing", "ProcessPoolExecutor")
-"""The kinds of workers that may be forked."""
-
-
 def ship(call: Any, items: Any) -> tuple[int, str] | None:
     """The call's number and place, for the worker to name."""
-    if call.backend not in _FORKING or not forks.bequeathed:
+    if call.backend not in forks.FORKING or not forks.bequeathed:
         return None
     return call.token, "" if call.site is None else f"{call.site.path}:{call.site.line}"
 

@@ -11,18 +11,21 @@ from __future__ import annotations
 import copyreg
 import functools
 import random
-import types
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime import crossing, random_states
+from pytest_gradguard.runtime import crossing, locate, random_states
 from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.looks import After
 from pytest_gradguard.runtime.noticed import Noticed, noticed
 from pytest_gradguard.runtime.patching import Patch, Patches
-from pytest_gradguard.runtime.tasks import Task, function_of, task_of
+from pytest_gradguard.runtime.tasks import Task, reseeds, task_of
 
+_DASK = "dask"
+_SEARCHED = 300
+"""How many objects of a task for dask are searched."""
 _MOST = 256
 """How many generators of one call are remembered; one that all tasks share is among the first."""
 
@@ -90,7 +93,7 @@ def _reporting(generator: Any, reduction: Any) -> Any:
     """The `reduction` of a generator, which says so where it arrives."""
     current = crossing.active.crossing
     call = getattr(current, "call", None)
-    if call is None or not isinstance(reduction, tuple):
+    if call is None or call.backend == _DASK or not isinstance(reduction, tuple):
         return reduction
     try:
         rebuild, arguments, *rest = reduction
@@ -98,6 +101,36 @@ def _reporting(generator: Any, reduction: Any) -> Any:
     except Exception as error:
         fault(error)
         return reduction
+
+
+def ship(call: Any, items: Any) -> dict[str, int] | None:
+    """The generators among what goes to dask, by their paths: its scheduler pickles them anew, and
+    what they would say on the way is lost."""
+    if call.backend != _DASK:
+        return None
+    found: dict[str, set[int]] = {}
+    for item in items:
+        for path, generator in _generators_in(item).items():
+            found.setdefault(path, set()).add(_number(call, generator))
+    shared = {path: numbers.pop() for path, numbers in found.items() if len(numbers) == 1}
+    return shared or None
+
+
+def _generators_in(item: Any) -> dict[str, Any]:
+    """The generators in a task, by their paths; large structures are not searched whole."""
+    kinds = (random.Random, *random_states.kinds())
+    found: list[Any] = []
+
+    def is_generator(value: Any) -> bool:
+        if not isinstance(value, kinds):
+            return False
+        found.append(value)
+        return True
+
+    function, args, kwargs = item
+    roots = [("args", args), ("kwargs", kwargs), ("", function)]
+    paths = locate.find(roots, is_generator, limit=_SEARCHED)
+    return {paths[id(generator)]: generator for generator in found}
 
 
 def _number(call: Any, generator: Any) -> int:
@@ -144,25 +177,39 @@ def _message(evidence: Noticed) -> str:
 
 # -- in the worker ---------------------------------------------------------------------------------
 
-_arrived: list[tuple[int, Any]] = []
+
+class _Arrived(threading.local):
+    """The generators that came with the tasks which this thread runs next, with their numbers."""
+
+    def __init__(self) -> None:
+        self.generators: list[tuple[int, Any]] = []
+
+
+_arrived = _Arrived()
+
+
+def arrive(asked: dict[str, int], item: Any) -> None:
+    """Find the generators that came with a task of dask's, before it is looked at."""
+    found = _generators_in(item)
+    _arrived.generators = [(asked[path], one) for path, one in found.items() if path in asked]
 
 
 def rebuild_generator(number: int, rebuild: Callable[..., Any], arguments: Any) -> Any:
     """Rebuild, in a worker, a generator that reported itself; called by unpickling."""
     generator = rebuild(*arguments)
-    _arrived.append((number, generator))
+    _arrived.generators.append((number, generator))
     return generator
 
 
-def begin(asked: None, process: bool) -> After | None:
+def begin(asked: dict[str, int] | None, process: bool) -> After | None:
     """Look at the generators that came with a batch."""
-    if not process or not _arrived:
+    if not (process or asked) or not _arrived.generators:
         return None
-    arrived = [(number, one, random_states.state(one)) for number, one in _arrived]
-    _arrived.clear()
+    arrived = [(number, one, random_states.state(one)) for number, one in _arrived.generators]
+    _arrived.generators = []
 
     def after(items: Any, results: Any, error: BaseException | None) -> list[Drawn] | None:
-        if any(_reseeds(function) for function, _, _ in items):
+        if any(reseeds(function) for function, _, _ in items):
             return None
         drawn = []
         for number, generator, start in arrived:
@@ -176,18 +223,3 @@ def begin(asked: None, process: bool) -> After | None:
         return drawn or None
 
     return after
-
-
-_SETTING = frozenset(("seed", "manual_seed", "advance", "jumped", "jump", "setstate", "set_state"))
-
-
-def _reseeds(function: Any) -> bool:
-    """Whether a task sets the state of generators itself."""
-    code = getattr(function_of(function), "__code__", None)
-    codes = [code] if isinstance(code, types.CodeType) else []
-    while codes:
-        code = codes.pop()
-        if not _SETTING.isdisjoint(code.co_names):
-            return True
-        codes += [one for one in code.co_consts if isinstance(one, types.CodeType)]
-    return False

@@ -23,6 +23,7 @@ _PROCESS = f"{os.getpid()}-{os.urandom(8).hex()}"
 """This process and those forked from it: they share what was imported before."""
 
 _SEARCHED = 500
+_NOTHING_IN = (type, types.FunctionType, types.ModuleType)
 _KERAS = "keras.src.saving.keras_saveable"
 _WHOLE = 4_096
 """Tensors of up to this many elements are compared whole, larger ones by that many of theirs."""
@@ -157,7 +158,7 @@ def _read_by(function: types.FunctionType) -> set[Global]:
         if (
             read.module not in (None, "__main__")
             and (read.module != reader.__module__ or locate.travels_by_name(reader))
-            and not isinstance(read.value, (type, types.FunctionType, types.ModuleType))
+            and not issubclass(type(read.value), _NOTHING_IN)
             and not uses.own(read)
         ):
             found.add(Global(str(read.module), ".".join(read.path), task_of(reader)))
@@ -256,7 +257,7 @@ def _state_of(found: Global) -> State | None:
 
 def _tensors_in(name: str, value: Any) -> dict[str, Any]:
     """The tensors in `value`, by their paths; not the whole of large structures."""
-    if value is None or isinstance(value, (types.ModuleType, types.FunctionType, type)):
+    if value is None or issubclass(type(value), _NOTHING_IN):
         return {}
     kept: list[Any] = []
     layers: list[Any] = []
@@ -302,7 +303,7 @@ def _draws_numbers(kind: type) -> bool:
 
 def _is_torch(item: Any) -> bool:
     torch: Any = sys.modules.get("torch")
-    return torch is not None and isinstance(item, getattr(torch, "Tensor", ()))
+    return torch is not None and issubclass(type(item), getattr(torch, "Tensor", ()))
 
 
 def _is_tensorflow(item: Any) -> bool:

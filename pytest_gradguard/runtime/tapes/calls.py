@@ -24,6 +24,9 @@ from pytest_gradguard.runtime.tapes.following import Around
 from pytest_gradguard.runtime.tapes.values import Value
 from pytest_gradguard.runtime.tasks import roots_of, task_of
 
+_LATER = 200
+"""How many objects in the arguments of one batch are looked at, after the first few batches."""
+
 _arounds: weakref.WeakKeyDictionary[Any, Around] = weakref.WeakKeyDictionary()
 
 
@@ -103,15 +106,18 @@ def watched(call: Any, tensor: Any) -> bool:
 def leaves(call: Any, items: Any) -> None:
     """Look for what the tasks of a batch get, as it leaves."""
     around = _arounds.get(call)
-    if around is None or around.looks <= 0:
+    if around is None:
         return
     around.looks -= 1
+    few = {} if around.looks >= 0 else {"limit": _LATER}
     direct = list(_direct_roots(items))
     known = set()
-    for value, function in _named(values.values_in(direct, deep=False), items):
+    for value, function in _named(values.values_in(direct, deep=False, **few), items):
         known.add(id(value.item))
         around.remember(value)
         _report(call, around, _sample(value, function))
+    if around.looks < 0:
+        return
     for value, function in _named(values.values_in(roots_of(items)), items):
         if id(value.item) not in known:
             _wait_for(call, around, value, function)
@@ -124,7 +130,7 @@ def leaves(call: Any, items: Any) -> None:
 
 def _globals_of(function: Any) -> Iterator[tuple[str, Any]]:
     for read in used_globals.uses_of(function, classes=True).reads:
-        if not isinstance(read.value, (type, types.FunctionType, types.ModuleType)):
+        if not issubclass(type(read.value), (type, types.FunctionType, types.ModuleType)):
             name, *attributes = read.names
             yield ".".join([f"globals[{name!r}]", *attributes]), read.value
 

@@ -39,7 +39,12 @@ EXPECT = {
     "test_threads_of_submit": {"GG103"},
     "test_threads_of_delayed": {"GG103"},
     "test_threads_module": {"GG103"},
+    "test_one_generator_for_all": {"GG305"},
+    "test_one_generator_by_joblib": {"GG305"},
+    "test_threads_one_generator": {"GG305"},
+    "test_no_grad_is_lost_in_threads": {"GG301"},
     # nothing to report
+    "test_generators_of_their_own": set(),
     "test_detached": set(),
     "test_numbers": set(),
     "test_numpy": set(),
@@ -56,6 +61,7 @@ EXPECT = {
     "test_estimator_with_loss": set(),
     "test_futures_as_arguments": set(),
     "test_scheduler_of_threads": set(),
+    "test_no_grad_in_the_tasks": set(),
     "test_backend_by_argument": set(),
     "test_threads_detached": set(),
     "test_threads_own_leaf": set(),
@@ -278,6 +284,36 @@ def test_joblib_never_backward(processes):
     assert x.grad.tolist() == [3.0] * 3
 
 
+def sample(rng, size=2):
+    return rng.normal(size=size).tolist()
+
+
+def test_one_generator_for_all(processes):
+    rng = np.random.default_rng(0)
+    futures = [processes.submit(sample, rng, size) for size in (2, 3)]  # -> GG305
+    first, second = processes.gather(futures)
+    assert first == second[:2]
+
+
+def test_one_generator_by_joblib(processes):
+    rng = np.random.default_rng(0)
+    with parallel_config("dask"):
+        first, second = Parallel()(delayed(sample)(rng) for _ in range(2))  # -> GG305
+    assert first == second
+
+
+def test_threads_one_generator(threads):
+    rng = np.random.default_rng(0)
+    futures = [threads.submit(sample, rng, size) for size in (2, 3)]  # -> GG305
+    first, second = threads.gather(futures)
+    assert first == second[:2]
+
+
+def test_generators_of_their_own(processes):
+    first, second = processes.gather(processes.map(sample, np.random.default_rng(0).spawn(2)))
+    assert first != second
+
+
 def test_submit(processes):
     x = leaf()
     out = processes.submit(times, x).result()  # -> GG101 GG102
@@ -451,6 +487,35 @@ def test_futures_as_arguments(processes):
     assert on_dask(number, (far,)) == [3.0]
     total = processes.submit(sum, processes.map(abs, [-1, -2]))
     assert total.result() == 3
+
+
+def squares(tensor):
+    return (tensor * tensor).sum()
+
+
+def squares_only(tensor):
+    with torch.no_grad():
+        return squares(tensor)
+
+
+def in_threads_without_gradients(task):
+    x = torch.ones(2, requires_grad=True)
+    with torch.no_grad():
+        return dask.compute(  # -> GG301:warning?
+            *[dask.delayed(task)(x * k) for k in (1.0, 2.0)], scheduler="threads"
+        )
+
+
+def test_no_grad_in_the_tasks():
+    assert not any(part.requires_grad for part in in_threads_without_gradients(squares_only))
+
+
+def weighted(tensor):
+    return squares(tensor * torch.ones(2, requires_grad=True))
+
+
+def test_no_grad_is_lost_in_threads():
+    assert all(part.requires_grad for part in in_threads_without_gradients(weighted))
 
 
 def test_scheduler_of_threads():

@@ -29,6 +29,7 @@ EXPECT = {
     "test_method_replaces_it": set(),
     "test_task_puts_it_into_a_table": set(),
     "test_history_grows": set(),
+    "test_proxy_that_is_not_bound": set(),
 }
 
 
@@ -91,6 +92,19 @@ def filled(model, value):
     return model
 
 
+class Proxy:
+    """Stands for something that is there later, as web frameworks have it."""
+
+    @property
+    def __class__(self):
+        raise RuntimeError("nothing is bound")
+
+    def __getattr__(self, name):
+        raise RuntimeError("nothing is bound")
+
+
+proxy = Proxy()
+titles = ["a title"]
 policy = Policy()
 custom = Custom()
 net = filled(nn.Linear(2, 1), 1.0)
@@ -360,3 +374,11 @@ def remembered(value):
 def test_history_grows():
     filled(policy.net, 3.5)
     assert in_workers(remembered, 1) == [1, 1]
+
+
+def with_a_proxy(bound):
+    return proxy.title + proxy(titles) if bound else 1
+
+
+def test_proxy_that_is_not_bound():
+    assert in_workers(with_a_proxy, False) == [1, 1]

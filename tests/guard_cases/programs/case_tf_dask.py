@@ -1,5 +1,7 @@
 """TensorFlow and Keras through dask, in a program without PyTorch."""
 
+import dask
+import dask.array
 import keras
 import numpy as np
 import pytest
@@ -11,10 +13,17 @@ EXPECT = {
     "test_joblib": {"GG105"},
     "test_submit": {"GG105"},
     "test_optimizer": {"GG110"},
+    "test_threads": {"GG105"},
+    "test_threads_one_after_another": {"GG105"},
+    "test_threads_that_fail": {"GG105"},
     "test_arrays_under_a_tape": set(),
     "test_arrays_to_submit": set(),
     "test_fitted_in_workers": set(),
     "test_tape_in_the_workers": set(),
+    "test_threads_with_arrays": set(),
+    "test_blocks_of_an_array": set(),
+    "test_one_thread": set(),
+    "test_this_thread": set(),
 }
 
 
@@ -53,6 +62,36 @@ def test_optimizer(client):
     optimizer.build([keras.Variable([1.0])])
     optimizer.apply([keras.ops.ones(1)])
     assert client.submit(steps, optimizer).result() == 0  # -> GG110:warning
+
+
+def test_threads():
+    weight = tf.Variable([1.0, 2.0])
+    tasks = [dask.delayed(loss)(weight, k) for k in (1.0, 2.0)]
+    with tf.GradientTape() as tape:
+        total = tf.add_n(dask.compute(*tasks, scheduler="threads"))  # -> GG105:error
+    assert tape.gradient(total, weight) is None
+
+
+def total_of(*parts):
+    return tf.add_n(parts)
+
+
+def test_threads_one_after_another():
+    weight = tf.Variable([1.0, 2.0])
+    task = dask.delayed(total_of)(*[dask.delayed(loss)(weight, k) for k in (1.0, 2.0)])
+    with tf.GradientTape() as tape:
+        total = task.compute(scheduler="threads")  # -> GG105:error
+    assert tape.gradient(total, weight) is None
+
+
+def failing(weight):
+    raise ArithmeticError("no loss")
+
+
+def test_threads_that_fail():
+    tasks = [dask.delayed(failing)(tf.Variable([1.0])) for _ in range(2)]
+    with tf.GradientTape(), pytest.raises(ArithmeticError, match="no loss"):
+        dask.compute(*tasks, scheduler="threads")  # -> GG105:error
 
 
 # -- nothing is lost here ------------------------------------------------------------------------
@@ -97,3 +136,29 @@ def test_tape_in_the_workers(client):
     values = np.ones(2, "float32")
     found = client.gather([client.submit(gradient, values, k) for k in (1.0, 2.0)])
     assert sum(found).tolist() == [3.0, 3.0]
+
+
+def kept(scheduler, tasks, **options):
+    weight = tf.Variable([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        factor = sum(dask.compute(*tasks(weight), scheduler=scheduler, **options))
+        total = loss(weight, tf.cast(factor, tf.float32))
+    assert tape.gradient(total, weight) is not None
+
+
+def test_threads_with_arrays():
+    kept("threads", lambda weight: [dask.delayed(np.sum)(np.ones(k)) for k in (1, 2)])
+
+
+def test_blocks_of_an_array():
+    kept("threads", lambda weight: [dask.array.ones((20, 20), chunks=5).sum()])
+
+
+def test_one_thread():
+    weight = tf.Variable([1.0, 2.0])
+    tasks = [dask.delayed(loss)(weight, k) for k in (1.0, 2.0)]
+    dask.compute(*tasks, scheduler="threads", num_workers=1)
+
+
+def test_this_thread():
+    kept("sync", lambda weight: [dask.delayed(loss)(weight, k) for k in (1.0, 2.0)])

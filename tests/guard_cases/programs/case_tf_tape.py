@@ -43,6 +43,7 @@ EXPECT = {
     "test_module_as_argument": {"GG105"},
     "test_closure_of_a_closure": {"GG105"},
     "test_method_of_a_variable": {"GG105"},
+    "test_last_of_many_tasks": {"GG105"},
     "test_object_that_holds_what_is_watched": {"GG105", "GG101"},
     "test_one_job": set(),
     "test_sequential_backend": set(),
@@ -486,6 +487,16 @@ def test_closure_of_a_closure():
 
     with tf.GradientTape() as tape:
         total = tf.constant(sum(calls(outer)))
+    assert tape.gradient(total, weight) is None
+
+
+def test_last_of_many_tasks():
+    weight = tf.Variable(1.0)
+    with tf.GradientTape() as tape:
+        parts = Parallel(2, backend="threading", batch_size=1)(  # -> GG105:error
+            delayed(float)(value) for value in [1.0] * 20 + [weight]
+        )
+        total = tf.constant(sum(parts))
     assert tape.gradient(total, weight) is None
 
 

@@ -1,0 +1,97 @@
+"""The door `dask.threaded`: what `compute` runs in threads of this process, dask's default.
+
+Nothing is pickled there. The tasks of a graph are looked at in the threads that run them.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from pytest_gradguard.runtime import collector, looks
+from pytest_gradguard.runtime.calls import Call
+from pytest_gradguard.runtime.doors import calling
+from pytest_gradguard.runtime.doors.tasks import THREADS
+from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.patching import Patch, Patches
+
+_DASK = frozenset({"dask"})
+_patches: Patches | None = None
+
+
+def apply() -> None:
+    """Watch dask's threads, where its scheduler is loaded and built as we know it."""
+    global _patches
+    module: Any = sys.modules["dask.threaded"]
+    if not hasattr(module, "get_async") or "dask._task_spec" not in sys.modules:
+        return
+    if _patches is None:
+        _patches = Patches([Patch(module, "get_async", _watched)])
+    _patches.apply()
+
+
+def undo() -> None:
+    """Leave dask as it was."""
+    if _patches is not None:
+        _patches.undo()
+
+
+def _watched(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def get_async(submit: Any, num_workers: Any, *args: Any, **kwargs: Any) -> Any:
+        call = calling.begin(THREADS, passing=_DASK) if _has_threads(submit, num_workers) else None
+        try:
+            if call is None:
+                return original(submit, num_workers, *args, **kwargs)
+            result = original(
+                functools.partial(_submit, submit, call), num_workers, *args, **kwargs
+            )
+        except BaseException as error:
+            without_this_frame(error)
+            raise
+        collector.announce(call.collector, call.evidence.values())
+        return result
+
+    return get_async
+
+
+def _has_threads(submit: Any, num_workers: Any) -> bool:
+    kind: Any = sys.modules["concurrent.futures.thread"].ThreadPoolExecutor
+    return num_workers != 1 and isinstance(getattr(submit, "__self__", None), kind)
+
+
+def _submit(submit: Any, call: Call, run: Any, batch: Any) -> Any:
+    try:
+        items = [item for entry in batch for item in _items_of(*entry[1])]
+        asked = looks.ship(call, items) if items else {}
+        if asked:
+            return submit(_looked_at, call, asked, items, run, batch)
+    except Exception as error:
+        fault(error)
+    return submit(run, batch)
+
+
+def _items_of(task: Any, data: Mapping[Any, Any]) -> Iterator[tuple[Any, Any, Any]]:
+    """The user's functions in a node of a graph, with their arguments."""
+    function = getattr(task, "func", None)
+    if function is None:
+        return
+    args = tuple(data.get(getattr(one, "key", None), one) for one in task.args)
+    if getattr(function, "__module__", "") == "dask._task_spec":  # nodes in a node, or a container
+        for one in args:
+            for node in one.values() if isinstance(one, dict) else (one,):
+                yield from _items_of(node, data)
+    elif callable(function):
+        yield function, args, dict(task.kwargs)
+
+
+def _looked_at(call: Call, asked: Any, items: Any, run: Any, batch: Any) -> Any:
+    """Run nodes of a graph as dask does, in its thread."""
+    begun = looks.begin(asked, process=False)
+    results = run(batch)  # what a task raises is one of them
+    values = [value for _, value, failed in results if not failed]
+    gave = [value[0] for value in values] if len(values) == len(items) else None
+    looks.hear(call, looks.end(begun, items, gave))
+    return results
