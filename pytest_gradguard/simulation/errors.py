@@ -81,6 +81,11 @@ def to_numpy(device: Any) -> TypeError:
     )
 
 
+def root_gradient(place: Any, other: Any) -> RuntimeError:
+    """A gradient given to `backward` that lies on another device than its tensor."""
+    return RuntimeError(f"invalid gradient at index 0 - expected device {place} but got {other}")
+
+
 def gradient(device: Any, own: Any) -> RuntimeError:
     """A gradient assigned to a tensor on another kind of device."""
     return RuntimeError(

@@ -132,6 +132,17 @@ def _parse_to(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
     return func(*args, **kwargs)
 
 
+@handles(_tensor.backward)
+def _backward(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
+    """The gradient that a backward begins with lies where its tensor does."""
+    gradient = args[1] if len(args) > 1 else kwargs.get("gradient")
+    if isinstance(gradient, torch.Tensor):
+        place, its = tags.device_of(args[0]), tags.device_of(gradient)
+        if place != its:
+            raise errors.root_gradient(place or "cpu", its or "cpu")
+    return func(*args, **kwargs)
+
+
 @handles(torch.autograd.grad)
 def _autograd_grad(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
     """The gradients lie where the tensors lie that they are for."""

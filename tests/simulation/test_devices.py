@@ -106,6 +106,13 @@ def test_devices_that_do_not_mix(name: str) -> None:
         REFUSED[name]()
 
 
+def test_a_gradient_on_another_device_begins_no_backward() -> None:
+    output = gpu(2).requires_grad_() * 2
+    with pytest.raises(RuntimeError, match="expected device cuda:0 but got cpu"):
+        output.backward(torch.ones(2))
+    output.backward(gpu(2))
+
+
 def test_autocast_works_in_the_types_of_cuda() -> None:
     half = gpu(2, 2).half()
     with torch.autocast("cuda"):
