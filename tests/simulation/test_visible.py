@@ -64,3 +64,16 @@ def test_streams_of_a_build_for_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
         assert event.elapsed_time(stream.record_event(torch.cuda.Event(enable_timing=True))) >= 0
     assert torch.cuda.Stream is before
     assert torch._C._CudaStreamBase is int
+
+
+def test_threads_of_an_older_pool_see_them_in_their_tasks() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    def made() -> bool:
+        return bool(torch.ones(1, device="cuda").is_cuda)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(abs, 1).result()
+        with guard("record", simulate_gpu=1):
+            assert pool.submit(made).result()
+        assert isinstance(pool.submit(made).exception(), (AssertionError, RuntimeError))

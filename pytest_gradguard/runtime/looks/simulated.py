@@ -22,9 +22,7 @@ def ask(call: Any) -> Any:
 
 
 def begin(asked: Any, process: bool) -> After | None:
-    """Have the simulation see this thread of a worker, which may not be the one that unpickled."""
-    if not process:
-        return None
+    """Have the simulation see this thread, which may be older, or not the one that unpickled."""
     from pytest_gradguard.simulation import arriving
 
     leave = arriving.enter_thread()
