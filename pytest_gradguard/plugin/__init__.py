@@ -96,6 +96,11 @@ def pytest_configure(config: pytest.Config) -> None:
         everywhere = bool(config.getini("gradguard") or option.gradguard or simulated)
     except (TypeError, ValueError, pytest.UsageError) as error:
         raise pytest.UsageError(f"ini key gradguard: {error} (allowed: true, false)") from None
+    if simulated:
+        from pytest_gradguard.plugin.simulating import simulated_now, start
+
+        if not simulated_now():  # a conftest has named this plugin: it starts late
+            start(config, simulated)
     flags = (option.gradguard_fail_on, option.gradguard_report)
     keys = ("gradguard_fail_on", "gradguard_ignore", "gradguard_report")
     if everywhere or option.gradguard_report is not None:
