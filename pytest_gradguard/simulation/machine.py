@@ -36,6 +36,11 @@ class Machine:
         self._visible: tuple[int, ...] | None = None
         self._thread = _Thread()
 
+    def resize(self, devices: int) -> None:
+        """Let it have so many GPUs from now on."""
+        self.devices = devices
+        self._visible = None
+
     def count(self) -> int:
         """How many GPUs this process sees; reads the environment the first time, as CUDA does."""
         self.touched = True

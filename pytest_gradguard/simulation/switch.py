@@ -48,7 +48,11 @@ def on(devices: int, *, again: bool = False) -> None:
     """
     global _machine, _now
     if _now is not None:
-        _now.machine.devices = devices
+        if _now.machine.devices != devices:
+            _now.machine.resize(devices)
+            torch.cuda._cached_device_count = None
+            if torch.cuda._initialized:
+                torch.cuda.default_generators = randomness.default_generators(_now.machine)
         return
     if not hasattr(torch, "get_autocast_dtype"):
         raise RuntimeError(f"simulated GPUs need torch 2.4 or later; this is {torch.__version__}")
@@ -58,6 +62,18 @@ def on(devices: int, *, again: bool = False) -> None:
     if machine is None or machine.devices != devices or not again:
         machine = _machine = Machine(devices)
     simulation = Simulation(machine)
+    try:
+        _put_in_place(simulation)
+    except BaseException:
+        unsupported.undo()
+        _replaced.undo()
+        raise
+    _now = simulation
+    simulation.__enter__()
+
+
+def _put_in_place(simulation: Simulation) -> None:
+    machine = simulation.machine
     driver.install(machine, _replaced)
     streams.install(machine, _replaced)
     randomness.install(machine, _replaced)
@@ -69,14 +85,9 @@ def on(devices: int, *, again: bool = False) -> None:
     unsupported.install(simulation, _replaced)
     _replaced.put(torch._utils, "_rebuild_tensor", _inside(torch._utils._rebuild_tensor))
     _replaced.put(spawn, "get_preparation_data", _prepared(spawn.get_preparation_data))
-    _replaced.put(
-        torch.utils._device.DeviceContext,
-        "__torch_function__",
-        _above(torch.utils._device.DeviceContext.__torch_function__),
-    )
+    context = torch.utils._device.DeviceContext
+    _replaced.put(context, "__torch_function__", _above(context.__torch_function__))
     _patches.apply()
-    _now = simulation
-    simulation.__enter__()
 
 
 def off() -> None:

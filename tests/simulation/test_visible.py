@@ -77,3 +77,15 @@ def test_threads_of_an_older_pool_see_them_in_their_tasks() -> None:
         with guard("record", simulate_gpu=1):
             assert pool.submit(made).result()
         assert isinstance(pool.submit(made).exception(), (AssertionError, RuntimeError))
+
+
+def test_a_block_inside_another_has_its_own_number() -> None:
+    with guard("record", simulate_gpu=1):
+        torch.ones(1, device="cuda")
+        with guard("record", simulate_gpu=3):
+            assert str(torch.ones(1, device="cuda:2").device) == "cuda:2"
+            torch.cuda.manual_seed_all(3)
+        assert torch.cuda.device_count() == 1
+        with pytest.raises(RuntimeError, match="invalid device ordinal"):
+            torch.ones(1, device="cuda:2")
+    assert not torch.cuda.is_available()
