@@ -10,6 +10,8 @@ EXPECT = {
     "test_pool_before_cuda": {"GG201"},
     "test_backend_before_cuda": {"GG201"},
     "test_cpu_work_before_cuda": set(),
+    "test_availability_asked_before": {"GG201"},
+    "test_availability_asked_before_cpu_work": set(),
     "test_pool_older_than_cuda": set(),
 }
 
@@ -38,6 +40,19 @@ def test_backend_before_cuda():
 
 
 def test_cpu_work_before_cuda():
+    parallel = Parallel(2, backend="multiprocessing")
+    assert parallel(delayed(squares_on_cpu)(k) for k in (3, 4)) == [5.0, 14.0]
+
+
+def test_availability_asked_before():
+    assert torch.cuda.is_available()  # which asks the driver: a child cannot any more
+    parallel = Parallel(2, backend="multiprocessing")
+    with pytest.raises(RuntimeError, match="Cannot re-initialize CUDA in forked subprocess"):
+        parallel(delayed(squares)(k) for k in (3, 4))  # -> GG201
+
+
+def test_availability_asked_before_cpu_work():
+    assert torch.cuda.is_available()
     parallel = Parallel(2, backend="multiprocessing")
     assert parallel(delayed(squares_on_cpu)(k) for k in (3, 4)) == [5.0, 14.0]
 
