@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from test_results import HERE, PROGRAMS
+from test_simulated_results import HERE, PROGRAMS
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulated_gpus.md"
 
