@@ -11,6 +11,7 @@ how far its ratio is from 1 tells what the machine's own noise is worth.
 from __future__ import annotations
 
 import argparse
+import gc
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -98,6 +99,8 @@ def measure(
 ) -> tuple[dict[str, float], float]:
     """The median ratio of each variant to the bare run of its turn, and the bare median in s."""
     taken: dict[str, list[float]] = {name: [] for name in VARIANTS}
+    gc.collect()
+    gc.freeze()  # what the imports made: a collection of it takes longer than a turn, now and then
     names = list(VARIANTS)
     for turn in range(warmup + repeat):
         shift = turn % len(names)

@@ -35,6 +35,7 @@ class Call:
         workers: the processes that its tasks go to, where the door knows them.
         asked: what the looks asked as it began, by the look's name.
         asking: the looks that ask for each batch, too.
+        shipping: those of them that do for its kind of workers, once a batch has left.
         family: equal for calls that give single tasks to one pool; else the call itself.
         shipped: weak references to the tensors that went to its workers, and their paths, by id.
     """
@@ -51,7 +52,8 @@ class Call:
         self.evidence: dict[int, Evidence] = {}
         self.family: Any = self
         self.asked: dict[str, Any] = {}
-        self.asking: list[tuple[str, Callable[[Call, Any], Any]]] = []
+        self.asking: list[tuple[looks.Look, Callable[[Call, Any], Any]]] = []
+        self.shipping: tuple[str, list[tuple[str, Callable[[Call, Any], Any]]]] | None = None
         self._searches = _SEARCHES
         _by_token[self.token] = self
         looks.ask(self)

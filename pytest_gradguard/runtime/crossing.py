@@ -43,6 +43,7 @@ class Crossing(Protocol):
 class _Active(threading.local):
     crossing: Crossing | None = None
     busy: bool = False
+    data: Any = None  # the tensor of the parameter on a GPU that was met last
 
 
 active = _Active()
@@ -78,7 +79,7 @@ def during(crossing: Crossing) -> Iterator[None]:
 
 def _end(crossing: Crossing) -> Iterator[Any]:
     if active.crossing is crossing:
-        active.crossing = None
+        active.crossing = active.data = None
     try:
         crossing.ended()
     except Exception as error:

@@ -67,10 +67,20 @@ class WorkerBatch:
         finally:
             collector.leave(inside)
         notes = looks.end(begun, items, results)
-        if inside.empty and not notes and not frameworks.loaded():
+        if inside.empty and not notes and nothing_in(results):
             end_simulation()
             return results
         return Outbox(self._token, results, items, take_findings(), notes)
+
+
+_PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
+
+
+def nothing_in(results: Any) -> bool:
+    """Whether there is nothing to look at in a list of results."""
+    if not frameworks.loaded():
+        return True
+    return type(results) is list and _PLAIN.issuperset(map(type, results))
 
 
 _ready = False

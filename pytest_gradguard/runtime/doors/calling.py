@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
 
@@ -59,7 +60,16 @@ def _is_the_program(passing: frozenset[str]) -> bool:
     while frame.f_back is not None:
         frame = frame.f_back
         name = frame.f_globals.get("__name__", "")
-        top = name.partition(".")[0] if isinstance(name, str) else ""
-        if top not in _PASSED and top not in passing and not name.startswith(_PASSED_MODULES):
-            return top not in _INTERNAL
+        known = _whose(name if isinstance(name, str) else "", passing)
+        if known is not None:
+            return known
     return False
+
+
+@functools.lru_cache(maxsize=2_000)
+def _whose(name: str, passing: frozenset[str]) -> bool | None:
+    """Whether the module `name` is the program's; None: it stands between."""
+    top = name.partition(".")[0]
+    if top in _PASSED or top in passing or name.startswith(_PASSED_MODULES):
+        return None
+    return top not in _INTERNAL

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytest_gradguard.findings import Finding
-from pytest_gradguard.runtime import collector, frameworks, looks, worker
+from pytest_gradguard.runtime import collector, looks, worker
 from pytest_gradguard.runtime.crossing import bracketed
 from pytest_gradguard.runtime.faults import without_this_frame
 
@@ -85,7 +85,7 @@ class WorkerTask:
             collector.leave(inside)
         results = result if many else [result]
         notes = looks.end(begun, items, results)
-        if inside.empty and not notes and not frameworks.loaded():
+        if inside.empty and not notes and worker.nothing_in(results):
             worker.end_simulation()
             return result
         kind = worker.Outbox if many else OneResult

@@ -66,25 +66,36 @@ _KNOWN = (
     _Known("keras", _KERAS, "keras", "Variable"),
 )
 _patches: dict[str, Patches] = {}
+_settled = 0
+"""How many modules were loaded when all that is known was last found to be in order."""
 
 
 def watch_reductions() -> None:
     """Make the objects of every framework that is loaded report to the active crossing."""
+    global _settled
+    loaded = len(sys.modules)
+    if loaded == _settled:
+        return
     for known in _KNOWN:
         patches = _patches.get(known.name)
         if patches is None:
+            if known.patched not in sys.modules:
+                continue
             # A package that another thread is importing just now does not hold everything yet.
-            package = sys.modules.get(known.package)
-            if known.patched not in sys.modules or not hasattr(package, known.holds):
+            if not hasattr(sys.modules.get(known.package), known.holds):
+                loaded = 0
                 continue
             module = import_module(f"{__name__}.{known.name}")
             patches = _patches[known.name] = module.reductions
         if not patches.applied:
             patches.apply()
+    _settled = loaded
 
 
 def undo() -> None:
     """Undo `watch_reductions`."""
+    global _settled
+    _settled = 0
     for patches in _patches.values():
         patches.undo()
 

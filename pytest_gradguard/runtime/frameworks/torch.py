@@ -20,6 +20,7 @@ _here: Any = sys.modules[__name__]
 _NUMPY = find_spec("numpy") is not None
 _SPENT_LIMIT = 50
 """How many nodes of a graph are asked whether a backward has freed what they keep."""
+_SIMULATED = "pytest_gradguard.simulation.tags"
 _GRAPH_LIMIT = 5_000
 """How many nodes of a graph are looked at: torch frees those that Python has seen recursively, and
 a very long chain of them would exhaust the stack."""
@@ -36,7 +37,11 @@ def _watched(original: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
             return original(self, proto)
         if type(self) is plain and not self.requires_grad:  # most tensors, every parameter's data
             reduction = original(self, proto)
-            return _on_gpu(current, self, reduction) if on_gpu(self) else reduction
+            if (self.is_cuda or _SIMULATED in sys.modules) and on_gpu(self):
+                if self is not active.data:
+                    return _on_gpu(current, self, reduction)
+                active.data = None
+            return reduction
         # A tensor subclass comes by here twice, through its __torch_function__.
         active.busy = True
         try:
@@ -66,17 +71,27 @@ def _watched_parameter(original: Callable[[Any, int], Any]) -> Callable[[Any, in
     @functools.wraps(original)
     def __reduce_ex__(self: Any, proto: int) -> Any:
         current = active.crossing
-        if current is not None:
-            try:
-                if self.requires_grad if type(self) is plain else requires_grad(self):
-                    current.parameter(self, _here)
-            except Exception as error:
-                fault(error)
-            if on_gpu(self):
-                return _on_gpu(current, self, original(self, proto))
-        return original(self, proto)
+        if current is None:
+            return original(self, proto)
+        known = type(self) is plain
+        try:
+            if self.requires_grad if known else requires_grad(self):
+                current.parameter(self, _here)
+        except Exception as error:
+            fault(error)
+        reduction = original(self, proto)
+        if (not known or self.is_cuda or _SIMULATED in sys.modules) and on_gpu(self):
+            reduction = _on_gpu(current, self, reduction)
+            active.data = _data_in(reduction)
+        return reduction
 
     return __reduce_ex__
+
+
+def _data_in(reduction: Any) -> Any:
+    """The tensor by which a parameter is pickled: one and the same object on the GPU."""
+    arguments = reduction[1] if isinstance(reduction, tuple) else ()
+    return next((one for one in arguments if isinstance(one, torch.Tensor)), None)
 
 
 def _on_gpu(current: Any, tensor: Any, reduction: Any) -> Any:
@@ -99,7 +114,7 @@ def on_gpu(tensor: Any) -> bool:
 
 def _pretended(tensor: Any) -> Any:
     """The pretended GPU on which `tensor` lies; threads that no simulation sees ask here, too."""
-    tags = sys.modules.get("pytest_gradguard.simulation.tags")
+    tags = sys.modules.get(_SIMULATED)
     return None if tags is None else tags.device_of(tensor)
 
 

@@ -145,14 +145,8 @@ def _through_a_door(frame: FrameType | None) -> bool:
     return False
 
 
-FORKING = ("multiprocessing", "ProcessPoolExecutor")
-"""The kinds of workers that may be forked."""
-
-
 def forked_workers(call: Any) -> list[Any]:
     """The worker processes of `call` that were forked, while it runs."""
-    if call.backend not in FORKING:
-        return []
     processes: Any = sys.modules.get("multiprocessing.process")
     workers = processes._children if call.workers is None else call.workers()
     return [one for one in list(workers) if getattr(one, "_start_method", None) == "fork"]

@@ -47,18 +47,31 @@ class Look(NamedTuple):
         always: it looks in every worker process without having asked, once this module is loaded
             there.
         needs: where this module is not loaded, there is nothing to look at for what was asked.
+        ships: it asks for each batch for these kinds of workers; None: for all.
     """
 
     name: str
     asks: tuple[str, ...] = ()
     always: str | None = None
     needs: str | None = None
+    ships: tuple[str, ...] | None = None
 
     @property
     def module(self) -> Any:
         """The module of the look."""
-        name = f"{__name__}.{self.name}"
-        return sys.modules.get(name) or import_module(name)
+        return _modules.get(self.name) or _load(self.name)
+
+
+_modules: dict[str, Any] = {}
+
+
+def _load(name: str) -> Any:
+    module = _modules[name] = import_module(f"{__name__}.{name}")
+    return module
+
+
+FORKING = ("multiprocessing", "ProcessPoolExecutor")
+"""The kinds of workers that may be forked."""
 
 
 _TORCH = "torch.nn.parameter"
@@ -67,10 +80,15 @@ LOOKS = (
     Look("simulated", asks=("pytest_gradguard.simulation",)),  # the first: it travels before all
     Look("left_gradients", always=_TORCH),
     Look("torch_modes", asks=(_TORCH,), needs=_TORCH),
-    Look("generators", asks=("random",), always="pytest_gradguard.runtime.looks.generators"),
-    Look("global_generators", asks=("numpy.random.mtrand", _TORCH)),
-    Look("forked", asks=(_TORCH, _TENSORFLOW)),
-    Look("cuda", asks=(_TORCH,), always=_TORCH),
+    Look(
+        "generators",
+        asks=("random",),
+        always="pytest_gradguard.runtime.looks.generators",
+        ships=("dask",),
+    ),
+    Look("global_generators", asks=("numpy.random.mtrand", _TORCH), ships=FORKING),
+    Look("forked", asks=(_TORCH, _TENSORFLOW), ships=FORKING),
+    Look("cuda", asks=(_TORCH,), always=_TORCH, ships=FORKING),
     Look("module_globals", asks=(_TORCH, _TENSORFLOW)),
     Look("tape", asks=(_TENSORFLOW,)),
 )
@@ -90,7 +108,7 @@ def ask(call: Any) -> None:
         try:
             module = look.module
             if hasattr(module, "ship"):
-                call.asking.append((look.name, module.ship))
+                call.asking.append((look, module.ship))
             if hasattr(module, "ask"):
                 answer = module.ask(call)
                 if answer is not None:
@@ -102,7 +120,14 @@ def ask(call: Any) -> None:
 def ship(call: Any, items: Any) -> Mapping[str, Any]:
     """What was asked for `call`, and what is asked for one batch of it, the tasks `items`."""
     asked: Mapping[str, Any] = call.asked
-    for name, question in call.asking:
+    if call.shipping is None or call.shipping[0] != call.backend:
+        wanted = [
+            (look.name, question)
+            for look, question in call.asking
+            if look.ships is None or call.backend in look.ships
+        ]
+        call.shipping = (call.backend, wanted)
+    for name, question in call.shipping[1]:
         try:
             answer = question(call, items)
         except Exception as error:
@@ -153,21 +178,25 @@ def begin(asked: Mapping[str, Any], *, process: bool) -> list[tuple[str, After]]
         process: whether this is a worker process; else a thread of the parent.
     """
     begun: list[tuple[str, After]] = []
-    known = (_BY_NAME[name] for name in asked)
-    wanted = [look for look in known if look.needs is None or look.needs in sys.modules]
+    for name in asked:
+        look = _BY_NAME[name]
+        if look.needs is None or look.needs in sys.modules:
+            _begin(begun, look, asked[name], process)
     if process:
-        wanted += [
-            look for look in _ALWAYS if look.always in sys.modules and look.name not in asked
-        ]
-    for look in wanted:
-        try:
-            after = look.module.begin(asked.get(look.name), process)
-        except Exception as error:
-            fault(error)
-            continue
-        if after is not None:
-            begun.append((look.name, after))
+        for look in _ALWAYS:
+            if look.always in sys.modules and look.name not in asked:
+                _begin(begun, look, None, process)
     return begun
+
+
+def _begin(begun: list[tuple[str, After]], look: Look, asked: Any, process: bool) -> None:
+    try:
+        after = look.module.begin(asked, process)
+    except Exception as error:
+        fault(error)
+        return
+    if after is not None:
+        begun.append((look.name, after))
 
 
 def end(

@@ -32,7 +32,7 @@ class Hang(NamedTuple):
 
 def ship(call: Any, items: Any) -> tuple[int, str] | None:
     """The call's number and place, for the worker to name."""
-    if call.backend not in forks.FORKING or not forks.bequeathed:
+    if not forks.bequeathed:
         return None
     return call.token, "" if call.site is None else f"{call.site.path}:{call.site.line}"
 

@@ -106,8 +106,6 @@ def _reporting(generator: Any, reduction: Any) -> Any:
 def ship(call: Any, items: Any) -> dict[str, int] | None:
     """The generators among what goes to dask, by their paths: its scheduler pickles them anew, and
     what they would say on the way is lost."""
-    if call.backend != _DASK:
-        return None
     found: dict[str, set[int]] = {}
     for item in items:
         for path, generator in _generators_in(item).items():

@@ -73,9 +73,15 @@ class _Read:
     def __init__(self) -> None:
         self.functions: dict[Any, Asked | None] = {}
         self.states: dict[Global, State | None] = {}
+        self._last: tuple[Any, Asked | None] = (None, None)
 
-    def of(self, function: Any) -> Asked | None:
-        """The globals that `function` reads by name."""
+    def of(self, task: Any) -> Asked | None:
+        """The globals that `task` reads by name; most batches have the one before's."""
+        if task is not self._last[0]:
+            self._last = (task, self._of(function_of(task)))
+        return self._last[1]
+
+    def _of(self, function: Any) -> Asked | None:
         code = getattr(function, "__code__", None)
         if code is None:
             return None
@@ -105,7 +111,7 @@ def ship(call: Call, items: Any) -> Asked | None:
         function = task[0]
         if function is not previous:
             previous = function
-            more = read.of(function_of(function))
+            more = read.of(function)
             if more is not None and more is not found:
                 states = more.states if found is None else {**found.states, **more.states}
                 found = Asked(_PROCESS, states)
