@@ -179,19 +179,29 @@ def _backend_of(kind: type) -> Backend | None:
     return None
 
 
-class ThreadBatch:
-    """A batch of joblib's that is looked at in the thread where it runs."""
+class KnownBatch:
+    """A batch of joblib's that knows its call; in all else, it is that batch."""
 
-    def __init__(self, batch: Any, call: Call, asked: Mapping[str, Any]) -> None:
+    def __init__(self, batch: Any, call: Call) -> None:
         self._batch = batch
         self._call = call
-        self._asked = asked
 
     def __len__(self) -> int:
         return len(self._batch)
 
+    def __call__(self) -> Any:
+        return self._batch()
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batch, name)
+
+
+class ThreadBatch(KnownBatch):
+    """A batch that is looked at in the thread where it runs."""
+
+    def __init__(self, batch: Any, call: Call, asked: Mapping[str, Any]) -> None:
+        super().__init__(batch, call)
+        self._asked = asked
 
     def __call__(self) -> Any:
         items = self._batch.items
@@ -206,21 +216,8 @@ class ThreadBatch:
         return results
 
 
-class GuardedBatch:
-    """A batch of joblib's that knows its call; pickled, it becomes a `WorkerBatch`."""
-
-    def __init__(self, batch: Any, call: Call) -> None:
-        self._batch = batch
-        self._call = call
-
-    def __len__(self) -> int:
-        return len(self._batch)
-
-    def __call__(self) -> Any:
-        return self._batch()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._batch, name)
+class GuardedBatch(KnownBatch):
+    """A batch for another process; pickled, it becomes a `WorkerBatch`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         reduction: tuple[Any, ...] = self._batch.__reduce__()

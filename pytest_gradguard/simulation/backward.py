@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_gradguard.runtime.patching import Patch, Patches
+from pytest_gradguard.runtime.patching import Patch
 from pytest_gradguard.simulation import tags
 from pytest_gradguard.simulation.mode import Simulation, local, outside
 
@@ -71,20 +71,18 @@ def _place_roots(simulation: Simulation, outputs: Any, gradients: Any) -> torch.
     return first
 
 
-def patches(current: Callable[[], Simulation | None]) -> Patches:
+def patches(current: Callable[[], Simulation | None]) -> list[Patch]:
     """What sees each backward; `current` tells the simulation that is on."""
     wrap = functools.partial(_watched, current)
-    return Patches(
-        [
-            Patch(torch.autograd, "_engine_run_backward", wrap),
-            Patch(torch.autograd.graph, "_engine_run_backward", wrap),
-            Patch(
-                torch.autograd.graph.saved_tensors_hooks,
-                "__init__",
-                functools.partial(_watched_hooks, current),
-            ),
-        ]
-    )
+    return [
+        Patch(torch.autograd, "_engine_run_backward", wrap),
+        Patch(torch.autograd.graph, "_engine_run_backward", wrap),
+        Patch(
+            torch.autograd.graph.saved_tensors_hooks,
+            "__init__",
+            functools.partial(_watched_hooks, current),
+        ),
+    ]
 
 
 def _watched_hooks(

@@ -162,7 +162,7 @@ def _in_thread(original: Callable[..., Any]) -> Callable[..., Any]:
 
 _patches = Patches(
     [
-        *backward.patches(current)._patches,
+        *backward.patches(current),
         Patch(threading.Thread, "_bootstrap_inner", _in_thread),
     ]
 )

@@ -16,6 +16,7 @@ from typing import Any
 
 from pytest_gradguard.runtime import locate
 from pytest_gradguard.runtime.calls import Call
+from pytest_gradguard.runtime.dispatch import KnownBatch
 from pytest_gradguard.runtime.doors import dask_client
 from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.patching import Patch, Patches
@@ -53,11 +54,11 @@ def undo() -> None:
     _backends.clear()
 
 
-class DaskBatch:
+class DaskBatch(KnownBatch):
     """A batch of joblib's whose tasks are watched, and whose end is seen to."""
 
     def __init__(self, batch: Any, call: Call, backend: Any) -> None:
-        self._batch = batch
+        super().__init__(batch, call)
         self._lock = threading.Lock()
         self._error: BaseException | None = None
         self._waiting: tuple[Any, Any, Any] | None = None
@@ -67,15 +68,6 @@ class DaskBatch:
             (dask_client.ShippedDaskTask(call, function, tasks, self), args, kwargs)
             for function, args, kwargs in tasks
         ]
-
-    def __len__(self) -> int:
-        return len(self._batch)
-
-    def __call__(self) -> Any:
-        return self._batch()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._batch, name)
 
     def submitted(self, backend: Any, future: Any, callback: Any) -> None:
         """Remember who waits for this batch."""

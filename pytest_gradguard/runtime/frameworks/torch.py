@@ -140,19 +140,12 @@ def wanted(call: Any, tensor: Any) -> bool:
 def spent(tensor: Any) -> bool:
     """Whether a backward through the history of `tensor` is over: another one would be an error."""
     node = grad_fn(tensor)
-    seen = {node}
-    stack = [node] if node is not None else []
-    while stack and len(seen) < _SPENT_LIMIT:
-        current = stack.pop()
+    for current in () if node is None else _nodes(node, _SPENT_LIMIT):
         for name in _saved_by(type(current)):  # type: ignore[arg-type]
             try:
                 getattr(current, name)
             except RuntimeError:  # freed, or changed in place since
                 return True
-        for following, _ in current.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                stack.append(following)
     return False
 
 
@@ -218,13 +211,19 @@ def recorded(tensor: torch.Tensor) -> bool:
 
 def leaves(node: Any) -> Iterator[Any]:
     """The leaf tensors that require grad behind an autograd node, each once."""
-    seen = {node}
-    stack = [node]
-    while stack and len(seen) < _GRAPH_LIMIT:
-        current = stack.pop()
+    for current in _nodes(node, _GRAPH_LIMIT):
         variable = getattr(current, "variable", None)
         if variable is not None:
             yield variable
+
+
+def _nodes(node: Any, limit: int) -> Iterator[Any]:
+    """An autograd node and those behind it, each once, until `limit` of them are known."""
+    seen = {node}
+    stack = [node]
+    while stack and len(seen) < limit:
+        current = stack.pop()
+        yield current
         for following, _ in current.next_functions:
             if following is not None and following not in seen:
                 seen.add(following)
