@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -32,10 +32,13 @@ class Call:
         collector: where its findings go.
         dropped: codes that are not reported of it.
         backend: the name of the kind of workers, once a batch has left.
+        pickling: joblib's class of backends that pickles its batches, once one has left.
         workers: the processes that its tasks go to, where the door knows them.
         asked: what the looks asked as it began, by the look's name.
         asking: the looks that ask for each batch, too.
-        shipping: those of them that do for its kind of workers, once a batch has left.
+        questions: what they ask for its kind of workers, once a batch has left.
+        by_name: the last function known to travel by its name, and what is asked for its tasks.
+        remembered: what a look remembers of it, by the look's name.
         family: equal for calls that give single tasks to one pool; else the call itself.
         shipped: weak references to the tensors that went to its workers, and their paths, by id.
     """
@@ -46,6 +49,7 @@ class Call:
         self.collector = collector
         self.dropped = collector.ignore | allowed_now()
         self.backend = ""
+        self.pickling: type | None = None
         self.workers: Callable[[], Iterable[Any]] | None = None
         self.ships_gradients = False
         self.shipped: dict[int, tuple[weakref.ref[Any], str]] = {}
@@ -53,7 +57,9 @@ class Call:
         self.family: Any = self
         self.asked: dict[str, Any] = {}
         self.asking: list[tuple[looks.Look, Callable[[Call, Any], Any]]] = []
-        self.shipping: tuple[str, list[tuple[str, Callable[[Call, Any], Any]]]] | None = None
+        self.by_name: tuple[Any, Mapping[str, Any]] | None = None
+        self.remembered: dict[str, Any] = {}
+        self.questions: looks.Questions | None = None
         self._searches = _SEARCHES
         _by_token[self.token] = self
         looks.ask(self)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 from pytest_gradguard.runtime import frameworks
@@ -59,8 +60,7 @@ def bracketed(
     """
     frameworks.watch_reductions()
     active.crossing = crossing
-    active.busy = False
-    return (rebuild, arguments, None, _end(crossing))
+    return (rebuild, arguments, None, iter(partial(_end, crossing), None))
 
 
 @contextmanager
@@ -69,20 +69,17 @@ def during(crossing: Crossing) -> Iterator[None]:
     frameworks.watch_reductions()
     before = active.crossing
     active.crossing = crossing
-    active.busy = False
     try:
         yield
     finally:
-        list(_end(crossing))
+        _end(crossing)
         active.crossing = before
 
 
-def _end(crossing: Crossing) -> Iterator[Any]:
+def _end(crossing: Crossing) -> None:
     if active.crossing is crossing:
         active.crossing = active.data = None
     try:
         crossing.ended()
     except Exception as error:
         fault(error)
-    return
-    yield

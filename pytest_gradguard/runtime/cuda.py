@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime import callsite
+from pytest_gradguard.runtime import callsite, looks
 from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.patching import Patch, Patches
 
@@ -95,6 +95,7 @@ def _watched(original: Callable[[], None]) -> Callable[[], None]:
 
 def _note(failed: str | None) -> None:
     try:
+        looks.rouse("cuda")
         site = callsite.user_site()
         attempt = Attempt(
             None if site is None else site.path,

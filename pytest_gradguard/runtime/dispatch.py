@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -16,15 +17,19 @@ from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.frameworks import Framework
 from pytest_gradguard.runtime.patching import Patch, Patches
 from pytest_gradguard.runtime.tasks import roots_of, task_of
-from pytest_gradguard.runtime.worker import open_batch, open_other_batch
+from pytest_gradguard.runtime.worker import PLAIN, WorkerBatch
 
 
 class UnknownJoblib(Exception):
     """This joblib is built otherwise than those that the guard knows."""
 
 
-_current: dict[int, tuple[weakref.ref[Any], Call]] = {}
+CALL = "_gradguard_call"
+"""The attribute that holds the call: of a `Parallel` while it runs, of a batch for processes."""
+
 _patches: Patches | None = None
+batches: type | None = None
+"""joblib's class of batches, once it is watched."""
 
 
 def apply(module: str = "joblib.parallel") -> None:
@@ -33,7 +38,7 @@ def apply(module: str = "joblib.parallel") -> None:
     Raises:
         UnknownJoblib: this joblib's `Parallel` lacks what the guard watches.
     """
-    global _patches
+    global _patches, batches
     if _patches is not None and _patches.applied:
         return
     parallel = sys.modules.get(module)
@@ -44,10 +49,12 @@ def apply(module: str = "joblib.parallel") -> None:
             [
                 Patch(parallel.Parallel, "__call__", _watched_call),
                 Patch(parallel.Parallel, "_dispatch", _watched_dispatch),
+                Patch(parallel.BatchedCalls, "__reduce__", _watched_reduce),
             ]
         )
     try:
         _patches.apply()
+        batches = parallel.BatchedCalls
     except AttributeError as error:
         version = getattr(sys.modules.get("joblib"), "__version__", "of unknown version")
         raise UnknownJoblib(
@@ -60,32 +67,33 @@ def undo() -> None:
     """Leave joblib as it was."""
     if _patches is not None:
         _patches.undo()
-    _current.clear()
 
 
 def _watched_call(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def __call__(self: Any, iterable: Any) -> Any:
         call = calls.begin()
-        identity = id(self)
+        if sys.modules.setdefault(worker.__name__, worker) is not worker:
+            call = None  # somebody has imported the guard twice: ours cannot be pickled
         if call is None:
-            _current.pop(identity, None)
-        else:
-            forget = functools.partial(_forget, identity)
-            _current[identity] = (weakref.ref(self, forget), call)
-            if call.asked:
-                iterable = looks.pulled(call, iterable)
+            try:
+                return original(self, iterable)
+            except BaseException as error:
+                without_this_frame(error)
+                raise
+        if call.asked:
+            iterable = looks.pulled(call, iterable)
+        vars(self)[CALL] = call
         try:
             output = original(self, iterable)
         except BaseException as error:
             without_this_frame(error)
-            if call is not None:
-                calls.failed(call, error)
+            _forget(self, call)
+            calls.failed(call, error)
             raise
-        if call is None:
-            return output
         if getattr(self, "return_generator", False):
-            return _announcing(output, call)
+            return _announcing(output, self, call)
+        _forget(self, call)
         if call.collector.announce is not None:
             collector.announce(call.collector, call.evidence.values())
         return output
@@ -93,7 +101,12 @@ def _watched_call(original: Callable[..., Any]) -> Callable[..., Any]:
     return __call__
 
 
-def _announcing(outputs: Iterator[Any], call: Call) -> Iterator[Any]:
+def _forget(parallel: Any, call: Call) -> None:
+    if vars(parallel).get(CALL) is call:
+        del vars(parallel)[CALL]
+
+
+def _announcing(outputs: Iterator[Any], parallel: Any, call: Call) -> Iterator[Any]:
     try:
         yield from outputs
     except GeneratorExit:
@@ -102,21 +115,20 @@ def _announcing(outputs: Iterator[Any], call: Call) -> Iterator[Any]:
         without_this_frame(error)
         calls.failed(call, error)
         raise
+    finally:
+        _forget(parallel, call)
     collector.announce(call.collector, call.evidence.values())
-
-
-def _forget(identity: int, reference: weakref.ref[Any]) -> None:
-    known = _current.get(identity)
-    if known is not None and known[0] is reference:
-        del _current[identity]
 
 
 def _watched_dispatch(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def _dispatch(self: Any, batch: Any) -> Any:
-        known = _current.get(id(self))
-        if known is not None and known[0]() is self:
-            batch = _guarded(batch, self, known[1])
+        call = getattr(self, CALL, None)
+        if call is not None:
+            if type(self._backend) is call.pickling:
+                setattr(batch, CALL, call)
+            else:
+                batch = _guarded(batch, self, call)
         try:
             return original(self, batch)
         except BaseException as error:
@@ -124,6 +136,51 @@ def _watched_dispatch(original: Callable[..., Any]) -> Callable[..., Any]:
             raise
 
     return _dispatch
+
+
+def _watched_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def __reduce__(self: Any) -> Any:
+        reduction = original(self)
+        call = getattr(self, CALL, None)
+        if call is None:
+            return reduction
+        try:
+            rebuild, arguments = reduction
+            if rebuild is not type(self):
+                return reduction  # not as joblib builds it
+            items = self.items
+            if len(items) == 1 and type(items[0]) is tuple:  # worth a look where they are few
+                function, args, kwargs = items[0]
+                known = call.by_name
+                if not kwargs and PLAIN.issuperset(map(type, args)):
+                    if known is None or known[0] is not function:
+                        known = _by_name(call, items)
+                    if known is not None:
+                        return (WorkerBatch, (call.token, known[1], *arguments))
+            arguments = (call.token, looks.ship(call, items), *arguments)
+            return bracketed(Shipment(call, items), WorkerBatch, arguments)
+        except Exception as error:
+            fault(error)
+            return reduction
+
+    return __reduce__
+
+
+def _by_name(call: Call, items: Any) -> tuple[Any, Mapping[str, Any]] | None:
+    """The function of a task and what is asked for it, where that holds for all of its tasks.
+
+    That is where it travels by its name: with plain arguments, such a task carries nothing.
+    """
+    function = items[0][0]
+    if (
+        type(function) is not types.FunctionType
+        or not locate.travels_by_name(function)
+        or not looks.questions(call).lasting
+    ):
+        return None
+    call.by_name = (function, looks.ship(call, items))
+    return call.by_name
 
 
 class Backend(NamedTuple):
@@ -158,7 +215,9 @@ def _guarded(batch: Any, parallel: Any, call: Call) -> Any:
             return batch
         call.backend = backend.name
         if backend.pickles:
-            return GuardedBatch(batch, call)
+            call.pickling = kind
+            setattr(batch, CALL, call)
+            return batch
         if backend.name == "dask":
             from pytest_gradguard.runtime.doors import dask_joblib
 
@@ -210,29 +269,10 @@ class ThreadBatch(KnownBatch):
             results = self._batch()
         except BaseException as error:
             without_this_frame(error)
-            looks.hear(self._call, looks.end(begun, items, None, error))
+            looks.hear(self._call, looks.end(begun, items, None, error, process=False))
             raise
-        looks.hear(self._call, looks.end(begun, items, results))
+        looks.hear(self._call, looks.end(begun, items, results, process=False))
         return results
-
-
-class GuardedBatch(KnownBatch):
-    """A batch for another process; pickled, it becomes a `WorkerBatch`."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        reduction: tuple[Any, ...] = self._batch.__reduce__()
-        if sys.modules.setdefault(worker.__name__, worker) is not worker:
-            return reduction  # somebody has imported the guard twice: ours cannot be pickled
-        try:
-            rebuild, arguments = reduction
-            crossing = Shipment(self._call, self._batch.items)
-            about = (self._call.token, looks.ship(self._call, self._batch.items))
-            if rebuild is sys.modules["joblib.parallel"].BatchedCalls:
-                return bracketed(crossing, open_batch, (*about, *arguments))
-            return bracketed(crossing, open_other_batch, (*about, rebuild, arguments))
-        except Exception as error:
-            fault(error)
-            return reduction
 
 
 class Shipment:
@@ -242,14 +282,26 @@ class Shipment:
     reference, and the counts are handed over at the end.
     """
 
+    _handed: dict[int, str] | None = None
+    _kept: set[int] | None = None
+
     def __init__(self, call: Call, items: Any) -> None:
         self.call = call
         self._items = items
-        self._paths: dict[int, dict[int, str]] = {}
-        self._evidence: dict[str, Crossed] = {}
-        self._uncounted: dict[str, int] = {}
-        self._handed: dict[int, str] | None = None
-        self._kept: set[int] | None = None
+
+    # Most batches carry nothing that counts: what there is to remember is made as it is met.
+
+    @functools.cached_property
+    def _paths(self) -> dict[int, dict[int, str]]:
+        return {}
+
+    @functools.cached_property
+    def _evidence(self) -> dict[str, Crossed]:
+        return {}
+
+    @functools.cached_property
+    def _uncounted(self) -> dict[str, int]:
+        return {}
 
     def tensor(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
         """Note a tensor that may need a gradient; its reduction stays as it is."""
@@ -303,6 +355,8 @@ class Shipment:
 
     def ended(self) -> None:
         """The batch is pickled: hand over the counts."""
+        if "_uncounted" not in self.__dict__:
+            return
         for code, count in self._uncounted.items():
             if count and code in self._evidence:
                 self._evidence[code].add_more(count)

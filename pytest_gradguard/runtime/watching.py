@@ -29,6 +29,9 @@ _DOORS = {
     "torch.cuda": "pytest_gradguard.runtime.cuda",
 }
 """By the module that starts workers, or pickles what they get and give: ours that watches it."""
+_IN_WORKERS = {"torch.autograd": "pytest_gradguard.runtime.backwards"}
+"""The same for what is watched in worker processes only."""
+_watched = dict(_DOORS)
 
 _users = 0
 _lock = threading.RLock()
@@ -40,10 +43,10 @@ def start() -> None:
     with _lock:
         _users += 1
         if _users == 1:
-            for name in _DOORS:
+            for name in _watched:
                 if name in sys.modules:
                     _watch(name)
-            if not all(name in sys.modules for name in _DOORS):
+            if not all(name in sys.modules for name in _watched):
                 sys.meta_path.insert(0, _finder)
 
 
@@ -55,7 +58,7 @@ def stop() -> None:
         if _users == 0:
             if _finder in sys.meta_path:
                 sys.meta_path.remove(_finder)
-            for name in (*_DOORS.values(), *_UNDONE):
+            for name in (*_watched.values(), *_UNDONE):
                 module: Any = sys.modules.get(name)
                 if module is not None:
                     module.undo()
@@ -67,9 +70,13 @@ def is_on() -> bool:
 
 
 def watch_here() -> None:
-    """Watch what tasks do in this process, a worker: the doors of its own, and CUDA."""
-    global _users
-    if not _users:
+    """Watch what tasks do in this process, a worker: the doors of its own, CUDA and backwards."""
+    _watched.update(_IN_WORKERS)
+    if _users:  # forked: the doors are watched already
+        for name in _IN_WORKERS:
+            if name in sys.modules:
+                _watch(name)
+    else:
         start()
 
 
@@ -83,7 +90,7 @@ _UNDONE = (
 
 def _watch(name: str) -> None:
     try:
-        import_module(_DOORS[name]).apply()
+        import_module(_watched[name]).apply()
     except Exception as error:
         fault(error)
 
@@ -94,7 +101,7 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname not in _DOORS:
+        if fullname not in _watched:
             return None
         for finder in sys.meta_path:
             if finder is self or not hasattr(finder, "find_spec"):

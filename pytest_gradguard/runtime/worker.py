@@ -23,36 +23,28 @@ _NOTES = 5
 _inside = collector.Collector()
 
 
-def open_batch(token: int, asked: Mapping[str, Any], *arguments: Any) -> WorkerBatch:
-    """Rebuild a batch of tasks in the worker; called by unpickling."""
-    return WorkerBatch(token, asked, sys.modules["joblib.parallel"].BatchedCalls(*arguments))
-
-
-def open_other_batch(
-    token: int,
-    asked: Mapping[str, Any],
-    rebuild: Callable[..., Any],
-    arguments: tuple[Any, ...],
-) -> WorkerBatch:
-    """The same for a batch of another class than joblib's usual one."""
-    return WorkerBatch(token, asked, rebuild(*arguments))
-
-
 class WorkerBatch:
-    """A batch of joblib's in a worker; calling it runs the tasks and returns their results."""
+    """A batch of joblib's in a worker; calling it runs the tasks and returns their results.
+
+    Args:
+        token: the number of its call.
+        asked: what the looks asked in the parent.
+        arguments: those of joblib's own class of batches.
+    """
 
     __slots__ = ("_asked", "_batch", "_token")
 
-    def __init__(self, token: int, asked: Mapping[str, Any], batch: Any) -> None:
+    def __init__(self, token: int, asked: Mapping[str, Any], *arguments: Any) -> None:
         self._token = token
         self._asked = asked
-        self._batch = batch
+        self._batch = sys.modules["joblib.parallel"].BatchedCalls(*arguments)
 
     def __len__(self) -> int:
         return len(self._batch)
 
     def __call__(self) -> Any:
-        watch_nested_calls()
+        if not _ready:
+            watch_nested_calls()
         inside = _inside
         items = self._batch.items
         begun = looks.begin(self._asked, process=True)
@@ -61,26 +53,28 @@ class WorkerBatch:
             results = self._batch()
         except BaseException as error:
             without_this_frame(error)
-            send_with(error, self._token, looks.end(begun, items, None, error))
+            send_with(error, self._token, looks.end(begun, items, None, error, process=True))
             end_simulation()
             raise
         finally:
             collector.leave(inside)
-        notes = looks.end(begun, items, results)
+        notes = looks.end(begun, items, results, process=True)
         if inside.empty and not notes and nothing_in(results):
-            end_simulation()
+            if self._asked:
+                end_simulation()
             return results
         return Outbox(self._token, results, items, take_findings(), notes)
 
 
-_PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
+PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
+"""The classes of values that hold nothing."""
 
 
 def nothing_in(results: Any) -> bool:
     """Whether there is nothing to look at in a list of results."""
-    if not frameworks.loaded():
+    if type(results) is list and PLAIN.issuperset(map(type, results)):
         return True
-    return type(results) is list and _PLAIN.issuperset(map(type, results))
+    return not frameworks.loaded()
 
 
 _ready = False

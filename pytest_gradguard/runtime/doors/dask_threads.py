@@ -93,5 +93,5 @@ def _looked_at(call: Call, asked: Any, items: Any, run: Any, batch: Any) -> Any:
     results = run(batch)  # what a task raises is one of them
     values = [value for _, value, failed in results if not failed]
     gave = [value[0] for value in values] if len(values) == len(items) else None
-    looks.hear(call, looks.end(begun, items, gave))
+    looks.hear(call, looks.end(begun, items, gave, process=False))
     return results

@@ -75,22 +75,23 @@ class DaskTask:
         process = origin != here()
         items = [(function, args, kwargs)]
         _arrive(asked, items[0])
+        if process:
+            worker.watch_nested_calls()
         begun = looks.begin(asked, process=process)
         inside = worker.inside()
         if process:
-            worker.watch_nested_calls()
             collector.enter(inside)
         try:
             result = function(*args, **kwargs)
         except BaseException as error:
             without_this_frame(error)
-            _send(origin, token, looks.end(begun, items, None, error))
+            _send(origin, token, looks.end(begun, items, None, error, process=process))
             raise
         finally:
             if process:
                 collector.leave(inside)
         try:
-            _send(origin, token, looks.end(begun, items, [result]))
+            _send(origin, token, looks.end(begun, items, [result], process=process))
             if frameworks.loaded():
                 _look_at(result, items, origin, token)
         except Exception as error:

@@ -9,8 +9,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from pytest_gradguard.runtime import dispatch
 from pytest_gradguard.runtime.calls import Call
-from pytest_gradguard.runtime.dispatch import GuardedBatch
 from pytest_gradguard.runtime.doors import calling, futures
 from pytest_gradguard.runtime.doors.tasks import EXECUTOR, THREADS, ShippedTask, ThreadTask, guarded
 from pytest_gradguard.runtime.faults import fault, without_this_frame
@@ -62,7 +62,7 @@ def _watched_submit(backend: str, original: Callable[..., Any]) -> Callable[...,
 
     @functools.wraps(original)
     def submit(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if args and type(args[0]) is GuardedBatch:  # joblib's, and watched already
+        if args and type(args[0]) is dispatch.batches:  # joblib's, and watched there
             return original(self, *args, **kwargs)
         mapped = _mapping.executor is self
         call = _mapping.call if mapped else calling.begin(backend, single=self)

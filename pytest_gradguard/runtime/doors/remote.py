@@ -78,13 +78,13 @@ class WorkerTask:
             result = function(*args, **kwargs)
         except BaseException as error:
             without_this_frame(error)
-            worker.send_with(error, self._token, looks.end(begun, items, None, error))
+            worker.send_with(error, self._token, looks.end(begun, items, None, error, process=True))
             worker.end_simulation()
             raise
         finally:
             collector.leave(inside)
         results = result if many else [result]
-        notes = looks.end(begun, items, results)
+        notes = looks.end(begun, items, results, process=True)
         if inside.empty and not notes and worker.nothing_in(results):
             worker.end_simulation()
             return result

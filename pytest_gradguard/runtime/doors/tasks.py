@@ -96,7 +96,7 @@ class ThreadTask:
             result = function(*args, **kwargs)
         except BaseException as error:
             without_this_frame(error)
-            looks.hear(self._call, looks.end(begun, items, None, error))
+            looks.hear(self._call, looks.end(begun, items, None, error, process=False))
             raise
-        looks.hear(self._call, looks.end(begun, items, result if many else [result]))
+        looks.hear(self._call, looks.end(begun, items, result if many else [result], process=False))
         return result

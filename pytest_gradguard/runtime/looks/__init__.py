@@ -14,6 +14,9 @@ with those of these functions that it needs:
     ``after(items, results, error)``, or None: nothing to look at. That function hears what the
     tasks returned (None where one raised, and then what it raised) and returns a note, which has to
     be picklable, or None.
+``roused(items, results, error)``
+    What `after` is where a look that nobody asks for was roused in a worker process by the tasks of
+    a batch themselves (see `rouse`); for every later batch there, `begin` is called with None.
 ``heard(call, note)``
     Back in the parent: what `after` noted.
 ``pulled(call, tasks)``
@@ -28,7 +31,7 @@ A fault in any of them becomes one warning, and the call goes on.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -44,17 +47,18 @@ class Look(NamedTuple):
     Attributes:
         name: its module in this package.
         asks: it asks in the parent, once one of these modules is loaded there.
-        always: it looks in every worker process without having asked, once this module is loaded
-            there.
         needs: where this module is not loaded, there is nothing to look at for what was asked.
         ships: it asks for each batch for these kinds of workers; None: for all.
+        only_asked: it asks for each batch only where it asked as the call began.
+        by_function: what it asks for a batch depends on the functions of the tasks only.
     """
 
     name: str
     asks: tuple[str, ...] = ()
-    always: str | None = None
     needs: str | None = None
     ships: tuple[str, ...] | None = None
+    only_asked: bool = False
+    by_function: bool = False
 
     @property
     def module(self) -> Any:
@@ -78,21 +82,19 @@ _TORCH = "torch.nn.parameter"
 _TENSORFLOW = "tensorflow"
 LOOKS = (
     Look("simulated", asks=("pytest_gradguard.simulation",)),  # the first: it travels before all
-    Look("left_gradients", always=_TORCH),
+    Look("left_gradients"),
     Look("torch_modes", asks=(_TORCH,), needs=_TORCH),
     Look(
         "generators",
         asks=("random",),
-        always="pytest_gradguard.runtime.looks.generators",
         ships=("dask",),
     ),
     Look("global_generators", asks=("numpy.random.mtrand", _TORCH), ships=FORKING),
     Look("forked", asks=(_TORCH, _TENSORFLOW), ships=FORKING),
-    Look("cuda", asks=(_TORCH,), always=_TORCH, ships=FORKING),
-    Look("module_globals", asks=(_TORCH, _TENSORFLOW)),
-    Look("tape", asks=(_TENSORFLOW,)),
+    Look("cuda", asks=(_TORCH,), ships=FORKING),
+    Look("module_globals", asks=(_TORCH, _TENSORFLOW), by_function=True),
+    Look("tape", asks=(_TENSORFLOW,), only_asked=True),
 )
-_ALWAYS = tuple(look for look in LOOKS if look.always is not None)
 _ASKING = tuple(look for look in LOOKS if look.asks)
 _BY_NAME = {look.name: look for look in LOOKS}
 
@@ -107,27 +109,51 @@ def ask(call: Any) -> None:
             continue
         try:
             module = look.module
-            if hasattr(module, "ship"):
-                call.asking.append((look, module.ship))
             if hasattr(module, "ask"):
                 answer = module.ask(call)
                 if answer is not None:
                     call.asked[look.name] = answer
+                elif look.only_asked:
+                    continue
+            if hasattr(module, "ship"):
+                call.asking.append((look, module.ship))
         except Exception as error:
             fault(error)
+
+
+class Questions(NamedTuple):
+    """What the looks ask for each batch of a call.
+
+    Attributes:
+        backend: the kind of its workers.
+        ships: the function `ship` of each look that asks, by the look's name.
+        lasting: what they ask depends on the functions of the tasks only.
+    """
+
+    backend: str
+    ships: tuple[tuple[str, Callable[[Any, Any], Any]], ...]
+    lasting: bool
+
+
+def questions(call: Any) -> Questions:
+    """What is asked for each batch of `call`."""
+    known: Questions | None = call.questions
+    if known is None or known.backend != call.backend:
+        asking = [
+            (look, ship)
+            for look, ship in call.asking
+            if look.ships is None or call.backend in look.ships
+        ]
+        ships = tuple((look.name, ship) for look, ship in asking)
+        lasting = all(look.by_function for look, _ in asking)
+        known = call.questions = Questions(call.backend, ships, lasting)
+    return known
 
 
 def ship(call: Any, items: Any) -> Mapping[str, Any]:
     """What was asked for `call`, and what is asked for one batch of it, the tasks `items`."""
     asked: Mapping[str, Any] = call.asked
-    if call.shipping is None or call.shipping[0] != call.backend:
-        wanted = [
-            (look.name, question)
-            for look, question in call.asking
-            if look.ships is None or call.backend in look.ships
-        ]
-        call.shipping = (call.backend, wanted)
-    for name, question in call.shipping[1]:
+    for name, question in questions(call).ships:
         try:
             answer = question(call, items)
         except Exception as error:
@@ -160,7 +186,8 @@ def hear(call: Any, notes: Notes) -> None:
 
 
 def undo() -> None:
-    """Undo what the looks have patched."""
+    """Undo what the looks have patched, and let them rest."""
+    _roused.clear()
     for look in LOOKS:
         module: Any = sys.modules.get(f"{__name__}.{look.name}")
         if module is not None and hasattr(module, "undo"):
@@ -170,41 +197,76 @@ def undo() -> None:
 # -- where the tasks run -------------------------------------------------------------------------
 
 
-def begin(asked: Mapping[str, Any], *, process: bool) -> list[tuple[str, After]]:
+_Begin = Callable[[Any, bool], "After | None"]
+_roused: dict[str, _Begin] = {}
+_NOTHING: Sequence[Any] = ()
+
+
+def rouse(name: str) -> None:
+    """Have a look that nobody asks for look at this and every later batch in this worker process.
+
+    Most tasks give it no cause, and it costs them nothing.
+    """
+    if name not in _roused:
+        try:
+            _roused[name] = _BY_NAME[name].module.begin
+        except Exception as error:
+            fault(error)
+
+
+def begin(asked: Mapping[str, Any], *, process: bool) -> Sequence[tuple[str, After]]:
     """Begin to look, before the tasks of a batch run.
 
     Args:
         asked: what the parent asked.
         process: whether this is a worker process; else a thread of the parent.
     """
+    if not asked and not (process and _roused):
+        return _NOTHING
     begun: list[tuple[str, After]] = []
     for name in asked:
         look = _BY_NAME[name]
         if look.needs is None or look.needs in sys.modules:
-            _begin(begun, look, asked[name], process)
+            _begin(begun, name, look.module.begin, asked[name], process)
     if process:
-        for look in _ALWAYS:
-            if look.always in sys.modules and look.name not in asked:
-                _begin(begun, look, None, process)
+        for name, look_begins in list(_roused.items()):
+            if name not in asked:
+                _begin(begun, name, look_begins, None, process)
     return begun
 
 
-def _begin(begun: list[tuple[str, After]], look: Look, asked: Any, process: bool) -> None:
+def _begin(
+    begun: list[tuple[str, After]], name: str, look_begins: _Begin, asked: Any, process: bool
+) -> None:
     try:
-        after = look.module.begin(asked, process)
+        after = look_begins(asked, process)
     except Exception as error:
         fault(error)
         return
     if after is not None:
-        begun.append((look.name, after))
+        begun.append((name, after))
 
 
 def end(
-    begun: list[tuple[str, After]], items: Any, results: Any, error: BaseException | None = None
+    begun: Sequence[tuple[str, After]],
+    items: Any,
+    results: Any,
+    error: BaseException | None = None,
+    *,
+    process: bool,
 ) -> Notes:
     """What the looks noted, after the tasks have run."""
     notes: Notes = []
-    for name, after in reversed(begun):
+    if not begun and not (process and _roused):
+        return notes
+    afters = list(begun)
+    if process:
+        known = [name for name, _ in begun]
+        for name in list(_roused):
+            after = None if name in known else getattr(_BY_NAME[name].module, "roused", None)
+            if after is not None:
+                afters.append((name, after))
+    for name, after in reversed(afters):
         try:
             note = after(items, results, error)
         except Exception as mistake:

@@ -34,11 +34,6 @@ class Used(NamedTuple):
 # -- in the parent -------------------------------------------------------------------------------
 
 
-def ask(call: Any) -> bool:
-    """Have each batch looked at: tasks may import torch themselves."""
-    return True
-
-
 def ship(call: Any, items: Any) -> bool | None:
     """Report a fork while CUDA is up here (GG203)."""
     if _is_up() and any(one.pid not in cuda.earlier for one in forks.forked_workers(call)):
@@ -87,30 +82,28 @@ _visible_at_start: list[str | None] = []
 _seen: list[str | None] = []
 
 
-def begin(asked: bool | None, process: bool) -> After | None:
+def begin(asked: None, process: bool) -> After | None:
     """Begin to note attempts, before the tasks of a batch."""
-    if not process:
-        return None
-    cuda.apply()
     if cuda.attempts:  # for a tensor on a GPU, as it was unpickled: not by the tasks
         _remember_visible()
-    cuda.attempts.clear()
+        cuda.attempts.clear()
+    return roused
 
-    def after(items: Any, results: Any, error: BaseException | None) -> Used | None:
-        attempts = tuple(cuda.attempts)
-        if attempts:
-            _remember_visible()
-        changed = None
-        if _visible_at_start:
-            visible = os.environ.get(cuda.VARIABLE)
-            if visible != _seen[0]:
-                changed = (_visible_at_start[0], visible)
-                _seen[0] = visible
-        if not attempts and changed is None:
-            return None
-        return Used(os.getpid(), task_of(items[-1][0]), attempts, changed)
 
-    return after
+def roused(items: Any, results: Any, error: BaseException | None) -> Used | None:
+    """What the tasks of a batch did with CUDA, in a worker where it was needed."""
+    attempts = cuda.attempts
+    if attempts:
+        _remember_visible()
+    changed = None
+    if _visible_at_start:
+        visible = os.environ.get(cuda.VARIABLE)
+        if visible != _seen[0]:
+            changed = (_visible_at_start[0], visible)
+            _seen[0] = visible
+    if not attempts and changed is None:
+        return None
+    return Used(os.getpid(), task_of(items[-1][0]), tuple(attempts), changed)
 
 
 def _remember_visible() -> None:

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime import crossing, locate, random_states
+from pytest_gradguard.runtime import crossing, locate, looks, random_states
 from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.looks import After
 from pytest_gradguard.runtime.noticed import Noticed, noticed
@@ -196,6 +196,7 @@ def rebuild_generator(number: int, rebuild: Callable[..., Any], arguments: Any) 
     """Rebuild, in a worker, a generator that reported itself; called by unpickling."""
     generator = rebuild(*arguments)
     _arrived.generators.append((number, generator))
+    looks.rouse("generators")
     return generator
 
 

@@ -5,18 +5,14 @@ Nothing is looked at before a backward has run in the worker.
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 
-from pytest_gradguard.runtime import locate
-from pytest_gradguard.runtime.faults import without_this_frame
+from pytest_gradguard.runtime import backwards, locate
 from pytest_gradguard.runtime.frameworks import torch as tensors
 from pytest_gradguard.runtime.looks import After
-from pytest_gradguard.runtime.patching import Patch, Patches
 from pytest_gradguard.runtime.tasks import Task, task_of
 
 
@@ -34,37 +30,21 @@ class Left(NamedTuple):
     direct: bool
 
 
-_backwards = 0
-
-
-def _counting(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def _engine_run_backward(*args: Any, **kwargs: Any) -> Any:
-        global _backwards
-        _backwards += 1
-        try:
-            return original(*args, **kwargs)
-        except BaseException as error:
-            without_this_frame(error)
-            raise
-
-    return _engine_run_backward
-
-
-_patches = Patches([Patch(torch.autograd, "_engine_run_backward", _counting)])
-
-
 def begin(asked: None, process: bool) -> After:
     """Begin to count backwards, before the tasks of a batch."""
-    _patches.apply()
-    before = _backwards
+    before = backwards.count
 
     def after(items: Any, results: Any, error: BaseException | None) -> list[Left] | None:
-        if before == _backwards or error is not None:
-            return None
-        return _left_behind(items, results) or None
+        return None if before == backwards.count else roused(items, results, error)
 
     return after
+
+
+def roused(items: Any, results: Any, error: BaseException | None) -> list[Left] | None:
+    """What the tasks of a batch left behind, in which a backward has run."""
+    if error is not None:
+        return None
+    return _left_behind(items, results) or None
 
 
 def heard(call: Any, note: list[Left]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 import types
-import weakref
 import zlib
 from typing import Any, NamedTuple
 
@@ -75,11 +74,12 @@ class _Read:
         self.states: dict[Global, State | None] = {}
         self._last: tuple[Any, Asked | None] = (None, None)
 
-    def of(self, task: Any) -> Asked | None:
-        """The globals that `task` reads by name; most batches have the one before's."""
-        if task is not self._last[0]:
-            self._last = (task, self._of(function_of(task)))
-        return self._last[1]
+    def of(self, function: Any) -> Asked | None:
+        """The globals that a task's `function` reads by name; most tasks have the last one's."""
+        last = self._last
+        if function is not last[0]:
+            last = self._last = (function, self._of(function_of(function)))
+        return last[1]
 
     def _of(self, function: Any) -> Asked | None:
         code = getattr(function, "__code__", None)
@@ -93,35 +93,35 @@ class _Read:
         return self.functions[code]
 
 
-_read: weakref.WeakKeyDictionary[Call, _Read] = weakref.WeakKeyDictionary()
+_LOOK = "module_globals"
 
 
 def ship(call: Call, items: Any) -> Asked | None:
     """The globals that the functions of a batch read by name, and what they are worth now."""
-    if call.backend == "threading":
-        return None
-    read = _read.get(call)
+    read: _Read | None = call.remembered.get(_LOOK)
     if read is None:
-        read = _read[call] = _Read()
+        if call.backend == "threading":
+            return None
+        read = call.remembered[_LOOK] = _Read()
     found: Asked | None = None
     previous = None
-    for task in items:
-        if not isinstance(task, tuple) or not task:
-            return None  # no task: the call will say so
-        function = task[0]
-        if function is not previous:
-            previous = function
-            more = read.of(function)
-            if more is not None and more is not found:
-                states = more.states if found is None else {**found.states, **more.states}
-                found = Asked(_PROCESS, states)
+    try:
+        for function, _, _ in items:
+            if function is not previous:
+                previous = function
+                more = read.of(function)
+                if more is not None and more is not found:
+                    states = more.states if found is None else {**found.states, **more.states}
+                    found = Asked(_PROCESS, states)
+    except (TypeError, ValueError):
+        return None  # no tasks: the call will say so
     return found
 
 
 def heard(call: Call, note: list[Global]) -> None:
     """Report the globals that differ in a worker of `call`."""
     for found in note:
-        read = _read.get(call)
+        read = call.remembered.get(_LOOK)
         state = None if read is None else read.states.get(found)
         evidence = noticed(
             call,

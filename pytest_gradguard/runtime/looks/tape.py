@@ -26,10 +26,9 @@ def ask(call: Any) -> bool | None:
 
 def ship(call: Any, items: Any) -> None:
     """Look for what the tasks of a batch get."""
-    if "tape" in call.asked:
-        from pytest_gradguard.runtime.tapes import calls as tapes
+    from pytest_gradguard.runtime.tapes import calls as tapes
 
-        tapes.leaves(call, items)
+    tapes.leaves(call, items)
 
 
 def begin(asked: bool, process: bool) -> After:
