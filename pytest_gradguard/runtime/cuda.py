@@ -1,7 +1,8 @@
-"""Sees each attempt to initialise CUDA through torch, in whichever process.
+"""Sees each attempt to initialise CUDA, in whichever process; here those of torch.
 
 torch initialises CUDA when it is first needed, through one function of its own, which its C++ code
-looks up by name as well: an attempt is seen where there is no GPU, too.
+looks up by name as well: an attempt is seen where there is no GPU, too. For CuPy and TensorFlow see
+`cuda_cupy`, `cuda_tensorflow` and `cuda_errors`.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ class Attempt(NamedTuple):
 
     Attributes:
         path, line, function: the user's line that needed CUDA, where it is known.
-        failed: what torch raised, as one line; None where CUDA was initialised.
+        failed: what was raised, as one line; None where CUDA was initialised.
         visible: what ``CUDA_VISIBLE_DEVICES`` was.
+        framework: what needed CUDA.
     """
 
     path: str | None
@@ -33,12 +35,25 @@ class Attempt(NamedTuple):
     function: str | None
     failed: str | None
     visible: str | None
+    framework: str
 
 
 attempts: list[Attempt] = []
 """Those of this process since its tasks last began, in order."""
+up: set[str] = set()
+"""Which of the others than torch, which says so itself, were seen to have CUDA up here."""
+inherited: set[str] = set()
+"""The same of the process that this one was forked from: here their CUDA is of no use."""
+
+
+def _in_child() -> None:
+    attempts.clear()  # those of the parent are not its own
+    inherited.update(up)
+    up.clear()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=attempts.clear)  # those of the parent are not its own
+    os.register_at_fork(after_in_child=_in_child)
 _MOST = 1_000
 earlier: set[int] = set()
 """The children of this process that were there when it initialised CUDA."""
@@ -82,18 +97,45 @@ def _watched(original: Callable[[], None]) -> Callable[[], None]:
             original()
         except BaseException as error:
             without_this_frame(error)
-            _note(f"{type(error).__name__}: {error}".splitlines()[0])
+            note("torch", error)
             raise
         if torch.is_initialized():
-            _note(None)
-            processes: Any = sys.modules.get("multiprocessing.process")
-            earlier.update(child.pid for child in list(getattr(processes, "_children", ())))
+            note("torch", None)
+            if not up:
+                _remember_children()
         return None
 
     return _lazy_init
 
 
-def _note(failed: str | None) -> None:
+def is_up() -> bool:
+    """Whether CUDA is known to be initialised in this process."""
+    torch: Any = sys.modules.get("torch.cuda")
+    return bool(up) or (torch is not None and bool(torch.is_initialized()))
+
+
+def initialised(framework: str) -> None:
+    """Note that another framework than torch has just initialised CUDA in this process."""
+    if framework in up:
+        return
+    if not is_up():
+        _remember_children()
+    up.add(framework)
+    note(framework, None)
+
+
+def _remember_children() -> None:
+    processes: Any = sys.modules.get("multiprocessing.process")
+    earlier.update(child.pid for child in list(getattr(processes, "_children", ())))
+
+
+def told(error: BaseException) -> str:
+    """What was raised, as one line."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def note(framework: str, error: BaseException | None) -> None:
+    """Note an attempt of `framework` at the user's line, and what it raised, if it did."""
     try:
         looks.rouse("cuda")
         site = callsite.user_site()
@@ -101,8 +143,9 @@ def _note(failed: str | None) -> None:
             None if site is None else site.path,
             None if site is None else site.line,
             None if site is None else site.function,
-            failed,
+            None if error is None else told(error),
             os.environ.get(VARIABLE),
+            framework,
         )
         if len(attempts) < _MOST:
             attempts.append(attempt)

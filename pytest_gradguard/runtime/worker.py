@@ -115,10 +115,42 @@ def send_with(error: BaseException, token: int, notes: looks.Notes) -> None:
     found = take_findings()
     if found or notes:
         error.__dict__.setdefault(MESSENGERS, []).append(Messenger(token, found, notes))
+        _carry(error)
 
 
 MESSENGERS = "_gradguard_messengers"
 """The attribute of an error that holds its messengers."""
+
+
+def _carry(error: BaseException) -> None:
+    """Have the messengers of `error` travel, where its class says itself how it is pickled.
+
+    Those of TensorFlow and CuPy do, and leave their attributes behind.
+    """
+    kind = type(error)
+    plain = BaseException
+    if kind.__reduce__ is plain.__reduce__ and kind.__reduce_ex__ is plain.__reduce_ex__:
+        return
+
+    def __reduce_ex__(protocol: Any) -> Any:
+        attributes = error.__dict__
+        attributes.pop("__reduce_ex__", None)
+        reduction = kind.__reduce_ex__(error, protocol)
+        state = reduction[2] if isinstance(reduction, tuple) and len(reduction) > 2 else None
+        if not isinstance(reduction, tuple) or (isinstance(state, dict) and MESSENGERS in state):
+            return reduction
+        rebuild, arguments, *rest = reduction
+        messengers = attributes.get(MESSENGERS)
+        return (rebuild_error, (messengers, rebuild, arguments), *rest)
+
+    error.__dict__["__reduce_ex__"] = __reduce_ex__  # picklers ask the object, not its class
+
+
+def rebuild_error(messengers: Any, rebuild: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Rebuild, in the parent, an error whose messengers came with it; called by unpickling."""
+    error = rebuild(*arguments)
+    error.__dict__[MESSENGERS] = messengers
+    return error
 
 
 class Messenger:
@@ -205,13 +237,14 @@ class Return:
         )
 
     def _locate(self, item: Any, framework: Framework) -> tuple[str, bool]:
+        item, rest = framework.met(item)
         for deep in (False, True):
             found = self._found.get((id(framework), deep))
             if found is None:
                 roots = [(f"{index}|result", result) for index, result in enumerate(self._results)]
                 found = self._found[id(framework), deep] = framework.find(roots, deep=deep)
             if id(item) in found:
-                return found[id(item)], not deep
+                return found[id(item)] + rest, not deep
         return "0|result", False
 
 

@@ -119,7 +119,7 @@ class GraphCrossing:
 
     def on_gpu(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
         """Note a tensor or array on a GPU."""
-        if self._shipment is not None and self._is_news(tensor, "on_gpu"):
+        if self._shipment is not None and self._is_news(framework.met(tensor)[0], "on_gpu"):
             return self._shipment.on_gpu(tensor, reduction, framework)
         return reduction
 

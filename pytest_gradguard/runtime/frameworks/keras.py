@@ -51,9 +51,18 @@ def _report(current: crossing.Crossing, item: Any, reduction: Any) -> Any:
     if isinstance(item, keras.optimizers.Optimizer):
         return current.optimizer(item, reduction, _here) if loses_state(item) else reduction
     if isinstance(item, keras.Layer):
-        for variable in item.trainable_variables:
+        variables = item.trainable_variables
+        for variable in variables:
             current.parameter(_Weight(item, variable), _here)
+        if variables and _on_gpu(variables[0]):
+            return current.on_gpu(_Weight(item, variables[0]), reduction, _here)
     return reduction
+
+
+def _on_gpu(variable: Any) -> bool:
+    """Whether a variable lies on a GPU, by the name of its device in its backend."""
+    device = str(getattr(getattr(variable, "_value", None), "device", ""))
+    return ":GPU:" in device or device.startswith("cuda")
 
 
 class _Weight:
@@ -123,6 +132,11 @@ def met(item: Any) -> tuple[Any, str]:
     if isinstance(item, _Weight):
         return item.owner, "." + path_in(item.owner, item.variable)
     return item, ""
+
+
+def on_its_way(reduction: Any) -> Any:
+    """It arrives by Keras's own functions."""
+    return reduction
 
 
 def path_in(layer: Any, variable: Any) -> str:

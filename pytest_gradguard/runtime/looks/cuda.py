@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime import cuda
+from pytest_gradguard.runtime import cuda, cuda_errors
 from pytest_gradguard.runtime.cuda import Attempt
 from pytest_gradguard.runtime.hangs import forks
 from pytest_gradguard.runtime.looks import After
@@ -23,12 +22,14 @@ class Used(NamedTuple):
         attempts: where they initialised CUDA, or tried to.
         changed: ``CUDA_VISIBLE_DEVICES`` when CUDA was initialised and after the tasks, where they
             changed it since.
+        framework: what needed CUDA first in that worker.
     """
 
     process: int
     task: Task
     attempts: tuple[Attempt, ...]
     changed: tuple[str | None, str | None] | None
+    framework: str
 
 
 # -- in the parent -------------------------------------------------------------------------------
@@ -36,9 +37,10 @@ class Used(NamedTuple):
 
 def ship(call: Any, items: Any) -> bool | None:
     """Report a fork while CUDA is up here (GG203)."""
-    if _is_up() and any(one.pid not in cuda.earlier for one in forks.forked_workers(call)):
+    if cuda.is_up() and any(one.pid not in cuda.earlier for one in forks.forked_workers(call)):
+        framework = next(iter(cuda.up), "torch")
         evidence = noticed(
-            call, "GG203", _forked_message, framework="torch", device="cuda", direction=None
+            call, "GG203", _forked_message, framework=framework, device="cuda", direction=None
         )
         if evidence is not None and not evidence.count:
             task = task_of(items[0][0])
@@ -49,8 +51,9 @@ def ship(call: Any, items: Any) -> bool | None:
 def heard(call: Any, note: Used) -> None:
     """Report what the tasks of a batch did with CUDA in their worker."""
     if note.attempts:
+        framework = note.attempts[0].framework
         evidence = noticed(
-            call, "GG201", _attempt_message, framework="torch", device="cuda", direction=None
+            call, "GG201", _attempt_message, framework=framework, device="cuda", direction=None
         )
         if evidence is not None:
             for attempt in dict.fromkeys(note.attempts):
@@ -63,16 +66,11 @@ def heard(call: Any, note: Used) -> None:
             evidence.details["failed"] = note.attempts[0].failed
     if note.changed is not None:
         evidence = noticed(
-            call, "GG204", _changed_message, framework="torch", device="cuda", direction=None
+            call, "GG204", _changed_message, framework=note.framework, device="cuda", direction=None
         )
         if evidence is not None:
             evidence.details["before"], evidence.details["after"] = note.changed
             evidence.add(note.task, f"`{note.task.name}` sets `{cuda.VARIABLE}`")
-
-
-def _is_up() -> bool:
-    torch: Any = sys.modules.get("torch.cuda")
-    return torch is not None and bool(torch.is_initialized())
 
 
 # -- in the worker -------------------------------------------------------------------------------
@@ -80,6 +78,7 @@ def _is_up() -> bool:
 _visible_at_start: list[str | None] = []
 """What ``CUDA_VISIBLE_DEVICES`` was in this worker when CUDA read it, once it has."""
 _seen: list[str | None] = []
+_framework = ["torch"]
 
 
 def begin(asked: None, process: bool) -> After | None:
@@ -93,6 +92,8 @@ def begin(asked: None, process: bool) -> After | None:
 def roused(items: Any, results: Any, error: BaseException | None) -> Used | None:
     """What the tasks of a batch did with CUDA, in a worker where it was needed."""
     attempts = cuda.attempts
+    if error is not None and not any(attempt.failed for attempt in attempts):
+        attempts.extend(cuda_errors.attempt_behind(error))
     if attempts:
         _remember_visible()
     changed = None
@@ -103,12 +104,13 @@ def roused(items: Any, results: Any, error: BaseException | None) -> Used | None
             _seen[0] = visible
     if not attempts and changed is None:
         return None
-    return Used(os.getpid(), task_of(items[-1][0]), tuple(attempts), changed)
+    return Used(os.getpid(), task_of(items[-1][0]), tuple(attempts), changed, _framework[0])
 
 
 def _remember_visible() -> None:
     if not _visible_at_start:
         _visible_at_start.append(cuda.attempts[0].visible)
+        _framework[0] = cuda.attempts[0].framework
         _seen[:] = _visible_at_start
 
 
