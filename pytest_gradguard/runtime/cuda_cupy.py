@@ -1,9 +1,9 @@
 """Sees when CuPy first takes GPU memory in this process, or fails to for want of a GPU.
 
 CuPy's compiled code calls the CUDA runtime directly, where nothing can listen. But what it computes
-lies in memory that it asks of one function for, also from compiled code: the one that
-``cupy.cuda.set_allocator`` names. Until the first allocation has succeeded a function of ours stands
-before it; from then on CuPy is as it was.
+lies in memory for which it asks one function, also from compiled code: the one that
+``cupy.cuda.set_allocator`` names. Until the first allocation has succeeded, a function of ours
+stands before it; from then on CuPy is as it was.
 
 Not seen: memory that the program takes by ``cupy.cuda.using_allocator``, and what needs a context
 but no memory, such as a stream. What fails before it comes to ask for memory, such as

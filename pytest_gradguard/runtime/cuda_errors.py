@@ -19,7 +19,7 @@ _TENSORFLOW = "tensorflow.python.framework.errors_impl"
 _NO_GPU = frozenset((34, 35, 46, 100, 802, 803, 804))
 """The states of CUDA's runtime that say: there is no GPU for this process. (A stub instead of the
 driver; none, or one too old; all in use; no device; a system that is not ready; a driver that does
-not fit, twice.) That of a forked child, 3, is not among them: the fork is what is reported there."""
+not fit, twice.) A forked child gets 3, which is not among them: there the fork is reported."""
 _NO_DEVICE = re.compile(
     r"(Could not satisfy device specification|Unable to find any devices for spec"
     r"|Cannot assign a device for operation).*device:GPU:",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from types import MethodDescriptorType
 from typing import Any
 
 from pytest_gradguard.findings import Finding
@@ -125,25 +126,31 @@ MESSENGERS = "_gradguard_messengers"
 def _carry(error: BaseException) -> None:
     """Have the messengers of `error` travel, where its class says itself how it is pickled.
 
-    Those of TensorFlow and CuPy do, and leave their attributes behind.
+    Those of TensorFlow and CuPy do, and leave their attributes behind; Python's own take them along.
     """
     kind = type(error)
-    plain = BaseException
-    if kind.__reduce__ is plain.__reduce__ and kind.__reduce_ex__ is plain.__reduce_ex__:
+    if isinstance(kind.__reduce__, MethodDescriptorType) or (
+        kind.__reduce_ex__ is not object.__reduce_ex__
+    ):
         return
 
-    def __reduce_ex__(protocol: Any) -> Any:
+    def __reduce__() -> Any:
         attributes = error.__dict__
-        attributes.pop("__reduce_ex__", None)
-        reduction = kind.__reduce_ex__(error, protocol)
-        state = reduction[2] if isinstance(reduction, tuple) and len(reduction) > 2 else None
-        if not isinstance(reduction, tuple) or (isinstance(state, dict) and MESSENGERS in state):
+        attributes.pop("__reduce__", None)
+        try:
+            reduction = kind.__reduce__(error)
+        finally:
+            attributes["__reduce__"] = __reduce__
+        if not isinstance(reduction, tuple):
             return reduction
+        state = reduction[2] if len(reduction) > 2 else None
+        if isinstance(state, dict) and MESSENGERS in state:
+            return (*reduction[:2], {k: v for k, v in state.items() if k != "__reduce__"})
         rebuild, arguments, *rest = reduction
-        messengers = attributes.get(MESSENGERS)
-        return (rebuild_error, (messengers, rebuild, arguments), *rest)
+        return (rebuild_error, (attributes.get(MESSENGERS), rebuild, arguments), *rest)
 
-    error.__dict__["__reduce_ex__"] = __reduce_ex__  # picklers ask the object, not its class
+    attributes: Any = error.__dict__
+    attributes["__reduce__"] = __reduce__  # picklers ask the object, not its class
 
 
 def rebuild_error(messengers: Any, rebuild: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

@@ -1,6 +1,6 @@
-"""Which objects carry gradients, or lie on a GPU; one module a framework, used once the program has imported it.
+"""Which objects carry gradients, or lie on a GPU; one module a framework.
 
-Each of those modules holds ``reductions``, the patches that make its objects report to the active
+Each is used once the program has imported that framework. Each of those modules holds ``reductions``, the patches that make its objects report to the active
 crossing, and what a crossing needs to know of them (see `Framework`).
 """
 

@@ -16,7 +16,8 @@ with those of these functions that it needs:
     be picklable, or None.
 ``roused(items, results, error)``
     What `after` is where a look that nobody asks for was roused in a worker process by the tasks of
-    a batch themselves (see `rouse`), or by the error of one; for every later batch there, `begin` is called with None.
+    a batch themselves (see `rouse`), or by what one of them raised; for every later batch there,
+    `begin` is called with None.
 ``heard(call, note)``
     Back in the parent: what `after` noted.
 ``pulled(call, tasks)``
