@@ -18,7 +18,6 @@ from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.patching import Patch, Patches
 
 _NAME = "tensorflow"
-_KIND = "GPU"
 _patches: Patches | None = None
 
 
@@ -46,7 +45,11 @@ def undo() -> None:
 def has_gpus(context: Any) -> bool:
     """Whether TensorFlow's `context` is initialised, with a GPU among its devices."""
     devices = getattr(context, "_logical_devices", None) or ()
-    return any(device.device_type == _KIND for device in devices)
+    return any(_is_gpu(device) for device in devices)
+
+
+def _is_gpu(device: Any) -> bool:
+    return bool(device.device_type == "GPU")
 
 
 def _watched(original: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -126,7 +126,7 @@ MESSENGERS = "_gradguard_messengers"
 def _carry(error: BaseException) -> None:
     """Have the messengers of `error` travel, where its class says itself how it is pickled.
 
-    Those of TensorFlow and CuPy do, and leave their attributes behind; Python's own take them along.
+    TensorFlow's and CuPy's do, and leave their attributes behind; Python's own take them along.
     """
     kind = type(error)
     if isinstance(kind.__reduce__, MethodDescriptorType) or (

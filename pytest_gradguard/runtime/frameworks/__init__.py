@@ -1,7 +1,8 @@
 """Which objects carry gradients, or lie on a GPU; one module a framework.
 
-Each is used once the program has imported that framework. Each of those modules holds ``reductions``, the patches that make its objects report to the active
-crossing, and what a crossing needs to know of them (see `Framework`).
+Each is used once the program has imported that framework. It holds ``reductions``, the patches that
+make its objects report to the active crossing, and what a crossing needs to know of them
+(see `Framework`).
 """
 
 from __future__ import annotations

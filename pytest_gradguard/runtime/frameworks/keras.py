@@ -61,8 +61,12 @@ def _report(current: crossing.Crossing, item: Any, reduction: Any) -> Any:
 
 def _on_gpu(variable: Any) -> bool:
     """Whether a variable lies on a GPU, by the name of its device in its backend."""
-    device = str(getattr(getattr(variable, "_value", None), "device", ""))
-    return ":GPU:" in device or device.startswith("cuda")
+    value = getattr(variable, "_value", None)
+    device = str(getattr(value, "device", ""))
+    tensorflow: Any = sys.modules.get("pytest_gradguard.runtime.frameworks.tensorflow")
+    if tensorflow is not None and tensorflow.is_variable(value):
+        return bool(tensorflow.on_gpu(value))
+    return device.startswith("cuda")
 
 
 class _Weight:

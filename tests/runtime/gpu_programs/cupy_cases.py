@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -78,14 +79,16 @@ CASES: list[Callable[[int], Any]] = [
 
 
 def outcome(function: Any, backend: str) -> Any:
+    # A pool that ends while a second worker sends its error may wait for ever, guard or no.
+    sizes = (1, 2) if backend == "loky" else (1,)
     try:
-        return Parallel(2, backend=backend)(delayed(function)(one) for one in (1, 2))
+        return Parallel(2, backend=backend)(delayed(function)(one) for one in sizes)
     except Exception as error:
         return [type(error).__name__, str(error), sorted(error.__dict__)]
 
 
 told: dict[str, Any] = {}
-for backend in ("loky", "multiprocessing"):
+for backend in sys.argv[1:]:
     for function in CASES:
         bare = outcome(function, backend)
         with guard("record") as report:
