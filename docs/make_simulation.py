@@ -49,14 +49,13 @@ Triton kernels, NCCL process groups, nested tensors, `torch.export`, DLPack to o
 `torch.compile` runs what it is given as it is, and profilers watch the CPU alone. CuPy, TensorFlow
 and processes that the program starts by itself (`subprocess`) have no simulated GPUs, nor has a
 thread that was there before the simulation began; the guard watches CuPy's and TensorFlow's use of
-real ones (see below). In a worker that was forked after CUDA was
-initialised, a GPU tensor arrives, and fails when it is used; on real hardware its unpickling fails,
-and a pool may wait for ever.
+real ones (see below). In a worker that was forked after CUDA was initialised, a GPU tensor arrives,
+and fails when it is used; on real hardware its unpickling fails, and a pool may wait for ever.
 
 ## CuPy and TensorFlow, without a GPU
 
-What the guard sees of them (GG201 to GG204, see [pitfalls.md](pitfalls.md)) is not simulated. It was
-seen to work on a machine without a GPU, and how far that proves it differs:
+What the guard sees of them (GG201 to GG204, see [pitfalls.md](pitfalls.md)) is not simulated. It
+was seen to work on a machine without a GPU, and how far that proves it differs:
 
 - **CuPy, an attempt where there is no GPU**, by an allocation or by the error of a task: the real
   CuPy 14, its own errors, real workers.

@@ -124,6 +124,16 @@ def initialised(framework: str) -> None:
     note(framework, None)
 
 
+def up_already(framework: str) -> None:
+    """Note that `framework` has initialised CUDA here before the guard was there.
+
+    Which children were there before, nobody knows: none of them is reported.
+    """
+    if framework not in up:
+        _remember_children()
+        up.add(framework)
+
+
 def _remember_children() -> None:
     processes: Any = sys.modules.get("multiprocessing.process")
     earlier.update(child.pid for child in list(getattr(processes, "_children", ())))

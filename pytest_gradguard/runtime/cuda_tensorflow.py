@@ -33,7 +33,7 @@ def apply() -> None:
     _patches.apply()
     context = getattr(eager, "_context", None)
     if context is not None and _NAME not in cuda.inherited and has_gpus(context):
-        cuda.up.add(_NAME)  # since before the guard was there
+        cuda.up_already(_NAME)
 
 
 def undo() -> None:

@@ -137,16 +137,12 @@ def _carry(error: BaseException) -> None:
     def __reduce__() -> Any:
         attributes = error.__dict__
         attributes.pop("__reduce__", None)
-        try:
-            reduction = kind.__reduce__(error)
-        finally:
-            attributes["__reduce__"] = __reduce__
+        reduction = kind.__reduce__(error)
         if not isinstance(reduction, tuple):
             return reduction
-        state = reduction[2] if len(reduction) > 2 else None
-        if isinstance(state, dict) and MESSENGERS in state:
-            return (*reduction[:2], {k: v for k, v in state.items() if k != "__reduce__"})
         rebuild, arguments, *rest = reduction
+        if any(isinstance(one, dict) and MESSENGERS in one for one in (*arguments, *rest)):
+            return reduction  # it takes its attributes along
         return (rebuild_error, (attributes.get(MESSENGERS), rebuild, arguments), *rest)
 
     attributes: Any = error.__dict__
