@@ -10,6 +10,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, NamedTuple
 
 from pytest_gradguard.runtime import callsite, looks
@@ -25,24 +26,58 @@ class Attempt(NamedTuple):
     Attributes:
         path, line, function: the user's line that needed CUDA, where it is known.
         failed: what torch raised, as one line; None where CUDA was initialised.
-        visible: what ``CUDA_VISIBLE_DEVICES`` was.
+        in_task: a task did it; else an initializer of the worker did.
     """
 
     path: str | None
     line: int | None
     function: str | None
     failed: str | None
-    visible: str | None
+    in_task: bool
 
 
-attempts: list[Attempt] = []
-"""Those of this process since its tasks last began, in order."""
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=attempts.clear)  # those of the parent are not its own
+_attempts: list[Attempt] = []
+"""Those of this process that nobody has taken yet, in order."""
+read_visible: list[str | None] = []
+"""What ``CUDA_VISIBLE_DEVICES`` was when this process first needed CUDA, once it has."""
+refused: list[Attempt] = []
+"""The first use of CUDA in this process that failed because it was forked after CUDA was up."""
 _MOST = 1_000
 earlier: set[int] = set()
 """The children of this process that were there when it initialised CUDA."""
 _patches: Patches | None = None
+
+
+def _clear() -> None:
+    _attempts.clear()
+    read_visible.clear()
+    refused.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_clear)  # those of the parent are not its own
+
+
+def take() -> tuple[Attempt, ...]:
+    """The attempts of this process since this was asked last."""
+    taken = tuple(_attempts)
+    del _attempts[: len(taken)]
+    return taken
+
+
+def note_earlier() -> None:
+    """Note that CUDA was initialised in this worker process before the guard came to it."""
+    if read_visible:
+        return  # it was seen, or a tensor arrived on a GPU
+    looks.rouse("cuda")
+    read_visible.append(os.environ.get(VARIABLE))
+    _attempts.append(Attempt(None, None, None, None, False))
+
+
+def is_up() -> bool:
+    """Whether CUDA is initialised in this process."""
+    torch: Any = sys.modules.get("torch.cuda")
+    return torch is not None and bool(torch.is_initialized())
 
 
 def apply() -> None:
@@ -66,7 +101,7 @@ def undo() -> None:
     """Leave torch as it was, and forget."""
     if _patches is not None:
         _patches.undo()
-    attempts.clear()
+    _clear()
     earlier.clear()
 
 
@@ -96,15 +131,44 @@ def _watched(original: Callable[[], None]) -> Callable[[], None]:
 def _note(failed: str | None) -> None:
     try:
         looks.rouse("cuda")
+        if not read_visible:
+            read_visible.append(os.environ.get(VARIABLE))
+        by = _by_whom()
+        if by is None:
+            return
         site = callsite.user_site()
         attempt = Attempt(
             None if site is None else site.path,
             None if site is None else site.line,
             None if site is None else site.function,
             failed,
-            os.environ.get(VARIABLE),
+            by,
         )
-        if len(attempts) < _MOST:
-            attempts.append(attempt)
+        if len(_attempts) < _MOST:
+            _attempts.append(attempt)
     except Exception as error:
         fault(error)
+
+
+_REBUILDING = frozenset({"_load_from_bytes", "rebuild_cuda_tensor"}) | {
+    f"_rebuild_{name}"
+    for name in ("device_tensor_from_numpy", "device_tensor_from_cpu_tensor", "tensor_v2")
+}
+"""The functions of torch's by which pickles of tensors are read."""
+_RUNNING = tuple(
+    f"pytest_gradguard.runtime.{name}" for name in ("worker", "doors.remote", "doors.dask_worker")
+)
+"""The modules of ours that call the tasks."""
+
+
+def _by_whom() -> bool | None:
+    """Whether a task needs CUDA; None: what needs it is a tensor that arrives on a GPU."""
+    frame: FrameType | None = sys._getframe(2)
+    rebuilding = False
+    while frame is not None:
+        name = frame.f_code.co_name
+        rebuilding = rebuilding or name in _REBUILDING
+        if name == "__call__" and frame.f_globals.get("__name__") in _RUNNING:
+            return True
+        frame = frame.f_back
+    return None if rebuilding else False

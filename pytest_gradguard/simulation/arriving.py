@@ -13,6 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_gradguard import simulation
+from pytest_gradguard.runtime import cuda
+from pytest_gradguard.simulation import waiting
 
 _HERE = uuid.uuid4().hex
 _arrived = False
@@ -51,6 +53,7 @@ def depart() -> None:
 def stay(devices: int) -> None:
     """Pretend so many GPUs in this process, which was started for a simulated program alone."""
     simulation.start(devices)
+    waiting.call_after("torch", cuda.apply)  # an initializer runs before any task is looked at
 
 
 class Staying:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import Any, NamedTuple
 
 from pytest_gradguard.runtime import cuda
@@ -36,7 +35,7 @@ class Used(NamedTuple):
 
 def ship(call: Any, items: Any) -> bool | None:
     """Report a fork while CUDA is up here (GG203)."""
-    if _is_up() and any(one.pid not in cuda.earlier for one in forks.forked_workers(call)):
+    if cuda.is_up() and any(one.pid not in cuda.earlier for one in forks.forked_workers(call)):
         evidence = noticed(
             call, "GG203", _forked_message, framework="torch", device="cuda", direction=None
         )
@@ -55,7 +54,10 @@ def heard(call: Any, note: Used) -> None:
         if evidence is not None:
             for attempt in dict.fromkeys(note.attempts):
                 tried = "initialises CUDA here" if attempt.failed is None else "needs CUDA here"
-                evidence.add(note.task, f"`{note.task.name}` {tried}", attempt.path, attempt.line)
+                task = note.task
+                if not attempt.in_task:
+                    task = Task(attempt.function or "an initializer", attempt.path, attempt.line)
+                evidence.add(task, f"`{task.name}` {tried}", attempt.path, attempt.line)
             workers = evidence.details.setdefault("processes", [])
             if note.process not in workers:
                 workers.append(note.process)
@@ -70,11 +72,6 @@ def heard(call: Any, note: Used) -> None:
             evidence.add(note.task, f"`{note.task.name}` sets `{cuda.VARIABLE}`")
 
 
-def _is_up() -> bool:
-    torch: Any = sys.modules.get("torch.cuda")
-    return torch is not None and bool(torch.is_initialized())
-
-
 # -- in the worker -------------------------------------------------------------------------------
 
 _visible_at_start: list[str | None] = []
@@ -83,19 +80,17 @@ _seen: list[str | None] = []
 
 
 def begin(asked: None, process: bool) -> After | None:
-    """Begin to note attempts, before the tasks of a batch."""
-    if cuda.attempts:  # for a tensor on a GPU, as it was unpickled: not by the tasks
-        _remember_visible()
-        cuda.attempts.clear()
+    """Nothing to do before the tasks: what was noted before them, an initializer did."""
     return roused
 
 
 def roused(items: Any, results: Any, error: BaseException | None) -> Used | None:
     """What the tasks of a batch did with CUDA, in a worker where it was needed."""
-    attempts = cuda.attempts
-    if attempts:
-        _remember_visible()
+    attempts = cuda.take()
     changed = None
+    if not _visible_at_start and cuda.read_visible:
+        _visible_at_start.append(cuda.read_visible[0])
+        _seen[:] = _visible_at_start
     if _visible_at_start:
         visible = os.environ.get(cuda.VARIABLE)
         if visible != _seen[0]:
@@ -104,12 +99,6 @@ def roused(items: Any, results: Any, error: BaseException | None) -> Used | None
     if not attempts and changed is None:
         return None
     return Used(os.getpid(), task_of(items[-1][0]), tuple(attempts), changed)
-
-
-def _remember_visible() -> None:
-    if not _visible_at_start:
-        _visible_at_start.append(cuda.attempts[0].visible)
-        _seen[:] = _visible_at_start
 
 
 def undo() -> None:
