@@ -40,8 +40,10 @@ _attempts: list[Attempt] = []
 """Those of this process that nobody has taken yet, in order."""
 read_visible: list[str | None] = []
 """What ``CUDA_VISIBLE_DEVICES`` was when this process first needed CUDA, once it has."""
-refused: list[Attempt] = []
-"""The first use of CUDA in this process that failed because it was forked after CUDA was up."""
+_told: Callable[[Attempt], None] | None = None
+"""What hears of the first attempt in this process, instead."""
+_home: Any = None
+_renewed = False
 _MOST = 1_000
 earlier: set[int] = set()
 """The children of this process that were there when it initialised CUDA."""
@@ -49,9 +51,11 @@ _patches: Patches | None = None
 
 
 def _clear() -> None:
+    global _told, _home, _renewed
     _attempts.clear()
     read_visible.clear()
-    refused.clear()
+    _told = _home = None
+    _renewed = False
 
 
 if hasattr(os, "register_at_fork"):
@@ -63,6 +67,29 @@ def take() -> tuple[Attempt, ...]:
     taken = tuple(_attempts)
     del _attempts[: len(taken)]
     return taken
+
+
+def tell(listener: Callable[[Attempt], None]) -> None:
+    """Let `listener` hear of the first attempt in this process, which has no tasks."""
+    global _told
+    _told = listener
+    if "torch" in sys.modules:
+        apply()
+    else:
+        from pytest_gradguard.simulation import waiting
+
+        waiting.call_after("torch", apply)
+
+
+def renew(home: Any) -> None:
+    """Count the next use of a pretended GPU as an attempt, where it serves another test.
+
+    A pool that several tests share initialises CUDA once: each of them uses it, in whichever order
+    they run. Real GPUs cannot be asked.
+    """
+    global _home, _renewed
+    _renewed = _renewed or _home not in (None, home)
+    _home = home
 
 
 def note_earlier() -> None:
@@ -110,9 +137,12 @@ def _watched(original: Callable[[], None]) -> Callable[[], None]:
 
     @functools.wraps(original)
     def _lazy_init() -> None:
-        # In a child of a process that has initialised CUDA, the fork is what is reported (GG203).
-        if torch.is_initialized() or (torch._is_in_bad_fork() and torch._initialized):
+        if torch.is_initialized():
+            if _renewed:
+                _note(None)
             return original()
+        if torch._is_in_bad_fork() and torch._initialized and _told is None:
+            return original()  # the fork is what is reported (GG203)
         try:
             original()
         except BaseException as error:
@@ -129,6 +159,8 @@ def _watched(original: Callable[[], None]) -> Callable[[], None]:
 
 
 def _note(failed: str | None) -> None:
+    global _renewed, _told
+    _renewed = False
     try:
         looks.rouse("cuda")
         if not read_visible:
@@ -144,7 +176,10 @@ def _note(failed: str | None) -> None:
             failed,
             by,
         )
-        if len(_attempts) < _MOST:
+        if _told is not None:
+            listener, _told = _told, None
+            listener(attempt)
+        elif len(_attempts) < _MOST:
             _attempts.append(attempt)
     except Exception as error:
         fault(error)
@@ -168,7 +203,7 @@ def _by_whom() -> bool | None:
     while frame is not None:
         name = frame.f_code.co_name
         rebuilding = rebuilding or name in _REBUILDING
-        if name == "__call__" and frame.f_globals.get("__name__") in _RUNNING:
+        if name in ("__call__", "_run") and frame.f_globals.get("__name__") in _RUNNING:
             return True
         frame = frame.f_back
     return None if rebuilding else False

@@ -37,7 +37,7 @@ def ship(call: Any, items: Any) -> bool | None:
     """Report a fork while CUDA is up here (GG203)."""
     if cuda.is_up() and any(one.pid not in cuda.earlier for one in forks.forked_workers(call)):
         evidence = noticed(
-            call, "GG203", _forked_message, framework="torch", device="cuda", direction=None
+            call, "GG203", forked_message, framework="torch", device="cuda", direction=None
         )
         if evidence is not None and not evidence.count:
             task = task_of(items[0][0])
@@ -49,20 +49,14 @@ def heard(call: Any, note: Used) -> None:
     """Report what the tasks of a batch did with CUDA in their worker."""
     if note.attempts:
         evidence = noticed(
-            call, "GG201", _attempt_message, framework="torch", device="cuda", direction=None
+            call, "GG201", attempt_message, framework="torch", device="cuda", direction=None
         )
         if evidence is not None:
             for attempt in dict.fromkeys(note.attempts):
-                tried = "initialises CUDA here" if attempt.failed is None else "needs CUDA here"
                 task = note.task
                 if not attempt.in_task:
                     task = Task(attempt.function or "an initializer", attempt.path, attempt.line)
-                evidence.add(task, f"`{task.name}` {tried}", attempt.path, attempt.line)
-            workers = evidence.details.setdefault("processes", [])
-            if note.process not in workers:
-                workers.append(note.process)
-            evidence.details["workers"] = len(workers)
-            evidence.details["failed"] = note.attempts[0].failed
+                tell(evidence, note.process, task, attempt)
     if note.changed is not None:
         evidence = noticed(
             call, "GG204", _changed_message, framework="torch", device="cuda", direction=None
@@ -70,6 +64,17 @@ def heard(call: Any, note: Used) -> None:
         if evidence is not None:
             evidence.details["before"], evidence.details["after"] = note.changed
             evidence.add(note.task, f"`{note.task.name}` sets `{cuda.VARIABLE}`")
+
+
+def tell(evidence: Noticed, process: int, task: Task, attempt: Attempt) -> None:
+    """Count one attempt of `task` in a worker process."""
+    tried = "initialises CUDA here" if attempt.failed is None else "needs CUDA here"
+    evidence.add(task, f"`{task.name}` {tried}", attempt.path, attempt.line)
+    workers = evidence.details.setdefault("processes", [])
+    if process not in workers:
+        workers.append(process)
+    evidence.details["workers"] = len(workers)
+    evidence.details.setdefault("failed", attempt.failed)
 
 
 # -- in the worker -------------------------------------------------------------------------------
@@ -109,7 +114,8 @@ def undo() -> None:
 # -- what is said --------------------------------------------------------------------------------
 
 
-def _attempt_message(evidence: Noticed) -> str:
+def attempt_message(evidence: Noticed) -> str:
+    """What the finding says of tasks that need CUDA."""
     workers = evidence.details["workers"]
     many = "a worker process" if workers == 1 else f"{workers} worker processes"
     task, failed = evidence.first.name, evidence.details["failed"]
@@ -121,7 +127,8 @@ def _attempt_message(evidence: Noticed) -> str:
     return f"`{task}` needs CUDA in {many}, where it could not be initialised ({failed})."
 
 
-def _forked_message(evidence: Noticed) -> str:
+def forked_message(evidence: Noticed) -> str:
+    """What the finding says of forked workers."""
     return (
         "CUDA is initialised in this process, and its workers are forked from it: in a forked "
         f"worker CUDA cannot be initialised again, and whatever `{evidence.first.name}` needs of "
