@@ -64,9 +64,10 @@ def during(carried: Carried | None) -> Iterator[None]:
     The first that comes brings the simulation, and the last that ends takes it away.
     """
     global _arrived, _running
+    if carried is None and _arrived and not _running:
+        depart()  # it came with a task that never ran
+    _leave_ended()
     if carried is None:
-        if _arrived and not _running:
-            depart()  # it came with a task that never ran
         yield
         return
     with _lock:
@@ -81,6 +82,14 @@ def during(carried: Carried | None) -> Iterator[None]:
             _running -= 1
             if not _running:
                 depart()
+        _leave_ended()
+
+
+def _leave_ended() -> None:
+    """Take a simulation that is over off this thread, in which it may have begun."""
+    mode = sys.modules.get("pytest_gradguard.simulation.mode")
+    if mode is not None:
+        mode.leave_ended()
 
 
 def depart() -> None:
