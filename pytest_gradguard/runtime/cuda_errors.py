@@ -6,7 +6,6 @@ itself, and goes on without a GPU, is not heard of this way.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from types import CodeType
@@ -69,7 +68,7 @@ def _attempt(framework: str, error: BaseException) -> Attempt:
         line,
         None if code is None else code.co_name,
         cuda.told(error),
-        os.environ.get(cuda.VARIABLE),
+        True,
         framework,
     )
 

@@ -6,6 +6,7 @@ Workers import this module by name, so it stays light, and its functions keep th
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from types import MethodDescriptorType
 from typing import Any
@@ -78,7 +79,10 @@ def nothing_in(results: Any) -> bool:
     return not frameworks.loaded()
 
 
+_cuda_was_up = bool(getattr(sys.modules.get("torch.cuda"), "_initialized", False))
+"""In a worker that was spawned: an initializer has initialised CUDA, before any task arrived."""
 _ready = False
+_getting_ready = threading.Lock()
 
 
 def watch_nested_calls() -> None:
@@ -86,10 +90,16 @@ def watch_nested_calls() -> None:
     global _ready
     if _ready:
         return
-    _ready = True
-    from pytest_gradguard.runtime import watching
+    with _getting_ready:  # a worker of dask's runs tasks in several threads
+        if not _ready:
+            from pytest_gradguard.runtime import watching
 
-    watching.watch_here()
+            watching.watch_here()
+            if _cuda_was_up:
+                from pytest_gradguard.runtime import cuda
+
+                cuda.note_earlier()
+            _ready = True
 
 
 def inside() -> collector.Collector:
@@ -177,6 +187,7 @@ class Outbox:
         self._items = items
         self._found = found
         self._notes = notes
+        frameworks.watch_reductions()  # a standard pickler copies its table before it begins
 
     def __repr__(self) -> str:  # errors quote results that cannot be pickled
         return repr(self._results)

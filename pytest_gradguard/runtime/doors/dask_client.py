@@ -60,7 +60,7 @@ def opened(client: Any, call: Call) -> None:
     """Make ready for the tasks of `call`, which go to the workers of `client`."""
     if str(getattr(client.scheduler, "address", "")).startswith("inproc"):
         # Threads of this process: what they get is a copy all the same, but for no process.
-        call.dropped = call.dropped | {"GG101", "GG107"}
+        call.dropped = call.dropped | {"GG101", "GG107", "GG202"}
     frameworks.watch_reductions()
     if frameworks.loaded():
         dask_worker.deserializer.apply()
