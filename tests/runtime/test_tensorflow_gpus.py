@@ -51,7 +51,8 @@ def test_workers_that_start_tensorflow_with_a_gpu(stood_in: Any) -> None:
     (finding,) = stood_in["workers start"]["findings"]
     assert (finding["code"], finding["details"]["failed"]) == ("GG201", None)
     assert finding["details"]["workers"] in (1, 2)
-    assert codes(stood_in["visible devices"]["findings"]) == {"GG201", "GG204"}
+    # The same workers, later: TensorFlow is up there.
+    assert codes(stood_in["visible devices"]["findings"]) == {"GG204"}
 
 
 @pytest.mark.parametrize(
@@ -74,9 +75,8 @@ def test_what_lies_on_a_gpu_and_crosses(
 
 
 def test_what_comes_back_from_a_gpu(stood_in: Any) -> None:
-    findings = stood_in["workers give"]["findings"]
-    assert codes(findings) == {"GG201", "GG202"}
-    (crossed,) = (finding for finding in findings if finding["code"] == "GG202")
+    (crossed,) = stood_in["workers give"]["findings"]
+    assert crossed["code"] == "GG202"
     assert crossed["details"]["object"] == "result['made']"
 
 

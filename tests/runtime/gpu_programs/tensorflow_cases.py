@@ -15,7 +15,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 from joblib import Parallel, delayed
-from joblib.externals.loky import get_reusable_executor
 
 from pytest_gradguard import guard
 
@@ -103,7 +102,6 @@ def found(run: Callable[[], Any]) -> dict[str, Any]:
             raised = None
         except Exception as error:
             raised = [type(error).__name__, sorted(error.__dict__)]
-    get_reusable_executor().shutdown(wait=True)
     return {"raised": raised, "findings": [one.to_dict() for one in report.findings]}
 
 
