@@ -15,6 +15,10 @@ class CannotSimulate(RuntimeError):
         )
 
 
+class NoInterface(CannotSimulate, AttributeError):
+    """The address of GPU memory, which other libraries ask of a tensor: here, it has none."""
+
+
 class NoSuchDriverCall(AttributeError):
     """A function of torch's CUDA build that the simulation does not have."""
 

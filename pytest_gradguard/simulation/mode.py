@@ -27,10 +27,15 @@ HANDLERS: dict[Any, Handler] = {}
 
 class _Local(threading.local):
     depth = 0
+    target: torch.device | None = None
+    strays: frozenset[int] | set[int] = frozenset()
 
 
 local = _Local()
-"""How deep this thread is inside functions of torch's: there, everything is on the CPU."""
+"""How deep this thread is inside functions of torch's: there, everything is on the CPU.
+
+And the GPU on which the function works that runs now, with what of its memory is on the CPU.
+"""
 
 
 def handles(*functions: Any) -> Callable[[Handler], Handler]:
@@ -57,6 +62,8 @@ class Simulation(TorchFunctionMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         if not self.active:
             return func(*args, **kwargs)
+        before = local.target, local.strays
+        local.target = None
         local.depth += 1
         try:
             handler = HANDLERS.get(func)
@@ -65,6 +72,7 @@ class Simulation(TorchFunctionMode):  # type: ignore[misc]
             return self.ordinary(func, args, kwargs)
         finally:
             local.depth -= 1
+            local.target, local.strays = before
 
     def ordinary(self, func: Any, args: Any, kwargs: Any, mixed: bool = False) -> Any:
         """Run `func` where its arguments lie, or where they ask for.
@@ -117,12 +125,21 @@ class Simulation(TorchFunctionMode):  # type: ignore[misc]
             return func(*args, **kwargs)
         if kwargs.get("generator") is not None:
             randomness.check(kwargs["generator"], target)
+        local.target = target
+        local.strays = {tags.key(stray) for stray in strays} if strays else frozenset()
         result = self.call(func, args, kwargs, target)
         if strays:  # what shares their memory stays on the CPU
             self._tag_others(result, target, {tags.key(stray) for stray in strays})
         else:
             self.tag(result, target)
         return result
+
+    def tag_saved(self, tensor: Any) -> None:
+        """Tag what the function that runs now keeps for its backward, before it has returned."""
+        if local.target is not None and isinstance(tensor, torch.Tensor):
+            with torch._C.DisableTorchFunction():
+                if tags.key(tensor) not in local.strays:
+                    tags.put_if_bare(tensor, local.target, self.machine.memory)
 
     def _tag_others(self, result: Any, device: torch.device, strays: set[int]) -> None:
         for tensor in tags.tensors_in((result,)):
@@ -199,6 +216,7 @@ _NEEDS_NO_GPU = frozenset(
 def outside(simulation: Simulation) -> Iterator[None]:
     """A block of the user's code below a function of torch's: there, the mode is on again."""
     depth, local.depth = local.depth, 0
+    target, local.target = local.target, None
     try:
         if is_entered(simulation):
             yield
@@ -206,7 +224,7 @@ def outside(simulation: Simulation) -> Iterator[None]:
             with simulation:
                 yield
     finally:
-        local.depth = depth
+        local.depth, local.target = depth, target
 
 
 @contextmanager

@@ -83,6 +83,16 @@ def _repr(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
         return torch._tensor_str._str(args[0], **kwargs)
 
 
+@handles(_tensor.__format__)
+def _format(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
+    """What is more than one number is formatted as its text."""
+    tensor, wanted = args
+    if tags.device_of(tensor) is None or tensor.dim() == 0:
+        return func(*args)
+    with outside(simulation):
+        return object.__format__(tensor, wanted)
+
+
 @handles(_tensor.numpy)
 def _numpy(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
     place = tags.device_of(args[0])
