@@ -62,6 +62,18 @@ def convolution(given: str, weight: str) -> RuntimeError:
     return RuntimeError(f"Input type ({given}) and weight type ({weight}) should be the same")
 
 
+def whole_numbers(one: int, other: int, kind: str) -> NotImplementedError:
+    """A product of matrices of so many dimensions, of whole numbers."""
+    if one == other == 1:
+        name = "dot"
+    elif one == 2 and other == 1:
+        name = "addmv_impl_cuda"
+    else:
+        name = "addmm_cuda" if min(one, other) <= 2 else "baddbmm_cuda"
+    kind = kind.removeprefix("torch.").removesuffix("Tensor")
+    return NotImplementedError(f"\"{name}\" not implemented for '{kind}'")
+
+
 def recurrent(what: str, given: Any, other: Any) -> RuntimeError:
     """A recurrent layer whose input lies on another device than its state or its weights."""
     return RuntimeError(

@@ -103,21 +103,26 @@ def common(
 def _in_decomposition() -> bool:
     """Whether torch itself calls this operation, in Python, as a part of another one.
 
-    Transforms (`vmap`, `jvp`) make operations of smaller ones so; what these are given has been
-    made in C++, and says nothing of where it lies.
+    Transforms (`vmap`, `jvp`) make operations of smaller ones so, and some functions have their
+    backward in Python; what these are given has been made inside, and says nothing of where it
+    lies.
     """
     frame: Any = sys._getframe()
     for _ in range(_FRAMES):
         if frame is None:
             return False
-        if frame.f_globals.get("__name__", "").startswith(_DECOMPOSITIONS):
+        name = frame.f_globals.get("__name__", "")
+        if not name.startswith(("torch.", _HERE)):
+            return False
+        if name.startswith(_DECOMPOSITIONS):
             return True
         frame = frame.f_back
     return False
 
 
 _FRAMES = 12
-_DECOMPOSITIONS = ("torch._decomp", "torch._refs", "torch._prims")
+_DECOMPOSITIONS = ("torch._decomp", "torch._refs", "torch._prims", "torch.autograd.function")
+_HERE = "pytest_gradguard.simulation."
 
 
 def _of_mixed(
