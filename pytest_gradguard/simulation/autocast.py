@@ -90,7 +90,7 @@ def _low_type(args: Any, kwargs: Any) -> torch.dtype | None:
     """The type of less than float32 in which a function was to work."""
     for tensor in tags.tensors_in(args) + tags.tensors_in(kwargs.values()):
         if tensor.dtype in _LOW:
-            return tensor.dtype  # type: ignore[no-any-return]
+            return tensor.dtype
     if torch.is_autocast_enabled("cuda"):
         return torch.get_autocast_dtype("cuda")
     return None

@@ -34,7 +34,7 @@ class _Kind(type):
 
 
 def install(replaced: Replacements) -> None:
-    """Put types in place that make tensors on the current GPU, and those that know only the CPU's."""
+    """Put types in place of tensors on the current GPU, and of those on the CPU alone."""
     for kind in _KINDS:
         name = f"{kind}Tensor"
         plain = getattr(torch, name)

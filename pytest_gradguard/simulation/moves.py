@@ -231,7 +231,7 @@ def _is_pinned(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> boo
     return bool(vars(args[0].untyped_storage()).get(tags.PINNED))
 
 
-@handles(_tensor.__cuda_array_interface__.__get__)  # type: ignore[attr-defined]
+@handles(_tensor.__cuda_array_interface__.__get__)
 def _interface(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
     if tags.device_of(args[0]) is not None:
         raise NoInterface("handing a GPU tensor to another library")
