@@ -8,6 +8,7 @@ code does below such a function runs without the mode, on tensors that are all o
 from __future__ import annotations
 
 import threading
+import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -57,8 +58,9 @@ class Simulation(TorchFunctionMode):  # type: ignore[misc]
         super().__init__()
         self.machine = machine
         self.active = True
+        self._methods: dict[Any, Any] = {}
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if not self.active:
             return func(*args, **kwargs)
@@ -67,12 +69,30 @@ class Simulation(TorchFunctionMode):  # type: ignore[misc]
         local.depth += 1
         try:
             handler = HANDLERS.get(func)
+            if handler is None and type(func) not in _BUILT_IN:
+                func = self._meant(func)
+                handler = HANDLERS.get(func)
             if handler is not None:
                 return handler(self, func, args, kwargs)
             return self.ordinary(func, args, kwargs)
         finally:
             local.depth -= 1
             local.target, local.strays = before
+
+    def _meant(self, func: Any) -> Any:
+        """`func`, or the method of tensors in whose place the program has put it.
+
+        torch looks methods up by their names when it tells a mode of them: where the program has
+        replaced one, what it calls below is told as its own function.
+        """
+        known = self._methods.get(func)
+        if known is None:
+            known = func
+            for name, value in vars(torch.Tensor).items():
+                if value is func and _METHODS.get(name, func) is not func:
+                    known = _METHODS[name]
+            self._methods[func] = known
+        return known
 
     def ordinary(self, func: Any, args: Any, kwargs: Any, mixed: bool = False) -> Any:
         """Run `func` where its arguments lie, or where they ask for.
@@ -190,6 +210,14 @@ class Simulation(TorchFunctionMode):  # type: ignore[misc]
                 torch.cuda._lazy_init()
             raise driver_error(INITIALIZATION)
 
+
+_BUILT_IN = frozenset(
+    {
+        *(types.BuiltinFunctionType, types.MethodDescriptorType),
+        *(types.WrapperDescriptorType, types.MethodWrapperType),
+    }
+)
+_METHODS = {**vars(torch._C.TensorBase), **vars(torch.Tensor)}
 
 _FROM_VALUES = frozenset(
     {

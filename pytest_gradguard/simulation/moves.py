@@ -11,6 +11,7 @@ from pytest_gradguard.simulation.errors import CannotSimulate, NoInterface
 from pytest_gradguard.simulation.mode import Simulation, handles
 
 _tensor = torch.Tensor
+_to_cpu: Any = torch._C.TensorBase.to
 
 
 def move(
@@ -30,7 +31,7 @@ def move(
     options.pop("non_blocking", None)
     if options.get("memory_format") is None:
         options.pop("memory_format", None)
-    result = tensor.to("cpu", dtype or tensor.dtype, copy=copy or crosses, **options)
+    result = _to_cpu(tensor, "cpu", dtype or tensor.dtype, copy=copy or crosses, **options)
     if target is not None:
         tags.put_if_bare(result, target, simulation.machine.memory)
     if crosses and result.grad_fn is not None:

@@ -218,3 +218,22 @@ def test_recurrent_layers_work_in_half_precision() -> None:
     assert output.dtype is torch.float16
     output.float().sum().backward()
     assert layer.weight_ih_l0.grad.dtype is torch.float32
+
+
+@pytest.mark.parametrize("name", ["to", "cuda", "norm", "__add__"])
+def test_a_method_that_the_program_has_replaced(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: dict[str, Callable[[], Any]] = {
+        "to": lambda: torch.ones(2).to("cuda"),
+        "cuda": lambda: torch.ones(2).cuda(),
+        "norm": lambda: gpu(2).norm(),
+        "__add__": lambda: gpu(2) + 1,
+    }
+    original, seen = getattr(torch.Tensor, name), []
+
+    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.append(name)
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.Tensor, name, counted)
+    assert calls[name]().is_cuda
+    assert seen == [name]
