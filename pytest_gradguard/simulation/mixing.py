@@ -156,7 +156,8 @@ def _of_mixed(
         if shared is None:
             shared = here
         elif shared != here:
-            raise _error(name, shared, here, position, strict)
+            own = errors.in_its_own_words(name, *(place or _CPU for place in places[:2]))
+            raise own or _error(name, shared, here, position, strict)
     return None if shared is None or shared.type != "cuda" else shared
 
 

@@ -7,6 +7,7 @@ code does below such a function runs without the mode, on tensors that are all o
 
 from __future__ import annotations
 
+import functools
 import threading
 import types
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device as default_device
 
-from pytest_gradguard.simulation import autocast, devices, mixing, randomness, tags
+from pytest_gradguard.simulation import autocast, devices, mixing, operators, randomness, tags
 from pytest_gradguard.simulation.machine import INITIALIZATION, Machine, driver_error
 
 Handler = Callable[["Simulation", Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -168,6 +169,9 @@ class Simulation(TorchFunctionMode):  # type: ignore[misc]
 
     def call(self, func: Any, args: Any, kwargs: Any, target: torch.device) -> Any:
         """Call `func`, which works on `target`, with the autocast and random numbers of GPUs."""
+        name = operators.made_by_program(func)
+        if name is not None:
+            return operators.call(name, func, args, kwargs, functools.partial(outside, self))
         if randomness.draws(func, target):
             with randomness.stream(target):
                 return autocast.call(func, args, kwargs)

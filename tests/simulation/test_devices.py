@@ -113,7 +113,6 @@ def state_left_behind(make: Any) -> Any:
 
 
 REFUSED: dict[str, Callable[[], Any]] = {
-    "mask": lambda: gpu(2).masked_fill(torch.tensor([True, False]), 0.0),
     "values put": lambda: gpu(3).index_put_((torch.tensor([0]),), torch.tensor([5.0])),
     "out on a GPU": lambda: torch.add(torch.ones(2), torch.ones(2), out=gpu(2)),
     "momentum on the CPU": lambda: state_left_behind(
@@ -218,6 +217,26 @@ def test_recurrent_layers_work_in_half_precision() -> None:
     assert output.dtype is torch.float16
     output.float().sum().backward()
     assert layer.weight_ih_l0.grad.dtype is torch.float32
+
+
+def test_a_mask_on_another_device() -> None:
+    with pytest.raises(RuntimeError, match="but got mask on cpu and self on cuda:0"):
+        gpu(2).masked_fill_(torch.tensor([True, False]), 0.0)
+
+
+def test_operators_of_the_program_see_the_device() -> None:
+    def square(x: torch.Tensor) -> torch.Tensor:
+        assert x.is_cuda
+        return x * x + torch.zeros(1, device=x.device)
+
+    operator = torch.library.custom_op("gradguard_tests::square", square, mutates_args=())
+    assert operator(gpu(2)).is_cuda
+    assert torch.ops.gradguard_tests.square(gpu(2)).tolist() == [1.0, 1.0]
+    alone = torch.library.custom_op(
+        "gradguard_tests::alone", square, mutates_args=(), device_types="cuda"
+    )
+    with pytest.raises(RuntimeError, match="cannot simulate gradguard_tests::alone"):
+        alone(gpu(2))
 
 
 @pytest.mark.parametrize("name", ["to", "cuda", "norm", "__add__"])
