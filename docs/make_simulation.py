@@ -48,9 +48,30 @@ operation is done when its call returns.
 Triton kernels, NCCL process groups, nested tensors, `torch.export`, DLPack to other libraries.
 `torch.compile` runs what it is given as it is, and profilers watch the CPU alone. CuPy, TensorFlow
 and processes that the program starts by itself (`subprocess`) have no simulated GPUs, nor has a
-thread that was there before the simulation began. In a worker that was forked after CUDA was
-initialised, a GPU tensor arrives, and fails when it is used; on real hardware its unpickling fails,
-and a pool may wait for ever.
+thread that was there before the simulation began; the guard watches CuPy's and TensorFlow's use of
+real ones (see below). In a worker that was forked after CUDA was initialised, a GPU tensor arrives,
+and fails when it is used; on real hardware its unpickling fails, and a pool may wait for ever.
+
+## CuPy and TensorFlow, without a GPU
+
+What the guard sees of them (GG201 to GG204, see [pitfalls.md](pitfalls.md)) is not simulated. It
+was seen to work on a machine without a GPU, and how far that proves it differs:
+
+- **CuPy, an attempt where there is no GPU**, by an allocation or by the error of a task: the real
+  CuPy 14, its own errors, real workers.
+- **CuPy's first memory in a process**, forks after it, `CUDA_VISIBLE_DEVICES` changed after it: the
+  real CuPy with an allocator over memory of the host. CuPy asks for memory as ever; CUDA is never
+  initialised.
+- **CuPy's arrays that cross**: real arrays over such memory, pickled for real workers. Their copy
+  to the host, which needs a GPU, has a stand-in.
+- **TensorFlow, an error where the program insists on a GPU**, and silence where it runs on the CPU
+  instead: the real TensorFlow 2.21.
+- **TensorFlow's context with a GPU**, forks after it, and tensors, variables and Keras models that
+  cross: the real TensorFlow with a second logical CPU, which is taken for a GPU.
+- **That CuPy's first memory and TensorFlow's context make a CUDA context**: not shown; it is what
+  CuPy and TensorFlow say of themselves.
+
+`tests/gpu` asks a real GPU for the rest, where there is one.
 
 ## How truly
 

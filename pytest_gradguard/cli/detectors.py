@@ -13,14 +13,26 @@ from pytest_gradguard.pitfalls import Pitfall, codes
 
 __all__ = ["lint_note", "lint_rules", "runtime_checks", "runtime_note"]
 
-_TORCH_ONLY = "This version sees it through torch alone."
+_CUDA = (
+    "It sees torch initialise CUDA, CuPy take its first memory, and TensorFlow take its GPUs as its"
+    " context begins."
+)
 _SCOPES = {
     "GG104": "This version watches torch and TensorFlow.",
     "GG110": "This version watches Keras 3.",
-    "GG201": _TORCH_ONLY,
-    "GG202": _TORCH_ONLY,
-    "GG203": _TORCH_ONLY,
-    "GG204": _TORCH_ONLY,
+    "GG201": (
+        f"{_CUDA} Where there is no GPU: every attempt of torch's, every allocation of CuPy's, and "
+        "what CuPy or TensorFlow raises where the task does not catch it. TensorFlow runs on the "
+        "CPU what asks for a GPU, unless soft placement is off: that is no attempt. Not seen: what "
+        "takes a stream, but no memory; memory under `cupy.cuda.using_allocator`; what TensorFlow "
+        "does as tensors arrive, before the task."
+    ),
+    "GG202": (
+        "It sees torch's tensors, CuPy's arrays, and TensorFlow's tensors and variables (Keras "
+        "models by their first variable)."
+    ),
+    "GG203": f"{_CUDA} Of CuPy it knows only what happens while the guard is on.",
+    "GG204": f"{_CUDA} Of TensorFlow's own `set_visible_devices` it says nothing: TensorFlow does.",
     "GG305": "This version watches generators of `random`, NumPy and torch.",
 }
 """Where the guard looks at less than the catalogue's words say."""

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 Announce = Callable[[list[Finding]], None]
 
 
+_numbers = itertools.count(1)
+
+
 class Collector:
     """Gathers the findings of one test, one `guard()` block or one program.
 
@@ -37,6 +40,7 @@ class Collector:
         ignore: frozenset[str] = frozenset(),
         announce: Announce | None = None,
     ) -> None:
+        self.number = next(_numbers)
         self.test = test
         self.ignore = ignore
         self.announce = announce

@@ -1,7 +1,8 @@
-"""Sees each attempt to initialise CUDA through torch, in whichever process.
+"""Sees each attempt to initialise CUDA, in whichever process; here those of torch.
 
 torch initialises CUDA when it is first needed, through one function of its own, which its C++ code
-looks up by name as well: an attempt is seen where there is no GPU, too.
+looks up by name as well: an attempt is seen where there is no GPU, too. For CuPy and TensorFlow see
+`cuda_cupy`, `cuda_tensorflow` and `cuda_errors`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, NamedTuple
 
 from pytest_gradguard.runtime import callsite, looks
@@ -24,25 +26,98 @@ class Attempt(NamedTuple):
 
     Attributes:
         path, line, function: the user's line that needed CUDA, where it is known.
-        failed: what torch raised, as one line; None where CUDA was initialised.
-        visible: what ``CUDA_VISIBLE_DEVICES`` was.
+        failed: what was raised, as one line; None where CUDA was initialised.
+        in_task: a task did it; else an initializer of the worker did.
+        framework: what needed CUDA.
     """
 
     path: str | None
     line: int | None
     function: str | None
     failed: str | None
-    visible: str | None
+    in_task: bool
+    framework: str
 
 
-attempts: list[Attempt] = []
-"""Those of this process since its tasks last began, in order."""
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=attempts.clear)  # those of the parent are not its own
+_attempts: list[Attempt] = []
+"""Those of this process that nobody has taken yet, in order."""
+first_need: list[tuple[str | None, str]] = []
+"""What ``CUDA_VISIBLE_DEVICES`` was, and the framework, when this process first needed CUDA."""
+up: set[str] = set()
+"""Which of the others than torch, which says so itself, were seen to have CUDA up here."""
+inherited: set[str] = set()
+"""The same of the process that this one was forked from: here their CUDA is of no use."""
+_told: Callable[[Attempt], None] | None = None
+"""What hears of the first attempt in this process, instead."""
+_home: Any = None
+_renewed = False
 _MOST = 1_000
 earlier: set[int] = set()
 """The children of this process that were there when it initialised CUDA."""
 _patches: Patches | None = None
+
+
+def _clear() -> None:
+    global _told, _home, _renewed
+    _attempts.clear()
+    first_need.clear()
+    _told = _home = None
+    _renewed = False
+
+
+def _in_child() -> None:
+    _clear()  # those of the parent are not its own
+    inherited.update(up)
+    up.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+
+
+def take() -> tuple[Attempt, ...]:
+    """The attempts of this process since this was asked last."""
+    taken = tuple(_attempts)
+    del _attempts[: len(taken)]
+    return taken
+
+
+def tell(listener: Callable[[Attempt], None]) -> None:
+    """Let `listener` hear of the first attempt in this process, which has no tasks."""
+    global _told
+    _told = listener
+    if "torch" in sys.modules:
+        apply()
+    else:
+        from pytest_gradguard.simulation import waiting
+
+        waiting.call_after("torch", apply)
+
+
+def renew(home: Any) -> None:
+    """Count the next use of a pretended GPU as an attempt, where it serves another test.
+
+    A pool that several tests share initialises CUDA once: each of them uses it, in whichever order
+    they run. Real GPUs cannot be asked.
+    """
+    global _home, _renewed
+    _renewed = _renewed or _home not in (None, home)
+    _home = home
+
+
+def note_earlier() -> None:
+    """Note that CUDA was initialised in this worker process before the guard came to it."""
+    if first_need:
+        return  # it was seen, or a tensor arrived on a GPU
+    looks.rouse("cuda")
+    needed("torch")
+    _attempts.append(Attempt(None, None, None, None, False, "torch"))
+
+
+def needed(framework: str) -> None:
+    """Remember what the process was allowed to see when it first needed CUDA."""
+    if not first_need:
+        first_need.append((os.environ.get(VARIABLE), framework))
 
 
 def apply() -> None:
@@ -66,7 +141,7 @@ def undo() -> None:
     """Leave torch as it was, and forget."""
     if _patches is not None:
         _patches.undo()
-    attempts.clear()
+    _clear()
     earlier.clear()
 
 
@@ -75,36 +150,112 @@ def _watched(original: Callable[[], None]) -> Callable[[], None]:
 
     @functools.wraps(original)
     def _lazy_init() -> None:
-        # In a child of a process that has initialised CUDA, the fork is what is reported (GG203).
-        if torch.is_initialized() or (torch._is_in_bad_fork() and torch._initialized):
+        if torch.is_initialized():
+            if _renewed:
+                note("torch", None)
             return original()
+        if torch._is_in_bad_fork() and torch._initialized and _told is None:
+            return original()  # the fork is what is reported (GG203)
         try:
             original()
         except BaseException as error:
             without_this_frame(error)
-            _note(f"{type(error).__name__}: {error}".splitlines()[0])
+            note("torch", error)
             raise
         if torch.is_initialized():
-            _note(None)
-            processes: Any = sys.modules.get("multiprocessing.process")
-            earlier.update(child.pid for child in list(getattr(processes, "_children", ())))
+            note("torch", None)
+            if not up:
+                _remember_children()
         return None
 
     return _lazy_init
 
 
-def _note(failed: str | None) -> None:
+def is_up() -> bool:
+    """Whether CUDA is known to be initialised in this process."""
+    torch: Any = sys.modules.get("torch.cuda")
+    return bool(up) or (torch is not None and bool(torch.is_initialized()))
+
+
+def initialised(framework: str) -> None:
+    """Note that another framework than torch has just initialised CUDA in this process."""
+    if framework in up:
+        return
+    if not is_up():
+        _remember_children()
+    up.add(framework)
+    note(framework, None)
+
+
+def up_already(framework: str) -> None:
+    """Note that `framework` has initialised CUDA here before the guard was there.
+
+    Which children were there before, nobody knows: none of them is reported.
+    """
+    if framework not in up:
+        _remember_children()
+        up.add(framework)
+
+
+def _remember_children() -> None:
+    processes: Any = sys.modules.get("multiprocessing.process")
+    earlier.update(child.pid for child in list(getattr(processes, "_children", ())))
+
+
+def told(error: BaseException) -> str:
+    """What was raised, as one line."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def note(framework: str, error: BaseException | None) -> None:
+    """Note an attempt of `framework` at the user's line, and what it raised, if it did."""
+    global _renewed, _told
+    _renewed = False
     try:
         looks.rouse("cuda")
+        needed(framework)
+        in_task = _by_a_task()
+        if in_task is None:
+            return
         site = callsite.user_site()
+        if site is None and not in_task and framework != "torch":
+            return  # values that arrive, rebuilt by functions that programs call, too
         attempt = Attempt(
             None if site is None else site.path,
             None if site is None else site.line,
             None if site is None else site.function,
-            failed,
-            os.environ.get(VARIABLE),
+            None if error is None else told(error),
+            in_task,
+            framework,
         )
-        if len(attempts) < _MOST:
-            attempts.append(attempt)
-    except Exception as error:
-        fault(error)
+        if _told is not None:
+            listener, _told = _told, None
+            listener(attempt)
+        elif len(_attempts) < _MOST:
+            _attempts.append(attempt)
+    except Exception as mistake:
+        fault(mistake)
+
+
+_REBUILDING = frozenset({"_load_from_bytes", "rebuild_cuda_tensor", "rebuild_array"}) | {
+    f"_rebuild_{name}"
+    for name in ("device_tensor_from_numpy", "device_tensor_from_cpu_tensor", "tensor_v2")
+}
+"""The functions by which pickles of torch's tensors, and of CuPy's arrays, are read."""
+_RUNNING = tuple(
+    f"pytest_gradguard.runtime.{name}" for name in ("worker", "doors.remote", "doors.dask_worker")
+)
+"""The modules of ours that call the tasks."""
+
+
+def _by_a_task() -> bool | None:
+    """Whether a task needs CUDA; None: what needs it is a tensor that arrives on a GPU."""
+    frame: FrameType | None = sys._getframe(2)
+    rebuilding = False
+    while frame is not None:
+        name = frame.f_code.co_name
+        rebuilding = rebuilding or name in _REBUILDING
+        if name in ("__call__", "_run") and frame.f_globals.get("__name__") in _RUNNING:
+            return True
+        frame = frame.f_back
+    return None if rebuilding else False

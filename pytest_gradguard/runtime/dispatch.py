@@ -336,12 +336,12 @@ class Shipment:
         return reduction
 
     def on_gpu(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
-        """Note a tensor or array on a GPU; its reduction stays as it is."""
+        """Note a tensor or array on a GPU."""
         if "GG202" in self._uncounted:
             self._uncounted["GG202"] += 1
         else:
             self._note("GG202", tensor, framework)
-        return reduction
+        return framework.on_its_way(reduction)
 
     def _ship(self, code: str, item: Any, framework: Framework) -> None:
         if code in self._uncounted:

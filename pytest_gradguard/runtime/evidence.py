@@ -163,9 +163,10 @@ def _gpu_message(crossed: Crossed, first: Object) -> str:
     more = "" if crossed.count == 1 else f", one of {crossed.count} such objects"
     what = f"`{first.path}` ({first.label()}{more})"
     if direction(first.path) == "result":
+        again = "the same GPU" if first.description["framework"] == "torch" else "its default GPU"
         return (
             f"`{first.task.name}` hands back {what} from a {crossed.backend} worker: its data is "
-            "copied through the CPU, and this process puts it on the same GPU again."
+            f"copied through the CPU, and this process puts it on {again} again."
         )
     if first.description.get("shared_memory"):
         how = "reach its memory, with a context of its own, and this process has to keep it so long"

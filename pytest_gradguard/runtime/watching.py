@@ -27,6 +27,8 @@ _DOORS = {
     "distributed.client": "pytest_gradguard.runtime.doors.dask_client",
     "joblib._dask": "pytest_gradguard.runtime.doors.dask_joblib",
     "torch.cuda": "pytest_gradguard.runtime.cuda",
+    "cupy": "pytest_gradguard.runtime.cuda_cupy",
+    "tensorflow.python.eager.context": "pytest_gradguard.runtime.cuda_tensorflow",
 }
 """By the module that starts workers, or pickles what they get and give: ours that watches it."""
 _IN_WORKERS = {"torch.autograd": "pytest_gradguard.runtime.backwards"}

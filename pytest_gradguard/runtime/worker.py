@@ -6,7 +6,9 @@ Workers import this module by name, so it stays light, and its functions keep th
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Mapping
+from types import MethodDescriptorType
 from typing import Any
 
 from pytest_gradguard.findings import Finding
@@ -77,7 +79,10 @@ def nothing_in(results: Any) -> bool:
     return not frameworks.loaded()
 
 
+_cuda_was_up = bool(getattr(sys.modules.get("torch.cuda"), "_initialized", False))
+"""In a worker that was spawned: an initializer has initialised CUDA, before any task arrived."""
 _ready = False
+_getting_ready = threading.Lock()
 
 
 def watch_nested_calls() -> None:
@@ -85,10 +90,16 @@ def watch_nested_calls() -> None:
     global _ready
     if _ready:
         return
-    _ready = True
-    from pytest_gradguard.runtime import watching
+    with _getting_ready:  # a worker of dask's runs tasks in several threads
+        if not _ready:
+            from pytest_gradguard.runtime import watching
 
-    watching.watch_here()
+            watching.watch_here()
+            if _cuda_was_up:
+                from pytest_gradguard.runtime import cuda
+
+                cuda.note_earlier()
+            _ready = True
 
 
 def inside() -> collector.Collector:
@@ -115,10 +126,44 @@ def send_with(error: BaseException, token: int, notes: looks.Notes) -> None:
     found = take_findings()
     if found or notes:
         error.__dict__.setdefault(MESSENGERS, []).append(Messenger(token, found, notes))
+        _carry(error)
 
 
 MESSENGERS = "_gradguard_messengers"
 """The attribute of an error that holds its messengers."""
+
+
+def _carry(error: BaseException) -> None:
+    """Have the messengers of `error` travel, where its class says itself how it is pickled.
+
+    TensorFlow's and CuPy's do, and leave their attributes behind; Python's own take them along.
+    """
+    kind = type(error)
+    if isinstance(kind.__reduce__, MethodDescriptorType) or (
+        kind.__reduce_ex__ is not object.__reduce_ex__
+    ):
+        return
+
+    def __reduce__() -> Any:
+        attributes = error.__dict__
+        attributes.pop("__reduce__", None)
+        reduction = kind.__reduce__(error)
+        if not isinstance(reduction, tuple):
+            return reduction
+        rebuild, arguments, *rest = reduction
+        if any(isinstance(one, dict) and MESSENGERS in one for one in (*arguments, *rest)):
+            return reduction  # it takes its attributes along
+        return (rebuild_error, (attributes.get(MESSENGERS), rebuild, arguments), *rest)
+
+    attributes: Any = error.__dict__
+    attributes["__reduce__"] = __reduce__  # picklers ask the object, not its class
+
+
+def rebuild_error(messengers: Any, rebuild: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Rebuild, in the parent, an error whose messengers came with it; called by unpickling."""
+    error = rebuild(*arguments)
+    error.__dict__[MESSENGERS] = messengers
+    return error
 
 
 class Messenger:
@@ -142,6 +187,7 @@ class Outbox:
         self._items = items
         self._found = found
         self._notes = notes
+        frameworks.watch_reductions()  # a standard pickler copies its table before it begins
 
     def __repr__(self) -> str:  # errors quote results that cannot be pickled
         return repr(self._results)
@@ -205,13 +251,14 @@ class Return:
         )
 
     def _locate(self, item: Any, framework: Framework) -> tuple[str, bool]:
+        item, rest = framework.met(item)
         for deep in (False, True):
             found = self._found.get((id(framework), deep))
             if found is None:
                 roots = [(f"{index}|result", result) for index, result in enumerate(self._results)]
                 found = self._found[id(framework), deep] = framework.find(roots, deep=deep)
             if id(item) in found:
-                return found[id(item)], not deep
+                return found[id(item)] + rest, not deep
         return "0|result", False
 
 

@@ -8,28 +8,44 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from pytest_gradguard import simulation
+from pytest_gradguard.runtime import cuda
+from pytest_gradguard.simulation import waiting
 
 _HERE = uuid.uuid4().hex
 _arrived = False
+_lock = threading.RLock()
+_running = 0
+"""How many tasks of dask's run in this worker."""
 
 
 class Carried:
-    """Unpickled in another process, it switches the simulation on there."""
+    """Unpickled in another process, it switches the simulation on there.
+
+    Args:
+        home: a number of the test that the tasks belong to.
+        devices: where it has arrived, how many GPUs there are.
+    """
+
+    def __init__(self, home: int, devices: int = 0) -> None:
+        self._home = home
+        self.devices = devices
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (arrive, (simulation.pretended(), _identity()))
+        return (arrive, (simulation.pretended(), _identity(), self._home))
 
 
 def _identity() -> str:
     return f"{os.getpid()}-{_HERE}"
 
 
-def arrive(devices: int, origin: str) -> Carried:
+def arrive(devices: int, origin: str, home: int) -> Carried:
     """Pretend so many GPUs in this worker until `depart`; called by unpickling."""
     global _arrived
     if origin != _identity() and devices:
@@ -37,7 +53,43 @@ def arrive(devices: int, origin: str) -> Carried:
             simulation.stop()
         _arrived = True
         simulation.start(devices, again=True)
-    return Carried()
+        cuda.renew((origin, home))
+    return Carried(home, devices)
+
+
+@contextmanager
+def during(carried: Carried | None) -> Iterator[None]:
+    """A block in which a task runs in a worker that runs others beside it.
+
+    The first that comes brings the simulation, and the last that ends takes it away.
+    """
+    global _arrived, _running
+    if carried is None and _arrived and not _running:
+        depart()  # it came with a task that never ran
+    _leave_ended()
+    if carried is None:
+        yield
+        return
+    with _lock:
+        _running += 1
+        if carried.devices and not _arrived:
+            _arrived = True
+            simulation.start(carried.devices, again=True)
+    try:
+        yield
+    finally:
+        with _lock:
+            _running -= 1
+            if not _running:
+                depart()
+        _leave_ended()
+
+
+def _leave_ended() -> None:
+    """Take a simulation that is over off this thread, in which it may have begun."""
+    mode = sys.modules.get("pytest_gradguard.simulation.mode")
+    if mode is not None:
+        mode.leave_ended()
 
 
 def depart() -> None:
@@ -51,6 +103,7 @@ def depart() -> None:
 def stay(devices: int) -> None:
     """Pretend so many GPUs in this process, which was started for a simulated program alone."""
     simulation.start(devices)
+    waiting.call_after("torch", cuda.apply)  # an initializer runs before any task is looked at
 
 
 class Staying:

@@ -279,6 +279,17 @@ def is_entered(simulation: Simulation) -> bool:
     )
 
 
+def leave_ended() -> None:
+    """Take modes off this thread's stack whose simulation another thread has ended."""
+    stack = torch._C
+    modes = [
+        stack._get_function_stack_at(index) for index in range(stack._len_torch_function_stack())
+    ]
+    for one in modes:
+        if isinstance(one, Simulation) and not one.active:
+            leave(one)
+
+
 def leave(simulation: Simulation) -> None:
     """Take the mode off this thread's stack, wherever it stands in it."""
     above = []

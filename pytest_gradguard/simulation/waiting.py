@@ -17,22 +17,27 @@ class _Finder(MetaPathFinder):
     def __init__(self, name: str, callback: Callable[[], None]) -> None:
         self.name = name
         self.callback: Callable[[], None] | None = callback
+        self._asking = False  # others that wait for the same package ask this one, too
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != self.name:
+        if fullname != self.name or self._asking:
             return None
-        for finder in sys.meta_path:
-            if finder is self or not hasattr(finder, "find_spec"):
-                continue
-            spec = finder.find_spec(fullname, path, target)
-            if spec is None:
-                continue
-            if spec.loader is not None and hasattr(spec.loader, "exec_module"):
-                self._call_after(spec.loader)
-            return spec
-        return None
+        self._asking = True
+        try:
+            for finder in sys.meta_path:
+                if finder is self or not hasattr(finder, "find_spec"):
+                    continue
+                spec = finder.find_spec(fullname, path, target)
+                if spec is None:
+                    continue
+                if spec.loader is not None and hasattr(spec.loader, "exec_module"):
+                    self._call_after(spec.loader)
+                return spec
+            return None
+        finally:
+            self._asking = False
 
     def _call_after(self, loader: object) -> None:
         original = loader.exec_module  # type: ignore[attr-defined]

@@ -11,8 +11,10 @@ PITFALL = Pitfall(
     happens=(
         "Under loky this is legal, and each worker pays for it: a CUDA context of its own "
         "takes hundreds of megabytes of GPU memory and seconds to start, and all workers "
-        "crowd the same GPU unless each picks its own. Where there is no GPU, the worker "
-        "fails. In a forked worker whose parent has used CUDA, it always fails (GG203)."
+        "crowd the same GPU unless each picks its own; TensorFlow takes nearly all memory of "
+        "all GPUs, in each worker, unless told otherwise. Where there is no GPU, the worker "
+        "fails, or TensorFlow works on the CPU. In a forked worker whose parent has used "
+        "CUDA, it always fails (GG203)."
     ),
     why=(
         "A CUDA context belongs to one process. Workers that are fresh interpreters cannot "

@@ -10,7 +10,8 @@ PITFALL = Pitfall(
     severity=Severity.ERROR,
     happens=(
         'Whatever needs CUDA in the forked workers fails: torch raises "Cannot re-initialize '
-        'CUDA in forked subprocess". Work on the CPU in those workers goes on.'
+        'CUDA in forked subprocess", CuPy "cudaErrorInitializationError". Work on the CPU in those '
+        "workers goes on."
     ),
     why=(
         "A fork copies the parent's memory, with a CUDA context that the driver does not let "

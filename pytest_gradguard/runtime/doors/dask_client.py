@@ -60,7 +60,7 @@ def opened(client: Any, call: Call) -> None:
     """Make ready for the tasks of `call`, which go to the workers of `client`."""
     if str(getattr(client.scheduler, "address", "")).startswith("inproc"):
         # Threads of this process: what they get is a copy all the same, but for no process.
-        call.dropped = call.dropped | {"GG101", "GG107"}
+        call.dropped = call.dropped | {"GG101", "GG107", "GG202"}
     frameworks.watch_reductions()
     if frameworks.loaded():
         dask_worker.deserializer.apply()
@@ -119,7 +119,7 @@ class GraphCrossing:
 
     def on_gpu(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
         """Note a tensor or array on a GPU."""
-        if self._shipment is not None and self._is_news(tensor, "on_gpu"):
+        if self._shipment is not None and self._is_news(framework.met(tensor)[0], "on_gpu"):
             return self._shipment.on_gpu(tensor, reduction, framework)
         return reduction
 

@@ -10,6 +10,7 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from pytest_gradguard.runtime import collector, crossing
@@ -57,7 +58,9 @@ def _watched_start(original: Callable[..., Any]) -> Callable[..., Any]:
                 return original(self)
             if method == "fork":
                 return _start_forked(original, self, call)
-            with crossing.during(TaskShipment(call, [_task(self)])):
+            task = _task(self)
+            telling = _telling(self, call, task[0], forked=False)
+            with telling, crossing.during(TaskShipment(call, [task])):
                 original(self)
         except BaseException as error:
             without_this_frame(error)
@@ -71,10 +74,23 @@ def _watched_start(original: Callable[..., Any]) -> Callable[..., Any]:
 def _start_forked(original: Callable[..., Any], process: Any, call: Call) -> Any:
     if _initialized(process):
         return original(process)  # a pool's: its tasks tell
-    with forks.forking(ForkedProcess(process, call)):
+    telling = _telling(process, call, _task(process)[0], forked=True)
+    with telling, forks.forking(ForkedProcess(process, call)):
         outcome = original(process)
     _started[process] = call
     return outcome
+
+
+def _telling(process: Any, call: Call, function: Any, *, forked: bool) -> Any:
+    if _initialized(process):
+        return nullcontext()  # a pool's: its tasks tell
+    try:
+        from pytest_gradguard.runtime.doors import telling
+
+        return telling.of_cuda(process, call, function or type(process).run, forked=forked)
+    except Exception as error:
+        fault(error)
+        return nullcontext()
 
 
 def _watched_join(original: Callable[..., Any]) -> Callable[..., Any]:

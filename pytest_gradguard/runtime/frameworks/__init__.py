@@ -1,7 +1,8 @@
-"""Which objects carry gradients; one module a framework, used once the program has imported it.
+"""Which objects carry gradients, or lie on a GPU; one module a framework.
 
-Each of those modules holds ``reductions``, the patches that make its objects report to the active
-crossing, and what a crossing needs to know of them (see `Framework`).
+Each is used once the program has imported that framework. It holds ``reductions``, the patches that
+make its objects report to the active crossing, and what a crossing needs to know of them
+(see `Framework`).
 """
 
 from __future__ import annotations
@@ -45,6 +46,9 @@ class Framework(Protocol):
     def met(self, item: Any) -> tuple[Any, str]:
         """The object whose pickling showed `item`, and the path from there to `item`."""
 
+    def on_its_way(self, reduction: Any) -> Any:
+        """The `reduction` of an object on a GPU as it goes to a worker; most stay as they are."""
+
     def describe(self, item: Any) -> dict[str, Any]:
         """Framework, type, shape, dtype and device, as plain values."""
 
@@ -58,12 +62,15 @@ class _Known(NamedTuple):
     holds: str
 
 
+_CUDA = "pytest_gradguard.runtime.cuda"
+_TENSORFLOW = "tensorflow.python.framework.ops"
 _KERAS = "keras.src.saving.keras_saveable"
 _KNOWN = (
     _Known("torch", "torch.nn.parameter", "torch.nn.parameter", "Parameter"),
     _Known("torch_sharing", "torch.nn.parameter", "torch.nn.parameter", "Parameter"),
-    _Known("tensorflow", "tensorflow.python.framework.ops", "tensorflow", "GradientTape"),
+    _Known("tensorflow", _TENSORFLOW, "tensorflow", "GradientTape"),
     _Known("keras", _KERAS, "keras", "Variable"),
+    _Known("cupy", "cupy", "cupy", "ndarray"),
 )
 _patches: dict[str, Patches] = {}
 _settled = 0
@@ -107,8 +114,14 @@ def shares_memory(tensor: object) -> bool:
 
 
 def loaded() -> bool:
-    """Whether the program has imported a framework whose results are looked at."""
-    return "torch.nn.parameter" in sys.modules or _KERAS in sys.modules
+    """Whether the program has imported a framework whose results are looked at.
+
+    TensorFlow's own have nothing to tell, unless there is a GPU.
+    """
+    modules = sys.modules
+    if "torch.nn.parameter" in modules or _KERAS in modules or "cupy" in modules:
+        return True
+    return _TENSORFLOW in modules and bool(getattr(modules.get(_CUDA), "up", None))
 
 
 def buried_result(tensor: object) -> bool:

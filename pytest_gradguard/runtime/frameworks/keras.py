@@ -51,9 +51,22 @@ def _report(current: crossing.Crossing, item: Any, reduction: Any) -> Any:
     if isinstance(item, keras.optimizers.Optimizer):
         return current.optimizer(item, reduction, _here) if loses_state(item) else reduction
     if isinstance(item, keras.Layer):
-        for variable in item.trainable_variables:
+        variables = item.trainable_variables
+        for variable in variables:
             current.parameter(_Weight(item, variable), _here)
+        if variables and _on_gpu(variables[0]):
+            return current.on_gpu(_Weight(item, variables[0]), reduction, _here)
     return reduction
+
+
+def _on_gpu(variable: Any) -> bool:
+    """Whether a variable lies on a GPU, by the name of its device in its backend."""
+    value = getattr(variable, "_value", None)
+    device = str(getattr(value, "device", ""))
+    tensorflow: Any = sys.modules.get("pytest_gradguard.runtime.frameworks.tensorflow")
+    if tensorflow is not None and tensorflow.is_variable(value):
+        return bool(tensorflow.on_gpu(value))
+    return device.startswith("cuda")
 
 
 class _Weight:
@@ -123,6 +136,11 @@ def met(item: Any) -> tuple[Any, str]:
     if isinstance(item, _Weight):
         return item.owner, "." + path_in(item.owner, item.variable)
     return item, ""
+
+
+def on_its_way(reduction: Any) -> Any:
+    """It arrives by Keras's own functions."""
+    return reduction
 
 
 def path_in(layer: Any, variable: Any) -> str:

@@ -39,7 +39,9 @@ def _watched_tensor(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         reduction = original(self)
         if current is not None:
             try:
-                return current.tensor(self, reduction, _here)
+                reduction = current.tensor(self, reduction, _here)
+                if on_gpu(self):
+                    return current.on_gpu(self, reduction, _here)
             except Exception as error:
                 fault(error)
         return reduction
@@ -59,9 +61,24 @@ def _watched_variable(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
                     current.parameter(self, _here)
             except Exception as error:
                 fault(error)
-        return original(self)
+        reduction = original(self)
+        if current is not None:
+            try:
+                if on_gpu(self):
+                    return current.on_gpu(self, reduction, _here)
+            except Exception as error:
+                fault(error)
+        return reduction
 
     return __reduce__
+
+
+_GPU = ":GPU:"
+
+
+def on_gpu(item: Any) -> bool:
+    """Whether a tensor or variable lies on a GPU; ``/job:…/device:GPU:0`` is its device then."""
+    return _GPU in item.device
 
 
 reductions = Patches(
@@ -142,6 +159,11 @@ def find(roots: Iterable[tuple[str, Any]], *, deep: bool = True) -> dict[int, st
 def met(item: Any) -> tuple[Any, str]:
     """Every object is met by itself."""
     return item, ""
+
+
+def on_its_way(reduction: Any) -> Any:
+    """It arrives by the framework's own functions."""
+    return reduction
 
 
 def describe(item: Any) -> dict[str, Any]:

@@ -185,6 +185,11 @@ def met(item: Any) -> tuple[Any, str]:
     return item, ""
 
 
+def on_its_way(reduction: Any) -> Any:
+    """It arrives by the framework's own functions."""
+    return reduction
+
+
 def describe(tensor: Any) -> dict[str, Any]:
     """Type, shape (a list of sizes), dtype and device of `tensor`, as plain values."""
     with torch._C.DisableTorchFunctionSubclass():

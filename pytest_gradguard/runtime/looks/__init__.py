@@ -16,7 +16,8 @@ with those of these functions that it needs:
     be picklable, or None.
 ``roused(items, results, error)``
     What `after` is where a look that nobody asks for was roused in a worker process by the tasks of
-    a batch themselves (see `rouse`); for every later batch there, `begin` is called with None.
+    a batch themselves (see `rouse`), or by what one of them raised; for every later batch there,
+    `begin` is called with None.
 ``heard(call, note)``
     Back in the parent: what `after` noted.
 ``pulled(call, tasks)``
@@ -80,6 +81,7 @@ FORKING = ("multiprocessing", "ProcessPoolExecutor")
 
 _TORCH = "torch.nn.parameter"
 _TENSORFLOW = "tensorflow"
+_CUPY = "cupy"
 LOOKS = (
     Look("simulated", asks=("pytest_gradguard.simulation",)),  # the first: it travels before all
     Look("left_gradients"),
@@ -91,7 +93,7 @@ LOOKS = (
     ),
     Look("global_generators", asks=("numpy.random.mtrand", _TORCH), ships=FORKING),
     Look("forked", asks=(_TORCH, _TENSORFLOW), ships=FORKING),
-    Look("cuda", asks=(_TORCH,), ships=FORKING),
+    Look("cuda", asks=(_TORCH, _TENSORFLOW, _CUPY), ships=FORKING),
     Look("module_globals", asks=(_TORCH, _TENSORFLOW), by_function=True),
     Look("tape", asks=(_TENSORFLOW,), only_asked=True),
 )
@@ -214,6 +216,27 @@ def rouse(name: str) -> None:
             fault(error)
 
 
+_ERRORS = {
+    "cupy_backends.cuda.api.runtime": "cuda",
+    "tensorflow.python.framework.errors_impl": "cuda",
+}
+"""By the module of an error's class: the look that knows what it may tell of the task."""
+
+
+def _rouse_by(error: BaseException | None) -> None:
+    for _ in range(_CHAINED):
+        if error is None:
+            return
+        name = _ERRORS.get(type(error).__module__)
+        if name is not None:
+            rouse(name)
+        error = error.__cause__ or error.__context__
+
+
+_CHAINED = 10
+"""How many errors, each raised from the next, are looked at."""
+
+
 def begin(asked: Mapping[str, Any], *, process: bool) -> Sequence[tuple[str, After]]:
     """Begin to look, before the tasks of a batch run.
 
@@ -257,6 +280,8 @@ def end(
 ) -> Notes:
     """What the looks noted, after the tasks have run."""
     notes: Notes = []
+    if error is not None and process:
+        _rouse_by(error)
     if not begun and not (process and _roused):
         return notes
     afters = list(begun)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime import cuda
+from pytest_gradguard.runtime import cuda, cuda_errors
 from pytest_gradguard.runtime.cuda import Attempt
 from pytest_gradguard.runtime.hangs import forks
 from pytest_gradguard.runtime.looks import After
@@ -23,12 +22,14 @@ class Used(NamedTuple):
         attempts: where they initialised CUDA, or tried to.
         changed: ``CUDA_VISIBLE_DEVICES`` when CUDA was initialised and after the tasks, where they
             changed it since.
+        framework: what needed CUDA first in that worker.
     """
 
     process: int
     task: Task
     attempts: tuple[Attempt, ...]
     changed: tuple[str | None, str | None] | None
+    framework: str
 
 
 # -- in the parent -------------------------------------------------------------------------------
@@ -36,9 +37,10 @@ class Used(NamedTuple):
 
 def ship(call: Any, items: Any) -> bool | None:
     """Report a fork while CUDA is up here (GG203)."""
-    if _is_up() and any(one.pid not in cuda.earlier for one in forks.forked_workers(call)):
+    if cuda.is_up() and any(one.pid not in cuda.earlier for one in forks.forked_workers(call)):
+        framework = next(iter(cuda.up), "torch")
         evidence = noticed(
-            call, "GG203", _forked_message, framework="torch", device="cuda", direction=None
+            call, "GG203", forked_message, framework=framework, device="cuda", direction=None
         )
         if evidence is not None and not evidence.count:
             task = task_of(items[0][0])
@@ -49,30 +51,34 @@ def ship(call: Any, items: Any) -> bool | None:
 def heard(call: Any, note: Used) -> None:
     """Report what the tasks of a batch did with CUDA in their worker."""
     if note.attempts:
+        framework = note.attempts[0].framework
         evidence = noticed(
-            call, "GG201", _attempt_message, framework="torch", device="cuda", direction=None
+            call, "GG201", attempt_message, framework=framework, device="cuda", direction=None
         )
         if evidence is not None:
             for attempt in dict.fromkeys(note.attempts):
-                tried = "initialises CUDA here" if attempt.failed is None else "needs CUDA here"
-                evidence.add(note.task, f"`{note.task.name}` {tried}", attempt.path, attempt.line)
-            workers = evidence.details.setdefault("processes", [])
-            if note.process not in workers:
-                workers.append(note.process)
-            evidence.details["workers"] = len(workers)
-            evidence.details["failed"] = note.attempts[0].failed
+                task = note.task
+                if not attempt.in_task:
+                    task = Task(attempt.function or "an initializer", attempt.path, attempt.line)
+                tell(evidence, note.process, task, attempt)
     if note.changed is not None:
         evidence = noticed(
-            call, "GG204", _changed_message, framework="torch", device="cuda", direction=None
+            call, "GG204", _changed_message, framework=note.framework, device="cuda", direction=None
         )
         if evidence is not None:
             evidence.details["before"], evidence.details["after"] = note.changed
             evidence.add(note.task, f"`{note.task.name}` sets `{cuda.VARIABLE}`")
 
 
-def _is_up() -> bool:
-    torch: Any = sys.modules.get("torch.cuda")
-    return torch is not None and bool(torch.is_initialized())
+def tell(evidence: Noticed, process: int, task: Task, attempt: Attempt) -> None:
+    """Count one attempt of `task` in a worker process."""
+    tried = "initialises CUDA here" if attempt.failed is None else "needs CUDA here"
+    evidence.add(task, f"`{task.name}` {tried}", attempt.path, attempt.line)
+    workers = evidence.details.setdefault("processes", [])
+    if process not in workers:
+        workers.append(process)
+    evidence.details["workers"] = len(workers)
+    evidence.details.setdefault("failed", attempt.failed)
 
 
 # -- in the worker -------------------------------------------------------------------------------
@@ -80,22 +86,26 @@ def _is_up() -> bool:
 _visible_at_start: list[str | None] = []
 """What ``CUDA_VISIBLE_DEVICES`` was in this worker when CUDA read it, once it has."""
 _seen: list[str | None] = []
+_framework = ["torch"]
 
 
 def begin(asked: None, process: bool) -> After | None:
-    """Begin to note attempts, before the tasks of a batch."""
-    if cuda.attempts:  # for a tensor on a GPU, as it was unpickled: not by the tasks
-        _remember_visible()
-        cuda.attempts.clear()
+    """Nothing to do before the tasks: what was noted before them, an initializer did."""
     return roused
 
 
 def roused(items: Any, results: Any, error: BaseException | None) -> Used | None:
     """What the tasks of a batch did with CUDA, in a worker where it was needed."""
-    attempts = cuda.attempts
-    if attempts:
-        _remember_visible()
+    attempts = list(cuda.take())
+    if error is not None and not any(attempt.failed for attempt in attempts):
+        for attempt in cuda_errors.attempt_behind(error):
+            cuda.needed(attempt.framework)
+            attempts.append(attempt)
     changed = None
+    if not _visible_at_start and cuda.first_need:
+        visible, _framework[0] = cuda.first_need[0]
+        _visible_at_start.append(visible)
+        _seen[:] = _visible_at_start
     if _visible_at_start:
         visible = os.environ.get(cuda.VARIABLE)
         if visible != _seen[0]:
@@ -103,13 +113,7 @@ def roused(items: Any, results: Any, error: BaseException | None) -> Used | None
             _seen[0] = visible
     if not attempts and changed is None:
         return None
-    return Used(os.getpid(), task_of(items[-1][0]), tuple(attempts), changed)
-
-
-def _remember_visible() -> None:
-    if not _visible_at_start:
-        _visible_at_start.append(cuda.attempts[0].visible)
-        _seen[:] = _visible_at_start
+    return Used(os.getpid(), task_of(items[-1][0]), tuple(attempts), changed, _framework[0])
 
 
 def undo() -> None:
@@ -120,7 +124,8 @@ def undo() -> None:
 # -- what is said --------------------------------------------------------------------------------
 
 
-def _attempt_message(evidence: Noticed) -> str:
+def attempt_message(evidence: Noticed) -> str:
+    """What the finding says of tasks that need CUDA."""
     workers = evidence.details["workers"]
     many = "a worker process" if workers == 1 else f"{workers} worker processes"
     task, failed = evidence.first.name, evidence.details["failed"]
@@ -132,7 +137,8 @@ def _attempt_message(evidence: Noticed) -> str:
     return f"`{task}` needs CUDA in {many}, where it could not be initialised ({failed})."
 
 
-def _forked_message(evidence: Noticed) -> str:
+def forked_message(evidence: Noticed) -> str:
+    """What the finding says of forked workers."""
     return (
         "CUDA is initialised in this process, and its workers are forked from it: in a forked "
         f"worker CUDA cannot be initialised again, and whatever `{evidence.first.name}` needs of "

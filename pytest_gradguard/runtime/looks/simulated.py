@@ -17,7 +17,7 @@ def ask(call: Any) -> Any:
     if sys.modules["pytest_gradguard.simulation"].pretended():
         from pytest_gradguard.simulation.arriving import Carried
 
-        return Carried()
+        return Carried(call.collector.number)
     return None
 
 

@@ -22,6 +22,9 @@ EXPECT = {
     "test_every_call": {"GG201"},
     "test_visible_devices_changed": {"GG201", "GG204"},
     "test_visible_devices_first": {"GG201"},
+    "test_process": {"GG201"},
+    "test_process_on_cpu": set(),
+    "test_initializer": {"GG201"},
     "test_joblib_forks": {"GG203"},
     "test_pool_forks": {"GG203"},
     "test_executor_forks": {"GG203"},
@@ -203,6 +206,33 @@ def test_visible_devices_in_the_parent(monkeypatch):
 def test_fork_of_a_parent_without_cuda():
     with parallel_config("multiprocessing", n_jobs=2):
         Parallel()(delayed(asked_first)(k) for k in (1, 2))
+
+
+def put(queue, function, k):
+    queue.put(function(k))
+
+
+def test_process():
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    process = context.Process(target=put, args=(queue, or_else, 2))
+    process.start()  # -> GG201
+    assert queue.get() == 2.0
+    process.join()
+
+
+def test_process_on_cpu():
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    process = context.Process(target=put, args=(queue, asked_first, 2))
+    process.start()
+    assert queue.get() == 2.0
+    process.join()
+
+
+def test_initializer():
+    with multiprocessing.get_context("fork").Pool(1, or_else, (2,)) as pool:
+        assert pool.map(abs, [1, -1]) == [1, 1]  # -> GG201
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Forked workers of a process that has not initialised CUDA: the first file of its group."""
 
 import multiprocessing
+import os
 
 import pytest
 import torch
@@ -10,6 +11,13 @@ EXPECT = {
     "test_pool_before_cuda": {"GG201"},
     "test_backend_before_cuda": {"GG201"},
     "test_cpu_work_before_cuda": set(),
+    "test_initializer": {"GG201"},
+    "test_initializer_on_cpu": set(),
+    "test_visible_devices_of_an_initializer": {"GG201"},
+    "test_visible_devices_after_an_initializer": {"GG201", "GG204"},
+    "test_process": {"GG201"},
+    "test_subclass_of_process": {"GG201"},
+    "test_process_that_asks": set(),
     "test_availability_asked_before": {"GG201"},
     "test_availability_asked_before_cpu_work": set(),
     "test_pool_older_than_cuda": set(),
@@ -42,6 +50,101 @@ def test_backend_before_cuda():
 def test_cpu_work_before_cuda():
     parallel = Parallel(2, backend="multiprocessing")
     assert parallel(delayed(squares_on_cpu)(k) for k in (3, 4)) == [5.0, 14.0]
+
+
+held = {}
+
+
+def hold(k):
+    held["x"] = torch.full((k,), 2.0, device="cuda")
+
+
+def hold_on_cpu(k):
+    held["x"] = torch.full((k,), 2.0)
+
+
+def scaled(k):
+    return float(held["x"].sum() * k)
+
+
+def test_initializer():
+    with multiprocessing.get_context("fork").Pool(2, hold, (3,)) as pool:
+        assert pool.map(scaled, [1, 2]) == [6.0, 12.0]  # -> GG201
+
+
+def test_initializer_on_cpu():
+    with multiprocessing.get_context("fork").Pool(2, hold_on_cpu, (3,)) as pool:
+        assert pool.map(scaled, [1, 2]) == [6.0, 12.0]
+
+
+def choose(k):
+    os.environ["CUDA_VISIBLE_DEVICES"] = str(k)
+
+
+def test_visible_devices_of_an_initializer():
+    with multiprocessing.get_context("fork").Pool(1, choose, (1,)) as pool:
+        assert pool.map(squares, [3, 4], chunksize=1) == [5.0, 14.0]  # -> GG201
+
+
+def choose_and_hold(k):
+    choose(k)
+    hold(3)
+
+
+def chosen_and_scaled(k):
+    choose(k)
+    return scaled(k)
+
+
+def test_visible_devices_after_an_initializer():
+    with multiprocessing.get_context("fork").Pool(1, choose_and_hold, (0,)) as pool:
+        assert pool.map(chosen_and_scaled, [0, 1], chunksize=1) == [0.0, 6.0]  # -> GG201 GG204
+
+
+def put_squares(queue, k):
+    queue.put(squares(k))
+
+
+def test_process():
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    processes = [context.Process(target=put_squares, args=(queue, 3)) for _ in range(2)]
+    for process in processes:
+        process.start()  # -> GG201:warning
+    assert [queue.get() for _ in processes] == [5.0, 5.0]
+    for process in processes:
+        process.join()
+
+
+class Squares(multiprocessing.get_context("fork").Process):
+    def __init__(self, queue):
+        super().__init__()
+        self.queue = queue
+
+    def run(self):
+        put_squares(self.queue, 4)
+
+
+def test_subclass_of_process():
+    queue = multiprocessing.get_context("fork").SimpleQueue()
+    process = Squares(queue)
+    process.start()  # -> GG201
+    assert queue.get() == 14.0
+    process.join()
+    assert "run" not in vars(process)
+
+
+def put_availability(queue):
+    queue.put((torch.cuda.is_available(), torch.cuda.device_count()))
+
+
+def test_process_that_asks():
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    process = context.Process(target=put_availability, args=(queue,))
+    process.start()
+    assert queue.get() == (True, 2)
+    process.join()
 
 
 def test_availability_asked_before():

@@ -1,0 +1,92 @@
+"""CuPy: its arrays, which all lie on a GPU, report their own pickling; what they are."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import cupy
+
+from pytest_gradguard.runtime import crossing, cuda_cupy, locate
+from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.patching import Patch, Patches
+
+BACKWARDS = False
+
+_here: Any = sys.modules[__name__]
+
+
+def _watched(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    active = crossing.active
+
+    @functools.wraps(original)
+    def __reduce__(self: Any) -> Any:
+        current = active.crossing
+        reduction = original(self)
+        if current is not None:
+            try:
+                return current.on_gpu(self, reduction, _here)
+            except Exception as error:
+                fault(error)
+        return reduction
+
+    return __reduce__
+
+
+# CuPy's own stands on a base class that is compiled, and that nobody can change.
+reductions = Patches([Patch(cupy.ndarray, "__reduce__", _watched, inherited=True)])
+
+
+def on_its_way(reduction: Any) -> Any:
+    """An array says as it arrives that CUDA is initialised for it."""
+    if not isinstance(reduction, tuple):
+        return reduction
+    rebuild, arguments, *rest = reduction
+    return (cuda_cupy.rebuild_array, (rebuild, arguments), *rest)
+
+
+def wanted(call: Any, tensor: Any) -> bool:
+    """CuPy knows no gradients."""
+    return False
+
+
+def spent(tensor: Any) -> bool:
+    """See `wanted`."""
+    return False
+
+
+def history(tensor: Any) -> None:
+    """See `wanted`."""
+
+
+def recorded(tensor: Any) -> bool:
+    """See `wanted`."""
+    return False
+
+
+def leaves(history: Any) -> Iterator[Any]:
+    """See `wanted`."""
+    return iter(())
+
+
+def find(roots: Iterable[tuple[str, Any]], *, deep: bool = True) -> dict[int, str]:
+    """The paths of the arrays under `roots`."""
+    return locate.find(roots, lambda item: issubclass(type(item), cupy.ndarray), deep=deep)
+
+
+def met(item: Any) -> tuple[Any, str]:
+    """Every object is met by itself."""
+    return item, ""
+
+
+def describe(array: Any) -> dict[str, Any]:
+    """Type, shape (a list of sizes), dtype and device, as plain values."""
+    return {
+        "framework": "cupy",
+        "type": type(array).__name__,
+        "shape": [int(size) for size in array.shape],
+        "dtype": str(array.dtype),
+        "device": f"cuda:{array.data.device_id}",
+    }

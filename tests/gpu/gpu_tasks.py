@@ -1,0 +1,69 @@
+"""What the tests on a real GPU run in workers: importable there by name."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import torch
+
+
+def nothing(index: int) -> int:
+    return index
+
+
+def on_gpu(index: int) -> float:
+    return float(torch.ones(4, device="cuda").sum()) + index
+
+
+def start(index: int) -> dict[str, float]:
+    """The first use of the GPU in this worker: how long it takes, and what it takes of the GPU."""
+    began = time.perf_counter()
+    torch.ones(1, device="cuda")
+    torch.cuda.synchronize()
+    seconds = time.perf_counter() - began
+    free, total = torch.cuda.mem_get_info()
+    time.sleep(2)  # the other workers hold their contexts as well, while they are measured
+    return {
+        "process": os.getpid(),
+        "seconds": seconds,
+        "reserved_bytes": torch.cuda.memory_reserved(),
+        "free_bytes": free,
+        "total_bytes": total,
+    }
+
+
+def total(tensor: Any) -> float:
+    return float(tensor.sum())
+
+
+def make(index: int) -> Any:
+    return torch.ones(3, device="cuda") * index
+
+
+def choose(index: int) -> float:
+    os.environ["CUDA_VISIBLE_DEVICES"] = str(index)
+    return on_gpu(index)
+
+
+def cupy_on_gpu(index: int) -> float:
+    import cupy
+
+    return float(cupy.ones(4).sum()) + index
+
+
+def cupy_make(index: int) -> Any:
+    import cupy
+
+    return cupy.ones(3) * index
+
+
+def cupy_total(array: Any) -> float:
+    return float(array.sum())
+
+
+def tensorflow_on_gpu(index: int) -> float:
+    import tensorflow as tf
+
+    return float(tf.reduce_sum(tf.ones(4))) + index

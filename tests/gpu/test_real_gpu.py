@@ -1,0 +1,255 @@
+"""GG201 to GG204 on a real GPU: skipped, with the reason, where there is none.
+
+``GRADGUARD_GPU_RECORD=FILE python -m pytest -m gpu tests/gpu`` also writes what the machine is, and
+what a context costs there, to FILE as JSON.
+
+Every case is a program of its own in a child process: this process never touches CUDA.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+LIMIT = 300
+
+_ASK = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
+
+
+def run(program: str) -> str:
+    """What a program prints, in a child; it and its workers end with the limit."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", program],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, sys.path)]),
+            "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # else each process takes all of its memory
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, err = child.communicate(timeout=LIMIT)
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+    assert child.returncode == 0, err
+    assert "gradguard itself failed" not in err
+    return out
+
+
+@cache
+def gpus() -> int:
+    """How many GPUs torch sees; asked in a child, so that nothing is initialised here."""
+    if not all(map(find_spec, ("torch", "joblib"))):
+        return 0
+    return int(run(_ASK).split()[-1])
+
+
+@pytest.fixture(autouse=True)
+def _real_gpu() -> None:
+    if not gpus():
+        pytest.skip("torch sees no GPU here")
+
+
+pytestmark = pytest.mark.gpu
+
+HEAD = """\
+import json
+import gpu_tasks as tasks
+from joblib import Parallel, delayed
+from pytest_gradguard import guard
+
+def workers(function, *arguments, backend="loky"):
+    return Parallel(2, backend=backend)(delayed(function)(one) for one in arguments)
+
+raised = None
+with guard("record") as report:
+    try:
+{body}
+    except Exception as error:
+        raised = f"{{type(error).__name__}}: {{error}}".splitlines()[0]
+found = [one.to_dict() for one in report.findings if one.severity.label != "info"]
+print(json.dumps([found, raised]))
+"""
+
+
+def found(*lines: str) -> tuple[set[str], list[dict[str, Any]], str | None]:
+    """The codes, the findings, and what the program raised."""
+    program = HEAD.format(body="\n".join(f"        {line}" for line in lines))
+    findings, raised = json.loads(run(program).splitlines()[-1])
+    return {finding["code"] for finding in findings}, findings, raised
+
+
+def test_cuda_in_workers() -> None:
+    codes, findings, raised = found("workers(tasks.on_gpu, 1, 2)")
+    assert (codes, raised) == ({"GG201"}, None)
+    assert findings[0]["details"]["failed"] is None
+
+
+def test_forked_workers_of_a_parent_without_cuda() -> None:
+    codes, _, raised = found('workers(tasks.on_gpu, 1, 2, backend="multiprocessing")')
+    assert (codes, raised) == ({"GG201"}, None)
+
+
+def test_tensors_that_cross() -> None:
+    codes, findings, raised = found(
+        "import torch",
+        'table = torch.ones(2, 3, device="cuda")',
+        "workers(tasks.total, *table)",
+    )
+    assert (codes, raised) == ({"GG202"}, None)
+    assert findings[0]["details"]["device"] == "cuda:0"
+
+
+def test_tensors_that_come_back() -> None:
+    codes, _, raised = found("made = workers(tasks.make, 1, 2)", "assert made[0].is_cuda")
+    assert (codes, raised) == ({"GG201", "GG202"}, None)
+
+
+def test_fork_after_cuda() -> None:
+    lines = ("import torch", 'torch.ones(1, device="cuda")')
+    # One task: a pool that ends while a second worker sends its error may wait for ever.
+    codes, _, raised = found(*lines, 'workers(tasks.on_gpu, 1, backend="multiprocessing")')
+    assert codes == {"GG203"}
+    assert raised is not None
+    assert "Cannot re-initialize CUDA in forked subprocess" in raised
+    codes, _, raised = found(*lines, 'workers(tasks.nothing, 1, 2, backend="multiprocessing")')
+    assert (codes, raised) == ({"GG203"}, None)
+
+
+def test_visible_devices_that_change() -> None:
+    # The first device is the one that there is; what later tasks of a worker ask for comes late.
+    codes, _, _ = found(
+        "import os",
+        'os.environ["CUDA_VISIBLE_DEVICES"] = "0"',
+        "workers(tasks.on_gpu, 1, 2)",
+        "workers(tasks.choose, 1, 2, 3, 4)",
+    )
+    assert codes == {"GG201", "GG204"}
+
+
+def test_what_needs_no_gpu() -> None:
+    codes, _, raised = found(
+        "import torch",
+        "workers(tasks.nothing, 1, 2)",
+        'table = torch.ones(2, 3, device="cuda")',
+        "workers(tasks.total, *table.cpu())",
+        'workers(tasks.total, *table, backend="threading")',
+    )
+    assert (codes, raised) == (set(), None)
+
+
+needs_cupy = pytest.mark.skipif(find_spec("cupy") is None, reason="no CuPy")
+
+
+@needs_cupy
+def test_cupy_in_workers() -> None:
+    codes, findings, raised = found("workers(tasks.cupy_on_gpu, 1, 2)")
+    assert (codes, raised) == ({"GG201"}, None)
+    assert findings[0]["details"]["framework"] == "cupy"
+
+
+@needs_cupy
+def test_arrays_of_cupy_that_cross() -> None:
+    codes, _, raised = found("import cupy", "workers(tasks.cupy_total, cupy.ones(2), cupy.ones(3))")
+    assert (codes, raised) == ({"GG202"}, None)
+    codes, _, raised = found("workers(tasks.cupy_make, 1, 2)")
+    assert (codes, raised) == ({"GG201", "GG202"}, None)
+
+
+@needs_cupy
+def test_fork_after_cupy() -> None:
+    codes, findings, raised = found(
+        "import cupy", "cupy.ones(2)", 'workers(tasks.cupy_on_gpu, 1, backend="multiprocessing")'
+    )
+    assert codes == {"GG203"}
+    assert findings[0]["details"]["framework"] == "cupy"
+    assert raised is not None
+
+
+def _tensorflow_gpus() -> int:
+    if find_spec("tensorflow") is None:
+        return 0
+    ask = "import tensorflow as tf; print(len(tf.config.list_physical_devices('GPU')))"
+    return int(run(ask).split()[-1])
+
+
+def test_tensorflow_in_workers() -> None:
+    if not _tensorflow_gpus():
+        pytest.skip("TensorFlow sees no GPU here")
+    codes, findings, raised = found("workers(tasks.tensorflow_on_gpu, 1, 2)")
+    assert (codes, raised) == ({"GG201"}, None)
+    assert findings[0]["details"]["framework"] == "tensorflow"
+
+
+def test_tensors_of_tensorflow_that_cross() -> None:
+    if not _tensorflow_gpus():
+        pytest.skip("TensorFlow sees no GPU here")
+    codes, _, raised = found(
+        "import tensorflow as tf",
+        "tensor = tf.ones(3)",
+        "assert 'GPU' in tensor.device",
+        "workers(tasks.nothing, tensor, tensor)",
+    )
+    assert (codes, raised) == ({"GG202"}, None)
+
+
+MEASURE = """\
+import json, os, subprocess
+import torch
+import gpu_tasks as tasks
+from joblib import Parallel, delayed
+
+# Of `nvidia-smi`: it makes no context of its own.
+def used():
+    asked = "nvidia-smi --query-gpu=memory.used,driver_version --format=csv,noheader,nounits"
+    try:
+        first = subprocess.run(asked.split(), capture_output=True, text=True, check=True).stdout
+        memory, driver = first.splitlines()[0].split(",")
+        return int(memory), driver.strip()
+    except (OSError, subprocess.CalledProcessError, ValueError):
+        return None, None
+
+before, driver = used()
+with Parallel(2) as parallel:
+    parallel(delayed(tasks.nothing)(one) for one in range(2))  # workers up, torch imported
+    starts = parallel(delayed(tasks.start)(one) for one in range(2))
+    after, _ = used()
+print(json.dumps({
+    "gpu": torch.cuda.get_device_name(),
+    "gpus": torch.cuda.device_count(),
+    "torch": torch.__version__,
+    "cuda": torch.version.cuda,
+    "driver": driver,
+    "used_mib_before": before,
+    "used_mib_with_the_workers": after,
+    "workers": starts,
+}))
+"""
+
+
+def test_what_a_context_costs() -> None:
+    """Two workers that each start CUDA: recorded, not judged."""
+    measured = json.loads(run(MEASURE).splitlines()[-1])
+    processes = {worker["process"] for worker in measured["workers"]}
+    before, after = measured["used_mib_before"], measured["used_mib_with_the_workers"]
+    if before is not None and after is not None:
+        measured["mib_per_context"] = (after - before) / len(processes)
+    print(json.dumps(measured, indent=1))
+    record = os.environ.get("GRADGUARD_GPU_RECORD")
+    if record:
+        Path(record).write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
+    assert all(worker["seconds"] > 0 for worker in measured["workers"])
