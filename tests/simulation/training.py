@@ -187,7 +187,9 @@ def transformer_padded(dev):
 
 @prog
 def two_halves(dev):
-    first, second = ("cuda:0", "cuda:1") if dev != "cpu" else ("cpu", "cpu")
+    first = second = "cpu" if dev == "cpu" else "cuda:0"
+    if torch.cuda.device_count() > 1 and dev != "cpu":
+        second = "cuda:1"
     out = []
     for make in OPTIMIZERS.values():
         torch.manual_seed(0)
