@@ -45,7 +45,8 @@ that are alive; each GPU has 16 GiB, and never runs out. Streams and events orde
 operation is done when its call returns.
 
 **Not simulated**, and refused with one message: CUDA graphs, custom CUDA kernels (cpp_extension),
-Triton kernels, NCCL process groups, nested tensors, `torch.export`, DLPack to other libraries.
+Triton kernels, operators made for CUDA alone, NCCL process groups, nested tensors,
+`torch.export`, DLPack to other libraries.
 `torch.compile` runs what it is given as it is, and profilers watch the CPU alone. CuPy, TensorFlow
 and processes that the program starts by itself (`subprocess`) have no simulated GPUs, nor has a
 thread that was there before the simulation began; the guard watches CuPy's and TensorFlow's use of

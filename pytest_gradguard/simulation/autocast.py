@@ -53,6 +53,19 @@ def call(func: Any, args: Any, kwargs: Any) -> Any:
     Raises:
         RuntimeError: autocast is on, and refuses this function.
     """
+    try:
+        return _as_it_says(func, args, kwargs)
+    except RuntimeError as error:
+        if not any(reason in str(error) for reason in _UNKNOWN_TO_CPU):
+            raise
+        low = _low_type(args, kwargs)
+        if low is None or func.__name__.endswith("_") or "out" in kwargs:
+            raise
+    with _on_cpu(False):
+        return _in_type(low, func(*_wide(args), **_wide(kwargs)))
+
+
+def _as_it_says(func: Any, args: Any, kwargs: Any) -> Any:
     on_gpu = torch.is_autocast_enabled("cuda")
     if not on_gpu and not torch.is_autocast_enabled("cpu"):
         return func(*args, **kwargs)
@@ -67,6 +80,28 @@ def call(func: Any, args: Any, kwargs: Any) -> Any:
             return func(*_wide(args), **_wide(kwargs))
     with _on_cpu(True):
         return func(*args, **kwargs)
+
+
+_UNKNOWN_TO_CPU = ("not implemented for 'Half'", "not implemented for 'BFloat16'", "primitive")
+"""What the CPU says where it cannot work in a type in which GPUs can."""
+
+
+def _low_type(args: Any, kwargs: Any) -> torch.dtype | None:
+    """The type of less than float32 in which a function was to work."""
+    for tensor in tags.tensors_in(args) + tags.tensors_in(kwargs.values()):
+        if tensor.dtype in _LOW:
+            return tensor.dtype
+    if torch.is_autocast_enabled("cuda"):
+        return torch.get_autocast_dtype("cuda")
+    return None
+
+
+def _in_type(dtype: torch.dtype, value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(dtype) if value.dtype is torch.float32 else value
+    if type(value) in (list, tuple):
+        return type(value)(_in_type(dtype, one) for one in value)
+    return value
 
 
 @contextmanager

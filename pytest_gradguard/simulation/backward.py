@@ -90,12 +90,14 @@ def _watched_hooks(
 ) -> Callable[..., Any]:
     """The program's hooks for saved tensors are called inside of torch's functions."""
 
-    def seen(hook: Any) -> Any:
+    def seen(hook: Any, packs: bool) -> Any:
         @functools.wraps(hook)
         def call(value: Any) -> Any:
             simulation = current()
             if simulation is None or not simulation.active:
                 return hook(value)
+            if packs:
+                simulation.tag_saved(value)
             with outside(simulation):
                 return hook(value)
 
@@ -103,7 +105,7 @@ def _watched_hooks(
 
     @functools.wraps(original)
     def __init__(self: Any, pack_hook: Any, unpack_hook: Any) -> None:
-        original(self, seen(pack_hook), seen(unpack_hook))
+        original(self, seen(pack_hook, True), seen(unpack_hook, False))
 
     return __init__
 

@@ -105,6 +105,8 @@ def install(machine: Machine, replaced: Replacements) -> None:
     replaced.put(cuda, "_get_device_properties", Properties)
     replaced.put(cuda, "_CudaDeviceProperties", Properties)
     replaced.put(cuda, "_is_in_bad_fork", lambda: machine.in_bad_fork)
+    if hasattr(cuda.graphs, "_cuda_isCurrentStreamCapturing"):
+        replaced.put(cuda.graphs, "_cuda_isCurrentStreamCapturing", lambda: False)
     replaced.put(cuda, "_raw_device_count_nvml", lambda: machine.devices)
     replaced.put(cuda, "_raw_device_uuid_nvml", lambda: None)
     replaced.put(cuda, "_cached_device_count", None, changes=True)

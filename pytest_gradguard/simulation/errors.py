@@ -15,6 +15,10 @@ class CannotSimulate(RuntimeError):
         )
 
 
+class NoInterface(CannotSimulate, AttributeError):
+    """The address of GPU memory, which other libraries ask of a tensor: here, it has none."""
+
+
 class NoSuchDriverCall(AttributeError):
     """A function of torch's CUDA build that the simulation does not have."""
 
@@ -56,6 +60,43 @@ def _version() -> tuple[int, ...]:
 def convolution(given: str, weight: str) -> RuntimeError:
     """A convolution whose input and weight lie on two devices."""
     return RuntimeError(f"Input type ({given}) and weight type ({weight}) should be the same")
+
+
+def whole_numbers(one: int, other: int, kind: str) -> NotImplementedError:
+    """A product of matrices of so many dimensions, of whole numbers."""
+    if one == other == 1:
+        name = "dot"
+    elif one == 2 and other == 1:
+        name = "addmv_impl_cuda"
+    else:
+        name = "addmm_cuda" if min(one, other) <= 2 else "baddbmm_cuda"
+    kind = kind.removeprefix("torch.").removesuffix("Tensor")
+    return NotImplementedError(f"\"{name}\" not implemented for '{kind}'")
+
+
+_OWN_WORDS = {
+    "grid_sample": "grid_sampler(): expected input and grid to be on same device, but input is on "
+    "{one} and grid is on {other}",
+    "quantile": "quantile() q tensor must be on the same device as the input tensor",
+    "nanquantile": "quantile() q tensor must be on the same device as the input tensor",
+    "masked_fill": "expected self and mask to be on the same device, but got mask on {other} and "
+    "self on {one}",
+    "searchsorted": "torch.searchsorted(): boundaries and input value tensors should have same "
+    "device type, but got boundaries tensor device type {one} and input value tensor device type "
+    "{other}",
+    "bucketize": "torch.searchsorted(): boundaries and input value tensors should have same "
+    "device type, but got boundaries tensor device type {other} and input value tensor device type "
+    "{one}",
+}
+"""What functions say that look at the devices of their first two tensors by themselves."""
+
+
+def in_its_own_words(name: str, one: Any, other: Any) -> RuntimeError | None:
+    """What such a function says; None: `name` is none, or its tensors lie together."""
+    words = _OWN_WORDS.get(name.removesuffix("_"))
+    return (
+        None if words is None or one == other else RuntimeError(words.format(one=one, other=other))
+    )
 
 
 def recurrent(what: str, given: Any, other: Any) -> RuntimeError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -77,6 +78,8 @@ def common(
     first = tags.device_of(tensors[0])
     if len(tensors) == 1:
         return first, []
+    if first is not None and tensors[0].dtype is not tensors[1].dtype:
+        _check_types(func, tensors)
     places = [first, *(tags.device_of(tensor) for tensor in tensors[1:])]
     found = {place for place in places if place is not None}
     if not found:
@@ -85,11 +88,41 @@ def common(
         return first, []
     strays = [tensor for tensor, place in zip(tensors, places, strict=True) if place is None]
     name = getattr(func, "__name__", "")
-    if mixed or name in ANYWHERE or name.startswith(("_foreach", "_fused")):
+    if mixed or name in ANYWHERE or name.startswith("_fused"):
         if first is None and not name.endswith("_") and name != "__set__":
             first = found.pop()
         return first, strays
-    return _of_mixed(name, tensors, places), strays
+    try:
+        return _of_mixed(name, tensors, places), strays
+    except RuntimeError:
+        if not _in_decomposition():
+            raise
+    return first or found.pop(), strays
+
+
+def _in_decomposition() -> bool:
+    """Whether torch itself calls this operation, in Python, as a part of another one.
+
+    Transforms (`vmap`, `jvp`) make operations of smaller ones so, and some functions have their
+    backward in Python; what these are given has been made inside, and says nothing of where it
+    lies.
+    """
+    frame: Any = sys._getframe()
+    for _ in range(_FRAMES):
+        if frame is None:
+            return False
+        name = frame.f_globals.get("__name__", "")
+        if not name.startswith(("torch.", _HERE)):
+            return False
+        if name.startswith(_DECOMPOSITIONS):
+            return True
+        frame = frame.f_back
+    return False
+
+
+_FRAMES = 12
+_DECOMPOSITIONS = ("torch._decomp", "torch._refs", "torch._prims", "torch.autograd.function")
+_HERE = "pytest_gradguard.simulation."
 
 
 def _of_mixed(
@@ -123,8 +156,15 @@ def _of_mixed(
         if shared is None:
             shared = here
         elif shared != here:
-            raise _error(name, shared, here, position, strict)
+            own = errors.in_its_own_words(name, *(place or _CPU for place in places[:2]))
+            raise own or _error(name, shared, here, position, strict)
     return None if shared is None or shared.type != "cuda" else shared
+
+
+def _check_types(func: Any, tensors: list[Any]) -> None:
+    """What a GPU says of a convolution of two types, which the CPU says in other words."""
+    if getattr(func, "__name__", "").startswith("conv") and not torch.is_autocast_enabled("cuda"):
+        raise errors.convolution(*(kind_of(tensor) for tensor in tensors[:2]))
 
 
 def kind_of(tensor: Any) -> str:

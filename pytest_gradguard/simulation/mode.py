@@ -7,7 +7,9 @@ code does below such a function runs without the mode, on tensors that are all o
 
 from __future__ import annotations
 
+import functools
 import threading
+import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,7 +18,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device as default_device
 
-from pytest_gradguard.simulation import autocast, devices, mixing, randomness, tags
+from pytest_gradguard.simulation import autocast, devices, mixing, operators, randomness, tags
 from pytest_gradguard.simulation.machine import INITIALIZATION, Machine, driver_error
 
 Handler = Callable[["Simulation", Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -27,10 +29,15 @@ HANDLERS: dict[Any, Handler] = {}
 
 class _Local(threading.local):
     depth = 0
+    target: torch.device | None = None
+    strays: frozenset[int] | set[int] = frozenset()
 
 
 local = _Local()
-"""How deep this thread is inside functions of torch's: there, everything is on the CPU."""
+"""How deep this thread is inside functions of torch's: there, everything is on the CPU.
+
+And the GPU on which the function works that runs now, with what of its memory is on the CPU.
+"""
 
 
 def handles(*functions: Any) -> Callable[[Handler], Handler]:
@@ -52,19 +59,41 @@ class Simulation(TorchFunctionMode):  # type: ignore[misc]
         super().__init__()
         self.machine = machine
         self.active = True
+        self._methods: dict[Any, Any] = {}
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if not self.active:
             return func(*args, **kwargs)
+        before = local.target, local.strays
+        local.target = None
         local.depth += 1
         try:
             handler = HANDLERS.get(func)
+            if handler is None and type(func) not in _BUILT_IN:
+                func = self._meant(func)
+                handler = HANDLERS.get(func)
             if handler is not None:
                 return handler(self, func, args, kwargs)
             return self.ordinary(func, args, kwargs)
         finally:
             local.depth -= 1
+            local.target, local.strays = before
+
+    def _meant(self, func: Any) -> Any:
+        """`func`, or the method of tensors in whose place the program has put it.
+
+        torch looks methods up by their names when it tells a mode of them: where the program has
+        replaced one, what it calls below is told as its own function.
+        """
+        known = self._methods.get(func)
+        if known is None:
+            known = func
+            for name, value in vars(torch.Tensor).items():
+                if value is func and _METHODS.get(name, func) is not func:
+                    known = _METHODS[name]
+            self._methods[func] = known
+        return known
 
     def ordinary(self, func: Any, args: Any, kwargs: Any, mixed: bool = False) -> Any:
         """Run `func` where its arguments lie, or where they ask for.
@@ -117,12 +146,21 @@ class Simulation(TorchFunctionMode):  # type: ignore[misc]
             return func(*args, **kwargs)
         if kwargs.get("generator") is not None:
             randomness.check(kwargs["generator"], target)
+        local.target = target
+        local.strays = {tags.key(stray) for stray in strays} if strays else frozenset()
         result = self.call(func, args, kwargs, target)
         if strays:  # what shares their memory stays on the CPU
             self._tag_others(result, target, {tags.key(stray) for stray in strays})
         else:
             self.tag(result, target)
         return result
+
+    def tag_saved(self, tensor: Any) -> None:
+        """Tag what the function that runs now keeps for its backward, before it has returned."""
+        if local.target is not None and isinstance(tensor, torch.Tensor):
+            with torch._C.DisableTorchFunction():
+                if tags.key(tensor) not in local.strays:
+                    tags.put_if_bare(tensor, local.target, self.machine.memory)
 
     def _tag_others(self, result: Any, device: torch.device, strays: set[int]) -> None:
         for tensor in tags.tensors_in((result,)):
@@ -131,6 +169,9 @@ class Simulation(TorchFunctionMode):  # type: ignore[misc]
 
     def call(self, func: Any, args: Any, kwargs: Any, target: torch.device) -> Any:
         """Call `func`, which works on `target`, with the autocast and random numbers of GPUs."""
+        name = operators.made_by_program(func)
+        if name is not None:
+            return operators.call(name, func, args, kwargs, functools.partial(outside, self))
         if randomness.draws(func, target):
             with randomness.stream(target):
                 return autocast.call(func, args, kwargs)
@@ -174,6 +215,14 @@ class Simulation(TorchFunctionMode):  # type: ignore[misc]
             raise driver_error(INITIALIZATION)
 
 
+_BUILT_IN = frozenset(
+    {
+        *(types.BuiltinFunctionType, types.MethodDescriptorType),
+        *(types.WrapperDescriptorType, types.MethodWrapperType),
+    }
+)
+_METHODS = {**vars(torch._C.TensorBase), **vars(torch.Tensor)}
+
 _FROM_VALUES = frozenset(
     {
         *(torch.sparse_coo_tensor, torch.sparse_compressed_tensor, torch.sparse_csr_tensor),
@@ -199,6 +248,7 @@ _NEEDS_NO_GPU = frozenset(
 def outside(simulation: Simulation) -> Iterator[None]:
     """A block of the user's code below a function of torch's: there, the mode is on again."""
     depth, local.depth = local.depth, 0
+    target, local.target = local.target, None
     try:
         if is_entered(simulation):
             yield
@@ -206,7 +256,7 @@ def outside(simulation: Simulation) -> Iterator[None]:
             with simulation:
                 yield
     finally:
-        local.depth = depth
+        local.depth, local.target = depth, target
 
 
 @contextmanager

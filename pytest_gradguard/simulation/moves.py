@@ -7,10 +7,11 @@ from typing import Any
 import torch
 
 from pytest_gradguard.simulation import devices, tags
-from pytest_gradguard.simulation.errors import CannotSimulate
+from pytest_gradguard.simulation.errors import CannotSimulate, NoInterface
 from pytest_gradguard.simulation.mode import Simulation, handles
 
 _tensor = torch.Tensor
+_to_cpu: Any = torch._C.TensorBase.to
 
 
 def move(
@@ -30,7 +31,7 @@ def move(
     options.pop("non_blocking", None)
     if options.get("memory_format") is None:
         options.pop("memory_format", None)
-    result = tensor.to("cpu", dtype or tensor.dtype, copy=copy or crosses, **options)
+    result = _to_cpu(tensor, "cpu", dtype or tensor.dtype, copy=copy or crosses, **options)
     if target is not None:
         tags.put_if_bare(result, target, simulation.machine.memory)
     if crosses and result.grad_fn is not None:
@@ -231,11 +232,11 @@ def _is_pinned(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> boo
     return bool(vars(args[0].untyped_storage()).get(tags.PINNED))
 
 
-@handles(_tensor.record_stream)
-def _record_stream(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> None:
-    if tags.device_of(args[0]) is None:
-        return func(*args, **kwargs)  # type: ignore[no-any-return]
-    return None
+@handles(_tensor.__cuda_array_interface__.__get__)
+def _interface(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
+    if tags.device_of(args[0]) is not None:
+        raise NoInterface("handing a GPU tensor to another library")
+    return func(*args, **kwargs)
 
 
 @handles(_tensor.__dlpack__)
@@ -243,3 +244,11 @@ def _dlpack(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
     if tags.device_of(args[0]) is not None:
         raise CannotSimulate("handing a GPU tensor to another library")
     return func(*args, **kwargs)
+
+
+@handles(_tensor.__dlpack_device__)
+def _dlpack_device(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
+    place = tags.device_of(args[0])
+    if place is None:
+        return func(*args, **kwargs)
+    return torch.utils.dlpack.DLDeviceType.kDLCUDA, place.index

@@ -83,6 +83,16 @@ def _repr(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
         return torch._tensor_str._str(args[0], **kwargs)
 
 
+@handles(_tensor.__format__)
+def _format(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
+    """What is more than one number is formatted as its text."""
+    tensor, wanted = args
+    if tags.device_of(tensor) is None or tensor.dim() == 0:
+        return func(*args)
+    with outside(simulation):
+        return object.__format__(tensor, wanted)
+
+
 @handles(_tensor.numpy)
 def _numpy(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
     place = tags.device_of(args[0])
@@ -201,3 +211,17 @@ def _pack(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
     if place is not None:
         tags.put_if_bare(result[0], place, simulation.machine.memory)
     return result
+
+
+@handles(torch.nn.functional.triplet_margin_with_distance_loss)
+def _distances(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
+    """A distance that is the program's own sees where its tensors lie."""
+    distance = kwargs.get("distance_function")
+
+    def seen(*tensors: Any) -> Any:
+        with outside(simulation):
+            return distance(*tensors)
+
+    if distance is not None:
+        kwargs = {**kwargs, "distance_function": seen}
+    return simulation.ordinary(func, args, kwargs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import itertools
 import threading
@@ -143,6 +144,13 @@ def install(machine: Machine, replaced: Replacements) -> None:
         ipc_handle=handle,
     )
 
+    record_stream = torch.Tensor.record_stream
+
+    def recorded(self: Any, stream: Any) -> None:
+        if not self.is_cuda:  # torch's own would not know this kind of stream
+            record_stream(self, stream)
+
+    replaced.put(torch.Tensor, "record_stream", functools.update_wrapper(recorded, record_stream))
     for kind, cuda in (("Stream", torch.cuda.Stream), ("Event", torch.cuda.Event)):
         replaced.put(torch, kind, _generic(getattr(torch, kind), cuda, machine))
 

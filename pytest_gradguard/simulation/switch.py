@@ -15,6 +15,8 @@ from pytest_gradguard.runtime.patching import Patch, Patches
 from pytest_gradguard.simulation import (
     backward,
     driver,
+    fastpaths,
+    foreach,
     legacy,
     randomness,
     scripting,
@@ -25,6 +27,7 @@ from pytest_gradguard.simulation import (
     unsupported,
 )
 from pytest_gradguard.simulation import indexing as indexing
+from pytest_gradguard.simulation import matmul as matmul
 from pytest_gradguard.simulation import reading as reading
 from pytest_gradguard.simulation.arriving import Staying
 from pytest_gradguard.simulation.machine import Machine
@@ -82,6 +85,8 @@ def _put_in_place(simulation: Simulation) -> None:
     sharing.install(simulation, _replaced)
     several.install(_replaced)
     legacy.install(_replaced)
+    fastpaths.install(simulation, _replaced)
+    foreach.install(_replaced)
     unsupported.install(simulation, _replaced)
     _replaced.put(torch._utils, "_rebuild_tensor", _inside(torch._utils._rebuild_tensor))
     _replaced.put(spawn, "get_preparation_data", _prepared(spawn.get_preparation_data))

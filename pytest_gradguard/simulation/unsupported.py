@@ -28,6 +28,10 @@ def install(simulation: Simulation, replaced: Replacements) -> None:
     for name in ("nested_tensor", "as_nested_tensor"):
         original = getattr(torch.nested, name)
         replaced.put(torch.nested, name, _without_nesting(simulation.machine, original))
+    for owner in (torch, torch._C, torch.utils.dlpack):
+        name = "_to_dlpack" if owner is torch._C else "to_dlpack"
+        if hasattr(owner, name):
+            replaced.put(owner, name, _at_home(getattr(owner, name)))
     profile = torch.autograd.profiler.profile
     replaced.put(profile, "__init__", _without_gpu(profile.__init__))
     _run_compiled_as_written(True)
@@ -99,6 +103,16 @@ def _without_nesting(machine: Machine, original: Callable[..., Any]) -> Callable
         return original(values, *args, **kwargs)
 
     return nested
+
+
+def _at_home(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def to_dlpack(tensor: Any) -> Any:
+        if tags.device_of(tensor) is not None:
+            raise CannotSimulate("handing a GPU tensor to another library")
+        return original(tensor)
+
+    return to_dlpack
 
 
 def _refuse(what: str) -> Callable[..., Any]:

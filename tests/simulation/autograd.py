@@ -69,6 +69,53 @@ def checkpointed(dev):
 
 
 @prog
+def checkpointed_activations(dev):
+    from torch.utils.checkpoint import checkpoint_sequential
+
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.3), nn.ReLU()) for _ in range(4)]
+    m = nn.Sequential(*layers).to(dev)
+    x = torch.ones(2, 3, device=dev, requires_grad=True)
+    checkpoint_sequential(m, 2, x, use_reentrant=False).sum().backward()
+    return x.grad.tolist()
+
+
+@prog
+def packed_activations(dev):
+    kept = []
+    m = nn.Sequential(nn.Linear(3, 3), nn.Sigmoid(), nn.Softmax(-1)).to(dev)
+    nn.init.ones_(m[0].weight)
+    x = torch.ones(2, 3, device=dev, requires_grad=True)
+    scale = torch.tensor(2.0)
+
+    def pack(t):
+        kept.append((t.shape, t.device.type == ("cpu" if t.dim() == 0 else torch.device(dev).type)))
+        return t.cpu()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t.to(dev)):
+        y = (m(x) * scale).pow(2).sum()
+    y.backward()
+    return (kept, x.grad.tolist())
+
+
+@prog
+def gradients_by_sample(dev):
+    torch.manual_seed(0)
+    m = nn.Linear(3, 2).to(dev)
+    p = {name: value.detach() for name, value in m.named_parameters()}
+    y = torch.tensor([0, 1, 1], device=dev)
+
+    def loss(p, x, y):
+        out = torch.func.functional_call(m, p, (x[None],))
+        return nn.functional.cross_entropy(out, y[None])
+
+    g = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(
+        p, torch.randn(3, 3, device=dev), y
+    )
+    return (g["weight"].tolist(), g["weight"].device.type == torch.device(dev).type)
+
+
+@prog
 def double_backward(dev):
     x = torch.ones(3, device=dev, requires_grad=True)
     (g,) = torch.autograd.grad((x**3).sum(), x, create_graph=True)

@@ -46,6 +46,9 @@ def names() -> dict[str, dict[str, object]]:
         "nested": torch.nested,
         "export": torch.export,
         "reduce": torch.Tensor,
+        "overrides": torch.overrides,
+        "dlpack": torch.utils.dlpack,
+        "graphs": torch.cuda.graphs,
     }
     return {name: dict(vars(owner)) for name, owner in owners.items()}
 

@@ -50,6 +50,9 @@ ON_GPU: dict[str, Callable[[], Any]] = {
     "buffer": lambda: nn.BatchNorm1d(2).cuda().num_batches_tracked,
     "vmapped": lambda: torch.vmap(lambda row: row * torch.ones(2, device=row.device))(gpu(3, 2)),
     "gradient of a function": lambda: torch.func.grad(lambda x: (x * x).sum())(gpu(2)),
+    "half on the CPU unknown": lambda: F.rrelu(gpu(2).half(), training=True),
+    "made from a GPU tensor": lambda: torch.cuda.FloatTensor(gpu(2)),
+    "data set anew": lambda: moved_data().weight,
     "gradient": lambda: torch.autograd.grad((leaf := gpu(2).requires_grad_()).sum(), leaf)[0],
 }
 
@@ -91,10 +94,32 @@ def test_results_on_the_cpu(name: str) -> None:
     assert not result.is_cuda
 
 
+def moved_data() -> Any:
+    layer = nn.Linear(2, 2)
+    for parameter in layer.parameters():
+        parameter.data = parameter.data.cuda()
+    return layer
+
+
+def state_left_behind(make: Any) -> Any:
+    """An optimizer that has begun on the CPU, and whose parameters have moved since."""
+    layer = nn.Linear(2, 2)
+    optimizer = make(layer.parameters())
+    layer(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    layer.cuda()
+    layer(gpu(1, 2)).sum().backward()
+    return optimizer.step()
+
+
 REFUSED: dict[str, Callable[[], Any]] = {
-    "mask": lambda: gpu(2).masked_fill(torch.tensor([True, False]), 0.0),
     "values put": lambda: gpu(3).index_put_((torch.tensor([0]),), torch.tensor([5.0])),
     "out on a GPU": lambda: torch.add(torch.ones(2), torch.ones(2), out=gpu(2)),
+    "momentum on the CPU": lambda: state_left_behind(
+        lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9)
+    ),
+    "moments on the CPU": lambda: state_left_behind(torch.optim.Adam),
+    "several lists": lambda: torch._foreach_add([gpu(2)], [torch.ones(2)]),
     "number on another GPU": lambda: gpu(2) + torch.tensor(1.0, device="cuda:1"),
     "number on the GPU": lambda: torch.ones(2) + torch.tensor(1.0, device="cuda"),
 }
@@ -126,3 +151,108 @@ def test_autocast_works_in_the_types_of_cuda() -> None:
     assert on_cpu.dtype is torch.float32
     with torch.autocast("cpu"):
         assert (gpu(2, 2) @ gpu(2, 2)).dtype is torch.float32
+
+
+def test_text_names_the_device() -> None:
+    assert f"{gpu(2)}" == "tensor([1., 1.], device='cuda:0')"
+    assert f"{gpu(2).sum():.2f}" == "2.00"
+    assert f"{[gpu(1)]}" == "[tensor([1.], device='cuda:0')]"
+
+
+def test_old_types_tell_the_device() -> None:
+    assert isinstance(gpu(1), torch.cuda.FloatTensor)
+    assert not isinstance(gpu(1), torch.FloatTensor)
+    assert not isinstance(gpu(1), torch.cuda.LongTensor)
+    assert isinstance(torch.ones(1), torch.FloatTensor)
+    assert not isinstance(torch.ones(1), torch.cuda.FloatTensor)
+    with pytest.raises(TypeError, match=r"expected torch\.FloatTensor"):
+        torch.FloatTensor(gpu(2))
+
+
+def test_a_tensor_is_recorded_on_a_stream() -> None:
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        gpu(2).record_stream(stream)
+    assert not torch.cuda.is_current_stream_capturing()
+
+
+def test_no_other_library_gets_its_memory() -> None:
+    for give in (torch.utils.dlpack.to_dlpack, torch.from_dlpack):
+        with pytest.raises(RuntimeError, match="gradguard cannot simulate"):
+            give(gpu(2))
+    assert not hasattr(gpu(2), "__cuda_array_interface__")
+    assert torch.utils.dlpack.to_dlpack(torch.ones(2)) is not None
+
+
+@pytest.mark.parametrize("kind", [torch.int64, torch.int32, torch.bool])
+def test_whole_numbers_have_no_products_on_gpus(kind: Any) -> None:
+    whole = gpu(2, 2).to(kind)
+    for product in (torch.mm, torch.matmul):
+        with pytest.raises(NotImplementedError, match="not implemented for"):
+            product(whole, whole)
+    assert (whole.cpu().long() @ whole.cpu().long()).tolist() == [[2, 2], [2, 2]]
+
+
+def test_a_convolution_of_two_types_is_refused_as_on_gpus() -> None:
+    with pytest.raises(RuntimeError, match=r"Input type \(torch.cuda.DoubleTensor\) and weight"):
+        nn.Conv1d(1, 1, 1).cuda()(gpu(1, 1, 2).double())
+
+
+def test_a_distance_of_the_program_sees_the_device() -> None:
+    seen = []
+
+    def distance(one: Any, other: Any) -> Any:
+        seen.append(str(one.device))
+        return (one - other).abs().sum(-1) * torch.ones(1, device=one.device)
+
+    loss = nn.TripletMarginWithDistanceLoss(distance_function=distance)(gpu(2), gpu(2), gpu(2))
+    assert str(loss.device) == "cuda:0"
+    assert set(seen) == {"cuda:0"}
+
+
+def test_recurrent_layers_work_in_half_precision() -> None:
+    layer = nn.LSTM(2, 2).cuda()
+    with torch.autocast("cuda"):
+        output, _ = layer(gpu(1, 1, 2))
+    assert output.dtype is torch.float16
+    output.float().sum().backward()
+    assert layer.weight_ih_l0.grad.dtype is torch.float32
+
+
+def test_a_mask_on_another_device() -> None:
+    with pytest.raises(RuntimeError, match="but got mask on cpu and self on cuda:0"):
+        gpu(2).masked_fill_(torch.tensor([True, False]), 0.0)
+
+
+def test_operators_of_the_program_see_the_device() -> None:
+    def square(x: torch.Tensor) -> torch.Tensor:
+        assert x.is_cuda
+        return x * x + torch.zeros(1, device=x.device)
+
+    operator = torch.library.custom_op("gradguard_tests::square", square, mutates_args=())
+    assert operator(gpu(2)).is_cuda
+    assert torch.ops.gradguard_tests.square(gpu(2)).tolist() == [1.0, 1.0]
+    alone = torch.library.custom_op(
+        "gradguard_tests::alone", square, mutates_args=(), device_types="cuda"
+    )
+    with pytest.raises(RuntimeError, match="cannot simulate gradguard_tests::alone"):
+        alone(gpu(2))
+
+
+@pytest.mark.parametrize("name", ["to", "cuda", "norm", "__add__"])
+def test_a_method_that_the_program_has_replaced(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: dict[str, Callable[[], Any]] = {
+        "to": lambda: torch.ones(2).to("cuda"),
+        "cuda": lambda: torch.ones(2).cuda(),
+        "norm": lambda: gpu(2).norm(),
+        "__add__": lambda: gpu(2) + 1,
+    }
+    original, seen = getattr(torch.Tensor, name), []
+
+    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.append(name)
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.Tensor, name, counted)
+    assert calls[name]().is_cuda
+    assert seen == [name]

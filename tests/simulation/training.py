@@ -175,6 +175,44 @@ def transformer_eval(dev):
 
 
 @prog
+def transformer_padded(dev):
+    torch.manual_seed(0)
+    m = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1)
+    m = m.to(dev).eval()
+    hidden = torch.tensor([[False] * 3, [False, True, True]], device=dev)
+    with torch.no_grad():
+        y = m(torch.ones(2, 3, 8, device=dev), src_key_padding_mask=hidden)
+    return (y.tolist(), y.device.type == torch.device(dev).type)
+
+
+@prog
+def two_halves(dev):
+    first = second = "cpu" if dev == "cpu" else "cuda:0"
+    if torch.cuda.device_count() > 1 and dev != "cpu":
+        second = "cuda:1"
+    out = []
+    for make in OPTIMIZERS.values():
+        torch.manual_seed(0)
+        a, b = nn.Linear(3, 4).to(first), nn.Linear(4, 1).to(second)
+        both = [*a.parameters(), *b.parameters()]
+        o = make(both)
+        for _ in range(2):
+            o.zero_grad()
+            loss_ = b(a(torch.ones(2, 3, device=first)).relu().to(second)).pow(2).mean()
+            loss_.backward()
+            nn.utils.clip_grad_norm_(both, 0.5)
+            o.step()
+            out.append(loss_.item())
+        assert {p.grad.device for p in both} == {torch.device(first), torch.device(second)}
+        for p in both:
+            assert {v.device for k, v in o.state[p].items() if k not in SCALARS} <= {p.device}
+    return out
+
+
+SCALARS = ("step", "mu_product", "eta", "mu", "ax")
+
+
+@prog
 def inference(dev):
     with torch.inference_mode():
         return nn.Linear(2, 2).to(dev)(torch.ones(1, 2, device=dev)).shape
