@@ -123,23 +123,3 @@ def test_error_names_the_way_out(run: Callable[[str], Run]) -> None:
 def test_no_worker_is_left_behind(run: Callable[[str], Run], program: str) -> None:
     pytest.importorskip(program.removeprefix("forks_"))
     assert not run(program).left_behind
-
-
-ANSWERS = """
-import os, signal, time
-from pytest_gradguard.runtime.hangs import stuck
-
-with stuck.undisturbed():
-    os.kill(os.getpid(), signal.SIGTERM)
-    print("has answered", flush=True)
-os.kill(os.getpid(), signal.SIGTERM)
-time.sleep(20)
-print("was not ended")
-"""
-
-
-def test_a_worker_is_not_ended_while_it_answers() -> None:
-    """It would take the lock of its pool's queue with it, and the pool would wait for ever."""
-    command = [sys.executable, "-c", ANSWERS]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
-    assert (done.stdout, done.returncode) == ("has answered\n", -signal.SIGTERM), done.stderr

@@ -16,6 +16,7 @@ from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.doors import calling, futures
 from pytest_gradguard.runtime.doors.tasks import MULTIPROCESSING, THREADS, guarded
 from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.hangs.ending_pools import workers_hold_no_lock
 from pytest_gradguard.runtime.patching import Patch, Patches
 
 _NO_KEYWORDS: dict[str, Any] = {}
@@ -31,6 +32,7 @@ def apply() -> None:
             [
                 Patch(pool, "apply_async", _watched_apply),
                 Patch(pool, "_guarded_task_generation", _watched_generation),
+                Patch(pool, "terminate", _watched_terminate),
             ]
         )
     _patches.apply()
@@ -113,3 +115,12 @@ def _guarding(tasks: Iterator[Any], call: Call, process: bool) -> Iterator[Any]:
                 task = (job, index, instead, (), {})
         func = args = kwds = instead = None
         yield task
+
+
+def _watched_terminate(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def terminate(self: Any) -> Any:
+        with workers_hold_no_lock(self):
+            return original(self)
+
+    return terminate

@@ -9,14 +9,11 @@ answered with an error and the process ends, as a killed one would.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType
 
 from pytest_gradguard import pitfalls
@@ -34,8 +31,6 @@ _LIKELY = 5.0
 """The same, where this system does not tell what threads wait for."""
 _UNLIKELY = 30.0
 """The same, where another thread might end the wait, and has done nothing so far."""
-_ANSWERING = 5.0
-"""Seconds in which an answer is given, or nobody takes it."""
 _NOTHING = 0.002
 """Seconds of CPU that are no work done: two clocks are read one after the other."""
 
@@ -113,19 +108,18 @@ class Watcher:
         path, line = (None, None) if where is None else (where.f_code.co_filename, where.f_lineno)
         hang = Hang(framework, task, path, line)
         error = ForkDeadlockError(self._text(hang))
-        with undisturbed():
-            if self._answer is None:
-                worker.send_with(error, self.token, [("forked", hang)])
-                answered = _answer(frame, error)
-            else:
-                answered = self._answer(hang, error)
-            if answered:
-                for stream in (sys.stdout, sys.stderr):
-                    try:
-                        stream.flush()
-                    except Exception:
-                        pass
-                os._exit(1)
+        if self._answer is None:
+            worker.send_with(error, self.token, [("forked", hang)])
+            answered = _answer(frame, error)
+        else:
+            answered = self._answer(hang, error)
+        if answered:
+            for stream in (sys.stdout, sys.stderr):
+                try:
+                    stream.flush()
+                except Exception:
+                    pass
+            os._exit(1)
         self.stop()  # nobody to answer to: not a pool that the guard knows
 
     def _text(self, hang: Hang) -> str:
@@ -153,28 +147,6 @@ def _framework(frame: FrameType, waiting: native_threads.Waiting | None) -> str 
     if library is not None and waiting is not None and library.holds(waiting.place):
         return "torch"
     return None
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """A block that SIGTERM does not interrupt, by which a pool ends its workers.
-
-    All workers of a pool hang and answer at about the same time, and the first answer ends the
-    pool. A worker that is ended while it answers takes the lock of the pool's queue with it, and
-    the pool then waits for that lock for ever. Python sets signal handlers in the main thread only.
-    """
-    leave = threading.Timer(_ANSWERING, os._exit, (1,))
-    leave.daemon = True
-    leave.start()
-    set_handler = ctypes.CDLL(None).signal
-    set_handler.restype = ctypes.c_void_p
-    set_handler.argtypes = (ctypes.c_int, ctypes.c_void_p)
-    before = set_handler(signal.SIGTERM, int(signal.SIG_IGN))
-    try:
-        yield
-    finally:
-        set_handler(signal.SIGTERM, before)
-        leave.cancel()
 
 
 def _answer(frame: FrameType | None, error: BaseException) -> bool:
