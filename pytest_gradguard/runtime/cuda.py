@@ -86,12 +86,6 @@ def tell(listener: Callable[[Attempt], None]) -> None:
     """Let `listener` hear of the first attempt in this process, which has no tasks."""
     global _told
     _told = listener
-    if "torch" in sys.modules:
-        apply()
-    else:
-        from pytest_gradguard.simulation import waiting
-
-        waiting.call_after("torch", apply)
 
 
 def renew(home: Any) -> None:

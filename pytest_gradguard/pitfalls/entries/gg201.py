@@ -56,6 +56,8 @@ print(torch.tensor(prepared, device=device).square().sum().item())  # prints: 7.
         "function that a process worker runs, through any depth of calls in the project."
     ),
     runtime=(
-        "When a task initialised CUDA in its worker process, or tried to where there is no GPU."
+        "When a task, or an initializer, of a pool of workers initialised CUDA in its process, or "
+        "tried to where there is no GPU. Processes that a program starts one by one, such as one "
+        "for each GPU, are left alone."
     ),
 )

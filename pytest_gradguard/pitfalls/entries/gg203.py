@@ -54,5 +54,8 @@ print((scale * sum(norms)).item())  # prints: 30.0
         "On the `Parallel(...)` call with a fork backend whose worker uses CUDA, in a program"
         " whose parent initialises CUDA before."
     ),
-    runtime="When a fork backend dispatches while CUDA is initialised in the parent.",
+    runtime=(
+        "When a fork backend dispatches while CUDA is initialised in the parent; and when a "
+        "process that was forked from it by itself needs CUDA."
+    ),
 )

@@ -58,9 +58,7 @@ def _watched_start(original: Callable[..., Any]) -> Callable[..., Any]:
                 return original(self)
             if method == "fork":
                 return _start_forked(original, self, call)
-            task = _task(self)
-            telling = _telling(self, call, task[0], forked=False)
-            with telling, crossing.during(TaskShipment(call, [task])):
+            with crossing.during(TaskShipment(call, [_task(self)])):
                 original(self)
         except BaseException as error:
             without_this_frame(error)
@@ -74,20 +72,17 @@ def _watched_start(original: Callable[..., Any]) -> Callable[..., Any]:
 def _start_forked(original: Callable[..., Any], process: Any, call: Call) -> Any:
     if _initialized(process):
         return original(process)  # a pool's: its tasks tell
-    telling = _telling(process, call, _task(process)[0], forked=True)
-    with telling, forks.forking(ForkedProcess(process, call)):
+    with _telling(process, call, _task(process)[0]), forks.forking(ForkedProcess(process, call)):
         outcome = original(process)
     _started[process] = call
     return outcome
 
 
-def _telling(process: Any, call: Call, function: Any, *, forked: bool) -> Any:
-    if _initialized(process):
-        return nullcontext()  # a pool's: its tasks tell
+def _telling(process: Any, call: Call, function: Any) -> Any:
     try:
         from pytest_gradguard.runtime.doors import telling
 
-        return telling.of_cuda(process, call, function or type(process).run, forked=forked)
+        return telling.of_cuda(process, call, function or type(process).run)
     except Exception as error:
         fault(error)
         return nullcontext()

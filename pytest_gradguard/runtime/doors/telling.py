@@ -1,18 +1,18 @@
-"""A process that the program starts itself tells of CUDA: GG201, and GG203 where it was forked.
+"""A process that the program forks itself, while CUDA is up, tells that it needs CUDA: GG203.
 
 A task of a pool sends notes along with its result. A process has none, so it writes to a pipe as
-soon as it needs CUDA; the pipe is read when findings are asked for.
+soon as it needs CUDA; the pipe is read when findings are asked for. Nothing is said of CUDA in
+other processes of the program's own: one process for each GPU is how GPUs are shared (GG201 is for
+the workers of pools).
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import reduction
 from typing import Any
 
 from pytest_gradguard.runtime import cuda
@@ -28,13 +28,9 @@ _MANY = 16
 
 
 @contextmanager
-def of_cuda(process: Any, call: Call, function: Any, *, forked: bool) -> Iterator[None]:
-    """A block in which `process` starts; what it says of CUDA becomes evidence of `call`."""
-    if "torch.cuda" not in sys.modules or "run" in vars(process):
-        yield
-        return
-    code = "GG203" if forked and cuda.is_up() else "GG201"
-    if code in call.dropped:
+def of_cuda(process: Any, call: Call, function: Any) -> Iterator[None]:
+    """A block in which `process` is forked; what it says of CUDA becomes evidence of `call`."""
+    if not cuda.is_up() or "run" in vars(process) or "GG203" in call.dropped:
         yield
         return
     read, write = os.pipe()
@@ -45,33 +41,28 @@ def of_cuda(process: Any, call: Call, function: Any, *, forked: bool) -> Iterato
     finally:
         del process.run
         os.close(write)
-        _await(call, code, read)
+        _await(call, read)
 
 
-def _await(call: Call, code: str, read: int) -> None:
+def _await(call: Call, read: int) -> None:
     os.set_blocking(read, False)
-    key = (code, call.site and call.site.key, call.backend, "process")
-    evidence = call.collector.evidence(key, lambda: Awaited(code, call))
+    key = ("GG203", call.site and call.site.key, call.backend, "process")
+    evidence = call.collector.evidence(key, lambda: Awaited(call))
     assert isinstance(evidence, Awaited)
     call.note(evidence)
     evidence.wait_for(read)
 
 
 class Run:
-    """In place of the method `run` of a process: pickled for it, too, where it is spawned."""
+    """In place of the method `run` of a process."""
 
-    def __init__(self, process: Any, write: Any, task: Task) -> None:
+    def __init__(self, process: Any, write: int, task: Task) -> None:
         self._process = process
         self._write = write
         self._task = task
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (Run, (self._process, reduction.DupFd(self._write), self._task))
-
     def __call__(self) -> Any:
         try:
-            if not isinstance(self._write, int):
-                self._write = self._write.detach()
             cuda.tell(self._tell)
         except Exception as error:
             fault(error)
@@ -88,10 +79,9 @@ class Run:
 class Awaited(Noticed):
     """What processes that were started at one place did with CUDA, as soon as one has told."""
 
-    def __init__(self, code: str, call: Call) -> None:
-        message = look.forked_message if code == "GG203" else look.attempt_message
+    def __init__(self, call: Call) -> None:
         about = {"framework": "torch", "device": "cuda", "direction": None}
-        super().__init__(code, call, message, about)
+        super().__init__("GG203", call, look.forked_message, about)
         self._pipes: dict[int, Any] = {}
 
     def wait_for(self, pipe: int) -> None:
