@@ -1,30 +1,25 @@
 """A process that the program forks itself, while CUDA is up, tells that it needs CUDA: GG203.
 
-A task of a pool sends notes along with its result. A process has none, so it writes to a pipe as
-soon as it needs CUDA; the pipe is read when findings are asked for. Nothing is said of CUDA in
-other processes of the program's own: one process for each GPU is how GPUs are shared (GG201 is for
-the workers of pools).
+It writes to a pipe as soon as it does (see `awaited`). Nothing is said of CUDA in other processes
+of the program's own: one process for each GPU is how GPUs are shared (GG201 is for the workers of
+pools).
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from pytest_gradguard.runtime import cuda
+from pytest_gradguard.runtime.awaited import Awaited
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.cuda import Attempt
 from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.looks import cuda as look
-from pytest_gradguard.runtime.noticed import Noticed
 from pytest_gradguard.runtime.tasks import Task, task_of
-
-_ENOUGH = 65_536
-_MANY = 16
 
 
 @contextmanager
@@ -33,8 +28,13 @@ def of_cuda(process: Any, call: Call, function: Any) -> Iterator[None]:
     if not cuda.is_up() or "run" in vars(process) or "GG203" in call.dropped:
         yield
         return
-    read, write = os.pipe()
     task = task_of(function)
+    try:
+        read, write = os.pipe()
+    except OSError as error:  # the program has as many files open as it may
+        fault(error)
+        yield
+        return
     process.run = Run(process, write, task)
     try:
         yield
@@ -47,7 +47,10 @@ def of_cuda(process: Any, call: Call, function: Any) -> Iterator[None]:
 def _await(call: Call, read: int) -> None:
     os.set_blocking(read, False)
     key = ("GG203", call.site and call.site.key, call.backend, "process")
-    evidence = call.collector.evidence(key, lambda: Awaited(call))
+    about = {"framework": "torch", "device": "cuda", "direction": None}
+    evidence = call.collector.evidence(
+        key, lambda: Awaited("GG203", call, look.forked_message, about, _count)
+    )
     assert isinstance(evidence, Awaited)
     call.note(evidence)
     evidence.wait_for(read)
@@ -76,35 +79,7 @@ class Run:
         os.write(self._write, pickle.dumps((os.getpid(), self._task, attempt)))
 
 
-class Awaited(Noticed):
-    """What processes that were started at one place did with CUDA, as soon as one has told."""
-
-    def __init__(self, call: Call) -> None:
-        about = {"framework": "torch", "device": "cuda", "direction": None}
-        super().__init__("GG203", call, look.forked_message, about)
-        self._pipes: dict[int, Any] = {}
-
-    def wait_for(self, pipe: int) -> None:
-        """Look, from now on, whether something comes out of `pipe`."""
-        if len(self._pipes) >= _MANY:
-            self._listen()
-        self._pipes[pipe] = weakref.finalize(self, os.close, pipe)
-        self._pipes[pipe].atexit = False  # findings are asked for at the very end
-
-    def _listen(self) -> None:
-        for pipe, close in list(self._pipes.items()):
-            try:
-                told = os.read(pipe, _ENOUGH)
-            except BlockingIOError:
-                continue
-            del self._pipes[pipe]
-            close()
-            if told:
-                process, task, attempt = pickle.loads(told)
-                self.details["framework"] = attempt.framework
-                look.tell(self, process, task, attempt)
-
-    def build(self) -> Any:
-        """The finding as it stands now."""
-        self._listen()
-        return super().build()
+def _count(evidence: Awaited, told: tuple[int, Task, Attempt]) -> None:
+    process, task, attempt = told
+    evidence.details["framework"] = attempt.framework
+    look.tell(evidence, process, task, attempt)

@@ -1,8 +1,7 @@
 """A process that the program forks itself: what it inherits, and how it tells of a hang.
 
-A task of a pool sends notes along with its result. A process has none, so it writes to a pipe,
-which is read when findings are asked for. The pipe is made only where compute threads of a
-framework were up at the fork.
+It writes to a pipe (see `awaited`), which is made only where compute threads of a framework were up
+at the fork.
 """
 
 from __future__ import annotations
@@ -12,20 +11,17 @@ import os
 import pickle
 import sys
 import traceback
-import weakref
 from collections.abc import Callable
 from typing import Any
 
+from pytest_gradguard.runtime.awaited import Awaited
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.hangs import openmp
 from pytest_gradguard.runtime.hangs.forks import Inherited
 from pytest_gradguard.runtime.looks import forked
 from pytest_gradguard.runtime.looks.forked import Hang
-from pytest_gradguard.runtime.noticed import Noticed
 from pytest_gradguard.runtime.tasks import task_of
-
-_ENOUGH = 65_536
 
 
 class ForkedProcess:
@@ -54,7 +50,9 @@ class ForkedProcess:
         os.set_blocking(read, False)
         call = self._call
         key = ("GG303", call.site and call.site.key, call.backend)
-        evidence = call.collector.evidence(key, lambda: Awaited(call))
+        evidence = call.collector.evidence(
+            key, lambda: Awaited("GG303", call, forked.message, {}, _count)
+        )
         if "GG303" not in call.dropped and isinstance(evidence, Awaited):
             call.note(evidence)
             evidence.wait_for(read)
@@ -121,28 +119,6 @@ class Inside:
         return True
 
 
-class Awaited(Noticed):
-    """GG303 of processes that were started at one place, as soon as one of them has told."""
-
-    def __init__(self, call: Call) -> None:
-        super().__init__("GG303", call, forked.message, {})
-        self._pipes: dict[int, Any] = {}
-
-    def wait_for(self, pipe: int) -> None:
-        """Look, from now on, whether something comes out of `pipe`."""
-        self._pipes[pipe] = weakref.finalize(self, os.close, pipe)
-        self._pipes[pipe].atexit = False  # findings are asked for at the very end
-
-    def build(self) -> Any:
-        for pipe, close in list(self._pipes.items()):
-            try:
-                told = os.read(pipe, _ENOUGH)
-            except BlockingIOError:
-                continue
-            del self._pipes[pipe]
-            close()
-            if told:
-                hang = pickle.loads(told)
-                self.details["framework"] = hang.framework
-                forked.add(self, hang)
-        return super().build()
+def _count(evidence: Awaited, hang: Hang) -> None:
+    evidence.details["framework"] = hang.framework
+    forked.add(evidence, hang)
