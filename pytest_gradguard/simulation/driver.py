@@ -7,6 +7,7 @@ place, those that a build for the CPU lacks. What else of the kind a program ask
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from inspect import isroutine
 from types import ModuleType, SimpleNamespace
@@ -23,6 +24,8 @@ from pytest_gradguard.simulation.replacing import Replacements
 NAME = "gradguard simulated GPU"
 CAPABILITY = (8, 0)
 _CUDA = "12.8"
+_WORKSPACE = 8519680
+"""How many bytes cuBLAS works in, where nobody sets it."""
 
 
 class Properties(SimpleNamespace):
@@ -118,6 +121,7 @@ def install(machine: Machine, replaced: Replacements) -> None:
         replaced.put(torch.version, "cuda", _CUDA)
     replaced.put(torch.backends.cuda, "is_built", lambda: True)
     replaced.put(torch.backends.cudnn, "is_acceptable", lambda tensor: False)
+    _plan_caches(replaced)
 
 
 def forked(machine: Machine) -> None:
@@ -125,6 +129,35 @@ def forked(machine: Machine) -> None:
     if machine.in_bad_fork:
         cuda: Any = torch.cuda
         cuda._cached_device_count = None
+
+
+def _plan_caches(replaced: Replacements) -> None:
+    """``torch.backends.cuda.cufft_plan_cache``: sizes that can be set, and plans that never are."""
+    sizes: defaultdict[int, int] = defaultdict(lambda: 4096)
+    cache: Any = torch.backends.cuda.cuFFTPlanCache
+
+    def limit(self: Any) -> int:
+        return sizes[self.device_index]
+
+    def limited(self: Any, size: int) -> None:
+        sizes[self.device_index] = size
+
+    replaced.put(cache, "size", property(lambda self: 0))
+    replaced.put(cache, "max_size", property(limit, limited))
+    replaced.put(cache, "clear", lambda self: None)
+
+
+class _Setting:
+    """A value that can be set, and that nothing here heeds."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def get(self, *_: Any) -> Any:
+        return self._value
+
+    def set(self, value: Any) -> None:
+        self._value = value
 
 
 def _refused(name: str) -> Callable[..., Any]:
@@ -176,8 +209,14 @@ def _functions(machine: Machine) -> dict[str, Any]:
     def settings() -> str:
         return ""
 
+    limit, workspace = _Setting(10), _Setting(_WORKSPACE)
     functions: dict[str, Any] = {
         "_cuda_init": init,
+        "_cuda_get_cudnn_benchmark_limit": limit.get,
+        "_cuda_set_cudnn_benchmark_limit": limit.set,
+        "_cuda_getCublasWorkspaceSize": workspace.get,
+        "_cuda_setCublasWorkspaceSize": workspace.set,
+        "_cuda_clearCublasWorkspaces": nothing,
         "_cuda_getDeviceCount": machine.count,
         "_cuda_getDevice": lambda: machine.current,
         "_cuda_setDevice": machine.choose,
@@ -204,6 +243,8 @@ def _functions(machine: Machine) -> dict[str, Any]:
         "_cuda_resetAccumulatedMemoryStats": memory.reset_accumulated,
         "_cuda_resetPeakHostMemoryStats": nothing,
         "_cuda_resetAccumulatedHostMemoryStats": nothing,
+        "_cuda_memorySnapshot": lambda pool=None: memory.snapshot(),
+        "_cuda_isHistoryEnabled": lambda: False,
         "_cuda_emptyCache": memory.empty_cache,
         "_cuda_setMemoryFraction": nothing,
         "_cuda_getMemoryFraction": lambda device: 1.0,

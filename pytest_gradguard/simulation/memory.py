@@ -119,6 +119,38 @@ class Memory:
         }
         return stats
 
+    def snapshot(self) -> dict[str, Any]:
+        """As ``torch._C._cuda_memorySnapshot`` gives it: one segment for each device in use."""
+        with self._lock:
+            held = {index: count.current for index, count in self._reserved.items()}
+            used = {index: count.current for index, count in self._bytes.items()}
+        segments = []
+        for device, size in held.items():
+            if not size:
+                continue
+            active = used[device]
+            parts = (("active_allocated", active), ("inactive", size - active))
+            about = {
+                "device": device,
+                "address": 0,
+                "total_size": size,
+                "allocated_size": active,
+                "active_size": active,
+                "requested_size": active,
+                "stream": 0,
+                "segment_type": "large",
+                "segment_pool_id": (0, 0),
+                "is_expandable": False,
+                "frames": [],
+            }
+            about["blocks"] = [
+                {"address": 0, "size": part, "requested_size": part, "state": state, "frames": []}
+                for state, part in parts
+                if part
+            ]
+            segments.append(about)
+        return {"segments": segments, "device_traces": [], "allocator_settings": {}}
+
     def forget(self) -> None:
         """A fresh lock, for one that another thread held at a fork stays locked."""
         self._lock = threading.RLock()

@@ -6,6 +6,7 @@ draws from the CPU's, so that a simulated run gives the numbers of a run on the 
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -96,13 +97,26 @@ class DefaultGenerator(DeviceGenerator):
         return int(super().seed())
 
     def set_state(self, state: Any) -> Any:
-        """Let it go on from `state`."""
+        """Let it go on from `state`: apart from the CPU's, unless that stands there as well."""
+        made = super().set_state(state)
         self.apart = True
-        return super().set_state(state)
+        self.rejoin()
+        return made
 
     def get_state(self) -> Any:
         """Where it stands."""
         return super().get_state() if self.apart else torch.default_generator.get_state()
+
+    def rejoin(self) -> None:
+        """Draw from the CPU's again where that stands in the same state.
+
+        A program that saves the states of all generators and sets them again, as checkpoints of
+        activations do at each backward, goes on as it was.
+        """
+        if self.apart:
+            with torch._C.DisableTorchFunction():
+                own, of_cpu = super().get_state(), torch.default_generator.get_state()
+                self.apart = not torch.equal(own, of_cpu)
 
 
 class _Local(threading.local):
@@ -192,5 +206,16 @@ def install(machine: Machine, replaced: Replacements) -> None:
         return result
 
     manual_seed.__doc__ = original.__doc__
+    setting = torch.random.set_rng_state
+
+    @functools.wraps(setting)
+    def set_rng_state(new_state: Any) -> None:
+        setting(new_state)
+        for generator in torch.cuda.default_generators:
+            if isinstance(generator, DefaultGenerator):
+                generator.rejoin()
+
+    for owner in (torch.random, torch):
+        replaced.put(owner, "set_rng_state", set_rng_state)
     replaced.put(torch.random, "manual_seed", manual_seed)
     replaced.put(torch, "manual_seed", manual_seed)
