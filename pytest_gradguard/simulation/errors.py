@@ -74,6 +74,15 @@ def whole_numbers(one: int, other: int, kind: str) -> NotImplementedError:
     return NotImplementedError(f"\"{name}\" not implemented for '{kind}'")
 
 
+def not_on_gpus(operator: str) -> NotImplementedError:
+    """An operator that torch has for the CPU alone."""
+    return NotImplementedError(
+        f"Could not run 'aten::{operator}' with arguments from the 'CUDA' backend. This could be "
+        "because the operator doesn't exist for this backend, or was omitted during the "
+        "selective/custom build process (if using custom build)."
+    )
+
+
 _OWN_WORDS = {
     "grid_sample": "grid_sampler(): expected input and grid to be on same device, but input is on "
     "{one} and grid is on {other}",

@@ -133,9 +133,9 @@ def _copy(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
     tensor = args[0]
     source = args[1] if len(args) > 1 else kwargs.get("src")
     result = simulation.ordinary(func, args, kwargs, mixed=True)
-    if isinstance(source, torch.Tensor) and result.grad_fn is not None and source.requires_grad:
+    if isinstance(source, torch.Tensor) and source.requires_grad and torch.is_grad_enabled():
         place = tags.device_of(source)
-        if place != tags.device_of(tensor):
+        if place != tags.device_of(tensor) and result.grad_fn is not None:
             send_back(simulation, result.grad_fn, place, position=1)
     return result
 

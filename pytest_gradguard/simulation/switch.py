@@ -27,7 +27,7 @@ from pytest_gradguard.simulation import (
     unsupported,
 )
 from pytest_gradguard.simulation import indexing as indexing
-from pytest_gradguard.simulation import matmul as matmul
+from pytest_gradguard.simulation import kinds as kinds
 from pytest_gradguard.simulation import reading as reading
 from pytest_gradguard.simulation.arriving import Staying
 from pytest_gradguard.simulation.machine import Machine

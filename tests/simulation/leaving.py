@@ -35,6 +35,7 @@ def names() -> dict[str, dict[str, object]]:
         "version": torch.version,
         "cudnn": torch.backends.cudnn,
         "backend": torch.backends.cuda,
+        "plans": torch.backends.cuda.cuFFTPlanCache,
         "jit": torch.jit,
         "script": core.ScriptFunction,
         "method": core.ScriptMethod,
