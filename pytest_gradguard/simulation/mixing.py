@@ -33,6 +33,17 @@ ANYWHERE = frozenset(
 )
 """Functions whose tensors may lie on several devices."""
 
+NEEDS_NO_GPU = frozenset(
+    {
+        *("__get__", "__set__", "size", "dim", "stride", "numel", "element_size", "__len__"),
+        *("is_contiguous", "data_ptr", "view", "detach", "reshape", "untyped_storage", "storage"),
+        *("_typed_storage", "__reduce_ex__", "__hash__", "ndimension", "storage_offset"),
+        *("is_floating_point", "is_complex", "requires_grad_", "expand", "permute", "transpose"),
+        *("unsqueeze", "squeeze", "t", "unbind", "__getitem__", "is_shared", "retain_grad"),
+    }
+)
+"""What goes on working, in a forked child, on the tensors of the parent."""
+
 STRICT = frozenset(
     {
         *("mm", "matmul", "__matmul__", "__rmatmul__", "bmm", "addmm", "baddbmm", "addmv", "mv"),

@@ -18,7 +18,15 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device as default_device
 
-from pytest_gradguard.simulation import autocast, devices, mixing, operators, randomness, tags
+from pytest_gradguard.simulation import (
+    autocast,
+    classes,
+    devices,
+    mixing,
+    operators,
+    randomness,
+    tags,
+)
 from pytest_gradguard.simulation.machine import INITIALIZATION, Machine, driver_error
 
 Handler = Callable[["Simulation", Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -63,8 +71,8 @@ class Simulation(TorchFunctionMode):  # type: ignore[misc]
 
     def __torch_function__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not self.active:
-            return func(*args, **kwargs)
+        if not self.active or (_dispatch_modes() and _fakes(_FAKE) is not None):
+            return func(*args, **kwargs)  # tensors without data know devices by themselves
         before = local.target, local.strays
         local.target = None
         local.depth += 1
@@ -133,7 +141,14 @@ class Simulation(TorchFunctionMode):  # type: ignore[misc]
         common: torch.device | None = None
         strays: list[Any] = []
         if tensors:
-            common, strays = mixing.common(func, tensors, mixed or named)
+            try:
+                common, strays = mixing.common(func, tensors, mixed or named)
+            except RuntimeError:
+                kinds = classes.with_rules(tensors)
+                if not kinds:
+                    raise
+                with outside(self):  # what it calls is seen again, and refused if it mixes devices
+                    return classes.call(kinds, func, args, kwargs)
         if not named:
             target = common
             if common is not None and self._makes(func) and func not in _FROM_VALUES:
@@ -209,11 +224,15 @@ class Simulation(TorchFunctionMode):  # type: ignore[misc]
 
     def _refuse_in_fork(self, func: Any) -> None:
         name = getattr(func, "__name__", "")
-        if name not in _NEEDS_NO_GPU:
+        if name not in mixing.NEEDS_NO_GPU:
             with outside(self):
                 torch.cuda._lazy_init()
             raise driver_error(INITIALIZATION)
 
+
+_dispatch_modes: Any = torch._C._len_torch_dispatch_stack
+_fakes: Any = torch._C._get_dispatch_mode
+_FAKE: Any = torch._C._TorchDispatchModeKey.FAKE
 
 _BUILT_IN = frozenset(
     {
@@ -231,17 +250,6 @@ _FROM_VALUES = frozenset(
     }
 )
 """Functions that make a tensor where the values lie that they are given."""
-
-_NEEDS_NO_GPU = frozenset(
-    {
-        *("__get__", "__set__", "size", "dim", "stride", "numel", "element_size", "__len__"),
-        *("is_contiguous", "data_ptr", "view", "detach", "reshape", "untyped_storage", "storage"),
-        *("_typed_storage", "__reduce_ex__", "__hash__", "ndimension", "storage_offset"),
-        *("is_floating_point", "is_complex", "requires_grad_", "expand", "permute", "transpose"),
-        *("unsqueeze", "squeeze", "t", "unbind", "__getitem__", "is_shared", "retain_grad"),
-    }
-)
-"""What goes on working, in a forked child, on the tensors of the parent."""
 
 
 @contextmanager

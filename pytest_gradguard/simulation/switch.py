@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from pytest_gradguard.runtime.patching import Patch, Patches
+from pytest_gradguard.simulation import attention as attention
 from pytest_gradguard.simulation import (
     backward,
     driver,

@@ -133,3 +133,57 @@ def test_what_gpus_cannot_do_is_refused_there_alone(name: str, gpus: None) -> No
     REFUSED[name](torch.ones(3))
     with pytest.raises(NotImplementedError):
         REFUSED[name](torch.ones(3, device="cuda"))
+
+
+def attended(kernel: Any, kind: Any = torch.float32, **options: Any) -> Any:
+    """Attention by the kernel that is named."""
+    given = torch.ones(1, 2, 4, 8, device="cuda", dtype=kind)
+    with torch.nn.attention.sdpa_kernel(kernel):
+        return nn.functional.scaled_dot_product_attention(given, given, given, **options)
+
+
+def test_attention_has_the_kernels_of_gpus(gpus: None) -> None:
+    kernels = torch.nn.attention.SDPBackend
+    half = attended(kernels.FLASH_ATTENTION, torch.bfloat16)
+    assert (half.dtype, str(half.device)) == (torch.bfloat16, "cuda:0")
+    mask = torch.ones(4, 4, dtype=torch.bool, device="cuda")
+    assert attended(kernels.EFFICIENT_ATTENTION, attn_mask=mask).is_cuda
+    with pytest.raises(RuntimeError, match="No available kernel"):
+        attended(kernels.FLASH_ATTENTION)
+    with pytest.raises(RuntimeError, match="No available kernel"):
+        attended(kernels.FLASH_ATTENTION, torch.bfloat16, attn_mask=mask.bfloat16())
+    layer = nn.MultiheadAttention(8, 2, batch_first=True).cuda()
+    given = torch.ones(1, 3, 8, device="cuda")
+    with torch.nn.attention.sdpa_kernel(kernels.EFFICIENT_ATTENTION):
+        assert layer(given, given, given, need_weights=False)[0].is_cuda
+    assert torch.backends.cuda.math_sdp_enabled()
+
+
+def test_a_tensor_of_a_class_with_rules_of_its_own(gpus: None) -> None:
+    from torch.nn.attention.bias import causal_lower_right
+
+    bias = causal_lower_right(4, 4)
+    given = torch.ones(1, 2, 4, 8, device="cuda")
+    assert nn.functional.scaled_dot_product_attention(given, given, given, bias).is_cuda
+
+    class Named(torch.Tensor):
+        @classmethod
+        def __torch_function__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    named = torch.ones(2).as_subclass(Named)
+    assert type(named.cuda() + torch.ones(2, device="cuda")) is Named
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        named + torch.ones(2, device="cuda")
+
+
+def test_tensors_without_data_know_their_devices(gpus: None) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        made = torch.empty(3, device="cuda") * 2
+        assert str(made.device) == "cuda:0"
+        assert (made.to("cuda:1") + 1).device.index == 1
+        assert torch.ones(1).device.type == "cpu"
