@@ -74,6 +74,33 @@ was seen to work on a machine without a GPU, and how far that proves it differs:
 
 `tests/gpu` asks a real GPU for the rest, where there is one.
 
+## Public programs
+
+Run under simulation, on torch 2.13, with the results of the CPU and without a finding (training
+steps, predictions, checkpoints; random models, no downloads):
+
+- **pytorch/examples (77f55b9)**: vae, mnist, mnist_rnn, mnist_hogwild, mnist_forward_forward,
+  word_language_model, siamese_network, gcn, gat, dcgan, super_resolution
+- **PyTorch's tutorials, their networks and loops**: classifier, char-rnn, seq2seq with attention,
+  DQN, transfer learning, FGSM, spatial transformer, translation
+- **nanoGPT (3adf61e), minGPT (37baab7)**: training, sampling, benchmark; adder, chargpt
+- **training**: lightning 2.6.6 (one GPU; all its precisions), pytorch-ignite 0.5.5, accelerate
+  1.15.0, skorch 1.4.0 with its CUDA tests, fastai 2.8.12
+- **Transformers 5.23.0**: Trainer; BERT, GPT-2, Llama, Mixtral, T5, ViT, Whisper, Mamba, with
+  `generate`; peft 0.21.2, sentence-transformers 6.2.0
+- **images**: torchvision 0.28.0, timm 1.0.31, kornia 0.9.0, monai 1.6.1, diffusers 0.42.1
+- **probability**: pyro-ppl 1.9.2, gpytorch 1.15.2, botorch 0.18.1, sbi 0.27.0, nflows 0.14,
+  normflows 1.7.3
+- **graphs, equations, control**: torch-geometric 2.8.1, e3nn 0.6.0, torchdiffeq 0.2.5, torchsde
+  0.2.6, stable-baselines3 2.9.2
+- **around training**: torchmetrics 1.9.0, captum 0.9.0, opacus 1.6.0, einops 0.8.2, tensordict
+  0.15.3, pytorch-tabnet 4.1.0, pytorch_optimizer 4.1.0, higher 0.2.1, ema-pytorch 0.8.3
+
+Where a program does other things on a GPU than on the CPU (shuffles there alone, splits a batch
+with batch norm over two GPUs, draws a number to see where it lies), its numbers differ here, too.
+Frameworks that take every GPU they find, such as lightning with two of them, begin an NCCL
+process group: give them one, by their own option or with `--simulate-gpu 1`.
+
 ## How truly
 
 Each program ran on the CPU and on a simulated GPU; "as on the CPU" says that results, to the
