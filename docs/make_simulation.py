@@ -83,7 +83,7 @@ steps, predictions, checkpoints; random models, no downloads):
   word_language_model, siamese_network, gcn, gat, dcgan, super_resolution
 - **PyTorch's tutorials, their networks and loops**: classifier, char-rnn, seq2seq with attention,
   DQN, transfer learning, FGSM, spatial transformer, translation
-- **nanoGPT (3adf61e), minGPT (37baab7)**: training, sampling, benchmark; adder, chargpt
+- **nanoGPT (3adf61e), minGPT (37baab7)**: training, sampling; adder, chargpt
 - **training**: lightning 2.6.6 (one GPU; all its precisions), pytorch-ignite 0.5.5, accelerate
   1.15.0, skorch 1.4.0 with its CUDA tests, fastai 2.8.12
 - **Transformers 5.23.0**: Trainer; BERT, GPT-2, Llama, Mixtral, T5, ViT, Whisper, Mamba, with
@@ -96,6 +96,7 @@ steps, predictions, checkpoints; random models, no downloads):
 - **around training**: torchmetrics 1.9.0, captum 0.9.0, opacus 1.6.0, einops 0.8.2, tensordict
   0.15.3, pytorch-tabnet 4.1.0, pytorch_optimizer 4.1.0, higher 0.2.1, ema-pytorch 0.8.3
 
+What the CPU has no like of (float16 with a gradient scaler, a batch over two GPUs) ran to its end.
 Where a program does other things on a GPU than on the CPU (shuffles there alone, splits a batch
 with batch norm over two GPUs, draws a number to see where it lies), its numbers differ here, too.
 Frameworks that take every GPU they find, such as lightning with two of them, begin an NCCL
