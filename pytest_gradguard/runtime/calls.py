@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 from pytest_gradguard.findings import Finding
 from pytest_gradguard.messages import GradGuardError, GradGuardWarning
@@ -23,7 +23,8 @@ _SEARCHES = 8
 """How many batches of one call are searched for the paths of their objects; all are counted."""
 
 
-class Light(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Light:
     """How single tasks with one function and plain arguments travel, where nothing of them matters.
 
     Attributes:
@@ -34,9 +35,9 @@ class Light(NamedTuple):
     """
 
     function: Any
-    rebuild: Callable[..., Any] | None
-    before: tuple[Any, ...]
-    state: Mapping[str, Any] | None
+    rebuild: Callable[..., Any] | None = None
+    before: tuple[Any, ...] = ()
+    state: Mapping[str, Any] | None = None
 
 
 class Call:

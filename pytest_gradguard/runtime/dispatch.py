@@ -152,11 +152,23 @@ def _watched_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
         """How single tasks with the function of these and plain arguments travel."""
         function = items[0][0]
         if not travelling.light(function) or not looks.questions(call).lasting:
-            return Light(function, None, (), None)
+            return Light(function)
         asked = looks.ship(call, items)
         if asked:
-            return Light(function, unpack, (call.token, asked), None)
-        return Light(function, WorkerBatch, (), {TOKEN: call.token})
+            return Light(function, unpack, (call.token, asked))
+        return Light(function, WorkerBatch, state={TOKEN: call.token})
+
+    def watched(self: Any, call: Call, reduction: Any) -> Any:
+        items = self.items
+        rebuild, arguments = reduction
+        if rebuild is not type(self):
+            return reduction  # not as joblib builds it
+        if len(items) == 1 and type(items[0]) is tuple:  # worth a look where they are few
+            known = call.light
+            if known is None or known.function is not items[0][0]:
+                call.light = light(call, items)
+        asked = looks.ship(call, items)
+        return bracketed(Shipment(call, items), unpack, (call.token, asked, *arguments))
 
     @functools.wraps(original)
     def __reduce__(self: Any) -> Any:
@@ -165,23 +177,16 @@ def _watched_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
         if call is None:
             return reduction
         try:
-            rebuild, arguments = reduction
-            if rebuild is not type(self):
-                return reduction  # not as joblib builds it
-            items = self.items
-            if len(items) == 1 and type(items[0]) is tuple:  # worth a look where they are few
-                function, args, kwargs = items[0]
-                if PLAIN.issuperset(map(type, args)) and (
-                    not kwargs or PLAIN.issuperset(map(type, kwargs.values()))
-                ):
-                    known = call.light
-                    if known is None or known.function is not function:
-                        known = call.light = light(call, items)
-                    if known.rebuild is not None:
-                        return (known.rebuild, (*known.before, *arguments), known.state)
-            asked = looks.ship(call, items)
-            arguments = (call.token, asked, *arguments)
-            return bracketed(Shipment(call, items), unpack, arguments)
+            known = call.light
+            if known is not None and len(self.items) == 1:
+                function, args, kwargs = self.items[0]
+                if function is known.function and known.rebuild is not None and not kwargs:
+                    for argument in args:  # written out, for it runs in every small batch
+                        if type(argument) not in PLAIN:
+                            break
+                    else:
+                        return (known.rebuild, known.before + reduction[1], known.state)
+            return watched(self, call, reduction)
         except Exception as error:
             fault(error)
             return reduction
