@@ -65,13 +65,14 @@ def _wrapped(function: Any) -> Any:
 _SETTING = frozenset(("seed", "manual_seed", "advance", "jumped", "jump", "setstate", "set_state"))
 
 
-def reseeds(function: Any) -> bool:
-    """Whether a task sets the state of random generators itself."""
+def reseeds(function: Any, also: frozenset[str] = frozenset()) -> bool:
+    """Whether a task sets the state of random generators itself, `also` by methods so named."""
+    setting = _SETTING | also
     code = getattr(function_of(function), "__code__", None)
     codes = [code] if isinstance(code, types.CodeType) else []
     while codes:
         code = codes.pop()
-        if not _SETTING.isdisjoint(code.co_names):
+        if not setting.isdisjoint(code.co_names):
             return True
         codes += [one for one in code.co_consts if isinstance(one, types.CodeType)]
     return False
