@@ -17,4 +17,16 @@ def items_of(task: Any, data: Mapping[Any, Any]) -> Iterator[tuple[Any, Any, Any
             for node in one.values() if isinstance(one, dict) else (one,):
                 yield from items_of(node, data)
     elif callable(function):
+        users = next((one for one in args if _is_users(one)), None) if _is_dasks(function) else None
+        if users is not None:  # dask's own function for chunks of a bag: map_chunk(users, …)
+            function, args = users, tuple(one for one in args if one is not users)
         yield function, args, dict(task.kwargs)
+
+
+def _is_users(item: Any) -> bool:
+    return callable(item) and not isinstance(item, type) and not _is_dasks(item)
+
+
+def _is_dasks(function: Any) -> bool:
+    module = getattr(function, "__module__", None) or type(function).__module__
+    return module.partition(".")[0] == "dask"
