@@ -22,10 +22,12 @@ class Noticed:
         backend: the kind of workers.
         details: what goes into the finding's details.
         severity: that of the finding, where it is not the pitfall's.
+        advice: what to do about it, where it is not the pitfall's.
     """
 
     first: Task
     severity: Severity | None = None
+    advice: str | None = None
 
     def __init__(
         self, code: str, call: Any, message: Callable[[Noticed], str], details: dict[str, Any]
@@ -70,7 +72,7 @@ class Noticed:
             severity=pitfall.severity if self.severity is None else self.severity,
             origin="runtime",
             message=self._message(self),
-            fix=pitfall.advice,
+            fix=self.advice or pitfall.advice,
             location=Location("<unknown>", 1) if self._site is None else self._site.location(),
             trace=tuple(self._steps),
             count=self.count,

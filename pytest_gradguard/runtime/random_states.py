@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import random
 import sys
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 numbers = itertools.count(1)
@@ -25,6 +26,14 @@ _MULTIPLIERS = {
 _MASK = (1 << 128) - 1
 _CALCULATED = 1 << 26
 """How many steps are calculated where they cannot be skipped."""
+_COUNTING = {
+    "tensorflow": ("tensorflow.python.ops.stateful_random_ops", "Generator"),
+    "keras": ("keras.src.random.seed_generator", "SeedGenerator"),
+}
+"""Generators that count what they drew in a variable: the module and the name of their class."""
+
+_SETTERS = frozenset(("assign", "make_seeds", "reset", "reset_from_seed", "skip", "split"))
+"""What moves them otherwise than by drawing; words too common to be looked for elsewhere."""
 
 
 class State(NamedTuple):
@@ -51,6 +60,10 @@ def kinds() -> list[type]:
             found.append(kind)
     if "torch.nn.parameter" in sys.modules:
         found.append(sys.modules["torch"]._C.Generator)
+    for module, name_ in _COUNTING.values():
+        kind = getattr(sys.modules.get(module), name_, None)
+        if isinstance(kind, type):
+            found.append(kind)
     simulated: Any = sys.modules.get("pytest_gradguard.simulation.randomness")
     if simulated is not None:
         found.append(simulated.DeviceGenerator)
@@ -68,8 +81,8 @@ def name(generator: Any) -> str:
     """The class of `generator`, as its users call it."""
     kind = type(generator)
     library = kind.__module__.partition(".")[0]
-    library = {"numpy": "numpy.random"}.get(library, library)
-    return f"{library}.{kind.__name__}"
+    package = f"{library}.random" if library == "numpy" or library in _COUNTING else library
+    return f"{package}.{kind.__name__}"
 
 
 def state(generator: Any) -> State | None:
@@ -84,7 +97,16 @@ def state(generator: Any) -> State | None:
     if kind == "numpy":
         value = _bits(generator).state
         return State(_digest(b"".join(_bytes(value))), value, generator)
+    if kind in _COUNTING:
+        value = _words(generator)
+        return State(_digest(repr(value).encode()), value, generator)
     return None
+
+
+def setters(generators: Iterable[Any]) -> frozenset[str]:
+    """The methods that move one of `generators` by other ways, beside those of every library."""
+    counting = any(_library(one) in _COUNTING for one in generators)
+    return _SETTERS if counting else frozenset()
 
 
 def follows(start: State, end: State) -> bool:
@@ -93,6 +115,8 @@ def follows(start: State, end: State) -> bool:
     Other ways (a new seed, a jump) give other numbers. Where it cannot be told: False.
     """
     kind = _library(end.generator)
+    if kind in _COUNTING:
+        return _counted(start.value, end.value, kind)
     if kind == "torch":
         return bool(start.value[0] == end.value[0])
     if kind == "random":
@@ -107,6 +131,25 @@ def follows(start: State, end: State) -> bool:
                 return True
         return False
     return kind == "numpy" and _numpy_follows(start.value, end.value, end.generator)
+
+
+def _words(generator: Any) -> list[int]:
+    """The state of a generator of TensorFlow's or Keras's, as words without a sign."""
+    variable = generator.state
+    value: Any = sys.modules["numpy"].asarray(variable.numpy())
+    return [int(word) % (1 << 8 * value.itemsize) for word in value]
+
+
+def _counted(start: list[int], end: list[int], kind: str) -> bool:
+    """Whether only the count went on: Keras keeps it behind the seed, TensorFlow before the key."""
+    if len(start) != len(end):
+        return False
+    if kind == "keras":
+        (before, *counts), (now, *counted) = start, end
+    else:
+        (*counts, before), (*counted, now) = start, end
+    steps = _number(counted) - _number(counts)
+    return before == now and 0 <= steps < _FAR
 
 
 def _numpy_follows(start: Any, end: Any, generator: Any) -> bool:

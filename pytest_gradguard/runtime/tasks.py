@@ -6,6 +6,8 @@ import functools
 import types
 from typing import Any, NamedTuple
 
+from pytest_gradguard.runtime import callsite
+
 
 class Task(NamedTuple):
     """A function that ran, or is to run, in a worker."""
@@ -33,13 +35,25 @@ def task_of(function: Any) -> Task:
     function = function_of(function)
     code = getattr(function, "__code__", None)
     if code is None and not isinstance(function, type):
-        code = getattr(type(function).__call__, "__code__", None)
+        code = _code_of_object(type(function))
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     return Task(
         name=name.rpartition("<locals>.")[2],
         path=None if code is None else code.co_filename,
         line=None if code is None else code.co_firstlineno,
     )
+
+
+def _code_of_object(kind: type) -> Any:
+    """The code behind a call of such objects; of a model, what the user has written of it."""
+    called = getattr(kind.__call__, "__code__", None)
+    if called is None or callsite.is_user_file(called.co_filename):
+        return called
+    for name in ("forward", "call"):
+        written = getattr(getattr(kind, name, None), "__code__", None)
+        if written is not None and callsite.is_user_file(written.co_filename):
+            return written
+    return called
 
 
 def function_of(function: Any) -> Any:
@@ -65,13 +79,14 @@ def _wrapped(function: Any) -> Any:
 _SETTING = frozenset(("seed", "manual_seed", "advance", "jumped", "jump", "setstate", "set_state"))
 
 
-def reseeds(function: Any) -> bool:
-    """Whether a task sets the state of random generators itself."""
+def reseeds(function: Any, also: frozenset[str] = frozenset()) -> bool:
+    """Whether a task sets the state of random generators itself, `also` by methods so named."""
+    setting = _SETTING | also
     code = getattr(function_of(function), "__code__", None)
     codes = [code] if isinstance(code, types.CodeType) else []
     while codes:
         code = codes.pop()
-        if not _SETTING.isdisjoint(code.co_names):
+        if not setting.isdisjoint(code.co_names):
             return True
         codes += [one for one in code.co_consts if isinstance(one, types.CodeType)]
     return False

@@ -23,6 +23,7 @@ _DOORS = {
     "loky.process_executor": "pytest_gradguard.runtime.doors.executors",
     "multiprocessing.pool": "pytest_gradguard.runtime.doors.pools",
     "multiprocessing.process": "pytest_gradguard.runtime.doors.processes",
+    "dask.multiprocessing": "pytest_gradguard.runtime.doors.dask_processes",
     "dask.threaded": "pytest_gradguard.runtime.doors.dask_threads",
     "distributed.client": "pytest_gradguard.runtime.doors.dask_client",
     "joblib._dask": "pytest_gradguard.runtime.doors.dask_joblib",

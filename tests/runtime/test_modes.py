@@ -162,3 +162,28 @@ def test_public_names() -> None:
         assert getattr(pytest_gradguard, name) is not None
     with pytest.raises(AttributeError, match="nonsense"):
         pytest_gradguard.nonsense  # noqa: B018
+
+
+class Doubling(torch.nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x)
+
+
+def test_a_generator_of_tasks_is_told_to_compute_before() -> None:
+    model = Doubling(2, 1)
+    with guard("record") as report, torch.no_grad():
+        Parallel(2, backend="threading")(
+            delayed(float)(model(torch.ones(2)).detach()) for _ in range(24)
+        )
+    (finding,) = report.findings
+    assert finding.code == "GG301"
+    assert str(finding.fix).startswith("Compute what the tasks need before")
+
+
+def test_a_model_that_is_a_task_stands_where_its_forward_does() -> None:
+    model = Doubling(2, 1)
+    with guard("record") as report, torch.no_grad():
+        Parallel(2, backend="threading")(delayed(model)(torch.ones(2)) for _ in range(2))
+    (finding,) = report.findings
+    assert (finding.code, finding.trace[0].path) == ("GG301", __file__)
+    assert str(finding.fix).startswith("Set the mode inside the worker")

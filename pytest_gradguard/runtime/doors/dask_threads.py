@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from pytest_gradguard.runtime import collector, looks
 from pytest_gradguard.runtime.calls import Call
-from pytest_gradguard.runtime.doors import calling
+from pytest_gradguard.runtime.doors import calling, dask_nodes
 from pytest_gradguard.runtime.doors.tasks import THREADS
 from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.patching import Patch, Patches
@@ -64,27 +64,13 @@ def _has_threads(submit: Any, num_workers: Any) -> bool:
 
 def _submit(submit: Any, call: Call, run: Any, batch: Any) -> Any:
     try:
-        items = [item for entry in batch for item in _items_of(*entry[1])]
+        items = [item for entry in batch for item in dask_nodes.items_of(*entry[1])]
         asked = looks.ship(call, items) if items else {}
         if asked:
             return submit(_looked_at, call, asked, items, run, batch)
     except Exception as error:
         fault(error)
     return submit(run, batch)
-
-
-def _items_of(task: Any, data: Mapping[Any, Any]) -> Iterator[tuple[Any, Any, Any]]:
-    """The user's functions in a node of a graph, with their arguments."""
-    function = getattr(task, "func", None)
-    if function is None:
-        return
-    args = tuple(data.get(getattr(one, "key", None), one) for one in task.args)
-    if getattr(function, "__module__", "") == "dask._task_spec":  # nodes in a node, or a container
-        for one in args:
-            for node in one.values() if isinstance(one, dict) else (one,):
-                yield from _items_of(node, data)
-    elif callable(function):
-        yield function, args, dict(task.kwargs)
 
 
 def _looked_at(call: Call, asked: Any, items: Any, run: Any, batch: Any) -> Any:

@@ -6,12 +6,13 @@ Workers import this module by name, so it stays light, and its functions keep th
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pytest_gradguard.findings import Finding
 from pytest_gradguard.runtime import collector, looks, worker
 from pytest_gradguard.runtime.crossing import bracketed
+from pytest_gradguard.runtime.doors import dask_nodes
 from pytest_gradguard.runtime.faults import without_this_frame
 
 Items = Sequence[tuple[Any, Any, Any]]
@@ -68,28 +69,64 @@ class WorkerTask:
         self._task = (function, args, kwargs)
 
     def __call__(self) -> Any:
-        worker.watch_nested_calls()
-        inside = worker.inside
         function, args, kwargs = self._task
         items, many = items_of(function, args, kwargs)
-        begun = looks.begin(self._asked, process=True)
-        collector.enter(inside)
+        task = functools.partial(function, *args, **kwargs)
         try:
-            result = function(*args, **kwargs)
+            return _run(task, items, many, self._token, self._asked)
         except BaseException as error:
             without_this_frame(error)
-            worker.send_with(error, self._token, looks.end(begun, items, None, error, process=True))
-            worker.end_simulation()
             raise
-        finally:
-            collector.leave(inside)
-        results = result if many else [result]
-        notes = looks.end(begun, items, results, process=True)
-        if inside.empty and not notes and worker.nothing_in(results):
-            worker.end_simulation()
-            return result
-        kind = worker.Outbox if many else OneResult
-        return kind(self._token, results, items, worker.take_findings(), notes)
+
+
+class WorkerNode:
+    """A node of one of dask's graphs in a worker process, called with what it depends on."""
+
+    __slots__ = ("_asked", "_node", "_token")
+
+    def __init__(self, token: int, asked: Mapping[str, Any], node: Any) -> None:
+        self._token = token
+        self._asked = asked
+        self._node = node
+
+    def __call__(self, data: Any) -> Any:
+        items = list(dask_nodes.items_of(self._node, data))
+        try:
+            return _run(functools.partial(self._node, data), items, False, self._token, self._asked)
+        except BaseException as error:
+            without_this_frame(error)
+            raise
+
+
+def _run(
+    task: Callable[[], Any], items: Items, many: bool, token: int, asked: Mapping[str, Any]
+) -> Any:
+    """Run `task`, in which are `items`, and return its result, or what carries it back."""
+    worker.watch_nested_calls()
+    inside = worker.inside
+    begun = looks.begin(asked, process=True)
+    collector.enter(inside)
+    try:
+        result = task()
+    except BaseException as error:
+        without_this_frame(error)
+        worker.send_with(error, token, looks.end(begun, items, None, error, process=True))
+        worker.end_simulation()
+        raise
+    finally:
+        collector.leave(inside)
+    results = result if many else [result]
+    notes = looks.end(begun, items, results, process=True)
+    if inside.empty and not notes and worker.nothing_in(results):
+        worker.end_simulation()
+        return result
+    kind = worker.Outbox if many else OneResult
+    return kind(token, results, items, worker.take_findings(), notes)
+
+
+def same(value: Any) -> Any:
+    """`value`; what stands for it here is it there."""
+    return value
 
 
 class OneResult(worker.Outbox):

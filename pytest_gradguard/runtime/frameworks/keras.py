@@ -54,9 +54,20 @@ def _report(current: crossing.Crossing, item: Any, reduction: Any) -> Any:
         variables = item.trainable_variables
         for variable in variables:
             current.parameter(_Weight(item, variable), _here)
+        if keras.backend.backend() == "torch":
+            _remember(getattr(current, "call", None), item, variables)
         if variables and _on_gpu(variables[0]):
             return current.on_gpu(_Weight(item, variables[0]), reduction, _here)
     return reduction
+
+
+def _remember(call: Any, layer: Any, variables: Iterable[Any]) -> None:
+    """Remember the parameters of torch's that go to a worker of `call`: a backward that comes to
+    its results has none of them."""
+    for variable in variables:
+        if call is not None and getattr(variable.value, "requires_grad", False):
+            call.remember_shipped(variable.value, path_in(layer, variable))
+            call.ships_gradients = True
 
 
 def _on_gpu(variable: Any) -> bool:

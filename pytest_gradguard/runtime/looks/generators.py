@@ -208,7 +208,8 @@ def begin(asked: dict[str, int] | None, process: bool) -> After | None:
     _arrived.generators = []
 
     def after(items: Any, results: Any, error: BaseException | None) -> list[Drawn] | None:
-        if any(reseeds(function) for function, _, _ in items):
+        also = random_states.setters(one for _, one, _ in arrived)
+        if any(reseeds(function, also) for function, _, _ in items):
             return None
         drawn = []
         for number, generator, start in arrived:

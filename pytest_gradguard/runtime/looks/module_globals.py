@@ -176,6 +176,9 @@ def _read_by(function: types.FunctionType) -> set[Global]:
 _first: dict[tuple[str, str], State | None] = {}
 """What each global was worth when it was first looked at in this worker: as the import made it."""
 
+_EMPTY = State(0, False, "NoneType")
+"""Of a global that the import left at None, for this process to fill, and the parent has."""
+
 
 def begin(asked: Asked, process: bool) -> After | None:
     """Compare the globals of a fresh import with the parent's, before the tasks use them."""
@@ -185,8 +188,12 @@ def begin(asked: Asked, process: bool) -> After | None:
     for found, there in asked.states.items():
         key = (found.module, found.name)
         if key not in _first:
-            _first[key] = _state_of(found)
+            _first[key] = _EMPTY if _is_none(found) else _state_of(found)
         first = _first[key]
+        if first is _EMPTY:
+            if _is_none(found):
+                stale.append(found)
+            continue
         if first is None or first.digest == there.digest:
             continue
         now = _state_of(found)
@@ -213,7 +220,10 @@ def begin(asked: Asked, process: bool) -> After | None:
 
 def _written(found: Global, there: State) -> bool:
     """Whether the tasks that have just run gave it values: a buffer of theirs, or the parent's."""
-    first, now = _first[found.module, found.name], _state_of(found)
+    first = _first[found.module, found.name]
+    if first is _EMPTY:
+        return not _is_none(found)
+    now = _state_of(found)
     if first is None or now is None or now.digest == there.digest:
         return True
     return now.tensor and now.digest != first.digest
@@ -243,6 +253,15 @@ def _in(read: set[int], found: Global) -> bool:
 def _value_of(found: Global) -> Any:
     module = sys.modules.get(found.module)
     return None if module is None else used_globals.value_at(module, tuple(found.name.split(".")))
+
+
+def _is_none(found: Global) -> bool:
+    """Whether a global of a module that was imported here is None, or what holds it is."""
+    value: Any = sys.modules.get(found.module)
+    names = iter(found.name.split(".") if value is not None else ())
+    while value is not None and (name := next(names, None)) is not None:
+        value = used_globals.held(value, name)
+    return value is None and found.module in sys.modules
 
 
 def _state_of(found: Global) -> State | None:

@@ -24,6 +24,12 @@ from pytest_gradguard.runtime.tasks import Task, task_of
 _is_autocast_enabled = torch.is_autocast_enabled
 
 
+_COMPUTE_BEFORE = (
+    "Compute what the tasks need before the `Parallel` call, such as in a list, or set the mode "
+    "inside the generator."
+)
+
+
 class Lost(NamedTuple):
     """What tasks did without the caller's mode, in plain values so that it can be pickled."""
 
@@ -66,6 +72,8 @@ def heard(call: Any, note: list[Lost]) -> None:
         evidence.details.setdefault("did", lost.did)
         if lost.task is None:
             evidence.details["generator"] = True
+            if not evidence.count:
+                evidence.advice = _COMPUTE_BEFORE
             evidence.add(Task("the generator of tasks", None, None), "")
         else:
             evidence.add(lost.task, f"`{lost.task.name}` {lost.did}")

@@ -6,6 +6,7 @@ os.environ["KERAS_BACKEND"] = "torch"
 
 import keras
 import numpy as np
+import torch
 from joblib import Parallel, delayed
 
 EXPECT = {
@@ -14,6 +15,10 @@ EXPECT = {
     "test_plain_sgd": set(),
     "test_variable_and_layer": set(),
     "test_fit_and_return_the_model": set(),
+    "test_backward_through_outputs": {"GG102", "GG103"},
+    "test_outputs_without_a_graph": set(),
+    "test_one_seed_generator": {"GG305"},
+    "test_a_seed_generator_each": set(),
 }
 
 INPUTS = np.random.default_rng(0).normal(size=(20, 2)).astype("float32")
@@ -63,3 +68,42 @@ def test_variable_and_layer():
 def test_fit_and_return_the_model():
     models = Parallel(2)(delayed(fitted)() for _ in range(2))
     assert [model.predict(INPUTS, verbose=0).shape for model in models] == [(20, 1)] * 2
+
+
+def outputs(model, inputs):
+    return model(inputs)
+
+
+def test_backward_through_outputs():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    results = Parallel(2)(delayed(outputs)(model, INPUTS[i::2]) for i in range(2))  # -> GG102
+    torch.cat(results).mean().backward()  # -> GG103:error
+    assert all(weight.value.grad is None for weight in model.trainable_weights)
+
+
+def arrays(model, inputs):
+    with torch.no_grad():
+        return model(inputs)
+
+
+def test_outputs_without_a_graph():
+    model = fitted()
+    results = Parallel(2)(delayed(arrays)(model, INPUTS[i::2]) for i in range(2))
+    loss = (model(INPUTS).mean() - torch.cat(results).mean()) ** 2
+    loss.backward()
+
+
+def noise(seeds):
+    return float(keras.random.normal((), seed=seeds))
+
+
+def test_one_seed_generator():
+    seeds = keras.random.SeedGenerator(1)
+    first, second = Parallel(2)(delayed(noise)(seeds) for _ in range(2))  # -> GG305
+    assert first == second
+
+
+def test_a_seed_generator_each():
+    each = [keras.random.SeedGenerator(seed) for seed in range(2)]
+    first, second = Parallel(2)(delayed(noise)(seeds) for seeds in each)
+    assert first != second

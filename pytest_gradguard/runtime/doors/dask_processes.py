@@ -1,0 +1,88 @@
+"""The door `dask.multiprocessing`: `compute(scheduler="processes")`, and what bags use by default.
+
+dask pickles each node of a graph by a function of its own, and hands the bytes to a pool. While
+that function pickles a node, a crossing is active, and the node goes as a `remote.WorkerNode`.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from pytest_gradguard.runtime import collector, crossing, looks
+from pytest_gradguard.runtime.calls import Call
+from pytest_gradguard.runtime.dispatch import Shipment
+from pytest_gradguard.runtime.doors import calling, dask_nodes, remote
+from pytest_gradguard.runtime.doors.tasks import MULTIPROCESSING
+from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.patching import Patch, Patches
+
+_DASK = frozenset({"dask"})
+_patches: Patches | None = None
+
+
+def apply() -> None:
+    """Watch dask's processes, where its scheduler is loaded and built as we know it."""
+    global _patches
+    module: Any = sys.modules["dask.multiprocessing"]
+    if not hasattr(module, "get_async") or "dask._task_spec" not in sys.modules:
+        return
+    if _patches is None:
+        _patches = Patches([Patch(module, "get_async", _watched)])
+    _patches.apply()
+
+
+def undo() -> None:
+    """Leave dask as it was."""
+    if _patches is not None:
+        _patches.undo()
+
+
+def _watched(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def get_async(*args: Any, **kwargs: Any) -> Any:
+        dumps = kwargs.get("dumps")
+        call = None if dumps is None else calling.begin(MULTIPROCESSING, passing=_DASK)
+        if sys.modules.setdefault(remote.__name__, remote) is not remote:
+            call = None  # somebody has imported the guard twice: ours cannot be pickled
+        if call is not None:
+            kwargs["dumps"] = _Dumps(dumps, call)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            without_this_frame(error)
+            raise
+        if call is not None:
+            collector.announce(call.collector, call.evidence.values())
+        return result
+
+    return get_async
+
+
+class _Dumps:
+    """dask's function that pickles a node and its data; in a worker it is that function itself."""
+
+    def __init__(self, original: Any, call: Call) -> None:
+        self._original = original
+        self._call = call
+
+    def __call__(self, value: Any) -> Any:
+        try:
+            node, data = value
+            items = list(dask_nodes.items_of(node, data))
+            if items:
+                asked = looks.ship(self._call, items)
+                watched = remote.WorkerNode(self._call.token, asked, node)
+                shipment = Shipment(self._call, items)
+        except Exception as error:
+            fault(error)
+            items = []
+        if not items:
+            return self._original(value)
+        with crossing.during(shipment):
+            return self._original((watched, data))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return remote.same, (self._original,)
