@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime import cuda, cuda_errors
-from pytest_gradguard.runtime.cuda import Attempt
+from pytest_gradguard.runtime import cuda
+from pytest_gradguard.runtime.cuda import Attempt, errors
 from pytest_gradguard.runtime.hangs import forks
 from pytest_gradguard.runtime.looks import After
 from pytest_gradguard.runtime.noticed import Noticed, noticed
@@ -98,7 +98,7 @@ def roused(items: Any, results: Any, error: BaseException | None) -> Used | None
     """What the tasks of a batch did with CUDA, in a worker where it was needed."""
     attempts = list(cuda.take())
     if error is not None and not any(attempt.failed for attempt in attempts):
-        for attempt in cuda_errors.attempt_behind(error):
+        for attempt in errors.attempt_behind(error):
             cuda.needed(attempt.framework)
             attempts.append(attempt)
     changed = None

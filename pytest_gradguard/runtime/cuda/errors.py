@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from types import CodeType
 
-from pytest_gradguard.runtime import callsite, cuda
-from pytest_gradguard.runtime.cuda import Attempt
+from pytest_gradguard.runtime import callsite
+from pytest_gradguard.runtime.cuda.attempts import Attempt, told
 
 _CUPY = "cupy_backends.cuda.api.runtime"
 _TENSORFLOW = "tensorflow.python.framework.errors_impl"
@@ -67,7 +67,7 @@ def _attempt(framework: str, error: BaseException) -> Attempt:
         None if code is None else code.co_filename,
         line,
         None if code is None else code.co_name,
-        cuda.told(error),
+        told(error),
         True,
         framework,
     )
