@@ -60,13 +60,13 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned int index, int **device) {
     return SUCCESS;
 }
 
+#ifndef OLD
 static void put(nvmlProcessInfo_v2_t *infos, unsigned int *at, unsigned int pid,
                 unsigned long long used, unsigned int instance) {
     nvmlProcessInfo_v2_t info = {pid, used, instance, instance};
     infos[(*at)++] = info;
 }
 
-#ifndef OLD
 int nvmlDeviceGetComputeRunningProcesses_v2(int *device, unsigned int *count,
                                             nvmlProcessInfo_v2_t *infos) {
     nvmlProcessInfo_v2_t all[4];
