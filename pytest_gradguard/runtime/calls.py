@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_gradguard.findings import Finding
@@ -23,6 +23,23 @@ _SEARCHES = 8
 """How many batches of one call are searched for the paths of their objects; all are counted."""
 
 
+@dataclass(frozen=True, slots=True)
+class Light:
+    """How single tasks with one function and plain arguments travel, where nothing of them matters.
+
+    Attributes:
+        function: what `delayed` was given.
+        rebuild: what makes the batch in the worker; None: something of them may matter.
+        before: its arguments before those of joblib's own class of batches.
+        state: the state of the batch.
+    """
+
+    function: Any
+    rebuild: Callable[..., Any] | None = None
+    before: tuple[Any, ...] = ()
+    state: Mapping[str, Any] | None = None
+
+
 class Call:
     """One parallel call, from its first task to the last mention of its results.
 
@@ -37,7 +54,7 @@ class Call:
         asked: what the looks asked as it began, by the look's name.
         asking: the looks that ask for each batch, too.
         questions: what they ask for its kind of workers, once a batch has left.
-        by_name: the last function known to travel by its name, and what is asked for its tasks.
+        light: how the last single task with plain arguments travelled.
         remembered: what a look remembers of it, by the look's name.
         family: equal for calls that give single tasks to one pool; else the call itself.
         shipped: weak references to the tensors that went to its workers, and their paths, by id.
@@ -57,7 +74,7 @@ class Call:
         self.family: Any = self
         self.asked: dict[str, Any] = {}
         self.asking: list[tuple[looks.Look, Callable[[Call, Any], Any]]] = []
-        self.by_name: tuple[Any, Mapping[str, Any]] | None = None
+        self.light: Light | None = None
         self.remembered: dict[str, Any] = {}
         self.questions: looks.Questions | None = None
         self._searches = _SEARCHES

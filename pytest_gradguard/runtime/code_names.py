@@ -27,6 +27,11 @@ class Globals(NamedTuple):
     stored: tuple[Chain, ...]
     handed: tuple[tuple[Chain, Chain], ...]
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The globals alone, without attributes."""
+        return tuple(dict.fromkeys(chain[0] for chain in (*self.loaded, *self.stored)))
+
 
 class Attributes(NamedTuple):
     """What a function does with attributes of its first argument: which it loads, and stores.

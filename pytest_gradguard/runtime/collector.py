@@ -32,6 +32,9 @@ class Collector:
         ignore: codes that are dropped.
         announce: called with the new findings of a call when it ends, in the caller's thread;
             it may warn or raise.
+
+    Attributes:
+        empty: nothing was noticed so far.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class Collector:
         self.test = test
         self.ignore = ignore
         self.announce = announce
+        self.empty = True
         self._evidence: dict[object, Evidence] = {}
         self._made: list[Finding] = []
 
@@ -52,17 +56,14 @@ class Collector:
         known = self._evidence.get(key)
         if known is None:  # setdefault is atomic: several threads may report at once
             known = self._evidence.setdefault(key, make())
+            self.empty = False
         return known
 
     def add(self, finding: Finding) -> None:
         """Take a finding that is complete already (from a guarded worker)."""
         if finding.code not in self.ignore:
             self._made.append(finding)
-
-    @property
-    def empty(self) -> bool:
-        """Whether nothing was noticed; cheap, and builds no finding."""
-        return not self._evidence and not self._made
+            self.empty = False
 
     @property
     def findings(self) -> list[Finding]:
@@ -82,13 +83,14 @@ def _built(evidence: Evidence) -> Finding | None:
         return None
 
 
-_stack: list[Collector] = []
+stack: list[Collector] = []
+"""Those that are open, the innermost last."""
 _allowed: list[frozenset[str]] = []
 
 
 def innermost() -> Collector | None:
     """The collector that new calls report to, or None where nobody listens."""
-    return _stack[-1] if _stack else None
+    return stack[-1] if stack else None
 
 
 @contextmanager
@@ -103,22 +105,22 @@ def collecting(collector: Collector) -> Iterator[Collector]:
 
 def enter(collector: Collector) -> None:
     """Make `collector` the innermost one."""
-    _stack.append(collector)
+    stack.append(collector)
 
 
 def enter_first(collector: Collector) -> None:
     """Make `collector` the outermost one: it hears what no other listens to."""
-    _stack.insert(0, collector)
+    stack.insert(0, collector)
 
 
 def leave(collector: Collector) -> None:
     """Take `collector` off the stack, wherever it stands in it."""
-    if _stack and _stack[-1] is collector:
-        _stack.pop()
+    if stack and stack[-1] is collector:
+        stack.pop()
         return
-    for index in range(len(_stack) - 1, -1, -1):
-        if _stack[index] is collector:
-            del _stack[index]
+    for index in range(len(stack) - 1, -1, -1):
+        if stack[index] is collector:
+            del stack[index]
             return
 
 

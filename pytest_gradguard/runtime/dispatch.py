@@ -9,15 +9,15 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime import calls, collector, locate, looks, worker
-from pytest_gradguard.runtime.calls import Call
+from pytest_gradguard.runtime import calls, collector, locate, looks, travelling, worker
+from pytest_gradguard.runtime.calls import Call, Light
 from pytest_gradguard.runtime.crossing import bracketed
 from pytest_gradguard.runtime.evidence import Crossed, Object
 from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.frameworks import Framework
 from pytest_gradguard.runtime.patching import Patch, Patches
 from pytest_gradguard.runtime.tasks import roots_of, task_of
-from pytest_gradguard.runtime.worker import PLAIN, WorkerBatch
+from pytest_gradguard.runtime.travelling import PLAIN
 
 
 class UnknownJoblib(Exception):
@@ -26,8 +26,12 @@ class UnknownJoblib(Exception):
 
 CALL = "_gradguard_call"
 """The attribute that holds the call: of a `Parallel` while it runs, of a batch for processes."""
+TOKEN = "gradguard_token"
+"""The attribute of a batch in a worker that holds the number of its call."""
 
 _patches: Patches | None = None
+_unpickling: list[types.ModuleType] = [worker]
+"""The modules that workers import by name."""
 batches: type | None = None
 """joblib's class of batches, once it is watched."""
 
@@ -73,7 +77,7 @@ def _watched_call(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def __call__(self: Any, iterable: Any) -> Any:
         call = calls.begin()
-        if sys.modules.setdefault(worker.__name__, worker) is not worker:
+        if any(sys.modules.setdefault(one.__name__, one) is not one for one in _unpickling):
             call = None  # somebody has imported the guard twice: ours cannot be pickled
         if call is None:
             try:
@@ -139,6 +143,33 @@ def _watched_dispatch(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _watched_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
+    from pytest_gradguard.runtime import worker_batch  # it imports joblib
+
+    _unpickling[:] = [worker, worker_batch]
+    WorkerBatch, unpack = worker_batch.WorkerBatch, worker_batch.unpack
+
+    def light(call: Call, items: Any) -> Light:
+        """How single tasks with the function of these and plain arguments travel."""
+        function = items[0][0]
+        if not travelling.light(function) or not looks.questions(call).lasting:
+            return Light(function)
+        asked = looks.ship(call, items)
+        if asked:
+            return Light(function, unpack, (call.token, asked))
+        return Light(function, WorkerBatch, state={TOKEN: call.token})
+
+    def watched(self: Any, call: Call, reduction: Any) -> Any:
+        items = self.items
+        rebuild, arguments = reduction
+        if rebuild is not type(self):
+            return reduction  # not as joblib builds it
+        if len(items) == 1 and type(items[0]) is tuple:  # worth a look where they are few
+            known = call.light
+            if known is None or known.function is not items[0][0]:
+                call.light = light(call, items)
+        asked = looks.ship(call, items)
+        return bracketed(Shipment(call, items), unpack, (call.token, asked, *arguments))
+
     @functools.wraps(original)
     def __reduce__(self: Any) -> Any:
         reduction = original(self)
@@ -146,41 +177,21 @@ def _watched_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
         if call is None:
             return reduction
         try:
-            rebuild, arguments = reduction
-            if rebuild is not type(self):
-                return reduction  # not as joblib builds it
-            items = self.items
-            if len(items) == 1 and type(items[0]) is tuple:  # worth a look where they are few
-                function, args, kwargs = items[0]
-                known = call.by_name
-                if not kwargs and PLAIN.issuperset(map(type, args)):
-                    if known is None or known[0] is not function:
-                        known = _by_name(call, items)
-                    if known is not None:
-                        return (WorkerBatch, (call.token, known[1], *arguments))
-            arguments = (call.token, looks.ship(call, items), *arguments)
-            return bracketed(Shipment(call, items), WorkerBatch, arguments)
+            known = call.light
+            if known is not None and len(self.items) == 1:
+                function, args, kwargs = self.items[0]
+                if function is known.function and known.rebuild is not None and not kwargs:
+                    for argument in args:  # written out, for it runs in every small batch
+                        if type(argument) not in PLAIN:
+                            break
+                    else:
+                        return (known.rebuild, known.before + reduction[1], known.state)
+            return watched(self, call, reduction)
         except Exception as error:
             fault(error)
             return reduction
 
     return __reduce__
-
-
-def _by_name(call: Call, items: Any) -> tuple[Any, Mapping[str, Any]] | None:
-    """The function of a task and what is asked for it, where that holds for all of its tasks.
-
-    That is where it travels by its name: with plain arguments, such a task carries nothing.
-    """
-    function = items[0][0]
-    if (
-        type(function) is not types.FunctionType
-        or not locate.travels_by_name(function)
-        or not looks.questions(call).lasting
-    ):
-        return None
-    call.by_name = (function, looks.ship(call, items))
-    return call.by_name
 
 
 class Backend(NamedTuple):

@@ -7,13 +7,14 @@ It follows what pickling follows (containers, attributes, what a function captur
 from __future__ import annotations
 
 import dataclasses
-import dis
 import functools
-import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+
+from pytest_gradguard.runtime import travelling
+from pytest_gradguard.runtime.code_names import globals_in
 
 _ATOMS = frozenset(
     {int, float, complex, bool, str, bytes, bytearray, type(None), type, range, slice}
@@ -156,37 +157,13 @@ def _captures(path: str, function: types.FunctionType) -> Iterator[tuple[str, An
         yield f"{path}.defaults[{index}]", value
     for key, value in (function.__kwdefaults__ or {}).items():
         yield f"{path}.defaults[{key!r}]", value
-    if travels_by_name(function):  # its globals stay behind
+    if travelling.by_name(function):  # its globals stay behind
         return
-    for name in global_names(code):
+    for name in globals_in(code).names:
         if name in function.__globals__:
             yield f"{path}.globals[{name!r}]", function.__globals__[name]
     for name, value in function.__dict__.items():
         yield f"{path}.{name}", value
-
-
-def travels_by_name(function: types.FunctionType) -> bool:
-    """Whether cloudpickle pickles `function` by its module and name, for the worker to import."""
-    if function.__module__ == "__main__":
-        return False
-    found: Any = sys.modules.get(function.__module__ or "")
-    for part in function.__qualname__.split("."):
-        found = getattr(found, part, None)
-    return found is function
-
-
-@functools.lru_cache(maxsize=1000)
-def global_names(code: types.CodeType) -> tuple[str, ...]:
-    """The globals that `code`, and the functions written inside it, really name."""
-    names = {
-        instruction.argval: None
-        for instruction in dis.get_instructions(code)
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")
-    }
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names.update(dict.fromkeys(global_names(constant)))
-    return tuple(names)
 
 
 def _key(key: Any) -> str:

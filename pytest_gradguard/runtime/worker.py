@@ -1,4 +1,4 @@
-"""What runs in the worker: the batch under watch, and the way its results go back.
+"""What a worker process knows of the guard, and the way results go back.
 
 Workers import this module by name, so it stays light, and its functions keep their signatures.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import MethodDescriptorType
 from typing import Any
 
@@ -15,61 +15,16 @@ from pytest_gradguard.findings import Finding
 from pytest_gradguard.runtime import collector, frameworks, looks
 from pytest_gradguard.runtime.crossing import bracketed
 from pytest_gradguard.runtime.evidence import Object
-from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.frameworks import Framework
 from pytest_gradguard.runtime.tasks import task_of
+from pytest_gradguard.runtime.travelling import PLAIN
 
 _NOTES = 5
 """How many tensors on a GPU among the results of a batch carry a note."""
 
-_inside = collector.Collector()
-
-
-class WorkerBatch:
-    """A batch of joblib's in a worker; calling it runs the tasks and returns their results.
-
-    Args:
-        token: the number of its call.
-        asked: what the looks asked in the parent.
-        arguments: those of joblib's own class of batches.
-    """
-
-    __slots__ = ("_asked", "_batch", "_token")
-
-    def __init__(self, token: int, asked: Mapping[str, Any], *arguments: Any) -> None:
-        self._token = token
-        self._asked = asked
-        self._batch = sys.modules["joblib.parallel"].BatchedCalls(*arguments)
-
-    def __len__(self) -> int:
-        return len(self._batch)
-
-    def __call__(self) -> Any:
-        if not _ready:
-            watch_nested_calls()
-        inside = _inside
-        items = self._batch.items
-        begun = looks.begin(self._asked, process=True)
-        collector.enter(inside)
-        try:
-            results = self._batch()
-        except BaseException as error:
-            without_this_frame(error)
-            send_with(error, self._token, looks.end(begun, items, None, error, process=True))
-            end_simulation()
-            raise
-        finally:
-            collector.leave(inside)
-        notes = looks.end(begun, items, results, process=True)
-        if inside.empty and not notes and nothing_in(results):
-            if self._asked:
-                end_simulation()
-            return results
-        return Outbox(self._token, results, items, take_findings(), notes)
-
-
-PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
-"""The classes of values that hold nothing."""
+inside = collector.Collector()
+"""Where the findings of tasks in this worker gather, until they are taken."""
 
 
 def nothing_in(results: Any) -> bool:
@@ -81,17 +36,18 @@ def nothing_in(results: Any) -> bool:
 
 _cuda_was_up = bool(getattr(sys.modules.get("torch.cuda"), "_initialized", False))
 """In a worker that was spawned: an initializer has initialised CUDA, before any task arrived."""
-_ready = False
+ready = False
+"""The parallel calls that tasks make here are watched."""
 _getting_ready = threading.Lock()
 
 
 def watch_nested_calls() -> None:
     """Guard the parallel calls that tasks make, and their caches; once in a worker process."""
-    global _ready
-    if _ready:
+    global ready
+    if ready:
         return
     with _getting_ready:  # a worker of dask's runs tasks in several threads
-        if not _ready:
+        if not ready:
             from pytest_gradguard.runtime import watching
 
             watching.watch_here()
@@ -99,25 +55,20 @@ def watch_nested_calls() -> None:
                 from pytest_gradguard.runtime import cuda
 
                 cuda.note_earlier()
-            _ready = True
-
-
-def inside() -> collector.Collector:
-    """Where the findings of tasks in this worker gather."""
-    return _inside
+            ready = True
 
 
 def take_findings() -> list[Finding]:
     """What the tasks of this worker have found since this was asked last."""
-    global _inside
-    if _inside.empty:
+    global inside
+    if inside.empty:
         return []
     try:
-        found = _inside.findings
+        found = inside.findings
     except Exception as error:
         fault(error)
         found = []
-    _inside = collector.Collector()
+    inside = collector.Collector()
     return found
 
 

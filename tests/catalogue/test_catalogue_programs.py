@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from children import run_python
 from shared_results import folder_of_the_run, once
 
 from pytest_gradguard.cli.detectors import lint_rules, runtime_checks
@@ -97,9 +98,7 @@ def missing(program: str) -> list[str]:
 @cache
 def outcomes(folder: Path, group: tuple[str, ...]) -> dict[str, Any]:
     names = [program for program in group if not missing(program)]
-    said = once(
-        folder, f"group-{group[0]}", lambda: run([str(RUNNER), str(folder), *names], limit=300)
-    )
+    said = once(folder, f"group-{group[0]}", lambda: run(RUNNER, folder, *names, limit=300))
     found: dict[str, Any] = {"said": said}
     for line in said.splitlines():
         if line.startswith('{"program":'):
@@ -108,26 +107,10 @@ def outcomes(folder: Path, group: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
-def run(arguments: Iterable[str], *, limit: float, cwd: Path | None = None) -> str:
-    """What a child says; its whole process group is killed at the limit, and the test fails."""
-    child = subprocess.Popen(
-        [sys.executable, *arguments],
-        cwd=cwd,
-        env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3", PYTHONWARNINGS="ignore"),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        return child.communicate(timeout=limit)[0]
-    finally:
-        try:
-            os.killpg(child.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        child.communicate()
+def run(*arguments: str | Path, limit: float = 120, folder: Path | None = None) -> str:
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONWARNINGS": "ignore"}
+    done = run_python(*arguments, limit=limit, folder=folder, environment=quiet)
+    return done.stdout + done.stderr
 
 
 @pytest.fixture
@@ -235,7 +218,7 @@ def test_the_bad_program_of_gg303_hangs(folder):
 def lint_codes(folder: Path) -> dict[str, set[str]]:
     """The codes that the linter reports in each program's folder."""
     options = ("--no-cache", "--exit-zero", "--min-severity=info", "--output-format=json")
-    said = run(["-m", "pytest_gradguard", "lint", *options, "."], limit=120, cwd=folder)
+    said = run("-m", "pytest_gradguard", "lint", *options, ".", folder=folder)
     found: dict[str, set[str]] = {}
     for finding in json.loads(said)["findings"]:
         program = finding["location"]["path"].split("/")[0]

@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-
-LIMIT = 120  # seconds; only a hang takes so long
-
-Done = subprocess.CompletedProcess[str]
+from children import Done, run_python
 
 
 def execute(folder: Path, *command: str) -> Done:
-    return subprocess.run(
-        [sys.executable, *command],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
+    return run_python(*command, folder=folder)
 
 
 def guarded(folder: Path, *arguments: str) -> Done:
@@ -264,14 +252,13 @@ def test_the_projects_table_leaves_codes_out(tmp_path: Path) -> None:
         "    out = Parallel(n_jobs=2)(delayed(double)(x) for _ in range(2))\n"
         "    out[0].sum().backward()\n"
     )
-    command = [sys.executable, "-m", "pytest_gradguard", "run", "program.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = guarded(tmp_path, "program.py")
     assert done.returncode == 0
     assert "GG101" in done.stderr
     assert "GG102" not in done.stderr
     assert "GG103" not in done.stderr
     (tmp_path / "pyproject.toml").write_text('[tool.gradguard]\nignore = ["GG999"]\n')
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = guarded(tmp_path, "program.py")
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert "'GG999'" in done.stderr

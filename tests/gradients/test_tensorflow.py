@@ -9,12 +9,11 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from children import run_python
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed"
@@ -26,13 +25,7 @@ PROGRAMS = [HERE / "tensorflow_programs.py", HERE / "tensorflow_outcomes.py"]
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, Any]:
-    run = subprocess.run(
-        [sys.executable, str(HERE / "tensorflow_run.py")],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    run = run_python(HERE / "tensorflow_run.py", limit=300)
     assert run.returncode == 0, run.stderr[-3000:]
     found: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
     return found

@@ -21,12 +21,9 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import re
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
@@ -36,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from children import run_python
 from guard_case_comparison import brief, complaints, read_program
 
 pytest.importorskip("torch")
@@ -129,27 +127,6 @@ def outcomes_of(junit: Path) -> dict[str, str]:
     return outcomes
 
 
-def child(command: list[str], folder: str) -> subprocess.CompletedProcess[str]:
-    """Runs Python in `folder`, and ends it (and what it started) when it hangs."""
-    environment = {key: os.environ[key] for key in os.environ if "PYTEST" not in key}
-    process = subprocess.Popen(
-        [sys.executable, *command],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        out, err = process.communicate(timeout=LIMIT)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        out, err = process.communicate()
-        raise AssertionError(f"hung: {command}\n{out}\n{err}") from None
-    return subprocess.CompletedProcess(command, process.returncode, out, err)
-
-
 def run_child(group: tuple[str, ...], guarded: bool) -> Run:
     """Runs a group of files in a child, in a folder of its own.
 
@@ -163,9 +140,8 @@ def run_child(group: tuple[str, ...], guarded: bool) -> Run:
         if kind_of(group[0]) == GPU:
             flags.append("--gradguard-simulate-gpu=2")
         command = ["-m", "pytest", "-q", "--junitxml=junit.xml", "-p", "no:cacheprovider"]
-        done = child(
-            [*command, *(flags if guarded else []), *(Path(file).name for file in files)], folder
-        )
+        command += [*(flags if guarded else []), *(Path(file).name for file in files)]
+        done = run_python(*command, folder=folder, limit=LIMIT)
         output = done.stdout + done.stderr
         assert done.returncode in (0, 1), output
         outcomes = outcomes_of(Path(folder, "junit.xml"))
@@ -314,9 +290,9 @@ def test_comparison_notices_what_is_wrong(tmp_path: Path) -> None:
 def run_script(path: Path) -> tuple[subprocess.CompletedProcess[str], ...]:
     with tempfile.TemporaryDirectory(prefix="guard-cases-") as folder:
         shutil.copy(path, folder)
-        bare = child([path.name, "one", "--two"], folder)
+        bare = run_python(path.name, "one", "--two", folder=folder)
         command = ["-m", "pytest_gradguard", "run", "--report", "r.json", path.name, "one", "--two"]
-        guarded = child(command, folder)
+        guarded = run_python(*command, folder=folder)
         report = Path(folder, "r.json")
         text = report.read_text(encoding="utf-8") if report.exists() else ""
     return bare, guarded, subprocess.CompletedProcess("report", 0, text, "")

@@ -4,46 +4,26 @@ from __future__ import annotations
 
 import functools
 import json
-import os
-import signal
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
+from children import run_python
 
 pytest.importorskip("torch")
 pytest.importorskip("distributed")
 
 HERE = Path(__file__).parent
-LIMIT = 120
 
 
 @functools.cache
 def ended() -> dict[str, str]:
     """How each call of dask_hangs.py ended; fails where one never did."""
     with tempfile.TemporaryDirectory() as folder:
-        child = subprocess.Popen(
-            [sys.executable, str(HERE / "dask_hangs.py")],
-            cwd=folder,
-            env={**os.environ, "PYTHONWARNINGS": "ignore"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            out, err = child.communicate(timeout=LIMIT)
-        except subprocess.TimeoutExpired:
-            pytest.fail("a call of joblib's dask backend did not end")
-        finally:
-            try:
-                os.killpg(child.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-    assert child.returncode == 0, err
-    found: dict[str, str] = json.loads(out.splitlines()[-1])
+        quiet = {"PYTHONWARNINGS": "ignore"}
+        done = run_python(HERE / "dask_hangs.py", folder=folder, environment=quiet)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
@@ -108,7 +88,5 @@ def test_everything_is_undone() -> None:
         "        assert client.submit(torch.sum, x).result().item() == 2\n"
         "if __name__ == '__main__': main()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT
-    )
+    done = run_python("-c", program)
     assert done.returncode == 0, done.stderr

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import subprocess
-import sys
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -16,6 +14,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import pytest
+from children import run_python
 
 torch = pytest.importorskip("torch")
 
@@ -202,7 +201,7 @@ def test_nothing_is_imported_for_it() -> None:
         "pytest_gradguard.uninstall()\n"
         "assert multiprocessing.pool.Pool.apply_async.__module__ == 'multiprocessing.pool'\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = run_python("-c", program)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-LIMIT = 60
+from children import run_python
 
 PROGRAM = """
 import sys, threading, time
@@ -65,15 +61,5 @@ if __name__ == "__main__":
 def test_a_pool_that_ends_while_a_worker_sends(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    child = subprocess.Popen(
-        [sys.executable, str(program), str(tmp_path / "ends"), "guarded"],
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        said, _ = child.communicate(timeout=LIMIT)
-    except subprocess.TimeoutExpired:
-        os.killpg(child.pid, signal.SIGKILL)
-        said, _ = child.communicate()
-    assert said == "has ended\n"
+    done = run_python(program, tmp_path / "ends", "guarded", limit=60)
+    assert done.stdout == "has ended\n"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+
+from children import run_python
 
 PROGRAM = """
 import sys
@@ -36,9 +36,8 @@ if __name__ == "__main__":
 def test_cuda_is_seen_in_the_first_batch_that_imports_torch(tmp_path: Path) -> None:
     program, report = tmp_path / "program.py", tmp_path / "report.json"
     program.write_text(PROGRAM)
-    command = [sys.executable, "-m", "pytest_gradguard", "run", "--report", str(report)]
-    command.append(str(program))
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    command = ("-m", "pytest_gradguard", "run", "--report", report, program)
+    done = run_python(*command, limit=240)
     assert report.exists(), done.stderr
     found = [
         (finding["code"], finding["details"]["backend"])

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from children import run_python
 
 pytestmark = pytest.mark.skipif(
     not all(map(find_spec, ("tensorflow", "joblib"))), reason="no TensorFlow or joblib"
@@ -22,20 +19,9 @@ pytestmark = pytest.mark.skipif(
 def told() -> Any:
     """What the program says; many cases in one child, as importing TensorFlow is the cost."""
     program = Path(__file__).with_name("tape_program.py")
-    child = subprocess.Popen(
-        [sys.executable, str(program)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        out, err = child.communicate(timeout=240)
-    finally:
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
-    assert child.returncode == 0, err
-    return json.loads(out.splitlines()[-1])
+    done = run_python(program, limit=240)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def test_a_program_gets_the_same_from_its_tapes(told: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import textwrap
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import joblib.parallel
 import torch
 import workers
+from children import run_python
 from joblib import Parallel, delayed
 
 from pytest_gradguard import guard
@@ -65,13 +65,7 @@ def test_somebody_elses_patch_over_ours_stays_and_works() -> None:
 
 
 def child(program: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run_python("-c", textwrap.dedent(program))
     assert done.returncode == 0, done.stderr
     return done.stdout
 

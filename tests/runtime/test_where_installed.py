@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from children import run_python
 
 RAY = """
 import ray
@@ -69,14 +67,8 @@ def found_in(program: str, folder: Path, **environment: str) -> list[tuple[str, 
     """The codes at warning and above, and the kinds of workers, in a program under the guard."""
     path, report = folder / "program.py", folder / "report.json"
     path.write_text(program)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest_gradguard", "run", "--report", str(report), str(path)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        env={**os.environ, **environment},
-    )
+    command = ("-m", "pytest_gradguard", "run", "--report", report, path)
+    done = run_python(*command, limit=240, environment=environment)
     assert done.returncode == 0, done.stderr
     findings = json.loads(report.read_text())["findings"]
     return [

@@ -69,7 +69,7 @@ class WorkerTask:
 
     def __call__(self) -> Any:
         worker.watch_nested_calls()
-        inside = worker.inside()
+        inside = worker.inside
         function, args, kwargs = self._task
         items, many = items_of(function, args, kwargs)
         begun = looks.begin(self._asked, process=True)

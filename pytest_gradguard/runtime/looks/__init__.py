@@ -189,7 +189,7 @@ def hear(call: Any, notes: Notes) -> None:
 
 def undo() -> None:
     """Undo what the looks have patched, and let them rest."""
-    _roused.clear()
+    roused.clear()
     for look in LOOKS:
         module: Any = sys.modules.get(f"{__name__}.{look.name}")
         if module is not None and hasattr(module, "undo"):
@@ -200,7 +200,7 @@ def undo() -> None:
 
 
 _Begin = Callable[[Any, bool], "After | None"]
-_roused: dict[str, _Begin] = {}
+roused: dict[str, _Begin] = {}
 _NOTHING: Sequence[Any] = ()
 
 
@@ -209,9 +209,9 @@ def rouse(name: str) -> None:
 
     Most tasks give it no cause, and it costs them nothing.
     """
-    if name not in _roused:
+    if name not in roused:
         try:
-            _roused[name] = _BY_NAME[name].module.begin
+            roused[name] = _BY_NAME[name].module.begin
         except Exception as error:
             fault(error)
 
@@ -244,7 +244,7 @@ def begin(asked: Mapping[str, Any], *, process: bool) -> Sequence[tuple[str, Aft
         asked: what the parent asked.
         process: whether this is a worker process; else a thread of the parent.
     """
-    if not asked and not (process and _roused):
+    if not asked and not (process and roused):
         return _NOTHING
     begun: list[tuple[str, After]] = []
     for name in asked:
@@ -252,7 +252,7 @@ def begin(asked: Mapping[str, Any], *, process: bool) -> Sequence[tuple[str, Aft
         if look.needs is None or look.needs in sys.modules:
             _begin(begun, name, look.module.begin, asked[name], process)
     if process:
-        for name, look_begins in list(_roused.items()):
+        for name, look_begins in list(roused.items()):
             if name not in asked:
                 _begin(begun, name, look_begins, None, process)
     return begun
@@ -282,12 +282,12 @@ def end(
     notes: Notes = []
     if error is not None and process:
         _rouse_by(error)
-    if not begun and not (process and _roused):
+    if not begun and not (process and roused):
         return notes
     afters = list(begun)
     if process:
         known = [name for name, _ in begun]
-        for name in list(_roused):
+        for name in list(roused):
             after = None if name in known else getattr(_BY_NAME[name].module, "roused", None)
             if after is not None:
                 afters.append((name, after))

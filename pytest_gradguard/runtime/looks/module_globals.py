@@ -12,7 +12,7 @@ import types
 import zlib
 from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime import locate, used_globals
+from pytest_gradguard.runtime import locate, travelling, used_globals
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.looks import After
 from pytest_gradguard.runtime.noticed import Noticed, noticed
@@ -163,7 +163,7 @@ def _read_by(function: types.FunctionType) -> set[Global]:
         reader = read.reader
         if (
             read.module not in (None, "__main__")
-            and (read.module != reader.__module__ or locate.travels_by_name(reader))
+            and (read.module != reader.__module__ or travelling.by_name(reader))
             and not issubclass(type(read.value), _NOTHING_IN)
             and not uses.own(read)
         ):
