@@ -27,6 +27,7 @@ _DOORS = {
     "distributed.client": "pytest_gradguard.runtime.doors.dask_client",
     "joblib._dask": "pytest_gradguard.runtime.doors.dask_joblib",
     "torch.cuda": "pytest_gradguard.runtime.cuda.torch",
+    "torch.serialization": "pytest_gradguard.runtime.cuda.loading",
     "cupy": "pytest_gradguard.runtime.cuda.cupy",
     "tensorflow.python.eager.context": "pytest_gradguard.runtime.cuda.tensorflow",
 }

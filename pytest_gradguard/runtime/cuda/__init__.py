@@ -1,7 +1,8 @@
 """Sees each attempt to initialise CUDA, in whichever process.
 
-`attempts` holds them; `torch`, `cupy` and `tensorflow` see those of the frameworks, and `errors`
-finds them behind the error of a task; `contexts` asks the driver what the contexts cost.
+`attempts` holds them; `torch`, `loading` (also torch's), `cupy` and `tensorflow` see those of the
+frameworks, and `errors` finds them behind the error of a task; `contexts` asks the driver what the
+contexts cost.
 """
 
 from pytest_gradguard.runtime.cuda.attempts import (

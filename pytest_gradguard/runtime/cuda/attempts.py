@@ -117,9 +117,12 @@ def is_renewed() -> bool:
     return _renewed
 
 
-def is_awaited() -> bool:
-    """Whether somebody waits for the first attempt in this process."""
-    return _told is not None
+def lost_by_fork(torch: Any) -> bool:
+    """Whether CUDA fails in this process because torch had it up where this one was forked.
+
+    The fork is what is reported then (GG203), unless somebody waits for the attempt.
+    """
+    return bool(torch._is_in_bad_fork() and torch._initialized and _told is None)
 
 
 def is_up() -> bool:

@@ -1,7 +1,8 @@
 """Sees when torch initialises CUDA in this process, or tries to.
 
 torch initialises CUDA when it is first needed, through one function of its own, which its C++ code
-looks up by name as well: an attempt is seen where there is no GPU, too.
+looks up by name as well: an attempt is seen where there is no GPU, too. What fails there before it
+comes to this is seen by `loading` and `errors`.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ def _watched(original: Callable[[], None]) -> Callable[[], None]:
             if attempts.is_renewed():
                 attempts.note("torch", None)
             return original()
-        if torch._is_in_bad_fork() and torch._initialized and not attempts.is_awaited():
-            return original()  # the fork is what is reported (GG203)
+        if attempts.lost_by_fork(torch):
+            return original()
         try:
             original()
         except BaseException as error:
