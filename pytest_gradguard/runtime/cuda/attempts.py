@@ -45,6 +45,7 @@ _told: Callable[[Attempt], None] | None = None
 _home: Any = None
 _renewed = False
 _MOST = 1_000
+_LONG = 160
 earlier: set[int] = set()
 """The children of this process that were there when it initialised CUDA."""
 
@@ -158,8 +159,9 @@ def remember_children() -> None:
 
 
 def told(error: BaseException) -> str:
-    """What was raised, as one line."""
-    return f"{type(error).__name__}: {error}".splitlines()[0]
+    """What was raised, as one line that is not too long."""
+    line = f"{type(error).__name__}: {error}".splitlines()[0]
+    return line if len(line) <= _LONG else f"{line[:_LONG].rstrip()}…"
 
 
 def note(framework: str, error: BaseException | None) -> None:
@@ -198,7 +200,8 @@ _REBUILDING = frozenset({"_load_from_bytes", "rebuild_cuda_tensor", "rebuild_arr
 }
 """The functions by which pickles of torch's tensors, and of CuPy's arrays, are read."""
 _RUNNING = tuple(
-    f"pytest_gradguard.runtime.{name}" for name in ("worker", "doors.remote", "doors.dask_worker")
+    f"pytest_gradguard.runtime.{name}"
+    for name in ("worker_batch", "doors.remote", "doors.dask_worker")
 )
 """The modules of ours that call the tasks."""
 
