@@ -161,7 +161,7 @@ def remember_children() -> None:
 def told(error: BaseException) -> str:
     """What was raised, as one line that is not too long."""
     line = f"{type(error).__name__}: {error}".splitlines()[0]
-    return line if len(line) <= _LONG else f"{line[:_LONG].rstrip()}…"
+    return line if len(line) <= _LONG else line[:_LONG].rsplit(" ", 1)[0] + " …"
 
 
 def note(framework: str, error: BaseException | None) -> None:

@@ -55,7 +55,8 @@ def no_gpu(error: BaseException) -> bool:
 def no_cuda(error: BaseException) -> bool:
     """Whether torch raised `error` because it was built without CUDA."""
     torch: Any = sys.modules.get("torch")
-    if torch is None or hasattr(torch._C, "_cuda_getDeviceCount"):
+    compiled = getattr(torch, "_C", None)
+    if compiled is None or hasattr(compiled, "_cuda_getDeviceCount"):
         return False  # all that needs CUDA initialises it, or tries to
     said = error.args[0] if error.args else None
     if type(error) in _TORCH and type(said) is str:
