@@ -34,6 +34,7 @@ EXPECT = {
     "test_load_as_it_is": set(),
     "test_load_on_meta": set(),
     "test_load_nothing": set(),
+    "test_load_to_another_accelerator": set(),
     "test_load_in_the_parent": set(),
     "test_load_in_threads": set(),
     "test_mixed_precision": set(),
@@ -247,6 +248,11 @@ def test_load_on_meta(saved_on_gpu):
 def test_load_nothing(tmp_path):
     with pytest.raises(FileNotFoundError):
         Parallel(**FORK)([delayed(load)(tmp_path / "none.pt", "cuda")])
+
+
+def test_load_to_another_accelerator(saved):
+    with pytest.raises(RuntimeError):
+        Parallel(**FORK)([delayed(load)(saved, "xpu")])
 
 
 def test_load_in_the_parent(saved):
