@@ -31,6 +31,5 @@ def test_load_on_cpu(saved):
 
 
 def test_gpu_that_is_not_there(saved):
-    parallel = Parallel(2, backend="multiprocessing")
     with pytest.raises(RuntimeError, match="deserialize object on CUDA device 7"):
-        parallel([delayed(load)(saved, "cuda:7")])
+        Parallel(2)([delayed(load)(saved, "cuda:7")])
