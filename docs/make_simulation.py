@@ -69,6 +69,9 @@ was seen to work on a machine without a GPU, and how far that proves it differs:
   instead: the real TensorFlow 2.21.
 - **TensorFlow's context with a GPU**, forks after it, and tensors, variables and Keras models that
   cross: the real TensorFlow with a second logical CPU, which is taken for a GPU.
+- **What the workers' contexts take of GPU memory** (GG201): real workers that load a stand-in for
+  the driver's library (`libnvidia-ml.so.1`, with the layouts of NVIDIA's header), and whose torch
+  says that CUDA is up. Not shown on a real GPU yet.
 - **That CuPy's first memory and TensorFlow's context make a CUDA context**: not shown; it is what
   CuPy and TensorFlow say of themselves.
 

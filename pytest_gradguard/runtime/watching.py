@@ -27,9 +27,10 @@ _DOORS = {
     "dask.threaded": "pytest_gradguard.runtime.doors.dask_threads",
     "distributed.client": "pytest_gradguard.runtime.doors.dask_client",
     "joblib._dask": "pytest_gradguard.runtime.doors.dask_joblib",
-    "torch.cuda": "pytest_gradguard.runtime.cuda",
-    "cupy": "pytest_gradguard.runtime.cuda_cupy",
-    "tensorflow.python.eager.context": "pytest_gradguard.runtime.cuda_tensorflow",
+    "torch.cuda": "pytest_gradguard.runtime.cuda.torch",
+    "torch.serialization": "pytest_gradguard.runtime.cuda.loading",
+    "cupy": "pytest_gradguard.runtime.cuda.cupy",
+    "tensorflow.python.eager.context": "pytest_gradguard.runtime.cuda.tensorflow",
 }
 """By the module that starts workers, or pickles what they get and give: ours that watches it."""
 _IN_WORKERS = {"torch.autograd": "pytest_gradguard.runtime.backwards"}

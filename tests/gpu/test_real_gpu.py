@@ -212,6 +212,7 @@ import json, os, subprocess
 import torch
 import gpu_tasks as tasks
 from joblib import Parallel, delayed
+from pytest_gradguard import guard
 
 # Of `nvidia-smi`: it makes no context of its own.
 def used():
@@ -224,7 +225,7 @@ def used():
         return None, None
 
 before, driver = used()
-with Parallel(2) as parallel:
+with guard("record") as report, Parallel(2) as parallel:
     parallel(delayed(tasks.nothing)(one) for one in range(2))  # workers up, torch imported
     starts = parallel(delayed(tasks.start)(one) for one in range(2))
     after, _ = used()
@@ -237,19 +238,39 @@ print(json.dumps({
     "used_mib_before": before,
     "used_mib_with_the_workers": after,
     "workers": starts,
+    "said": [[one.code, one.message, one.details.get("context_bytes")] for one in report.findings],
 }))
 """
 
 
-def test_what_a_context_costs() -> None:
-    """Two workers that each start CUDA: recorded, not judged."""
-    measured = json.loads(run(MEASURE).splitlines()[-1])
-    processes = {worker["process"] for worker in measured["workers"]}
-    before, after = measured["used_mib_before"], measured["used_mib_with_the_workers"]
+@cache
+def measured() -> dict[str, Any]:
+    """What two workers that each start CUDA cost, and what the guard says of it; recorded."""
+    seen: dict[str, Any] = json.loads(run(MEASURE).splitlines()[-1])
+    before, after = seen["used_mib_before"], seen["used_mib_with_the_workers"]
     if before is not None and after is not None:
-        measured["mib_per_context"] = (after - before) / len(processes)
-    print(json.dumps(measured, indent=1))
+        workers = {worker["process"]: worker["reserved_bytes"] for worker in seen["workers"]}
+        reserved = sum(workers.values()) / 2**20
+        seen["mib_per_context"] = (after - before - reserved) / len(workers)
+    print(json.dumps(seen, indent=1))
     record = os.environ.get("GRADGUARD_GPU_RECORD")
     if record:
-        Path(record).write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
-    assert all(worker["seconds"] > 0 for worker in measured["workers"])
+        Path(record).write_text(json.dumps(seen, indent=1) + "\n", encoding="utf-8")
+    return seen
+
+
+def test_what_a_context_costs() -> None:
+    assert all(worker["seconds"] > 0 for worker in measured()["workers"])
+
+
+def test_what_the_guard_says_of_it() -> None:
+    """As the driver counts by process, so the memory in use on the GPU grows, more or less."""
+    ((code, message, context_bytes),) = measured()["said"]
+    assert code == "GG201"
+    if context_bytes is None:
+        pytest.skip("the driver does not tell here what one process holds")
+    assert "MiB of GPU memory" in message
+    if "mib_per_context" not in measured():
+        pytest.skip("no nvidia-smi to compare with")
+    mean = sum(context_bytes) / len(context_bytes) / 2**20
+    assert mean == pytest.approx(measured()["mib_per_context"], rel=0.25)

@@ -14,14 +14,14 @@ PROGRAMS = Path(__file__).with_name("gpu_programs")
 LIMIT = 240
 
 
-def said_by(program: Path, *arguments: str) -> Any:
+def said_by(program: Path, *arguments: str, **variables: str) -> Any:
     """What a program prints last, as JSON; it and its workers end with the limit.
 
-    A GPU that is there is hidden from it.
+    A GPU that is there is hidden from it. It gets `variables` in its environment.
     """
     child = subprocess.Popen(
         [sys.executable, str(program), *arguments],
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"},
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3", **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -20,6 +20,8 @@ PATCHED = [
     (torch.Tensor, "__reduce_ex__"),
     (torch.nn.Parameter, "__reduce_ex__"),
     (torch.autograd, "_engine_run_backward"),
+    (torch.cuda, "_lazy_init"),
+    (torch.serialization, "_validate_device"),
 ]
 
 

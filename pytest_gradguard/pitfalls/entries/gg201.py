@@ -57,7 +57,9 @@ print(torch.tensor(prepared, device=device).square().sum().item())  # prints: 7.
     ),
     runtime=(
         "When a task, or an initializer, of a pool of workers initialised CUDA in its process, or "
-        "tried to where there is no GPU. Processes that a program starts one by one, such as one "
-        "for each GPU, are left alone."
+        "tried to where there is no GPU. Once for each call, with the number of workers and, where "
+        "NVIDIA's driver tells (on Linux, not in every container), the GPU memory that their "
+        "contexts take. Processes that a program starts one by one, such as one for each GPU, are "
+        "left alone."
     ),
 )

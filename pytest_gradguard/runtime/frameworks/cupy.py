@@ -9,7 +9,8 @@ from typing import Any
 
 import cupy
 
-from pytest_gradguard.runtime import crossing, cuda_cupy, locate
+from pytest_gradguard.runtime import crossing, locate
+from pytest_gradguard.runtime.cuda.cupy import rebuild_array
 from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.patching import Patch, Patches
 
@@ -44,7 +45,7 @@ def on_its_way(reduction: Any) -> Any:
     if not isinstance(reduction, tuple):
         return reduction
     rebuild, arguments, *rest = reduction
-    return (cuda_cupy.rebuild_array, (rebuild, arguments), *rest)
+    return (rebuild_array, (rebuild, arguments), *rest)
 
 
 def wanted(call: Any, tensor: Any) -> bool:

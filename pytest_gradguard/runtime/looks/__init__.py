@@ -228,9 +228,22 @@ def _rouse_by(error: BaseException | None) -> None:
         if error is None:
             return
         name = _ERRORS.get(type(error).__module__)
-        if name is not None:
-            rouse(name)
+        if name is not None or _no_cuda(error):
+            rouse(name or "cuda")
         error = error.__cause__ or error.__context__
+
+
+def _no_cuda(error: BaseException) -> bool:
+    """Whether torch, whose errors are Python's own, says that it was built without CUDA."""
+    if "torch.cuda" not in sys.modules or type(error).__module__ != "builtins":
+        return False
+    try:
+        from pytest_gradguard.runtime.cuda import errors
+
+        return errors.no_cuda(error)
+    except Exception as mistake:
+        fault(mistake)
+        return False
 
 
 _CHAINED = 10

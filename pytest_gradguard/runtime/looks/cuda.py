@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime import cuda, cuda_errors
-from pytest_gradguard.runtime.cuda import Attempt
+from pytest_gradguard.runtime import cuda
+from pytest_gradguard.runtime.cuda import Attempt, contexts, errors
 from pytest_gradguard.runtime.hangs import forks
 from pytest_gradguard.runtime.looks import After
 from pytest_gradguard.runtime.noticed import Noticed, noticed
@@ -23,6 +24,7 @@ class Used(NamedTuple):
         changed: ``CUDA_VISIBLE_DEVICES`` when CUDA was initialised and after the tasks, where they
             changed it since.
         framework: what needed CUDA first in that worker.
+        context_bytes: what its contexts take of the GPUs' memory, once it is known.
     """
 
     process: int
@@ -30,6 +32,7 @@ class Used(NamedTuple):
     attempts: tuple[Attempt, ...]
     changed: tuple[str | None, str | None] | None
     framework: str
+    context_bytes: int | None = None
 
 
 # -- in the parent -------------------------------------------------------------------------------
@@ -61,6 +64,9 @@ def heard(call: Any, note: Used) -> None:
                 if not attempt.in_task:
                     task = Task(attempt.function or "an initializer", attempt.path, attempt.line)
                 tell(evidence, note.process, task, attempt)
+            if note.context_bytes is not None:
+                measured = evidence.details.setdefault("context_bytes", [])
+                measured.append(note.context_bytes)
     if note.changed is not None:
         evidence = noticed(
             call, "GG204", _changed_message, framework=note.framework, device="cuda", direction=None
@@ -98,7 +104,7 @@ def roused(items: Any, results: Any, error: BaseException | None) -> Used | None
     """What the tasks of a batch did with CUDA, in a worker where it was needed."""
     attempts = list(cuda.take())
     if error is not None and not any(attempt.failed for attempt in attempts):
-        for attempt in cuda_errors.attempt_behind(error):
+        for attempt in errors.attempt_behind(error):
             cuda.needed(attempt.framework)
             attempts.append(attempt)
     changed = None
@@ -113,7 +119,19 @@ def roused(items: Any, results: Any, error: BaseException | None) -> Used | None
             _seen[0] = visible
     if not attempts and changed is None:
         return None
-    return Used(os.getpid(), task_of(items[-1][0]), tuple(attempts), changed, _framework[0])
+    context_bytes = None
+    if any(attempt.failed is None for attempt in attempts):
+        context_bytes = _context_bytes()
+    task = task_of(items[-1][0])
+    return Used(os.getpid(), task, tuple(attempts), changed, _framework[0], context_bytes)
+
+
+def _context_bytes() -> int | None:
+    """What the contexts of this worker take; no fault of frameworks and drivers is the user's."""
+    try:
+        return contexts.measured()
+    except Exception:
+        return None
 
 
 def undo() -> None:
@@ -132,9 +150,29 @@ def attempt_message(evidence: Noticed) -> str:
     if failed is None:
         return (
             f"`{task}` initialises CUDA in {many}: each makes a context of its own, which takes "
-            "GPU memory and time to start."
+            f"{_memory(evidence.details.get('context_bytes', ()), workers)} and time to start."
         )
     return f"`{task}` needs CUDA in {many}, where it could not be initialised ({failed})."
+
+
+def _memory(measured: Sequence[int], workers: int) -> str:
+    """What the contexts take, as far as the workers could tell."""
+    if not measured:
+        return "GPU memory"
+    least, most = _size(min(measured)), _size(max(measured))
+    memory = f"about {most}" if least == most else f"{least} to {most}"
+    memory += " of GPU memory"
+    if len(measured) < workers:
+        return f"{memory} (measured in {len(measured)} of them)"
+    return memory if workers == 1 else f"{memory} ({_size(sum(measured))} in all)"
+
+
+def _size(count: int) -> str:
+    """A number of bytes, roughly."""
+    mib = count / 2**20
+    if mib >= 1024:
+        return f"{mib / 1024:.1f} GiB"
+    return f"{round(mib, -1) or 10:.0f} MiB"
 
 
 def forked_message(evidence: Noticed) -> str:

@@ -23,14 +23,14 @@ STAND_IN = "stand-in" in sys.argv
 
 def second_cpu() -> None:
     """Let TensorFlow, which is not initialised yet, have a second CPU, and take it for a GPU."""
-    from pytest_gradguard.runtime import cuda_tensorflow
+    from pytest_gradguard.runtime.cuda import tensorflow as watched
     from pytest_gradguard.runtime.frameworks import tensorflow
 
     (cpu,) = tf.config.list_physical_devices("CPU")
     two = [tf.config.LogicalDeviceConfiguration()] * 2
     tf.config.set_logical_device_configuration(cpu, two)
     tensorflow._GPU = ":CPU:1"
-    cuda_tensorflow._is_gpu = lambda device: device.name.endswith("CPU:1")
+    watched._is_gpu = lambda device: device.name.endswith("CPU:1")
 
 
 def total(values: list[float]) -> float:

@@ -3,7 +3,7 @@
 TensorFlow makes a context on each GPU that it may see as its own context is initialised, once in a
 process and before the first operation: the list of devices then says whether there were any.
 Without a GPU it runs what asks for one on the CPU, unless the program forbids that: then the
-operation fails (see `cuda_errors`).
+operation fails (see `errors`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from pytest_gradguard.runtime import cuda
+from pytest_gradguard.runtime.cuda import attempts
 from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.patching import Patch, Patches
 
@@ -32,8 +32,8 @@ def apply() -> None:
         _patches = Patches([Patch(kind, "_initialize_logical_devices", _watched)])
     _patches.apply()
     context = getattr(eager, "_context", None)
-    if context is not None and _NAME not in cuda.inherited and has_gpus(context):
-        cuda.up_already(_NAME)
+    if context is not None and _NAME not in attempts.inherited and has_gpus(context):
+        attempts.up_already(_NAME)
 
 
 def undo() -> None:
@@ -58,7 +58,7 @@ def _watched(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         result = original(self)
         try:
             if has_gpus(self):
-                cuda.initialised(_NAME)
+                attempts.initialised(_NAME)
         except Exception as error:
             fault(error)
         return result

@@ -1,17 +1,20 @@
 """What the error of a task tells of an attempt to use a GPU where there is none.
 
-For CuPy and TensorFlow, most of whose work no Python code sees. A task that catches the error
-itself, and goes on without a GPU, is not heard of this way.
+For CuPy and TensorFlow, most of whose work no Python code sees, and for what torch refuses before
+it comes to initialise CUDA. A task that catches the error itself, and goes on without a GPU, is not
+heard of this way.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from types import CodeType
+from typing import Any
 
-from pytest_gradguard.runtime import callsite, cuda
-from pytest_gradguard.runtime.cuda import Attempt
+from pytest_gradguard.runtime import callsite
+from pytest_gradguard.runtime.cuda.attempts import Attempt, told
 
 _CUPY = "cupy_backends.cuda.api.runtime"
 _TENSORFLOW = "tensorflow.python.framework.errors_impl"
@@ -25,6 +28,21 @@ _NO_DEVICE = re.compile(
     re.DOTALL,
 )
 """What TensorFlow says where it may not run on the CPU what asks for a GPU."""
+_TORCH = (RuntimeError, TypeError)
+_NOT_BUILT = re.compile(
+    r"torch\.cuda\.Stream requires CUDA support"
+    r"|Cannot (get CUDA generator|initialize CUDA) without ATen_cuda library"
+    r"|PyTorch is not linked with support for cuda devices"
+    r"|type torch\.cuda\.\w+ not available"
+)
+"""What a torch that was built without CUDA says of what would use it."""
+_NO_ACCELERATOR = re.compile(
+    r"Cannot access accelerator device when none is available"
+    r"|pin_memory=True requires a CUDA or other accelerator backend"
+)
+"""What it says of the device ``0``, and of memory that is pinned for a GPU."""
+_CHOOSING = frozenset(("set_device", "_exchange_device"))
+"""The functions of ``torch.cuda`` that fail there as they choose a GPU, each with another error."""
 _CHAINED = 10
 _COMPILED = (".pyx", ".pxd", ".pxi")
 
@@ -32,6 +50,31 @@ _COMPILED = (".pyx", ".pxd", ".pxi")
 def no_gpu(error: BaseException) -> bool:
     """Whether CuPy raised `error` because there is no GPU."""
     return type(error).__module__ == _CUPY and getattr(error, "status", None) in _NO_GPU
+
+
+def no_cuda(error: BaseException) -> bool:
+    """Whether torch raised `error` because it was built without CUDA."""
+    torch: Any = sys.modules.get("torch")
+    compiled = getattr(torch, "_C", None)
+    if compiled is None or hasattr(compiled, "_cuda_getDeviceCount"):
+        return False  # all that needs CUDA initialises it, or tries to
+    said = error.args[0] if error.args else None
+    if type(error) in _TORCH and type(said) is str:
+        if _NOT_BUILT.match(said):
+            return True
+        if _NO_ACCELERATOR.match(said):
+            return sys.platform != "darwin" and not getattr(torch.version, "xpu", None)
+    return _raised_by(error) in _CHOOSING
+
+
+def _raised_by(error: BaseException) -> str | None:
+    """The function of ``torch.cuda`` that raised `error`, if it was one."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    if traceback is None or traceback.tb_frame.f_globals.get("__name__") != "torch.cuda":
+        return None
+    return traceback.tb_frame.f_code.co_name
 
 
 def attempt_behind(error: BaseException) -> Iterator[Attempt]:
@@ -58,7 +101,7 @@ def _framework(error: BaseException) -> str | None:
         return "cupy"
     if type(error).__module__ == _TENSORFLOW and _NO_DEVICE.search(str(error)):
         return "tensorflow"
-    return None
+    return "torch" if no_cuda(error) else None
 
 
 def _attempt(framework: str, error: BaseException) -> Attempt:
@@ -67,7 +110,7 @@ def _attempt(framework: str, error: BaseException) -> Attempt:
         None if code is None else code.co_filename,
         line,
         None if code is None else code.co_name,
-        cuda.told(error),
+        told(error),
         True,
         framework,
     )

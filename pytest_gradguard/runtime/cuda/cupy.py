@@ -7,7 +7,7 @@ stands before it; from then on CuPy is as it was.
 
 Not seen: memory that the program takes by ``cupy.cuda.using_allocator``, and what needs a context
 but no memory, such as a stream. What fails before it comes to ask for memory, such as
-``cupy.asarray`` of a NumPy array, is seen by the error of the task (see `cuda_errors`).
+``cupy.asarray`` of a NumPy array, is seen by the error of the task (see `errors`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from pytest_gradguard.runtime import cuda, cuda_errors
+from pytest_gradguard.runtime.cuda import attempts, errors
 from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.patching import Patch, Patches
 
@@ -56,8 +56,8 @@ class _Watch:
             memory = self.program(size)
         except BaseException as error:
             without_this_frame(error)
-            if cuda_errors.no_gpu(error):
-                cuda.note(_NAME, error)
+            if errors.no_gpu(error):
+                attempts.note(_NAME, error)
             elif isinstance(error, MemoryError):  # CUDA is up, and its memory is full
                 _came_up(self)
             raise
@@ -92,7 +92,7 @@ def apply() -> None:
     global _watch
     memory: Any = sys.modules.get("cupy.cuda.memory")
     with _lock:
-        if memory is None or _watch is not None or _NAME in cuda.up | cuda.inherited:
+        if memory is None or _watch is not None or _NAME in attempts.up | attempts.inherited:
             return
         _watch = _Watch(memory)
 
@@ -110,7 +110,7 @@ def _came_up(watch: _Watch) -> None:
     try:
         if watch is _watch:
             undo()
-            cuda.initialised(_NAME)
+            attempts.initialised(_NAME)
     except Exception as error:
         fault(error)
 

@@ -1,13 +1,7 @@
-"""Sees each attempt to initialise CUDA, in whichever process; here those of torch.
-
-torch initialises CUDA when it is first needed, through one function of its own, which its C++ code
-looks up by name as well: an attempt is seen where there is no GPU, too. For CuPy and TensorFlow see
-`cuda_cupy`, `cuda_tensorflow` and `cuda_errors`.
-"""
+"""The attempts to initialise CUDA in this process, whichever framework makes them."""
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 from collections.abc import Callable
@@ -15,8 +9,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from pytest_gradguard.runtime import callsite, looks
-from pytest_gradguard.runtime.faults import fault, without_this_frame
-from pytest_gradguard.runtime.patching import Patch, Patches
+from pytest_gradguard.runtime.faults import fault
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 
@@ -52,9 +45,9 @@ _told: Callable[[Attempt], None] | None = None
 _home: Any = None
 _renewed = False
 _MOST = 1_000
+_LONG = 160
 earlier: set[int] = set()
 """The children of this process that were there when it initialised CUDA."""
-_patches: Patches | None = None
 
 
 def _clear() -> None:
@@ -114,55 +107,23 @@ def needed(framework: str) -> None:
         first_need.append((os.environ.get(VARIABLE), framework))
 
 
-def apply() -> None:
-    """Begin to note attempts, where torch is loaded."""
-    global _patches
-    torch: Any = sys.modules.get("torch.cuda")
-    if torch is None or not hasattr(torch, "_lazy_init"):
-        return
-    if _patches is None:
-        holders = [
-            sys.modules[name]
-            for name in ("torch.cuda", "torch.cuda.memory", "torch.cuda.random")
-            if getattr(sys.modules.get(name), "_lazy_init", None) is torch._lazy_init
-        ]
-        wrapper = _watched(torch._lazy_init)
-        _patches = Patches([Patch(holder, "_lazy_init", lambda _: wrapper) for holder in holders])
-    _patches.apply()
-
-
-def undo() -> None:
-    """Leave torch as it was, and forget."""
-    if _patches is not None:
-        _patches.undo()
+def forget() -> None:
+    """Forget the attempts, and what was there before them."""
     _clear()
     earlier.clear()
 
 
-def _watched(original: Callable[[], None]) -> Callable[[], None]:
-    torch: Any = sys.modules["torch.cuda"]
+def is_renewed() -> bool:
+    """Whether the next use of CUDA counts, though it is up."""
+    return _renewed
 
-    @functools.wraps(original)
-    def _lazy_init() -> None:
-        if torch.is_initialized():
-            if _renewed:
-                note("torch", None)
-            return original()
-        if torch._is_in_bad_fork() and torch._initialized and _told is None:
-            return original()  # the fork is what is reported (GG203)
-        try:
-            original()
-        except BaseException as error:
-            without_this_frame(error)
-            note("torch", error)
-            raise
-        if torch.is_initialized():
-            note("torch", None)
-            if not up:
-                _remember_children()
-        return None
 
-    return _lazy_init
+def lost_by_fork(torch: Any) -> bool:
+    """Whether CUDA fails in this process because torch had it up where this one was forked.
+
+    The fork is what is reported then (GG203), unless somebody waits for the attempt.
+    """
+    return bool(torch._is_in_bad_fork() and torch._initialized and _told is None)
 
 
 def is_up() -> bool:
@@ -176,7 +137,7 @@ def initialised(framework: str) -> None:
     if framework in up:
         return
     if not is_up():
-        _remember_children()
+        remember_children()
     up.add(framework)
     note(framework, None)
 
@@ -187,18 +148,20 @@ def up_already(framework: str) -> None:
     Which children were there before, nobody knows: none of them is reported.
     """
     if framework not in up:
-        _remember_children()
+        remember_children()
         up.add(framework)
 
 
-def _remember_children() -> None:
+def remember_children() -> None:
+    """Remember the children that there are as CUDA comes up."""
     processes: Any = sys.modules.get("multiprocessing.process")
     earlier.update(child.pid for child in list(getattr(processes, "_children", ())))
 
 
 def told(error: BaseException) -> str:
-    """What was raised, as one line."""
-    return f"{type(error).__name__}: {error}".splitlines()[0]
+    """What was raised, as one line that is not too long."""
+    line = f"{type(error).__name__}: {error}".splitlines()[0]
+    return line if len(line) <= _LONG else line[:_LONG].rsplit(" ", 1)[0] + " …"
 
 
 def note(framework: str, error: BaseException | None) -> None:
@@ -237,7 +200,8 @@ _REBUILDING = frozenset({"_load_from_bytes", "rebuild_cuda_tensor", "rebuild_arr
 }
 """The functions by which pickles of torch's tensors, and of CuPy's arrays, are read."""
 _RUNNING = tuple(
-    f"pytest_gradguard.runtime.{name}" for name in ("worker", "doors.remote", "doors.dask_worker")
+    f"pytest_gradguard.runtime.{name}"
+    for name in ("worker_batch", "doors.remote", "doors.dask_worker")
 )
 """The modules of ours that call the tasks."""
 

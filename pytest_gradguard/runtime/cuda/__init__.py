@@ -1,0 +1,37 @@
+"""Sees each attempt to initialise CUDA, in whichever process.
+
+`attempts` holds them; `torch`, `loading` (also torch's), `cupy` and `tensorflow` see those of the
+frameworks, and `errors` finds them behind the error of a task; `contexts` asks the driver what the
+contexts cost.
+"""
+
+from pytest_gradguard.runtime.cuda.attempts import (
+    VARIABLE,
+    Attempt,
+    earlier,
+    first_need,
+    is_up,
+    needed,
+    note_earlier,
+    renew,
+    take,
+    tell,
+    up,
+)
+from pytest_gradguard.runtime.cuda.torch import apply, undo
+
+__all__ = [
+    "VARIABLE",
+    "Attempt",
+    "apply",
+    "earlier",
+    "first_need",
+    "is_up",
+    "needed",
+    "note_earlier",
+    "renew",
+    "take",
+    "tell",
+    "undo",
+    "up",
+]

@@ -1,0 +1,116 @@
+"""Asks NVIDIA's driver how much GPU memory this process holds; it makes no context of its own.
+
+The driver's own library is asked, as torch does it: every machine with a driver has it. Of the
+calls that list processes it is the second version: its structure, unlike that of the third, has
+never changed from one driver to the next.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from typing import Any
+
+_LIBRARY = "libnvidia-ml.so.1"
+_SECONDS = 2.0
+"""How long the driver may take to answer."""
+_SUCCESS, _NO_PERMISSION, _INSUFFICIENT_SIZE = 0, 4, 7
+_NOT_AVAILABLE = 2**64 - 1
+_NO_INSTANCE = 2**32 - 1
+_MORE = 8
+"""Room for processes that start while we ask."""
+
+
+class Unknown(Exception):
+    """The driver does not tell."""
+
+
+class _Process(ctypes.Structure):
+    """``nvmlProcessInfo_v2_t`` of nvml.h."""
+
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("used_memory", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
+
+
+def used_here() -> int:
+    """How many bytes of GPU memory this process holds, on all GPUs together.
+
+    Raises:
+        Unknown: there is no such driver, it does not say, or it may mean another process.
+    """
+    answer: list[int] = []
+
+    def ask() -> None:
+        try:
+            answer.append(_ask())
+        except (Unknown, OSError, AttributeError):  # no such library, or no such function in it
+            pass
+
+    thread = threading.Thread(target=ask, name="gradguard asks the driver", daemon=True)
+    thread.start()
+    thread.join(_SECONDS)
+    if not answer:
+        raise Unknown
+    return answer[0]
+
+
+def _ask() -> int:
+    library = ctypes.CDLL(_LIBRARY)
+    _check(library.nvmlInit_v2())  # counted: the program's own is not ended with ours
+    try:
+        count = ctypes.c_uint()
+        _check(library.nvmlDeviceGetCount_v2(ctypes.byref(count)))
+        return sum(_used_on(library, index) for index in range(count.value))
+    finally:
+        library.nvmlShutdown()
+
+
+def _check(status: int) -> None:
+    if status != _SUCCESS:
+        raise Unknown
+
+
+def _used_on(library: Any, index: int) -> int:
+    device = ctypes.c_void_p()
+    status = library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(device))
+    if status == _NO_PERMISSION:
+        return 0  # nor can this process use that GPU
+    _check(status)
+    processes = _processes(library, device)
+    if not all(map(_is_here, processes)):
+        raise Unknown
+    own = [process for process in processes if process.pid == os.getpid()]
+    for process in own:
+        # Part of a GPU (MIG) tells nothing about the whole of it.
+        if process.used_memory == _NOT_AVAILABLE or process.gpu_instance != _NO_INSTANCE:
+            raise Unknown
+    return sum(process.used_memory for process in own)
+
+
+def _processes(library: Any, device: ctypes.c_void_p) -> list[_Process]:
+    """The processes that compute on a GPU."""
+    ask = library.nvmlDeviceGetComputeRunningProcesses_v2
+    count = ctypes.c_uint(0)
+    status = ask(device, ctypes.byref(count), None)
+    if status == _SUCCESS:
+        return []
+    if status != _INSUFFICIENT_SIZE:
+        raise Unknown
+    count = ctypes.c_uint(count.value + _MORE)
+    processes = (_Process * count.value)()
+    _check(ask(device, ctypes.byref(count), processes))
+    return list(processes[: count.value])
+
+
+def _is_here(process: _Process) -> bool:
+    """Whether such a process can be seen from here.
+
+    In a container many drivers list the processes by their numbers outside of it. This process is
+    among them, by a number that is not known here, and the one that has its number is another.
+    """
+    return process.pid == 0 or os.path.exists(f"/proc/{process.pid}")

@@ -1,0 +1,69 @@
+"""Sees when torch initialises CUDA in this process, or tries to.
+
+torch initialises CUDA when it is first needed, through one function of its own, which its C++ code
+looks up by name as well: an attempt is seen where there is no GPU, too. What fails there before it
+comes to this is seen by `loading` and `errors`.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from pytest_gradguard.runtime.cuda import attempts
+from pytest_gradguard.runtime.faults import without_this_frame
+from pytest_gradguard.runtime.patching import Patch, Patches
+
+_patches: Patches | None = None
+
+
+def apply() -> None:
+    """Begin to note attempts, where torch is loaded."""
+    global _patches
+    torch: Any = sys.modules.get("torch.cuda")
+    if torch is None or not hasattr(torch, "_lazy_init"):
+        return
+    if _patches is None:
+        holders = [
+            sys.modules[name]
+            for name in ("torch.cuda", "torch.cuda.memory", "torch.cuda.random")
+            if getattr(sys.modules.get(name), "_lazy_init", None) is torch._lazy_init
+        ]
+        wrapper = _watched(torch._lazy_init)
+        _patches = Patches([Patch(holder, "_lazy_init", lambda _: wrapper) for holder in holders])
+    _patches.apply()
+
+
+def undo() -> None:
+    """Leave torch as it was, and forget."""
+    if _patches is not None:
+        _patches.undo()
+    attempts.forget()
+
+
+def _watched(original: Callable[[], None]) -> Callable[[], None]:
+    torch: Any = sys.modules["torch.cuda"]
+
+    @functools.wraps(original)
+    def _lazy_init() -> None:
+        if torch.is_initialized():
+            if attempts.is_renewed():
+                attempts.note("torch", None)
+            return original()
+        if attempts.lost_by_fork(torch):
+            return original()
+        try:
+            original()
+        except BaseException as error:
+            without_this_frame(error)
+            attempts.note("torch", error)
+            raise
+        if torch.is_initialized():
+            attempts.note("torch", None)
+            if not attempts.up:
+                attempts.remember_children()
+        return None
+
+    return _lazy_init
