@@ -75,7 +75,7 @@ KNOWN_MISSES = {
 }
 
 PROGRAMS = Path(__file__).parent / "programs"
-LIMIT = 300
+LIMIT = 600
 GPU = "case_gpu_"
 """Files that begin so run with two pretended GPUs, and only so: without, they have none."""
 # Files that share a child share its loky workers, too: importing torch is the cost here.
