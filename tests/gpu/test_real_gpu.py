@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
 from functools import cache
 from importlib.util import find_spec
@@ -19,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from children import run_python
 
 HERE = Path(__file__).parent
 LIMIT = 300
@@ -28,26 +27,14 @@ _ASK = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available
 
 def run(program: str) -> str:
     """What a program prints, in a child; it and its workers end with the limit."""
-    child = subprocess.Popen(
-        [sys.executable, "-c", program],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, sys.path)]),
-            "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # else each process takes all of its memory
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        out, err = child.communicate(timeout=LIMIT)
-    finally:
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
-    assert child.returncode == 0, err
-    assert "gradguard itself failed" not in err
-    return out
+    variables = {
+        "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, sys.path)]),
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # else each process takes all of its memory
+    }
+    done = run_python("-c", program, limit=LIMIT, environment=variables)
+    assert done.returncode == 0, done.stderr
+    assert "gradguard itself failed" not in done.stderr
+    return done.stdout
 
 
 @cache

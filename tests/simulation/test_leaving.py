@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
+from children import Done, run_python
 
 pytest.importorskip("torch")
 pytest.importorskip("joblib")
@@ -17,15 +16,8 @@ pytest.importorskip("joblib")
 LIMIT = 240
 
 
-def run(*command: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *command],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
+def run(*command: str, folder: Path | None = None) -> Done:
+    return run_python(*command, folder=folder, limit=LIMIT)
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from children import run_python
 
 pytest.importorskip("torch")
 
@@ -28,13 +27,7 @@ PROGRAMS = [function or f"optimizer_{optimizer}" for function, optimizer in NAME
 
 @pytest.fixture(scope="module")
 def results() -> Any:
-    done = subprocess.run(
-        [sys.executable, str(HERE / "compare.py")],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    done = run_python(HERE / "compare.py", limit=280)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     return {line["program"]: line for line in lines}

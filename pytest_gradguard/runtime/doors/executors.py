@@ -62,8 +62,8 @@ def _watched_submit(backend: str, original: Callable[..., Any]) -> Callable[...,
 
     @functools.wraps(original)
     def submit(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if args and type(args[0]) is dispatch.batches:  # joblib's, and watched there
-            return original(self, *args, **kwargs)
+        if len(args) == 1 and not kwargs and type(args[0]) is dispatch.batches:
+            return original(self, args[0])  # joblib's, and watched there
         mapped = _mapping.executor is self
         call = _mapping.call if mapped else calling.begin(backend, single=self)
         if call is not None and call.workers is None and backend == EXECUTOR:
