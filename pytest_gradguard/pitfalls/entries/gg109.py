@@ -67,6 +67,6 @@ print(Parallel(n_jobs=2)(tasks))  # prints: [10.0, 20.0]
     ),
     runtime=(
         "When the same global differs between the parent and a worker that imported the "
-        "module afresh."
+        "module afresh, or is still None there."
     ),
 )

@@ -118,9 +118,9 @@ def ship(call: Call, items: Any) -> Asked | None:
     return found
 
 
-def heard(call: Call, note: list[Global]) -> None:
-    """Report the globals that differ in a worker of `call`."""
-    for found in note:
+def heard(call: Call, note: list[tuple[Global, bool]]) -> None:
+    """Report the globals that differ in a worker of `call`, and whether they are None there."""
+    for found, is_none in note:
         read = call.remembered.get(_LOOK)
         state = None if read is None else read.states.get(found)
         evidence = noticed(
@@ -133,14 +133,19 @@ def heard(call: Call, note: list[Global]) -> None:
             type=None if state is None else state.kind,
         )
         if evidence is not None:
+            if is_none:
+                evidence.details["in_worker"] = "None"
             reader = found.reader
             evidence.add(reader, f"`{reader.name}` reads `{found.module}.{found.name}`")
 
 
 def _message(evidence: Noticed) -> str:
+    differs = "has other values there than here"
+    if "in_worker" in evidence.details:
+        differs = f"is {evidence.details['in_worker']} there"
     return (
         f"`{evidence.details['object']}`, which `{evidence.first.name}` reads in "
-        f"{evidence.backend} workers, has other values there than here: each worker has imported "
+        f"{evidence.backend} workers, {differs}: each worker has imported "
         "the module afresh, and what this process has changed since does not reach it."
     )
 
@@ -206,10 +211,12 @@ def begin(asked: Asked, process: bool) -> After | None:
         return None
     watcher = _watch_reads()
 
-    def after(items: Any, results: Any, error: BaseException | None) -> list[Global] | None:
+    def after(
+        items: Any, results: Any, error: BaseException | None
+    ) -> list[tuple[Global, bool]] | None:
         read = None if watcher is None else {id(variable) for variable in watcher.end()}
         kept = [
-            found
+            (found, _first[found.module, found.name] is _EMPTY)
             for found in stale
             if not _written(found, asked.states[found]) and (read is None or _in(read, found))
         ]

@@ -16,6 +16,7 @@ EXPECT = {
     "test_settings": set(),
     "test_emptied_again": set(),
 }
+DETAILS = {"test_loaded_by_a_function": {"GG109": {"in_worker": "None"}}}
 
 mean = None
 model = None
