@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import cupy
@@ -12,9 +12,15 @@ import cupy
 from pytest_gradguard.runtime import crossing, locate
 from pytest_gradguard.runtime.cuda.cupy import rebuild_array
 from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.frameworks.without_gradients import (  # noqa: F401  # CuPy has none
+    BACKWARDS,
+    history,
+    leaves,
+    recorded,
+    spent,
+    wanted,
+)
 from pytest_gradguard.runtime.patching import Patch, Patches
-
-BACKWARDS = False
 
 _here: Any = sys.modules[__name__]
 
@@ -46,30 +52,6 @@ def on_its_way(reduction: Any) -> Any:
         return reduction
     rebuild, arguments, *rest = reduction
     return (rebuild_array, (rebuild, arguments), *rest)
-
-
-def wanted(call: Any, tensor: Any) -> bool:
-    """CuPy knows no gradients."""
-    return False
-
-
-def spent(tensor: Any) -> bool:
-    """See `wanted`."""
-    return False
-
-
-def history(tensor: Any) -> None:
-    """See `wanted`."""
-
-
-def recorded(tensor: Any) -> bool:
-    """See `wanted`."""
-    return False
-
-
-def leaves(history: Any) -> Iterator[Any]:
-    """See `wanted`."""
-    return iter(())
 
 
 def find(roots: Iterable[tuple[str, Any]], *, deep: bool = True) -> dict[int, str]:

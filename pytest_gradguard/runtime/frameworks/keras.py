@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -15,9 +15,15 @@ from keras.src.saving.keras_saveable import KerasSaveable
 
 from pytest_gradguard.runtime import crossing, locate
 from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.frameworks.without_gradients import (  # noqa: F401  # no tensors
+    BACKWARDS,
+    history,
+    leaves,
+    recorded,
+    spent,
+    wanted,
+)
 from pytest_gradguard.runtime.patching import Patch, Patches
-
-BACKWARDS = False
 
 _here: Any = sys.modules[__name__]
 
@@ -102,30 +108,6 @@ def loses_state(optimizer: Any) -> bool:
         return False
     from_the_start = 1 + isinstance(inner._learning_rate, keras.Variable)
     return len(inner.variables) > from_the_start
-
-
-def spent(tensor: Any) -> bool:
-    """Histories stand on tapes here, which say themselves when they are over."""
-    return False
-
-
-def wanted(call: Any, tensor: Any) -> bool:
-    """Never: Keras has no tensors of its own."""
-    return False
-
-
-def history(tensor: Any) -> None:
-    """Nothing: see `wanted`."""
-
-
-def recorded(tensor: Any) -> bool:
-    """Never: see `wanted`."""
-    return False
-
-
-def leaves(history: Any) -> Iterator[Any]:
-    """Nothing: see `wanted`."""
-    return iter(())
 
 
 def is_layer(item: Any) -> bool:
