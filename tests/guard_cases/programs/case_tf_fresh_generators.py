@@ -21,8 +21,8 @@ EXPECT = {
     "test_dropout": set(),
 }
 DETAILS = {
-    ("test_one_generator", "GG305"): {"framework": "tensorflow"},
-    ("test_one_of_keras", "GG305"): {"framework": "keras"},
+    "test_one_generator": {"GG305": {"framework": "tensorflow"}},
+    "test_one_of_keras": {"GG305": {"framework": "keras"}},
 }
 
 
