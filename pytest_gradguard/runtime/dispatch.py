@@ -26,8 +26,6 @@ class UnknownJoblib(Exception):
 
 CALL = "_gradguard_call"
 """The attribute that holds the call: of a `Parallel` while it runs, of a batch for processes."""
-TOKEN = "gradguard_token"
-"""The attribute of a batch in a worker that holds the number of its call."""
 
 _patches: Patches | None = None
 _unpickling: list[types.ModuleType] = [worker]
@@ -156,7 +154,7 @@ def _watched_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
         asked = looks.ship(call, items)
         if asked:
             return Light(function, unpack, (call.token, asked))
-        return Light(function, WorkerBatch, state={TOKEN: call.token})
+        return Light(function, WorkerBatch, state=worker_batch.state(call.token))
 
     def watched(self: Any, call: Call, reduction: Any) -> Any:
         items = self.items

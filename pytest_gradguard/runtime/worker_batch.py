@@ -50,7 +50,7 @@ class WorkerBatch(BatchedCalls):  # type: ignore[misc]  # joblib has no types
             worker.end_simulation()
             raise
         finally:
-            if stack[-1] is inside:
+            if stack and stack[-1] is inside:
                 stack.pop()
             else:
                 collector.leave(inside)
@@ -64,6 +64,15 @@ class WorkerBatch(BatchedCalls):  # type: ignore[misc]  # joblib has no types
             return results
         found = worker.take_findings()
         return worker.Outbox(self.gradguard_token, results, self.items, found, notes)
+
+
+def state(token: int) -> Mapping[str, Any]:
+    """The state of a batch of which nothing is asked.
+
+    Args:
+        token: the number of its call.
+    """
+    return {"gradguard_token": token}
 
 
 def unpack(token: int, asked: Mapping[str, Any], *arguments: Any) -> WorkerBatch:
