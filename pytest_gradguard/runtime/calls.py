@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from pytest_gradguard.findings import Finding
@@ -23,23 +23,6 @@ _SEARCHES = 8
 """How many batches of one call are searched for the paths of their objects; all are counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Light:
-    """How single tasks with one function and plain arguments travel, where nothing of them matters.
-
-    Attributes:
-        function: what `delayed` was given.
-        rebuild: what makes the batch in the worker; None: something of them may matter.
-        before: its arguments before those of joblib's own class of batches.
-        state: the state of the batch.
-    """
-
-    function: Any
-    rebuild: Callable[..., Any] | None = None
-    before: tuple[Any, ...] = ()
-    state: Mapping[str, Any] | None = None
-
-
 class Call:
     """One parallel call, from its first task to the last mention of its results.
 
@@ -49,12 +32,12 @@ class Call:
         collector: where its findings go.
         dropped: codes that are not reported of it.
         backend: the name of the kind of workers, once a batch has left.
-        pickling: joblib's class of backends that pickles its batches, once one has left.
+        cache: joblib's cache for pickling its batches, by which they are known, once one has left.
+        direct: what stands in the place of the `_dispatch` of its `Parallel`, where anything does.
         workers: the processes that its tasks go to, where the door knows them.
         asked: what the looks asked as it began, by the look's name.
         asking: the looks that ask for each batch, too.
         questions: what they ask for its kind of workers, once a batch has left.
-        light: how the last single task with plain arguments travelled.
         remembered: what a look remembers of it, by the look's name.
         family: equal for calls that give single tasks to one pool; else the call itself.
         shipped: weak references to the tensors that went to its workers, and their paths, by id.
@@ -66,7 +49,8 @@ class Call:
         self.collector = collector
         self.dropped = collector.ignore | allowed_now()
         self.backend = ""
-        self.pickling: type | None = None
+        self.cache: Any = None
+        self.direct: Callable[[Any], Any] | None = None
         self.workers: Callable[[], Iterable[Any]] | None = None
         self.ships_gradients = False
         self.shipped: dict[int, tuple[weakref.ref[Any], str]] = {}
@@ -74,7 +58,6 @@ class Call:
         self.family: Any = self
         self.asked: dict[str, Any] = {}
         self.asking: list[tuple[looks.Look, Callable[[Call, Any], Any]]] = []
-        self.light: Light | None = None
         self.remembered: dict[str, Any] = {}
         self.questions: looks.Questions | None = None
         self._searches = _SEARCHES

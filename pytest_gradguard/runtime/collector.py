@@ -56,14 +56,14 @@ class Collector:
         known = self._evidence.get(key)
         if known is None:  # setdefault is atomic: several threads may report at once
             known = self._evidence.setdefault(key, make())
-            self.empty = False
+            self.empty = here.quiet = False
         return known
 
     def add(self, finding: Finding) -> None:
         """Take a finding that is complete already (from a guarded worker)."""
         if finding.code not in self.ignore:
             self._made.append(finding)
-            self.empty = False
+            self.empty = here.quiet = False
 
     @property
     def findings(self) -> list[Finding]:
@@ -83,6 +83,24 @@ def _built(evidence: Evidence) -> Finding | None:
         return None
 
 
+class _Here:
+    """What a worker process remembers from batch to batch; one object, for small batches touch it.
+
+    Attributes:
+        inside: where the findings of the tasks in this worker gather, until they are taken.
+        running: a batch of joblib's runs; `inside` hears what no open collector does.
+        quiet: nothing is open or noticed here, and no look is roused: most small batches have
+            nothing to say. What changes that unsets it; `worker.settle` sets it again.
+    """
+
+    __slots__ = ("inside", "quiet", "running")
+
+    def __init__(self) -> None:
+        self.inside = Collector()
+        self.quiet = self.running = False
+
+
+here = _Here()
 stack: list[Collector] = []
 """Those that are open, the innermost last."""
 _allowed: list[frozenset[str]] = []
@@ -90,7 +108,9 @@ _allowed: list[frozenset[str]] = []
 
 def innermost() -> Collector | None:
     """The collector that new calls report to, or None where nobody listens."""
-    return stack[-1] if stack else None
+    if stack:
+        return stack[-1]
+    return here.inside if here.running else None
 
 
 @contextmanager
@@ -105,11 +125,13 @@ def collecting(collector: Collector) -> Iterator[Collector]:
 
 def enter(collector: Collector) -> None:
     """Make `collector` the innermost one."""
+    here.quiet = False
     stack.append(collector)
 
 
 def enter_first(collector: Collector) -> None:
     """Make `collector` the outermost one: it hears what no other listens to."""
+    here.quiet = False
     stack.insert(0, collector)
 
 

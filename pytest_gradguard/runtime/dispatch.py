@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime import calls, collector, locate, looks, travelling, worker
-from pytest_gradguard.runtime.calls import Call, Light
+from pytest_gradguard.runtime import calls, collector, looks, travelling, worker
+from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.crossing import bracketed
-from pytest_gradguard.runtime.evidence import Crossed, Object
 from pytest_gradguard.runtime.faults import fault, without_this_frame
-from pytest_gradguard.runtime.frameworks import Framework
 from pytest_gradguard.runtime.patching import Patch, Patches
-from pytest_gradguard.runtime.tasks import roots_of, task_of
+from pytest_gradguard.runtime.shipment import Shipment
 from pytest_gradguard.runtime.travelling import PLAIN
 
 
@@ -25,8 +24,9 @@ class UnknownJoblib(Exception):
 
 
 CALL = "_gradguard_call"
-"""The attribute that holds the call: of a `Parallel` while it runs, of a batch for processes."""
+"""The attribute of a `Parallel` that holds its call while it runs."""
 
+_NO_FUNCTION = object()
 _patches: Patches | None = None
 _unpickling: list[types.ModuleType] = [worker]
 """The modules that workers import by name."""
@@ -55,6 +55,8 @@ def apply(module: str = "joblib.parallel") -> None:
             ]
         )
     try:
+        if "pickle_cache" not in inspect.signature(parallel.BatchedCalls).parameters:
+            raise AttributeError(f"{parallel.BatchedCalls!r} takes no pickle_cache")
         _patches.apply()
         batches = parallel.BatchedCalls
     except AttributeError as error:
@@ -85,7 +87,8 @@ def _watched_call(original: Callable[..., Any]) -> Callable[..., Any]:
                 raise
         if call.asked:
             iterable = looks.pulled(call, iterable)
-        vars(self)[CALL] = call
+        _forget(self)  # another call of it, whose results nobody has asked for
+        setattr(self, CALL, call)  # not by its `__dict__`, which Python makes on demand only
         try:
             output = original(self, iterable)
         except BaseException as error:
@@ -103,9 +106,13 @@ def _watched_call(original: Callable[..., Any]) -> Callable[..., Any]:
     return __call__
 
 
-def _forget(parallel: Any, call: Call) -> None:
-    if vars(parallel).get(CALL) is call:
-        del vars(parallel)[CALL]
+def _forget(parallel: Any, call: Call | None = None) -> None:
+    """Let `parallel` be as it was before that call of it, or before any."""
+    known = getattr(parallel, CALL, None)
+    if known is not None and call in (None, known):
+        delattr(parallel, CALL)
+        if known.direct is not None and parallel._dispatch is known.direct:
+            del parallel._dispatch
 
 
 def _announcing(outputs: Iterator[Any], parallel: Any, call: Call) -> Iterator[Any]:
@@ -123,14 +130,17 @@ def _announcing(outputs: Iterator[Any], parallel: Any, call: Call) -> Iterator[A
 
 
 def _watched_dispatch(original: Callable[..., Any]) -> Callable[..., Any]:
+    def bound(parallel: Any) -> Callable[[Any], Any]:
+        return types.MethodType(_dispatch, parallel)
+
     @functools.wraps(original)
     def _dispatch(self: Any, batch: Any) -> Any:
         call = getattr(self, CALL, None)
         if call is not None:
-            if type(self._backend) is call.pickling:
-                setattr(batch, CALL, call)
-            else:
-                batch = _guarded(batch, self, call)
+            batch = _guarded(batch, self, call)
+            if call.cache is not None and self._dispatch == bound(self):
+                # Its later batches are known by their cache: nothing of ours need see them leave.
+                self._dispatch = call.direct = types.MethodType(original, self)
         try:
             return original(self, batch)
         except BaseException as error:
@@ -140,51 +150,77 @@ def _watched_dispatch(original: Callable[..., Any]) -> Callable[..., Any]:
     return _dispatch
 
 
+class Known(NamedTuple):
+    """A call whose batches are pickled, and how the lightest of them travel.
+
+    Those are single tasks with one function and plain arguments, where nothing of them matters.
+
+    Attributes:
+        call: a weak reference to it.
+        function: that of its last single task.
+        light: the same, where nothing that it takes along may matter.
+        rebuild: what makes the batch in the worker.
+        before: its arguments before those of joblib's own class of batches.
+        last: its last argument, alone.
+    """
+
+    call: weakref.ref[Call]
+    function: Any = None
+    light: Any = _NO_FUNCTION
+    rebuild: Any = None
+    before: tuple[Any, ...] = ()
+    last: tuple[Any, ...] = ()
+
+
+_by_cache: dict[int, Known] = {}
+"""The calls whose batches are pickled, by the id of the cache that their batches share."""
+
+
 def _watched_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
     from pytest_gradguard.runtime import worker_batch  # it imports joblib
 
     _unpickling[:] = [worker, worker_batch]
     WorkerBatch, unpack = worker_batch.WorkerBatch, worker_batch.unpack
 
-    def light(call: Call, items: Any) -> Light:
-        """How single tasks with the function of these and plain arguments travel."""
+    def learn(known: Known, call: Call, items: Any) -> Known:
+        """Learn how single tasks with the function of these and plain arguments travel."""
         function = items[0][0]
         if not travelling.light(function) or not looks.questions(call).lasting:
-            return Light(function)
+            return Known(known.call, function)
         asked = looks.ship(call, items)
         if asked:
-            return Light(function, unpack, (call.token, asked))
-        return Light(function, WorkerBatch, state=worker_batch.state(call.token))
+            return Known(known.call, function, function, unpack, (asked,), (call.token,))
+        return Known(known.call, function, function, WorkerBatch, (), (call.token,))
 
-    def watched(self: Any, call: Call, reduction: Any) -> Any:
+    def watched(self: Any, known: Known, reduction: Any) -> Any:
         items = self.items
         rebuild, arguments = reduction
-        if rebuild is not type(self):
+        call = known.call()
+        if call is None or rebuild is not type(self) or arguments[-1] is not call.cache:
             return reduction  # not as joblib builds it
-        if len(items) == 1 and type(items[0]) is tuple:  # worth a look where they are few
-            known = call.light
-            if known is None or known.function is not items[0][0]:
-                call.light = light(call, items)
+        single = len(items) == 1 and type(items[0]) is tuple and len(items[0]) == 3
+        if single and known.function is not items[0][0]:
+            _by_cache[id(call.cache)] = learn(known, call, items)
         asked = looks.ship(call, items)
-        return bracketed(Shipment(call, items), unpack, (call.token, asked, *arguments))
+        return bracketed(Shipment(call, items), unpack, (asked, *arguments[:-1], call.token))
 
     @functools.wraps(original)
     def __reduce__(self: Any) -> Any:
         reduction = original(self)
-        call = getattr(self, CALL, None)
-        if call is None:
-            return reduction
         try:
-            known = call.light
-            if known is not None and len(self.items) == 1:
-                function, args, kwargs = self.items[0]
-                if function is known.function and known.rebuild is not None and not kwargs:
+            known = _by_cache.get(id(self._pickle_cache))
+            if known is None:
+                return reduction
+            item = self.items[0] if len(self.items) == 1 else None
+            if type(item) is tuple and len(item) == 3:
+                function, args, kwargs = item
+                if function is known.light and not kwargs:
                     for argument in args:  # written out, for it runs in every small batch
                         if type(argument) not in PLAIN:
                             break
                     else:
-                        return (known.rebuild, known.before + reduction[1], known.state)
-            return watched(self, call, reduction)
+                        return known.rebuild, known.before + reduction[1][:-1] + known.last
+            return watched(self, known, reduction)
         except Exception as error:
             fault(error)
             return reduction
@@ -224,8 +260,7 @@ def _guarded(batch: Any, parallel: Any, call: Call) -> Any:
             return batch
         call.backend = backend.name
         if backend.pickles:
-            call.pickling = kind
-            setattr(batch, CALL, call)
+            _know(batch, call)
             return batch
         if backend.name == "dask":
             from pytest_gradguard.runtime.doors import dask_joblib
@@ -236,6 +271,15 @@ def _guarded(batch: Any, parallel: Any, call: Call) -> Any:
     except Exception as error:
         fault(error)
         return batch
+
+
+def _know(batch: Any, call: Call) -> None:
+    """Have the batches of `call`, of which this is one, be known as they are pickled."""
+    cache = batch._pickle_cache
+    if call.cache is not cache:
+        key = id(cache)  # as long as the call lives, so does its cache
+        call.cache = cache
+        _by_cache[key] = Known(weakref.ref(call, lambda _: _by_cache.pop(key, None)))
 
 
 def _backend_of(kind: type) -> Backend | None:
@@ -282,144 +326,3 @@ class ThreadBatch(KnownBatch):
             raise
         looks.hear(self._call, looks.end(begun, items, results, process=False))
         return results
-
-
-class Shipment:
-    """Hears of the tensors in one batch on its way to a worker.
-
-    A model has many parameters: what comes after the first few costs a count and a weak
-    reference, and the counts are handed over at the end.
-    """
-
-    _handed: dict[int, str] | None = None
-    _kept: set[int] | None = None
-
-    def __init__(self, call: Call, items: Any) -> None:
-        self.call = call
-        self._items = items
-
-    # Most batches carry nothing that counts: what there is to remember is made as it is met.
-
-    @functools.cached_property
-    def _paths(self) -> dict[int, dict[int, str]]:
-        return {}
-
-    @functools.cached_property
-    def _evidence(self) -> dict[str, Crossed]:
-        return {}
-
-    @functools.cached_property
-    def _uncounted(self) -> dict[str, int]:
-        return {}
-
-    def tensor(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
-        """Note a tensor that may need a gradient; its reduction stays as it is."""
-        if framework.wanted(self.call, tensor) and not self._is_kept(tensor, framework):
-            self._ship("GG101", tensor, framework)
-        return reduction
-
-    def _is_kept(self, tensor: Any, framework: Framework) -> bool:
-        """Whether an object only keeps `tensor`, as an estimator does with its last loss."""
-        if not framework.spent(tensor):
-            return False
-        roots = roots_of(self._items)
-        if self._handed is None:
-            self._handed = framework.find(roots, deep=False)
-        if id(tensor) in self._handed:
-            return False
-        if self._kept is None:
-            self._kept = {
-                identity
-                for identity, path in framework.find(roots).items()
-                if not any(mark in path for mark in locate.CAPTURES)
-            }
-        return id(tensor) in self._kept
-
-    def parameter(self, parameter: Any, framework: Framework) -> None:
-        """Note a parameter that requires grad, or a variable that is trained."""
-        self._ship("GG107", parameter, framework)
-
-    def optimizer(self, optimizer: Any, reduction: Any, framework: Framework) -> Any:
-        """Note an optimizer that arrives without its state."""
-        self._ship("GG110", optimizer, framework)
-        return reduction
-
-    def on_gpu(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
-        """Note a tensor or array on a GPU."""
-        if "GG202" in self._uncounted:
-            self._uncounted["GG202"] += 1
-        else:
-            self._note("GG202", tensor, framework)
-        return framework.on_its_way(reduction)
-
-    def _ship(self, code: str, item: Any, framework: Framework) -> None:
-        if code in self._uncounted:
-            self._uncounted[code] += 1
-            path = ""
-        else:
-            path = self._note(code, item, framework)
-        shipped = self.call.shipped
-        if framework.BACKWARDS and id(item) not in shipped:
-            shipped[id(item)] = (weakref.ref(item), path)
-
-    def ended(self) -> None:
-        """The batch is pickled: hand over the counts."""
-        if "_uncounted" not in self.__dict__:
-            return
-        for code, count in self._uncounted.items():
-            if count and code in self._evidence:
-                self._evidence[code].add_more(count)
-
-    def _note(self, code: str, item: Any, framework: Framework) -> str:
-        """Count `item`, describe it where that is still wanted, and return its path."""
-        call = self.call
-        if code == "GG202":  # whatever its gradients
-            history = None
-        else:
-            call.ships_gradients = call.ships_gradients or framework.BACKWARDS
-            history = framework.history(item)
-        path = ""
-        if code in call.dropped:
-            full = True
-        else:
-            evidence = self._evidence.get(code) or self._open(code)
-            searched = id(framework) in self._paths or not evidence.samples
-            if evidence.wants_sample and (searched or call.may_search()):
-                sample = self._sample(item, history, framework)
-                path = sample.path
-                evidence.add(sample)
-                full = False
-            else:
-                evidence.add_more(1)
-                full = True
-        if history is not None:
-            full = False
-            if call.may_search():
-                for leaf in framework.leaves(history):
-                    call.remember_shipped(leaf, path)
-        if full:
-            self._uncounted[code] = 0
-        return path
-
-    def _open(self, code: str) -> Crossed:
-        call = self.call
-        key = (code, call.site and call.site.key, call.backend)
-        evidence = call.collector.evidence(key, lambda: Crossed(code, call.site, call.backend))
-        assert isinstance(evidence, Crossed)
-        self._evidence[code] = evidence
-        call.note(evidence)
-        return evidence
-
-    def _sample(self, item: Any, history: Any, framework: Framework) -> Object:
-        paths = self._paths.get(id(framework))
-        if paths is None:
-            paths = self._paths[id(framework)] = framework.find(roots_of(self._items))
-        owner, rest = framework.met(item)
-        index, _, path = paths.get(id(owner), "0|args").partition("|")
-        return Object(
-            path=path.lstrip(".") + rest,
-            task=task_of(self._items[int(index)][0]),
-            description=framework.describe(item),
-            history=None if history is None else type(history).__name__,
-            plain=True,
-        )

@@ -13,6 +13,7 @@ from typing import Any
 
 from pytest_gradguard.findings import Finding
 from pytest_gradguard.runtime import collector, frameworks, looks
+from pytest_gradguard.runtime.collector import here
 from pytest_gradguard.runtime.crossing import bracketed
 from pytest_gradguard.runtime.evidence import Object
 from pytest_gradguard.runtime.faults import fault
@@ -22,9 +23,6 @@ from pytest_gradguard.runtime.travelling import PLAIN
 
 _NOTES = 5
 """How many tensors on a GPU among the results of a batch carry a note."""
-
-inside = collector.Collector()
-"""Where the findings of tasks in this worker gather, until they are taken."""
 
 
 def nothing_in(results: Any) -> bool:
@@ -60,16 +58,22 @@ def watch_nested_calls() -> None:
 
 def take_findings() -> list[Finding]:
     """What the tasks of this worker have found since this was asked last."""
-    global inside
-    if inside.empty:
+    if here.inside.empty:
         return []
     try:
-        found = inside.findings
+        found = here.inside.findings
     except Exception as error:
         fault(error)
         found = []
-    inside = collector.Collector()
+    here.inside = collector.Collector()
     return found
+
+
+def settle() -> None:
+    """See whether small batches of joblib's need no look, as long as nothing new is noticed."""
+    here.quiet = True  # first: a thread of the task's may notice something right now
+    if collector.stack or looks.roused or not (here.inside.empty and ready):
+        here.quiet = False
 
 
 def send_with(error: BaseException, token: int, notes: looks.Notes) -> None:

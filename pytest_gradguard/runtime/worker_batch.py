@@ -1,89 +1,99 @@
 """A batch of joblib's in a worker process: its tasks run under watch.
 
 Workers import this module by name, with joblib loaded. Most batches are one small task, of which
-the guard has nothing to say: those take the shortest road.
+the guard has nothing to say: those take the shortest road, and call nothing but the task. In a
+worker that has just got its processor back, what a call costs is less its own time than the memory
+that it touches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from joblib.parallel import BatchedCalls
 
 from pytest_gradguard.runtime import collector, looks, worker
+from pytest_gradguard.runtime.collector import here
 from pytest_gradguard.runtime.faults import without_this_frame
+from pytest_gradguard.runtime.looks import After
 from pytest_gradguard.runtime.travelling import PLAIN
 
 _run = BatchedCalls.__call__
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_ASKED: Mapping[str, Any] = MappingProxyType({})
+_BEGUN: Sequence[tuple[str, After]] = ()
 
 
 class WorkerBatch(BatchedCalls):  # type: ignore[misc]  # joblib has no types
     """A batch in a worker; calling it runs the tasks and returns their results.
 
+    The number of its call travels in the place of joblib's cache for pickling, which has no use
+    here.
+
     Attributes:
-        gradguard_token: the number of its call; it travels as the state of its pickle.
         gradguard_asked: what the looks asked in the parent.
     """
 
-    gradguard_token = 0
-    gradguard_asked = _NOTHING
+    gradguard_asked = _ASKED
 
     def __call__(self) -> Any:
-        if not worker.ready:
-            worker.watch_nested_calls()
-        inside = worker.inside
-        asked = self.gradguard_asked
-        # Nothing but the task is called where there is no need: in a worker that has just got its
-        # processor back, what a call costs is less its own time than the memory that it touches.
-        begun = looks.begin(asked, process=True) if asked or looks.roused else ()
-        stack = collector.stack
-        stack.append(inside)
+        begun = _BEGUN if here.quiet else self._begin()
+        here.running = True
         try:
             results = _run(self)
         except BaseException as error:
             without_this_frame(error)
-            notes = looks.end(begun, self.items, None, error, process=True)
-            worker.send_with(error, self.gradguard_token, notes)
-            worker.end_simulation()
+            self._failed(begun, error)
             raise
-        finally:
-            if stack and stack[-1] is inside:
-                stack.pop()
-            else:
-                collector.leave(inside)
-        quiet = inside.empty and not (asked or looks.roused)
-        if quiet and len(results) == 1 and type(results[0]) in PLAIN:
+        here.running = False
+        if here.quiet and len(results) == 1 and type(results[0]) in PLAIN:
             return results
+        return self._outgoing(begun, results)
+
+    @property
+    def _token(self) -> int:
+        token: int = self._pickle_cache
+        return token
+
+    def _begin(self) -> Sequence[tuple[str, After]]:
+        worker.watch_nested_calls()
+        begun = looks.begin(self.gradguard_asked, process=True)
+        collector.enter(here.inside)
+        return begun
+
+    def _failed(self, begun: Sequence[tuple[str, After]], error: BaseException) -> None:
+        inside = here.inside
+        notes = looks.end(begun, self.items, None, error, process=True)
+        worker.send_with(error, self._token, notes)
+        worker.end_simulation()
+        here.running = False
+        collector.leave(inside)
+        worker.settle()
+
+    def _outgoing(self, begun: Sequence[tuple[str, After]], results: Any) -> Any:
+        inside = here.inside
+        collector.leave(inside)
         notes = looks.end(begun, self.items, results, process=True)
         if not notes and inside.empty and worker.nothing_in(results):
-            if asked:
+            if self.gradguard_asked:
                 worker.end_simulation()
-            return results
-        found = worker.take_findings()
-        return worker.Outbox(self.gradguard_token, results, self.items, found, notes)
+            outgoing = results
+        else:
+            found = worker.take_findings()
+            outgoing = worker.Outbox(self._token, results, self.items, found, notes)
+        worker.settle()
+        return outgoing
 
 
-def state(token: int) -> Mapping[str, Any]:
-    """The state of a batch of which nothing is asked.
-
-    Args:
-        token: the number of its call.
-    """
-    return {"gradguard_token": token}
-
-
-def unpack(token: int, asked: Mapping[str, Any], *arguments: Any) -> WorkerBatch:
+def unpack(asked: Mapping[str, Any], *arguments: Any) -> WorkerBatch:
     """A batch of which something is asked, which arrives before its tasks; called by unpickling.
 
     Args:
-        token: the number of its call.
         asked: what the looks asked in the parent.
         arguments: those of joblib's own class of batches.
     """
+    here.quiet = False
     batch = WorkerBatch(*arguments)
-    batch.gradguard_token = token
     batch.gradguard_asked = asked
     return batch

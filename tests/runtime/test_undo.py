@@ -136,7 +136,7 @@ def test_a_fault_of_the_guards_own_breaks_nothing() -> None:
         import warnings, torch
         from joblib import Parallel, delayed
         from pytest_gradguard import guard
-        from pytest_gradguard.runtime import calls, dispatch
+        from pytest_gradguard.runtime import calls, shipment
         def broken(*args, **kwargs):
             raise ZeroDivisionError("ours")
         calls.user_site = broken
@@ -145,7 +145,7 @@ def test_a_fault_of_the_guards_own_breaks_nothing() -> None:
             with guard("record"):
                 print(Parallel(2)(delayed(abs)(i) for i in (-1, 2)))
         calls.user_site = lambda: None
-        dispatch.Shipment.tensor = broken
+        shipment.Shipment.tensor = broken
         with guard("error"):
             print(Parallel(2)(delayed(len)([torch.ones(2, requires_grad=True)]) for i in range(2)))
         print([str(warning.message) for warning in caught])

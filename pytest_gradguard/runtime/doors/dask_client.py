@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gradguard.runtime import collector, crossing, frameworks, looks
 from pytest_gradguard.runtime.calls import Call
-from pytest_gradguard.runtime.dispatch import Shipment
 from pytest_gradguard.runtime.doors import calling, dask_worker
 from pytest_gradguard.runtime.doors.dask_worker import DaskTask
 from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.patching import Patch, Patches
+from pytest_gradguard.runtime.shipment import Shipment
 
 if TYPE_CHECKING:
     from pytest_gradguard.runtime.frameworks import Framework

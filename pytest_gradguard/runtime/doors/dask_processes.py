@@ -13,11 +13,11 @@ from typing import Any
 
 from pytest_gradguard.runtime import collector, crossing, looks
 from pytest_gradguard.runtime.calls import Call
-from pytest_gradguard.runtime.dispatch import Shipment
 from pytest_gradguard.runtime.doors import calling, dask_nodes, remote
 from pytest_gradguard.runtime.doors.tasks import MULTIPROCESSING
 from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.patching import Patch, Patches
+from pytest_gradguard.runtime.shipment import Shipment
 
 _DASK = frozenset({"dask"})
 _patches: Patches | None = None

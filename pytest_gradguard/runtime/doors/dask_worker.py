@@ -88,7 +88,7 @@ class DaskTask:
         if process:
             worker.watch_nested_calls()
         begun = looks.begin(asked, process=process)
-        inside = worker.inside
+        inside = collector.here.inside
         if process:
             collector.enter(inside)
         try:

@@ -103,7 +103,7 @@ def _run(
 ) -> Any:
     """Run `task`, in which are `items`, and return its result, or what carries it back."""
     worker.watch_nested_calls()
-    inside = worker.inside
+    inside = collector.here.inside
     begun = looks.begin(asked, process=True)
     collector.enter(inside)
     try:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from pytest_gradguard.runtime import frameworks, looks, watching
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.crossing import bracketed
-from pytest_gradguard.runtime.dispatch import Shipment
 from pytest_gradguard.runtime.doors import remote
 from pytest_gradguard.runtime.evidence import Object
 from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.shipment import Shipment
 
 if TYPE_CHECKING:
     from pytest_gradguard.runtime.frameworks import Framework

@@ -36,6 +36,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from pytest_gradguard.runtime.collector import here
 from pytest_gradguard.runtime.faults import fault
 
 After = Callable[[Any, Any, "BaseException | None"], Any]
@@ -209,6 +210,7 @@ def rouse(name: str) -> None:
 
     Most tasks give it no cause, and it costs them nothing.
     """
+    here.quiet = False
     if name not in roused:
         try:
             roused[name] = _BY_NAME[name].module.begin

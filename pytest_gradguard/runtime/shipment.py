@@ -1,0 +1,154 @@
+"""What leaves for a worker in one pickling: what the guard has to know of among it."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import Any
+
+from pytest_gradguard.runtime import locate
+from pytest_gradguard.runtime.calls import Call
+from pytest_gradguard.runtime.evidence import Crossed, Object
+from pytest_gradguard.runtime.frameworks import Framework
+from pytest_gradguard.runtime.tasks import roots_of, task_of
+
+
+class Shipment:
+    """Hears of the tensors in one batch on its way to a worker.
+
+    A model has many parameters: what comes after the first few costs a count and a weak
+    reference, and the counts are handed over at the end.
+    """
+
+    _handed: dict[int, str] | None = None
+    _kept: set[int] | None = None
+
+    def __init__(self, call: Call, items: Any) -> None:
+        self.call = call
+        self._items = items
+
+    # Most batches carry nothing that counts: what there is to remember is made as it is met.
+
+    @functools.cached_property
+    def _paths(self) -> dict[int, dict[int, str]]:
+        return {}
+
+    @functools.cached_property
+    def _evidence(self) -> dict[str, Crossed]:
+        return {}
+
+    @functools.cached_property
+    def _uncounted(self) -> dict[str, int]:
+        return {}
+
+    def tensor(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
+        """Note a tensor that may need a gradient; its reduction stays as it is."""
+        if framework.wanted(self.call, tensor) and not self._is_kept(tensor, framework):
+            self._ship("GG101", tensor, framework)
+        return reduction
+
+    def _is_kept(self, tensor: Any, framework: Framework) -> bool:
+        """Whether an object only keeps `tensor`, as an estimator does with its last loss."""
+        if not framework.spent(tensor):
+            return False
+        roots = roots_of(self._items)
+        if self._handed is None:
+            self._handed = framework.find(roots, deep=False)
+        if id(tensor) in self._handed:
+            return False
+        if self._kept is None:
+            self._kept = {
+                identity
+                for identity, path in framework.find(roots).items()
+                if not any(mark in path for mark in locate.CAPTURES)
+            }
+        return id(tensor) in self._kept
+
+    def parameter(self, parameter: Any, framework: Framework) -> None:
+        """Note a parameter that requires grad, or a variable that is trained."""
+        self._ship("GG107", parameter, framework)
+
+    def optimizer(self, optimizer: Any, reduction: Any, framework: Framework) -> Any:
+        """Note an optimizer that arrives without its state."""
+        self._ship("GG110", optimizer, framework)
+        return reduction
+
+    def on_gpu(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
+        """Note a tensor or array on a GPU."""
+        if "GG202" in self._uncounted:
+            self._uncounted["GG202"] += 1
+        else:
+            self._note("GG202", tensor, framework)
+        return framework.on_its_way(reduction)
+
+    def _ship(self, code: str, item: Any, framework: Framework) -> None:
+        if code in self._uncounted:
+            self._uncounted[code] += 1
+            path = ""
+        else:
+            path = self._note(code, item, framework)
+        shipped = self.call.shipped
+        if framework.BACKWARDS and id(item) not in shipped:
+            shipped[id(item)] = (weakref.ref(item), path)
+
+    def ended(self) -> None:
+        """The batch is pickled: hand over the counts."""
+        if "_uncounted" not in self.__dict__:
+            return
+        for code, count in self._uncounted.items():
+            if count and code in self._evidence:
+                self._evidence[code].add_more(count)
+
+    def _note(self, code: str, item: Any, framework: Framework) -> str:
+        """Count `item`, describe it where that is still wanted, and return its path."""
+        call = self.call
+        if code == "GG202":  # whatever its gradients
+            history = None
+        else:
+            call.ships_gradients = call.ships_gradients or framework.BACKWARDS
+            history = framework.history(item)
+        path = ""
+        if code in call.dropped:
+            full = True
+        else:
+            evidence = self._evidence.get(code) or self._open(code)
+            searched = id(framework) in self._paths or not evidence.samples
+            if evidence.wants_sample and (searched or call.may_search()):
+                sample = self._sample(item, history, framework)
+                path = sample.path
+                evidence.add(sample)
+                full = False
+            else:
+                evidence.add_more(1)
+                full = True
+        if history is not None:
+            full = False
+            if call.may_search():
+                for leaf in framework.leaves(history):
+                    call.remember_shipped(leaf, path)
+        if full:
+            self._uncounted[code] = 0
+        return path
+
+    def _open(self, code: str) -> Crossed:
+        call = self.call
+        key = (code, call.site and call.site.key, call.backend)
+        evidence = call.collector.evidence(key, lambda: Crossed(code, call.site, call.backend))
+        assert isinstance(evidence, Crossed)
+        self._evidence[code] = evidence
+        call.note(evidence)
+        return evidence
+
+    def _sample(self, item: Any, history: Any, framework: Framework) -> Object:
+        paths = self._paths.get(id(framework))
+        if paths is None:
+            paths = self._paths[id(framework)] = framework.find(roots_of(self._items))
+        owner, rest = framework.met(item)
+        index, _, path = paths.get(id(owner), "0|args").partition("|")
+        return Object(
+            path=path.lstrip(".") + rest,
+            task=task_of(self._items[int(index)][0]),
+            description=framework.describe(item),
+            history=None if history is None else type(history).__name__,
+            plain=True,
+        )
