@@ -1,18 +1,23 @@
 """What the guard costs: parallel calls with it, without it, and with a naive guard, side by side.
 
-    python benchmarks/overhead.py [--repeat N] [--warmup N]
+    python benchmarks/overhead.py [--repeat N] [--warmup N] [--load MODULE]
 
 The variants take turns in one process on one pool of warm loky workers, and every figure is the
 median over the turns of the ratio to the bare run of the same turn. The naive guard is what first
 comes to mind: pickle every task once more, to look inside. The control is the bare run once more:
-how far its ratio is from 1 tells what the machine's own noise is worth.
+how far its ratio is from 1 tells what the machine's own noise is worth. The last column is the
+range in which the median of on / off lies with 95 % confidence (by its order statistics): more
+turns make it narrower.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import importlib
+import math
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -96,8 +101,8 @@ VARIANTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 
 def measure(
     workload: Callable[[], Any], repeat: int, warmup: int
-) -> tuple[dict[str, float], float]:
-    """The median ratio of each variant to the bare run of its turn, and the bare median in s."""
+) -> tuple[dict[str, list[float]], float]:
+    """The sorted ratios of each variant to the bare run of its turn, and the bare median in s."""
     taken: dict[str, list[float]] = {name: [] for name in VARIANTS}
     gc.collect()
     gc.freeze()  # what the imports made: a collection of it takes longer than a turn, now and then
@@ -112,25 +117,42 @@ def measure(
             if turn >= warmup:
                 taken[name].append(spent)
     ratios = {
-        name: statistics.median(
-            spent / bare for spent, bare in zip(taken[name], taken["off"], strict=True)
-        )
+        name: sorted(spent / bare for spent, bare in zip(taken[name], taken["off"], strict=True))
         for name in names
     }
     return ratios, statistics.median(taken["off"])
+
+
+def interval(ordered: list[float]) -> tuple[float, float]:
+    """Where the median of what these were drawn from lies, with 95 % confidence."""
+    count = len(ordered)
+    low = max(0, math.floor(count / 2 - 1.96 * math.sqrt(count) / 2))
+    return ordered[low], ordered[count - 1 - low]
+
+
+def version(module: str) -> str:
+    return getattr(sys.modules[module], "__version__", "of unknown version")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeat", type=int, default=31, help="counted turns (default 31)")
     parser.add_argument("--warmup", type=int, default=3, help="turns not counted (default 3)")
+    parser.add_argument(
+        "--load", metavar="MODULE", action="append", default=[], help="a module to import first"
+    )
     options = parser.parse_args()
-    print(f"joblib {joblib.__version__}, torch {torch.__version__}, {options.repeat} turns")
+    for module in options.load:
+        importlib.import_module(module)
+    versions = ["joblib", "torch", *options.load]
+    print(", ".join(f"{name} {version(name)}" for name in versions), f"({options.repeat} turns)")
     head = f"{'workload':<32} {'off':>9} {'control':>9} {'on / off':>9} {'naive / off':>12}"
-    print(head)
+    print(head, f"{'on / off, 95 %':>16}")
     for name, workload in WORKLOADS.items():
         ratios, bare = measure(workload, options.repeat, options.warmup)
-        figures = f"{ratios['control']:>9.3f} {ratios['on']:>9.3f} {ratios['naive']:>12.3f}"
+        control, on, naive = (statistics.median(ratios[v]) for v in ("control", "on", "naive"))
+        low, high = interval(ratios["on"])
+        figures = f"{control:>9.3f} {on:>9.3f} {naive:>12.3f} {f'{low:.3f} to {high:.3f}':>16}"
         print(f"{name:<32} {bare:>7.3f} s {figures}", flush=True)
 
 
