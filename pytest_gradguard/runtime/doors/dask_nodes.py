@@ -17,10 +17,18 @@ def items_of(task: Any, data: Mapping[Any, Any]) -> Iterator[tuple[Any, Any, Any
             for node in one.values() if isinstance(one, dict) else (one,):
                 yield from items_of(node, data)
     elif callable(function):
-        users = next((one for one in args if _is_users(one)), None) if _is_dasks(function) else None
-        if users is not None:  # dask's own function for chunks of a bag: map_chunk(users, …)
-            function, args = users, tuple(one for one in args if one is not users)
-        yield function, args, dict(task.kwargs)
+        kwargs = dict(task.kwargs)
+        if _is_dasks(function):
+            users = kwargs.get(
+                "_func"
+            )  # of a data frame's partitions: apply_and_enforce(…, _func=)
+            if _is_users(users):
+                function = kwargs.pop("_func")
+            else:  # of the chunks of a bag: map_chunk(users, …)
+                users = next(filter(_is_users, args), None)
+                if users is not None:
+                    function, args = users, tuple(one for one in args if one is not users)
+        yield function, args, kwargs
 
 
 def _is_users(item: Any) -> bool:
