@@ -83,3 +83,9 @@ def fail(index: int) -> None:
 
 def die(index: int) -> None:
     os._exit(3)
+
+
+def drawn(generator: Any) -> float:
+    if isinstance(generator, torch.Generator):
+        return float(torch.rand((), generator=generator))
+    return float(generator.random() if hasattr(generator, "random") else generator.random_sample())

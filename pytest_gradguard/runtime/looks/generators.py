@@ -29,6 +29,15 @@ _SEARCHED = 300
 _MOST = 256
 """How many generators of one call are remembered; one that all tasks share is among the first."""
 
+_WAYS = {
+    "numpy.random.RandomState": "a seed per task: `np.random.RandomState(seed)`",
+    "random.Random": "a seed per task: `random.Random(seed)`",
+    "torch.Generator": "a seed per task: `torch.Generator().manual_seed(seed)`",
+    "tensorflow.random.Generator": "`generator.split(n)`, or from a seed per task",
+    "keras.random.SeedGenerator": "a seed per task: `keras.random.SeedGenerator(seed)`",
+}
+"""Where the generators of the tasks come from, by the class of the one that was shared."""
+
 
 class Drawn(NamedTuple):
     """A copy of a generator that tasks of one batch drew from, in plain values.
@@ -155,6 +164,8 @@ def heard(call: Any, note: list[Drawn]) -> None:
         if evidence is None:
             return
         evidence.details["framework"] = drawn.kind.partition(".")[0]
+        if drawn.kind in _WAYS:
+            evidence.advice = f"Give every task a generator of its own, from {_WAYS[drawn.kind]}."
         for one in [*same[:1], drawn] if not evidence.count else [drawn]:
             evidence.add(one.task, f"`{one.task.name}` draws from a copy of it")
 
