@@ -9,27 +9,21 @@ from typing import Any
 
 from pytest_gradguard.runtime import looks
 from pytest_gradguard.runtime.faults import without_this_frame
-from pytest_gradguard.runtime.patching import Patch, Patches
+from pytest_gradguard.runtime.patching import LatePatches, Patch
 
 count = 0
-_patches: Patches | None = None
 
 
-def apply() -> None:
-    """Begin to count, where torch is loaded."""
-    global _patches
+def _make() -> list[Patch]:
     autograd: Any = sys.modules.get("torch.autograd")
-    if autograd is None:
-        return
-    if _patches is None:
-        _patches = Patches([Patch(autograd, "_engine_run_backward", _counting)])
-    _patches.apply()
+    return [] if autograd is None else [Patch(autograd, "_engine_run_backward", _counting)]
 
 
-def undo() -> None:
-    """Leave torch as it was."""
-    if _patches is not None:
-        _patches.undo()
+_patches = LatePatches(_make)
+apply = _patches.apply
+"""Begin to count, where torch is loaded."""
+undo = _patches.undo
+"""Leave torch as it was."""
 
 
 def _counting(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,34 +19,31 @@ from pytest_gradguard.runtime.crossing import active
 from pytest_gradguard.runtime.evidence import Object
 from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.frameworks import Framework
-from pytest_gradguard.runtime.patching import Patch, Patches
+from pytest_gradguard.runtime.patching import LatePatches, Patch
 from pytest_gradguard.runtime.tasks import Task, task_of
 
 _SAMPLES = 5
 _KEPT = 10_000
-_patches: Patches | None = None
 _stored: dict[tuple[str, ...], Object] = {}
 """By the key of a stored item that had history: the first such tensor in it."""
 
 
-def apply() -> None:
-    """Watch what joblib's caches store and return, where joblib is loaded."""
-    global _patches
+def _make() -> list[Patch]:
     store = sys.modules.get("joblib._store_backends")
     if store is None:
-        return
-    if _patches is None:
-        mixin = store.StoreBackendMixin
-        _patches = Patches(
-            [Patch(mixin, "dump_item", _storing), Patch(mixin, "load_item", _loading)]
-        )
-    _patches.apply()
+        return []
+    mixin = store.StoreBackendMixin
+    return [Patch(mixin, "dump_item", _storing), Patch(mixin, "load_item", _loading)]
+
+
+_patches = LatePatches(_make)
+apply = _patches.apply
+"""Watch what joblib's caches store and return, where joblib is loaded."""
 
 
 def undo() -> None:
     """Leave joblib's caches as they were."""
-    if _patches is not None:
-        _patches.undo()
+    _patches.undo()
     _stored.clear()
 
 

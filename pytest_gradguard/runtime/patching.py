@@ -119,3 +119,30 @@ class Patches:
                 self.applied = False
                 for patch in reversed(self._patches):
                     patch.undo()
+
+
+class LatePatches:
+    """Patches of what may be loaded later: made once, when it is there.
+
+    Args:
+        make: makes them; of what is not loaded, or is built otherwise than we know it, it makes
+            none, and is asked again.
+    """
+
+    def __init__(self, make: Callable[[], list[Patch]]) -> None:
+        self._make = make
+        self._patches: Patches | None = None
+
+    def apply(self) -> None:
+        """Apply them, if they can be made."""
+        if self._patches is None:
+            made = self._make()
+            if not made:
+                return
+            self._patches = Patches(made)
+        self._patches.apply()
+
+    def undo(self) -> None:
+        """Undo them, if they were made."""
+        if self._patches is not None:
+            self._patches.undo()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gradguard.runtime.patching import Patch
+from pytest_gradguard.runtime.patching import LatePatches, Patch
 
 
 class Base:
@@ -55,3 +55,31 @@ def test_an_inherited_attribute_is_inherited_again() -> None:
 def test_an_attribute_of_the_base_class_is_refused_where_it_must_be_own() -> None:
     with pytest.raises(AttributeError, match="inherited"):
         Patch(Owner, "inherited", wrapping("patched")).apply()
+
+
+def test_late_patches_are_made_once_and_only_when_they_can_be() -> None:
+    class Owner:
+        def name(self) -> str:
+            return "theirs"
+
+    loaded: list[type] = []
+    asked = []
+
+    def make() -> list[Patch]:
+        asked.append(len(loaded))
+        return [Patch(owner, "name", lambda _: lambda self: "ours") for owner in loaded]
+
+    late = LatePatches(make)
+    late.undo()
+    late.apply()
+    assert Owner().name() == "theirs"
+    loaded.append(Owner)
+    late.apply()
+    late.apply()
+    assert Owner().name() == "ours"
+    late.undo()
+    assert Owner().name() == "theirs"
+    late.apply()
+    assert Owner().name() == "ours"
+    late.undo()
+    assert asked == [0, 1]

@@ -13,29 +13,23 @@ from typing import Any
 
 from pytest_gradguard.runtime.cuda import attempts
 from pytest_gradguard.runtime.faults import fault, without_this_frame
-from pytest_gradguard.runtime.patching import Patch, Patches
+from pytest_gradguard.runtime.patching import LatePatches, Patch
 
 _NAMES = ("_validate_device", "validate_cuda_device")
 """What asks, in newer and in older versions of torch; the newer has the other call it."""
-_patches: Patches | None = None
 
 
-def apply() -> None:
-    """Begin to note attempts, where torch is loaded."""
-    global _patches
+def _make() -> list[Patch]:
     serialization: Any = sys.modules.get("torch.serialization")
     name = next((name for name in _NAMES if hasattr(serialization, name)), None)
-    if name is None:
-        return
-    if _patches is None:
-        _patches = Patches([Patch(serialization, name, _watched)])
-    _patches.apply()
+    return [] if name is None else [Patch(serialization, name, _watched)]
 
 
-def undo() -> None:
-    """Leave torch as it was."""
-    if _patches is not None:
-        _patches.undo()
+_patches = LatePatches(_make)
+apply = _patches.apply
+"""Begin to note attempts, where torch is loaded."""
+undo = _patches.undo
+"""Leave torch as it was."""
 
 
 def _watched(original: Callable[..., Any]) -> Callable[..., Any]:

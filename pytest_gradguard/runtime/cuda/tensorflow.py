@@ -15,31 +15,30 @@ from typing import Any
 
 from pytest_gradguard.runtime.cuda import attempts
 from pytest_gradguard.runtime.faults import fault
-from pytest_gradguard.runtime.patching import Patch, Patches
+from pytest_gradguard.runtime.patching import LatePatches, Patch
 
 _NAME = "tensorflow"
-_patches: Patches | None = None
+
+
+def _make() -> list[Patch]:
+    kind = getattr(sys.modules.get("tensorflow.python.eager.context"), "Context", None)
+    known = hasattr(kind, "_initialize_logical_devices")
+    return [Patch(kind, "_initialize_logical_devices", _watched)] if known else []
+
+
+_patches = LatePatches(_make)
 
 
 def apply() -> None:
     """Begin to watch for TensorFlow's context, where TensorFlow is loaded."""
-    global _patches
-    eager: Any = sys.modules.get("tensorflow.python.eager.context")
-    kind = getattr(eager, "Context", None)
-    if not hasattr(kind, "_initialize_logical_devices"):
-        return
-    if _patches is None:
-        _patches = Patches([Patch(kind, "_initialize_logical_devices", _watched)])
     _patches.apply()
-    context = getattr(eager, "_context", None)
+    context = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
     if context is not None and _NAME not in attempts.inherited and has_gpus(context):
         attempts.up_already(_NAME)
 
 
-def undo() -> None:
-    """Leave TensorFlow as it was."""
-    if _patches is not None:
-        _patches.undo()
+undo = _patches.undo
+"""Leave TensorFlow as it was."""
 
 
 def has_gpus(context: Any) -> bool:

@@ -14,32 +14,30 @@ from typing import Any
 
 from pytest_gradguard.runtime.cuda import attempts
 from pytest_gradguard.runtime.faults import without_this_frame
-from pytest_gradguard.runtime.patching import Patch, Patches
-
-_patches: Patches | None = None
+from pytest_gradguard.runtime.patching import LatePatches, Patch
 
 
-def apply() -> None:
-    """Begin to note attempts, where torch is loaded."""
-    global _patches
+def _make() -> list[Patch]:
     torch: Any = sys.modules.get("torch.cuda")
     if torch is None or not hasattr(torch, "_lazy_init"):
-        return
-    if _patches is None:
-        holders = [
-            sys.modules[name]
-            for name in ("torch.cuda", "torch.cuda.memory", "torch.cuda.random")
-            if getattr(sys.modules.get(name), "_lazy_init", None) is torch._lazy_init
-        ]
-        wrapper = _watched(torch._lazy_init)
-        _patches = Patches([Patch(holder, "_lazy_init", lambda _: wrapper) for holder in holders])
-    _patches.apply()
+        return []
+    holders = [
+        sys.modules[name]
+        for name in ("torch.cuda", "torch.cuda.memory", "torch.cuda.random")
+        if getattr(sys.modules.get(name), "_lazy_init", None) is torch._lazy_init
+    ]
+    wrapper = _watched(torch._lazy_init)
+    return [Patch(holder, "_lazy_init", lambda _: wrapper) for holder in holders]
+
+
+_patches = LatePatches(_make)
+apply = _patches.apply
+"""Begin to note attempts, where torch is loaded."""
 
 
 def undo() -> None:
     """Leave torch as it was, and forget."""
-    if _patches is not None:
-        _patches.undo()
+    _patches.undo()
     attempts.forget()
 
 

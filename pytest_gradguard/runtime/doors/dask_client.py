@@ -19,7 +19,7 @@ from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.doors import calling, dask_worker
 from pytest_gradguard.runtime.doors.dask_worker import DaskTask
 from pytest_gradguard.runtime.faults import fault, without_this_frame
-from pytest_gradguard.runtime.patching import Patch, Patches
+from pytest_gradguard.runtime.patching import LatePatches, Patch
 from pytest_gradguard.runtime.shipment import Shipment
 
 if TYPE_CHECKING:
@@ -28,30 +28,27 @@ if TYPE_CHECKING:
 BACKEND = "dask"
 _MACHINERY = frozenset({"dask", "distributed", "joblib", "operator", "tlz", "toolz", "tornado"})
 _listening: weakref.WeakSet[Any] = weakref.WeakSet()
-_patches: Patches | None = None
 
 
-def apply() -> None:
-    """Watch the clients of `distributed`, which is loaded; those of old releases it cannot."""
-    global _patches
+def _make() -> list[Patch]:
     client = sys.modules["distributed.client"].Client
-    if _patches is None:
-        task: Any = getattr(sys.modules.get("dask._task_spec"), "Task", None)
-        if task is None or "_graph_to_futures" not in vars(client):
-            return
-        _patches = Patches(
-            [
-                Patch(client, "_graph_to_futures", _watched_graph),
-                Patch(task, "__getstate__", _watched_state),
-            ]
-        )
-    _patches.apply()
+    task: Any = getattr(sys.modules.get("dask._task_spec"), "Task", None)
+    if task is None or "_graph_to_futures" not in vars(client):
+        return []
+    return [
+        Patch(client, "_graph_to_futures", _watched_graph),
+        Patch(task, "__getstate__", _watched_state),
+    ]
+
+
+_patches = LatePatches(_make)
+apply = _patches.apply
+"""Watch the clients of `distributed`, which is loaded; those of old releases it cannot."""
 
 
 def undo() -> None:
     """Leave `distributed` as it was."""
-    if _patches is not None:
-        _patches.undo()
+    _patches.undo()
     dask_worker.deserializer.undo()
     _listening.clear()
 

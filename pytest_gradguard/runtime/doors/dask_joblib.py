@@ -19,38 +19,34 @@ from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.dispatch import KnownBatch
 from pytest_gradguard.runtime.doors import dask_client
 from pytest_gradguard.runtime.faults import fault, without_this_frame
-from pytest_gradguard.runtime.patching import Patch, Patches
+from pytest_gradguard.runtime.patching import LatePatches, Patch
 from pytest_gradguard.runtime.tasks import task_of
 
 _SUBMITS = ("submit", "apply_async")
-_patches: Patches | None = None
 _backends: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def apply() -> None:
-    """Watch joblib's dask backend, where both are loaded."""
-    global _patches
+def _make() -> list[Patch]:
     module: Any = sys.modules["joblib._dask"]
     backend = module.DaskDistributedBackend
     if getattr(module, "distributed", None) is None:
-        return
-    if _patches is None:
-        submit = next(name for name in _SUBMITS if name in vars(backend))
-        completed = sys.modules["distributed.client"].as_completed
-        _patches = Patches(
-            [
-                Patch(backend, submit, _watched_submit),
-                Patch(backend, "_to_func_args", _watched_arguments),
-                Patch(completed, "_track_future", _watched_result),
-            ]
-        )
-    _patches.apply()
+        return []
+    submit = next(name for name in _SUBMITS if name in vars(backend))
+    return [
+        Patch(backend, submit, _watched_submit),
+        Patch(backend, "_to_func_args", _watched_arguments),
+        Patch(sys.modules["distributed.client"].as_completed, "_track_future", _watched_result),
+    ]
+
+
+_patches = LatePatches(_make)
+apply = _patches.apply
+"""Watch joblib's dask backend, where both are loaded."""
 
 
 def undo() -> None:
     """Leave the backend as it was."""
-    if _patches is not None:
-        _patches.undo()
+    _patches.undo()
     _backends.clear()
 
 

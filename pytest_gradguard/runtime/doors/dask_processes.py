@@ -16,28 +16,23 @@ from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.doors import calling, dask_nodes, remote
 from pytest_gradguard.runtime.doors.tasks import MULTIPROCESSING
 from pytest_gradguard.runtime.faults import fault, without_this_frame
-from pytest_gradguard.runtime.patching import Patch, Patches
+from pytest_gradguard.runtime.patching import LatePatches, Patch
 from pytest_gradguard.runtime.shipment import Shipment
 
 _DASK = frozenset({"dask"})
-_patches: Patches | None = None
 
 
-def apply() -> None:
-    """Watch dask's processes, where its scheduler is loaded and built as we know it."""
-    global _patches
+def _make() -> list[Patch]:
     module: Any = sys.modules["dask.multiprocessing"]
-    if not hasattr(module, "get_async") or "dask._task_spec" not in sys.modules:
-        return
-    if _patches is None:
-        _patches = Patches([Patch(module, "get_async", _watched)])
-    _patches.apply()
+    known = hasattr(module, "get_async") and "dask._task_spec" in sys.modules
+    return [Patch(module, "get_async", _watched)] if known else []
 
 
-def undo() -> None:
-    """Leave dask as it was."""
-    if _patches is not None:
-        _patches.undo()
+_patches = LatePatches(_make)
+apply = _patches.apply
+"""Watch dask's processes, where its scheduler is loaded and built as we know it."""
+undo = _patches.undo
+"""Leave dask as it was."""
 
 
 def _watched(original: Callable[..., Any]) -> Callable[..., Any]:

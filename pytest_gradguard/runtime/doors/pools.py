@@ -17,31 +17,25 @@ from pytest_gradguard.runtime.doors import calling, futures
 from pytest_gradguard.runtime.doors.tasks import MULTIPROCESSING, THREADS, guarded
 from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.hangs.ending_pools import workers_hold_no_lock
-from pytest_gradguard.runtime.patching import Patch, Patches
+from pytest_gradguard.runtime.patching import LatePatches, Patch
 
 _NO_KEYWORDS: dict[str, Any] = {}
-_patches: Patches | None = None
 
 
-def apply() -> None:
-    """Watch the pools of `multiprocessing.pool`, which is loaded."""
-    global _patches
+def _make() -> list[Patch]:
     pool: Any = sys.modules["multiprocessing.pool"].Pool
-    if _patches is None:
-        _patches = Patches(
-            [
-                Patch(pool, "apply_async", _watched_apply),
-                Patch(pool, "_guarded_task_generation", _watched_generation),
-                Patch(pool, "terminate", _watched_terminate),
-            ]
-        )
-    _patches.apply()
+    return [
+        Patch(pool, "apply_async", _watched_apply),
+        Patch(pool, "_guarded_task_generation", _watched_generation),
+        Patch(pool, "terminate", _watched_terminate),
+    ]
 
 
-def undo() -> None:
-    """Leave the pools as they were."""
-    if _patches is not None:
-        _patches.undo()
+_patches = LatePatches(_make)
+apply = _patches.apply
+"""Watch the pools of `multiprocessing.pool`, which is loaded."""
+undo = _patches.undo
+"""Leave the pools as they were."""
 
 
 def _begin(pool: Any, single: object = None) -> tuple[Call | None, bool]:

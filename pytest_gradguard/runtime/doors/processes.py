@@ -20,31 +20,29 @@ from pytest_gradguard.runtime.doors.tasks import MULTIPROCESSING, TaskShipment
 from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.hangs import forks
 from pytest_gradguard.runtime.hangs.process import ForkedProcess
-from pytest_gradguard.runtime.patching import Patch, Patches
+from pytest_gradguard.runtime.patching import LatePatches, Patch
 
 _PICKLING = ("spawn", "forkserver")
 _INITIALIZED = {"multiprocessing.pool", "torch.multiprocessing.pool", "concurrent.futures.process"}
 """Modules whose processes get (queue, queue, initializer, its arguments, …)."""
 
-_patches: Patches | None = None
+
+def _make() -> list[Patch]:
+    process = sys.modules["multiprocessing.process"].BaseProcess
+    return [Patch(process, "start", _watched_start), Patch(process, "join", _watched_join)]
+
+
+_patches = LatePatches(_make)
 
 
 def apply() -> None:
     """Watch processes start, where `multiprocessing.process` is loaded."""
-    global _patches
-    if _patches is None:
-        process = sys.modules["multiprocessing.process"].BaseProcess
-        _patches = Patches(
-            [Patch(process, "start", _watched_start), Patch(process, "join", _watched_join)]
-        )
     _patches.apply()
     forks.apply()
 
 
-def undo() -> None:
-    """Leave processes as they were."""
-    if _patches is not None:
-        _patches.undo()
+undo = _patches.undo
+"""Leave processes as they were."""
 
 
 def _watched_start(original: Callable[..., Any]) -> Callable[..., Any]:
