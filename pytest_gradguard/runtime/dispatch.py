@@ -130,15 +130,12 @@ def _announcing(outputs: Iterator[Any], parallel: Any, call: Call) -> Iterator[A
 
 
 def _watched_dispatch(original: Callable[..., Any]) -> Callable[..., Any]:
-    def bound(parallel: Any) -> Callable[[Any], Any]:
-        return types.MethodType(_dispatch, parallel)
-
     @functools.wraps(original)
     def _dispatch(self: Any, batch: Any) -> Any:
         call = getattr(self, CALL, None)
         if call is not None:
             batch = _guarded(batch, self, call)
-            if call.cache is not None and self._dispatch == bound(self):
+            if call.cache is not None and getattr(self._dispatch, "__func__", None) is _dispatch:
                 # Its later batches are known by their cache: nothing of ours need see them leave.
                 self._dispatch = call.direct = types.MethodType(original, self)
         try:
@@ -192,13 +189,12 @@ def _watched_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
             return Known(known.call, function, function, unpack, (asked,), (call.token,))
         return Known(known.call, function, function, WorkerBatch, (), (call.token,))
 
-    def watched(self: Any, known: Known, reduction: Any) -> Any:
+    def watched(self: Any, known: Known, reduction: Any, single: bool) -> Any:
         items = self.items
         rebuild, arguments = reduction
         call = known.call()
         if call is None or rebuild is not type(self) or arguments[-1] is not call.cache:
             return reduction  # not as joblib builds it
-        single = len(items) == 1 and type(items[0]) is tuple and len(items[0]) == 3
         if single and known.function is not items[0][0]:
             _by_cache[id(call.cache)] = learn(known, call, items)
         asked = looks.ship(call, items)
@@ -211,8 +207,9 @@ def _watched_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
             known = _by_cache.get(id(self._pickle_cache))
             if known is None:
                 return reduction
-            item = self.items[0] if len(self.items) == 1 else None
-            if type(item) is tuple and len(item) == 3:
+            item: Any = self.items[0] if len(self.items) == 1 else None
+            single = type(item) is tuple and len(item) == 3
+            if single:
                 function, args, kwargs = item
                 if function is known.light and not kwargs:
                     for argument in args:  # written out, for it runs in every small batch
@@ -220,7 +217,7 @@ def _watched_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
                             break
                     else:
                         return known.rebuild, known.before + reduction[1][:-1] + known.last
-            return watched(self, known, reduction)
+            return watched(self, known, reduction, single)
         except Exception as error:
             fault(error)
             return reduction
