@@ -44,6 +44,8 @@ GG404 per-example-gradient-loop info lint -
 GG405 dask-backend-by-argument error lint -
 GG501 collective-cuts-graph error lint runtime
 GG502 ddp-bypassed error lint runtime
+GG503 sampler-epoch-not-set warning lint runtime
+GG504 ddp-unused-parameters error - runtime
 """
 
 ROOT = Path(__file__).parents[2]
