@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -163,16 +164,18 @@ def test_expand_takes_codes_and_prefixes():
         expand(["GG1", "GG9"])
 
 
-def test_the_page_in_docs_is_up_to_date():
-    script = ROOT / "docs" / "make_pitfalls.py"
-    made = subprocess.run(
-        [sys.executable, str(script)],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        check=True,
-    ).stdout
-    page = (ROOT / "docs" / "pitfalls.md").read_text(encoding="utf-8")
-    assert page == made, "run: python docs/make_pitfalls.py > docs/pitfalls.md"
-    for code in codes():
-        assert f"\n## {code} {get(code).name}\n" in page
+def test_the_pages_in_docs_are_up_to_date():
+    folder = ROOT / "docs" / "pitfalls"
+    made = runpy.run_path(str(ROOT / "docs" / "make_pitfalls.py"))["pages"]()
+    assert set(made) == {"index.md", *(f"{code.lower()}.md" for code in codes())}
+    written = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
+    assert written == made, "run: python docs/make_pitfalls.py"
+
+
+@every_entry
+def test_every_entry_says_when_to_silence_it_and_where_to_read_on(code):
+    entry = get(code)
+    assert entry.silence.endswith(".")
+    assert entry.links
+    assert all(link.url.startswith("https://") for link in entry.links)
+    assert len(set(entry.links)) == len(entry.links)

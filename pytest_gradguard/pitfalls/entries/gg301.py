@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import TORCH_AMP, TORCH_AUTOGRAD, TORCH_FUNC
 
 PITFALL = Pitfall(
     code="GG301",
@@ -70,4 +71,9 @@ print([result.requires_grad for result in results])  # prints: [False, False]
         "refuses to run or pickle a task for that reason; silent where nothing that the tasks "
         "computed reaches the derivative."
     ),
+    silence=(
+        "Where it makes no difference to the tasks: they set the mode in a way that gradguard "
+        "does not see, or the graph costs little and is thrown away."
+    ),
+    links=(TORCH_AUTOGRAD, TORCH_AMP, TORCH_FUNC),
 )
