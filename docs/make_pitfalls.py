@@ -1,4 +1,4 @@
-"""Write the pages of all pitfalls into ``docs/pitfalls``, from the catalogue.
+"""Write the pages of all pitfalls, and the table in the README, from the catalogue.
 
 ``python docs/make_pitfalls.py``
 """
@@ -8,10 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_gradguard.cli.detectors import lint_note, runtime_note
+from pytest_gradguard.cli.detectors import lint_note, lint_rules, runtime_checks, runtime_note
 from pytest_gradguard.pitfalls import Pitfall, catalogue
 
 FOLDER = Path(__file__).parent / "pitfalls"
+README = FOLDER.parents[1] / "README.md"
+
+_BEGIN = "<!-- The table is made by `python docs/make_pitfalls.py`; do not edit. -->\n"
+_END = "<!-- The end of the table. -->\n"
 
 _MADE = "<!-- Made by `python docs/make_pitfalls.py`; do not edit. -->"
 
@@ -49,6 +53,22 @@ def pages() -> dict[str, str]:
     pitfalls = list(catalogue())
     made = {f"{p.code.lower()}.md": "\n".join(_page(p)) + "\n" for p in pitfalls}
     return {"index.md": "".join(_index(pitfalls)), **made}
+
+
+def with_table(readme: str) -> str:
+    """`readme` with the table of pitfalls as the catalogue has it now."""
+    before, rest = readme.split(_BEGIN)
+    after = rest.split(_END)[1]
+    return before + _BEGIN + "\n".join(_table()) + "\n" + _END + after
+
+
+def _table() -> Iterator[str]:
+    rules, checks = lint_rules(), runtime_checks()
+    yield "| code | pitfall | severity | lint | run time |"
+    yield "| --- | --- | --- | --- | --- |"
+    for p in catalogue():
+        marks = " | ".join("yes" if p.code in found else "" for found in (rules, checks))
+        yield f"| [{p.code}]({p.page}) | {p.title} | {p.severity.label} | {marks} |"
 
 
 def _index(pitfalls: list[Pitfall]) -> Iterator[str]:
@@ -96,3 +116,4 @@ if __name__ == "__main__":
         old.unlink()
     for name, text in pages().items():
         (FOLDER / name).write_text(text, encoding="utf-8")
+    README.write_text(with_table(README.read_text(encoding="utf-8")), encoding="utf-8")

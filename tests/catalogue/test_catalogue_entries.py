@@ -166,7 +166,10 @@ def test_expand_takes_codes_and_prefixes():
 
 def test_the_pages_in_docs_are_up_to_date():
     folder = ROOT / "docs" / "pitfalls"
-    made = runpy.run_path(str(ROOT / "docs" / "make_pitfalls.py"))["pages"]()
+    script = runpy.run_path(str(ROOT / "docs" / "make_pitfalls.py"))
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert readme == script["with_table"](readme), "run: python docs/make_pitfalls.py"
+    made = script["pages"]()
     assert set(made) == {"index.md", *(f"{code.lower()}.md" for code in codes())}
     written = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
     assert written == made, "run: python docs/make_pitfalls.py"
