@@ -33,6 +33,8 @@ GG302 shared-model-thread-race warning lint -
 GG303 fork-after-threads-deadlock error lint runtime
 GG304 identical-random-streams warning lint runtime
 GG305 generator-object-to-tasks warning lint runtime
+GG307 seed-stays-in-parent info lint runtime
+GG308 threads-share-generator warning lint runtime
 GG401 removed-keras-wrapper error lint -
 GG402 dask-array-to-predict warning lint -
 GG403 map-fn-not-parallel warning lint -
