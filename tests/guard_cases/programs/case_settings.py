@@ -364,14 +364,23 @@ def test_cudnn_without_a_gpu():
         torch.backends.cuda.matmul.allow_tf32 = False
 
 
-def on_cpu(size):
+def within_cpu(size):
     with torch.device("cpu"):
         return make(size)
 
 
+def set_to_cpu(size):
+    torch.set_default_device("cpu")
+    try:
+        return make(size)
+    finally:
+        torch.set_default_device(None)
+
+
 def test_task_has_a_device_of_its_own():
     torch.set_default_device("meta")
-    run(on_cpu, 3)
+    run(within_cpu, 3)
+    run(set_to_cpu, 3)
 
 
 def test_defaults():
