@@ -22,6 +22,8 @@ GG107 parameters-to-worker info - runtime
 GG108 graph-through-memory-cache warning lint runtime
 GG109 stale-module-global warning lint runtime
 GG110 optimizer-state-lost warning - runtime
+GG111 worker-buffers-lost warning lint runtime
+GG112 optimizer-left-behind error lint runtime
 GG113 hooks-lost warning lint runtime
 GG201 cuda-init-in-worker warning lint runtime
 GG202 cuda-tensor-to-worker warning lint runtime
