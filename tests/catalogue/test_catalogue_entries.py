@@ -28,11 +28,13 @@ GG202 cuda-tensor-to-worker warning lint runtime
 GG203 cuda-after-fork error lint runtime
 GG204 visible-devices-in-worker warning lint runtime
 GG205 gpu-estimator-n-jobs warning lint -
+GG206 dataloader-workers-in-worker error lint runtime
 GG301 grad-mode-not-propagated warning lint runtime
 GG302 shared-model-thread-race warning lint -
 GG303 fork-after-threads-deadlock error lint runtime
 GG304 identical-random-streams warning lint runtime
 GG305 generator-object-to-tasks warning lint runtime
+GG306 memmap-written-in-worker error lint runtime
 GG401 removed-keras-wrapper error lint -
 GG402 dask-array-to-predict warning lint -
 GG403 map-fn-not-parallel warning lint -
