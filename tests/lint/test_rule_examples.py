@@ -66,7 +66,7 @@ def test_the_rules_are_those_of_the_contract():
     assert codes() == tuple(
         f"GG{number}"
         for number in (
-            101, 102, 103, 105, 106, 108, 109, 201, 202, 203, 204, 205,
+            101, 102, 103, 105, 106, 108, 109, 113, 201, 202, 203, 204, 205,
             301, 302, 303, 304, 305, 401, 402, 403, 404, 405,
         )
     )  # fmt: skip

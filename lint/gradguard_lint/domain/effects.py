@@ -38,6 +38,7 @@ Kind = Literal[
     "grad-read",  # `.grad` of `target` is read
     "gradient-collected",  # the gradient of one example is collected in the loop at `place`
     "graph",  # an operation makes a graph
+    "hook",  # a hook is put on the tensor `target`
     "in-place",  # a write to `target`
     "keras-fit",  # a Keras model fits or predicts on `values`
     "map-fn",  # a mapping with `value` iterations at once
@@ -51,6 +52,7 @@ Kind = Literal[
     "set-visible",  # the visible GPUs are set in the environment, to `value`
     "step",  # the optimizer `target` steps
     "tape-gradient",  # a tape is asked for gradients
+    "unhook",  # the hook of the tensor `target` is removed
     "unknown-call",  # a worker calls something unknown
     "visible-devices",  # TensorFlow's devices are set, to `value`
     "zero-grad",  # the gradients of `target` are cleared
@@ -64,11 +66,13 @@ ORDERED: frozenset[Kind] = frozenset(
         "gpu-grown",
         "gpu-hidden",
         "gpu-init",
+        "hook",
         "in-place",
         "model-change",
         "set-threads",
         "set-visible",
         "step",
+        "unhook",
         "visible-devices",
     }
 )

@@ -187,6 +187,8 @@ def _item(m: Machine, frame: Frame, node: ast.Subscript, atom: Atom, index: Valu
         return join([*(value for _, value in atom.entries), atom.rest])
     if isinstance(atom, Tensor):
         return of(m.models.derived(m, atom))
+    if isinstance(atom, (Thing, Method)):
+        return m.models.item(m, atom, index)
     if isinstance(atom, Unknown) and atom.key is not None and isinstance(index.only, Const):
         return unknown(("item", atom.key, index.constant))
     if isinstance(atom, External) and atom.name == "os.environ":

@@ -166,6 +166,9 @@ class Models(Protocol[M]):
     ) -> None:
         """A project object was made: what its library bases keep of the arguments."""
 
+    def item(self, m: M, atom: Atom, index: Value) -> Value:
+        """``thing[index]`` of a library object."""
+
     def iterated(self, m: M, frame: Frame, node: ast.AST, value: Value) -> None:
         """Something is iterated: what a library then starts."""
 

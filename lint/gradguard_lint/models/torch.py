@@ -26,9 +26,12 @@ STOPS = words("item tolist numpy data_ptr element_size storage")
 
 QUESTIONS = words(
     "size dim numel ndimension is_contiguous is_floating_point nelement get_device type_as "
-    "stride retain_grad register_hook is_cuda share_memory_"
+    "stride retain_grad is_cuda share_memory_"
 )
 """Methods of tensors that compute nothing."""
+
+HOOKS = words("register_hook register_post_accumulate_grad_hook")
+"""Methods of tensors that put a hook on them."""
 
 SEVERAL = words(
     "split chunk unbind tensor_split topk sort broadcast_tensors meshgrid svd qr eigh "

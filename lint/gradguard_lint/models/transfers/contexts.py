@@ -26,6 +26,7 @@ from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.transfers.parallel import start_of
 from gradguard_lint.models.transfers.remote import remote
 from gradguard_lint.models.transfers.tensors import gpu_touched
+from gradguard_lint.models.transfers.torch_tensors import unhooked
 from gradguard_lint.models.transfers.wrapping import CACHE, cached, marked
 from pytest_gradguard.records import replace
 
@@ -92,6 +93,8 @@ def _enter(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value | Non
 
 def exit_context(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
     """Leave a ``with`` block; the modes are put back by the caller."""
+    for thing in value.things("hook"):
+        unhooked(m, frame, node, thing)
     for thing in value.things("dask-config"):
         m.store.drop((0, "dask scheduler"))
         del thing

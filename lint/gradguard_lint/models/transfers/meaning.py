@@ -36,6 +36,7 @@ from gradguard_lint.engine.machine import (
 )
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.known import Known
+from gradguard_lint.models.torch import HOOKS
 from gradguard_lint.models.transfers import (
     arrays,
     containers,
@@ -135,6 +136,8 @@ class Meaning(Known):
         if key in m.unknown_modules:
             model = Thing("model", "Module", m.ident_of(key), m.worker_ident)
             return torch_modules.model_call(m, frame, node, model, args)
+        if name in HOOKS and base is not None:
+            return torch_tensors.hooked(m, frame, node, Unknown(base))
         if isinstance(name, str):
             _given_a_gpu(m, frame, node, f".{name}", args)
             handed = work.by_method(m, frame, node, name, args)
@@ -166,6 +169,9 @@ class Meaning(Known):
         if isinstance(receiver, Instance):
             return _instance_method(m, frame, node, receiver, name, args)
         if isinstance(receiver, Method):
+            part = torch_modules.part_method(m, frame, node, receiver, name, args)
+            if part is not None:
+                return part
             return remote.method_of_method(m, frame, node, receiver, name, args) or UNKNOWN
         if isinstance(receiver, TaskCall) and name == "compute":
             return m.element(dask_work.compute(m, frame, node, [of(receiver)], args))
@@ -330,6 +336,10 @@ class Meaning(Known):
 
     def exit_context(self, m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
         contexts.exit_context(m, frame, node, value)
+
+    def item(self, m: Machine, atom: Atom, index: Value) -> Value:
+        whole = torch_modules.module_of(atom)
+        return of(Method(atom, "[...]")) if whole is not None else UNKNOWN
 
     def iterated(self, m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
         for thing in value.things("loader"):

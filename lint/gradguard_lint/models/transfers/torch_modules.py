@@ -15,6 +15,7 @@ from gradguard_lint.domain.values import (
     Frame,
     Instance,
     Items,
+    Method,
     Site,
     Tensor,
     Thing,
@@ -29,7 +30,7 @@ from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.models.torch import STATEFUL, WEIGHTLESS
+from gradguard_lint.models.torch import HOOKS, STATEFUL, WEIGHTLESS
 from gradguard_lint.models.transfers.tensors import (
     as_written,
     combine,
@@ -39,7 +40,7 @@ from gradguard_lint.models.transfers.tensors import (
     tensors_in,
     worked,
 )
-from gradguard_lint.models.transfers.torch_tensors import freeze, is_frozen
+from gradguard_lint.models.transfers.torch_tensors import freeze, hooked, is_frozen
 from pytest_gradguard.records import replace
 
 
@@ -136,6 +137,28 @@ def model_method(
     if name in STATEFUL:
         return me
     return None
+
+
+def module_of(atom: Atom) -> Thing | Instance | None:
+    """The module that `atom` is, or is a part of: ``net[0]``, ``net.fc``."""
+    while isinstance(atom, Method):
+        atom = atom.receiver
+    if isinstance(atom, Thing):
+        return atom if atom.kind == "model" else None
+    return atom if isinstance(atom, Instance) and atom.cls.what == "torch" else None
+
+
+def part_method(
+    m: Machine, frame: Frame, node: ast.AST, part: Method, name: str, args: Args
+) -> Value | None:
+    """A method of a part of a module, or of a parameter of it: it counts as the module's."""
+    whole = module_of(part)
+    if whole is None or name not in (*HOOKS, "parameters", "named_parameters"):
+        return None
+    if name in HOOKS:
+        return hooked(m, frame, node, Tensor("torch", "parameter", ident=whole.ident))
+    gpu = isinstance(whole, Thing) and whole.gpu
+    return model_method(m, frame, node, whole, whole.ident, gpu, name, args)
 
 
 def moved_model(

@@ -31,6 +31,7 @@ from gradguard_lint.engine.machine import (
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.torch import (
     HEAVY,
+    HOOKS,
     IN_PLACE_DRAWS,
     NOT_SMOOTH,
     QUESTIONS,
@@ -105,6 +106,8 @@ def tensor_method(
         return NUMBER
     if name in QUESTIONS:
         return UNKNOWN
+    if name in HOOKS:
+        return hooked(m, frame, node, tensor)
     if name == "cuda":
         return move(m, frame, node, tensor, constant("cuda"), "`.cuda()`")
     if name in ("cpu",):
@@ -142,6 +145,18 @@ def tensor_method(
     if name in SEVERAL:
         return sequence(value, "tuple")
     return value
+
+
+def hooked(m: Machine, frame: Frame, node: ast.AST, tensor: Atom) -> Value:
+    """``tensor.register_hook(...)``; what it gives removes the hook."""
+    m.effect(frame, "hook", node, ast.unparse(node), target=of(tensor))
+    return of(Thing("hook", "hook", m.ident_at(node), parts=(("tensor", of(tensor)),)))
+
+
+def unhooked(m: Machine, frame: Frame, node: ast.AST, handle: Thing) -> Value:
+    """``handle.remove()``, or the end of its ``with``."""
+    m.effect(frame, "unhook", node, "`.remove()`", target=handle.part("tensor") or UNKNOWN)
+    return NOTHING
 
 
 def unknown_method(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args) -> Value | None:
