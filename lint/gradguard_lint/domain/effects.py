@@ -41,10 +41,14 @@ Kind = Literal[
     "hook",  # a hook is put on the tensor `target`
     "in-place",  # a write to `target`
     "keras-fit",  # a Keras model fits or predicts on `values`
+    "loader-workers",  # the loader `target` starts workers of its own
     "map-fn",  # a mapping with `value` iterations at once
     "memory-graph",  # the cached function at `place` returns a tensor with history
     "mode-set",  # a mode called `framework` is put in force
+    "memory-shared",  # `target` is made on the memory of an array
+    "memory-write",  # the memory of `target` is written to
     "model-change",  # the model `target` is changed as a whole
+    "parameter",  # `target`, on the memory of an array, becomes a parameter
     "process-group",  # this process joins a group of processes that train together
     "removed-wrapper",  # a module is used that no longer exists
     "seed",  # the global generator of `framework` is seeded
@@ -90,6 +94,8 @@ class Modes(Record):
     gpu: bool = False
     backend: Value | None = None
     n_jobs: Value | None = None
+    maps: tuple[tuple[str, Value], ...] = ()
+    """How calls map arrays, as a context around them says."""
     locked: bool = False
     compiled: bool = False
 
@@ -126,6 +132,8 @@ class ParallelCall:
         meant: whether it was asked for a GPU for these workers.
         prepared: whether the library seeds each worker, and limits its compute threads.
         maker: the expression that makes what runs the tasks: the pool, the ``Parallel`` object.
+        maps: from how many bytes on arrays arrive as memory maps, and in which mode.
+        daemons: whether the workers are daemons, which may start no processes.
     """
 
     ident: int
@@ -146,6 +154,8 @@ class ParallelCall:
     meant: bool = False
     prepared: bool = False
     maker: Site | None = None
+    maps: tuple[int, str] | None = None
+    daemons: bool = False
 
     def earlier(self, *kinds: Kind) -> list[Effect]:
         """What the parent did, on one way with this call, before the workers came into being."""

@@ -455,7 +455,8 @@ class Machine:
                     names.append(atom.keys)
                 found.append(join(names) if names else UNKNOWN)
             elif isinstance(atom, Tensor):
-                found.append(of(self.models.derived(self, atom)))
+                part = self.models.derived(self, atom)
+                found.append(of(replace(part, extent=part.extent[1:])))
             elif isinstance(atom, Const) and isinstance(atom.value, (str, type(None))):
                 found.append(UNKNOWN)
             else:

@@ -45,6 +45,18 @@ DATA = words("tensor as_tensor asarray scalar_tensor")
 
 IN_PLACE_DRAWS = words("random_ normal_ uniform_ bernoulli_ exponential_ bernoulli")
 
+VIEWS = words(
+    "view reshape squeeze unsqueeze t transpose permute flatten ravel narrow select swapaxes "
+    "expand expand_as view_as contiguous movedim"
+)
+"""Methods of tensors that give their memory in another shape."""
+
+NOT_WRITING = words(
+    "requires_grad_ detach_ squeeze_ unsqueeze_ t_ transpose_ swapaxes_ swapdims_ as_strided_ "
+    "rename_ resize_ share_memory_ set_ retain_grad_ sparse_resize_"
+)
+"""Methods of tensors that change what they are, but no element."""
+
 WEIGHTLESS = words(
     "ReLU Sigmoid Tanh Dropout Softmax LogSoftmax Flatten Identity MaxPool2d AvgPool2d GELU "
     "Softplus LeakyReLU ELU Unfold Fold AdaptiveAvgPool2d MaxPool1d AvgPool1d SiLU Upsample "
@@ -132,7 +144,7 @@ LIBRARY = Library(
         Row("torch.autograd.Variable", "variable", framework="torch"),
         Row("torch.autograd.grad torch.autograd.backward", "gradients"),
         Row("torch.distributions.*", "distribution", only="class"),
-        Row("torch.from_numpy", "tensor", flag="plain"),
+        Row("torch.from_numpy torch.from_dlpack", "tensor", flag="shares"),
         Row("torch.load torch.jit.load", "load", argument=(1, "map_location")),
         Row("torch.nn.init.*", "identity"),
         Row(

@@ -45,9 +45,7 @@ def _hooks(task: TaskRun) -> list[Effect]:
     return [
         effect
         for effect in task.call.earlier("hook")
-        if effect.worker is None
-        and not _tensors([effect]) & removed
-        and task.meets(effect, effect)
+        if effect.worker is None and not _tensors([effect]) & removed and task.meets(effect, effect)
     ]
 
 
@@ -82,17 +80,17 @@ def _holds(atom: Atom, hook: Effect) -> bool:
             kept = not isinstance(atom, Tensor) or atom.tracked  # else it was detached
             if atom.ident == target.ident and kept:
                 return True
-        elif isinstance(target, Unknown) and isinstance(atom, Unknown):
-            if atom.key is not None and _within(target.key, atom.key):
-                return True
+        elif isinstance(target, Unknown) and isinstance(atom, Unknown) and _within(target, atom):
+            return True
     return False
 
 
-def _within(key: object, whole: object) -> bool:
-    """Whether `key` is `whole`, or an attribute or item of it."""
-    while isinstance(key, tuple) and key != whole and key and key[0] in ("attr", "item"):
+def _within(part: Unknown, whole: Unknown) -> bool:
+    """Whether `part` is `whole`, or an attribute or item of it."""
+    key = part.key
+    while isinstance(key, tuple) and key != whole.key and key[0] in ("attr", "item"):
         key = key[1]
-    return key == whole
+    return key is not None and key == whole.key
 
 
 BAD: Examples = {

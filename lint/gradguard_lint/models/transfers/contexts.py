@@ -23,7 +23,7 @@ from gradguard_lint.engine.machine import (
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tasks import started
 from gradguard_lint.models.known import registry_of
-from gradguard_lint.models.transfers.parallel import start_of
+from gradguard_lint.models.transfers.parallel import MAPPING, start_of
 from gradguard_lint.models.transfers.remote import remote
 from gradguard_lint.models.transfers.tensors import gpu_touched
 from gradguard_lint.models.transfers.torch_tensors import unhooked
@@ -75,6 +75,7 @@ def _enter(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value | Non
             modes,
             backend=backend if backend is not None else modes.backend,
             n_jobs=n_jobs if n_jobs is not None else modes.n_jobs,
+            maps=(*modes.maps, *((name, part) for name, part in atom.parts if name in MAPPING)),
         )
         if backend is None and atom.part("prefer") is not None:
             m.modes = replace(m.modes, backend=atom.part("prefer"))

@@ -29,6 +29,7 @@ from gradguard_lint.models.transfers import python_calls, tensorflow_calls, torc
 from gradguard_lint.models.transfers.kinds import KERAS_KINDS
 from gradguard_lint.models.transfers.tensors import (
     derived,
+    written,
 )
 
 
@@ -124,12 +125,16 @@ def set_item(
     for atom in holder.atoms:
         if isinstance(atom, External) and atom.name == "os.environ":
             python_calls.environ_set(m, frame, target, index, value)
+    written(m, frame, target, f"`{ast.unparse(target)} = ...`", holder)
 
 
 def in_place(m: Machine, frame: Frame, node: ast.AugAssign, old: Value) -> None:
     """``x += ...``: an in-place write, where `x` is a tensor."""
-    if isinstance(node.target, ast.Subscript):
+    if not isinstance(node.target, ast.Subscript):
+        written(m, frame, node, f"`{ast.unparse(node.target)} ...=`", old)
+    else:
         holder = m.eval(frame, node.target.value)
+        written(m, frame, node, f"`{ast.unparse(node.target)} ...=`", holder)
         if any(tensor.framework == "torch" for tensor in holder.tensors()) and not (
             _own_slot(frame, node.target.slice)
         ):

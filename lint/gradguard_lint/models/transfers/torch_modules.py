@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from gradguard_lint.domain.conditions import NONE, Conditions
-from gradguard_lint.domain.shapes import sequence
+from gradguard_lint.domain.shapes import inner, sequence
 from gradguard_lint.domain.values import (
     NOTHING,
     OUTPUT,
@@ -39,6 +39,7 @@ from gradguard_lint.models.transfers.tensors import (
     placed,
     tensors_in,
     worked,
+    written,
 )
 from gradguard_lint.models.transfers.torch_tensors import freeze, hooked, is_frozen
 from pytest_gradguard.records import replace
@@ -188,6 +189,9 @@ def optimizer_method(
     """``optimizer.step()`` and the like."""
     if name == "step":
         m.effect(frame, "step", node, "`optimizer.step()`", target=of(optimizer))
+        for atom in inner(optimizer.part("parameters") or UNKNOWN):
+            if isinstance(atom, Tensor) and atom.grad != "parameter":
+                written(m, frame, node, "`optimizer.step()`", of(atom))
     elif name == "zero_grad":
         m.effect(frame, "zero-grad", node, "`optimizer.zero_grad()`", target=of(optimizer))
     elif name == "minimize":

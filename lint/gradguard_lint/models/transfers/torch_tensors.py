@@ -34,9 +34,11 @@ from gradguard_lint.models.torch import (
     HOOKS,
     IN_PLACE_DRAWS,
     NOT_SMOOTH,
+    NOT_WRITING,
     QUESTIONS,
     SEVERAL,
     STOPS,
+    VIEWS,
 )
 from gradguard_lint.models.transfers.tensors import (
     as_written,
@@ -50,6 +52,7 @@ from gradguard_lint.models.transfers.tensors import (
     requires_grad,
     tensors_in,
     worked,
+    written,
 )
 from pytest_gradguard.records import replace
 
@@ -118,6 +121,8 @@ def tensor_method(
         if first is not None and any(first.tensors()):
             gpu = any(t.gpu for t in first.tensors())
             return of(replace(derived(m, tensor), gpu=gpu))
+        if device is None or device.constant != "cpu":
+            tensor = replace(tensor, memory=None)  # a copy, for all that is known
         return move(m, frame, node, tensor, device, f"`.to({as_written(node, device)})`")
     if name == "backward":
         m.effect(frame, "backward", node, "`.backward()`", target=of(tensor))
@@ -127,12 +132,15 @@ def tensor_method(
         flag = args.get(0, "requires_grad")
         return of(with_grad(tensor, flag if flag is not None else constant(True)))
     if name == "clone" and tensor.grad == "none":
-        return of(replace(tensor, ident=GRADIENT if tensor.ident == GRADIENT else 0))
+        ident = GRADIENT if tensor.ident == GRADIENT else 0
+        return of(replace(tensor, ident=ident, memory=None))
     if name in ("new_zeros", "new_ones", "new_tensor", "new_empty", "new_full", "new"):
         return of(
             Tensor("torch", requires_grad(args), tensor.gpu, m.worker_ident, m.ident_at(node))
         )
     if name.endswith("_") and not name.endswith("__"):
+        if name not in NOT_WRITING:
+            written(m, frame, node, f"`.{name}()`", of(tensor))
         m.effect(frame, "in-place", node, f"`.{name}()`", target=of(tensor))
         if name == "detach_":
             return of(replace(tensor, grad="none"))
@@ -142,6 +150,12 @@ def tensor_method(
     found.extend((t, w) for t, w in tensors_in(args.values()))
     worked(m, frame, node, [t for t, _ in found], heavy=name in HEAVY)
     value = combine(m, found, smooth=name not in NOT_SMOOTH, framework="torch")
+    if name in VIEWS and tensor.memory is not None:
+        value = value.map(
+            lambda atom: of(
+                replace(atom, memory=tensor.memory) if isinstance(atom, Tensor) else atom
+            )
+        )
     if name in SEVERAL:
         return sequence(value, "tuple")
     return value
