@@ -51,7 +51,7 @@ Kind = Literal[
     "parameter",  # `target`, on the memory of an array, becomes a parameter
     "process-group",  # this process joins a group of processes that train together
     "removed-wrapper",  # a module is used that no longer exists
-    "seed",  # the global generator of `framework` is seeded
+    "seed",  # the global generator of `framework` (of some, where it is "") is seeded by `value`
     "set-threads",  # the compute threads of `framework` are limited
     "set-visible",  # the visible GPUs are set in the environment, to `value`
     "step",  # the optimizer `target` steps
@@ -73,6 +73,7 @@ ORDERED: frozenset[Kind] = frozenset(
         "hook",
         "in-place",
         "model-change",
+        "seed",
         "set-threads",
         "set-visible",
         "step",

@@ -42,7 +42,9 @@ def generator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
 
 def seed(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """A global generator is seeded."""
-    m.effect(frame, "seed", node, name, framework=row.framework)
+    first = args.get(0, "seed")
+    value = first if first is not None else NOTHING
+    m.effect(frame, "seed", node, f"{name}()", framework=row.framework, value=value)
     return of(Thing("rng", name)) if row.kind == "rng" else NOTHING
 
 

@@ -111,6 +111,7 @@ class Meaning(Known):
                 rest = Args(args.positional[1:], args.keywords, args.rest, args.open)
                 return parallel.run_instance(m, frame, node, instance, rest)
         _given_a_gpu(m, frame, node, name, args)
+        _may_seed(m, frame, node, name)
         return UNKNOWN
 
     def call_unknown(
@@ -140,11 +141,14 @@ class Meaning(Known):
             return torch_tensors.hooked(m, frame, node, Unknown(base))
         if isinstance(name, str):
             _given_a_gpu(m, frame, node, f".{name}", args)
+            _may_seed(m, frame, node, name)
             handed = work.by_method(m, frame, node, name, args)
             if handed is not None:
                 return handed
             return torch_tensors.unknown_method(m, frame, node, name, args)
         called = node.func if isinstance(node, ast.Call) else None
+        if isinstance(called, ast.Name):
+            _may_seed(m, frame, node, called.id)
         if (
             m.worker is not None
             and args.positional
@@ -388,6 +392,12 @@ def _given_a_gpu(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args)
     gpu, when = placed(device, m)
     if gpu and not m.conflicts(when):
         gpu_hinted(m, frame, node, f"{name}(..., device={shown(device)})")
+
+
+def _may_seed(m: Machine, frame: Frame, node: ast.AST, name: str) -> None:
+    """A call of something unknown in a worker that may seed, as its name says."""
+    if m.worker is not None and "seed" in name.rpartition(".")[2].lower():
+        m.effect(frame, "seed", node, f"{name}()")
 
 
 def _instance_method(
