@@ -48,12 +48,15 @@ Kind = Literal[
     "memory-shared",  # `target` is made on the memory of an array
     "memory-write",  # the memory of `target` is written to
     "model-change",  # the model `target` is changed as a whole
+    "model-use",  # the model `target` is saved, or its state is asked for
+    "optimizer-change",  # the optimizer `target` may get other parameters
     "parameter",  # `target`, on the memory of an array, becomes a parameter
     "process-group",  # this process joins a group of processes that train together
     "removed-wrapper",  # a module is used that no longer exists
     "seed",  # the global generator of `framework` (of some, where it is "") is seeded by `value`
     "set-threads",  # the compute threads of `framework` are limited
     "set-visible",  # the visible GPUs are set in the environment, to `value`
+    "statistics",  # the model `target` runs, in the mode `framework`: training updates its buffers
     "step",  # the optimizer `target` steps
     "tape-gradient",  # a tape is asked for gradients
     "unhook",  # the hook of the tensor `target` is removed
@@ -239,6 +242,10 @@ class Program:
     effects: list[Effect] = field(default_factory=list)
     moved: dict[int, Site] = field(default_factory=dict)
     """Where each model was moved to the GPU, by its identity."""
+    buffers: dict[int, int] = field(default_factory=dict)
+    """Whose the buffers of that identity are."""
+    returned: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Of the models that workers returned: the call, and the model that it is a copy of."""
     loops: list[Effect] = field(default_factory=list)
     """The effects of functions that start no workers, but take gradients in loops."""
 

@@ -57,6 +57,32 @@ NOT_WRITING = words(
 )
 """Methods of tensors that change what they are, but no element."""
 
+STATISTICS = words(
+    "BatchNorm1d BatchNorm2d BatchNorm3d SyncBatchNorm LazyBatchNorm1d LazyBatchNorm2d "
+    "LazyBatchNorm3d"
+)
+"""Modules that keep running statistics."""
+
+IF_TRACKED = words("InstanceNorm1d InstanceNorm2d InstanceNorm3d")
+"""Modules that keep them where they are told to."""
+
+NORMED = (
+    "densenet",
+    "efficientnet",
+    "googlenet",
+    "inception",
+    "mnasnet",
+    "mobilenet",
+    "regnet",
+    "resne",
+    "shufflenet",
+    "wide_resnet",
+)
+"""How the names of networks begin that have such modules."""
+
+BUFFERS = words("running_mean running_var num_batches_tracked")
+"""Their statistics."""
+
 WEIGHTLESS = words(
     "ReLU Sigmoid Tanh Dropout Softmax LogSoftmax Flatten Identity MaxPool2d AvgPool2d GELU "
     "Softplus LeakyReLU ELU Unfold Fold AdaptiveAvgPool2d MaxPool1d AvgPool1d SiLU Upsample "
@@ -184,10 +210,11 @@ LIBRARY = Library(
         Row(
             _under(
                 "torch",
-                "save is_grad_enabled get_num_threads typename set_default_dtype is_tensor",
+                "is_grad_enabled get_num_threads typename set_default_dtype is_tensor",
             ),
             "nothing",
         ),
+        Row("torch.save torch.jit.save", "saved"),
         Row("torch.linalg.*", "tensor-function", flag="heavy"),
         Row("torch.special.* torch.fft.*", "tensor-function"),
         Row("torch.func.*", "nothing"),

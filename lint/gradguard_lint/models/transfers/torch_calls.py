@@ -27,7 +27,17 @@ from gradguard_lint.engine.machine import (
 )
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
-from gradguard_lint.models.torch import DATA, DRAWS, HEAVY, NOT_SMOOTH, SEVERAL, WEIGHTLESS
+from gradguard_lint.models.torch import (
+    DATA,
+    DRAWS,
+    HEAVY,
+    IF_TRACKED,
+    NORMED,
+    NOT_SMOOTH,
+    SEVERAL,
+    STATISTICS,
+    WEIGHTLESS,
+)
 from gradguard_lint.models.transfers.extents import memory_of
 from gradguard_lint.models.transfers.tensors import (
     as_written,
@@ -293,8 +303,26 @@ def module(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
         _small_part(value) for value in (*args.positional, *args.keywords.values())
     )
     small = small and known_small(value for value in args.positional if not any(value.of(Thing)))
-    atom = Thing("model", name, m.ident_at(node), m.worker_ident, gpu, small=small)
+    kept = _keeps_statistics(short, args) or any(part.part("statistics") for part in parts)
+    about = (("statistics", constant(True)),) if kept else ()
+    atom = Thing("model", name, m.ident_at(node), m.worker_ident, gpu, about, small=small)
     return guarded(of(atom), when) if gpu and when else of(atom)
+
+
+def _keeps_statistics(short: str, args: Args) -> bool:
+    """Whether that module updates running statistics in training mode."""
+    tracked = args.get(None, "track_running_stats")
+    if short in STATISTICS:
+        return tracked is None or tracked.constant is True
+    if short in IF_TRACKED:
+        return tracked is not None and tracked.constant is True
+    return short.startswith(NORMED) or short.endswith("_bn")
+
+
+def saved(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``torch.save(...)``."""
+    m.effect(frame, "model-use", node, f"{name}()", target=args.get(0, "obj") or UNKNOWN)
+    return NOTHING
 
 
 def _small_part(value: Value) -> bool:

@@ -72,6 +72,10 @@ def model_call(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args
                 )
             )
         return value
+    if model.part("statistics") is not None:
+        now = training(m, model.ident)
+        mode = "" if now is None else "train" if now else "eval"
+        m.effect(frame, "statistics", node, mode, target=of(model), framework=mode)
     if is_frozen(m, model.ident):
         tensor = replace(tensor, grad="none")
     found.append((tensor, frozenset()))
@@ -114,7 +118,17 @@ def model_method(
         ):
             return moved_model(m, model, False)
         return me
-    if name in ("parameters", "named_parameters", "buffers", "children", "modules"):
+    if name in ("buffers", "named_buffers"):
+        kept = of(buffer_of(m, ident))
+        if name == "named_buffers":
+            return sequence(of(Items("tuple", (UNKNOWN, kept), kept)))
+        return sequence(kept, "generator")
+    if name == "register_buffer" and isinstance(model, Instance):
+        told = args.get(0, "name")
+        if told is not None and isinstance(told.constant, str):
+            m.set_field(ident, told.constant, of(buffer_of(m, ident)))
+        return NOTHING
+    if name in ("parameters", "named_parameters", "children", "modules"):
         born = getattr(model, "born", m.worker_ident)
         grad = "none" if is_frozen(m, ident) else "parameter"
         tensor = Tensor("torch", grad, gpu, born, ident, frozenset(), frozenset({ident}))
@@ -124,6 +138,7 @@ def model_method(
             return UNKNOWN
         return sequence(of(tensor), "generator")
     if name == "state_dict":
+        m.effect(frame, "model-use", node, "`.state_dict()`", target=me)
         return of(Thing("state", "state_dict", ident, m.worker_ident, gpu))
     if name == "load_state_dict":
         m.effect(frame, "model-change", node, "`.load_state_dict()`", target=me)
@@ -135,9 +150,38 @@ def model_method(
         flag = args.get(0, "requires_grad")
         freeze(m, model, flag is not None and flag.constants() == [False])
         return me
+    if name in ("train", "eval"):
+        flag = args.get(0, "mode") or constant(True)
+        set_training(m, model, flag if name == "train" else constant(False))
     if name in STATEFUL:
         return me
     return None
+
+
+def buffer_of(m: Machine, owner: int) -> Tensor:
+    """A buffer of the module `owner`."""
+    ident = m.ident_of(("buffers", owner))
+    m.program.buffers[ident] = owner
+    return Tensor("torch", "none", False, m.worker_ident, ident)
+
+
+def training(m: Machine, ident: int) -> bool | None:
+    """Whether the module is in training mode, as it is made; None where that is not known."""
+    flag = m.read(ident, "<training>")
+    if flag is None:
+        return True
+    return flag.constant if isinstance(flag.constant, bool) else None
+
+
+def set_training(m: Machine, module: Atom, flag: Value, depth: int = 4) -> None:
+    """Note that a module, and all in it, is in training mode from here on, or not."""
+    if isinstance(module, (Thing, Instance)) and module.ident > 0:
+        m.store[module.ident, "<training>"] = flag
+    if isinstance(module, Instance) and depth:
+        for _, value in list(m.fields(module.ident)):
+            for part in inner(value):
+                if module_of(part) is part:
+                    set_training(m, part, flag, depth - 1)
 
 
 def module_of(atom: Atom) -> Thing | Instance | None:
@@ -199,6 +243,7 @@ def optimizer_method(
     elif name == "apply_gradients":
         m.effect(frame, "step", node, "`optimizer.apply_gradients()`", target=of(optimizer))
     elif name == "add_param_group":
+        m.effect(frame, "optimizer-change", node, f"`.{name}()`", target=of(optimizer))
         return NOTHING
     if args.positional and name == "step":
         for function in args.positional[:1]:
