@@ -327,8 +327,9 @@ def sent_back(m: Machine, value: Value, call: ParallelCall) -> Value:
                 tuple((key, sent_back(m, item, call)) for key, item in atom.entries),
                 sent_back(m, atom.rest, call),
             )
-        if isinstance(atom, Thing):
-            return replace(atom, born=0)
+        if isinstance(atom, (Thing, Instance)):
+            returned: Atom = m.models.returned(m, atom, call)
+            return returned
         if isinstance(atom, Unknown):
             return Unknown(("result", call.ident))
         return atom

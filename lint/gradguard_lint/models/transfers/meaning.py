@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from gradguard_lint.domain.effects import ParallelCall
 from gradguard_lint.domain.shapes import result_call
 from gradguard_lint.domain.starts import Vocabulary
 from gradguard_lint.domain.values import (
@@ -308,6 +309,9 @@ class Meaning(Known):
         if name == "requires_grad_" and (flag is None or True in flag.constants()):
             return of(Tensor("torch", "leaf", False, m.worker_ident, m.ident_at(node)))
         return None
+
+    def returned(self, m: Machine, atom: Thing | Instance, call: ParallelCall) -> Atom:
+        return torch_modules.returned(m, atom, call)
 
     def grad_after_pickling(self, tensor: Tensor) -> str:
         lost = tensor.framework == "torch" and tensor.grad == "history"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from gradguard_lint.domain.conditions import NONE, Conditions
+from gradguard_lint.domain.effects import ParallelCall
 from gradguard_lint.domain.shapes import inner, sequence
 from gradguard_lint.domain.values import (
     NOTHING,
@@ -30,6 +31,7 @@ from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.tasks import sent_back
 from gradguard_lint.models.torch import HOOKS, STATEFUL, WEIGHTLESS
 from gradguard_lint.models.transfers.tensors import (
     as_written,
@@ -182,6 +184,38 @@ def set_training(m: Machine, module: Atom, flag: Value, depth: int = 4) -> None:
             for part in inner(value):
                 if module_of(part) is part:
                     set_training(m, part, flag, depth - 1)
+
+
+def returned(m: Machine, atom: Thing | Instance, call: ParallelCall) -> Atom:
+    """A library's object, or a project's, that comes back from a worker: a module is another."""
+    if isinstance(atom, Thing) and atom.kind == "optimizer":
+        # It holds what came back with it, which is not known.
+        return replace(atom, born=0, ident=_copy(m, atom.ident, call), parts=())
+    if module_of(atom) is not atom or atom.ident <= 0:
+        return replace(atom, born=0) if isinstance(atom, Thing) else atom
+    ident = _copy(m, atom.ident, call)
+    if ident == atom.ident:
+        return atom
+    m.program.returned[ident] = (call.ident, atom.ident)
+    after = m.last_task_state or m.state
+    for name in ("<gpu>", "<frozen>", "<training>"):
+        told = after.store.get((atom.ident, name))
+        if told is not None:
+            m.store[ident, name] = told
+    for name in list(m.names_of.get(atom.ident, ())) if isinstance(atom, Instance) else ():
+        value = after.store.get((atom.ident, name))
+        if value is not None:
+            m.set_field(ident, name, sent_back(m, value, call))
+    if atom.ident in m.program.moved:
+        m.program.moved[ident] = m.program.moved[atom.ident]
+    return replace(atom, born=0, ident=ident)
+
+
+def _copy(m: Machine, ident: int, call: ParallelCall) -> int:
+    """The identity of what comes back of `ident`: the same for a copy of a copy."""
+    first = m.program.returned.get(ident)
+    original = first[1] if first is not None and first[0] == call.ident else ident
+    return m.ident_of(("returned", call.ident, original))
 
 
 def module_of(atom: Atom) -> Thing | Instance | None:
