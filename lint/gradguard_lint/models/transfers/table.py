@@ -106,6 +106,7 @@ TRANSFERS: dict[str, Transfer] = {
     "remote": remote.remote,
     "repeat": python_calls.repeat,
     "results": work.results,
+    "saved": torch_calls.saved,
     "search": estimators.search,
     "seed": arrays.seed,
     "spawn": work.spawn,
