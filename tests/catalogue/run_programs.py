@@ -35,8 +35,16 @@ def outcome(program: Path) -> dict[str, Any]:
             raised = [type(error).__name__, str(error)]
         finally:
             sys.path.remove(str(program.parent))
+            leave_group()
         found = {finding.code: finding.severity.label for finding in report.findings}
     return {"prints": said.getvalue().splitlines(), "raises": raised, "found": found}
+
+
+def leave_group() -> None:
+    """Leave the process group of a program that has ended with an error."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
