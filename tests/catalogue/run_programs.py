@@ -17,8 +17,8 @@ from typing import Any
 
 from pytest_gradguard import guard
 
-FOR_GPUS = "GG2"
-"""How the names of programs for GPUs begin."""
+FOR_GPUS = ("GG201", "GG202", "GG203", "GG204", "GG205")
+"""What the names of programs for GPUs begin with."""
 
 
 def outcome(program: Path) -> dict[str, Any]:
