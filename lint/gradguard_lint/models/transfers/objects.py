@@ -25,7 +25,12 @@ from gradguard_lint.engine.machine import (
 )
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import descend
-from gradguard_lint.models.transfers import python_calls, tensorflow_calls, torch_tensors
+from gradguard_lint.models.transfers import (
+    distributed,
+    python_calls,
+    tensorflow_calls,
+    torch_tensors,
+)
 from gradguard_lint.models.transfers.kinds import KERAS_KINDS
 from gradguard_lint.models.transfers.tensors import (
     derived,
@@ -52,6 +57,9 @@ def attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) ->
         if name == "type":
             return constant(atom.name.split(":")[0])
         return UNKNOWN
+    part = distributed.attribute(atom, name)
+    if part is not None:
+        return part
     if kind == "model":
         if name == "grad":
             return UNKNOWN
@@ -121,6 +129,7 @@ def set_item(
     m: Machine, frame: Frame, target: ast.Subscript, holder: Value, index: Value, value: Value
 ) -> None:
     """``holder[index] = value``."""
+    distributed.put_back(m, holder, value)
     for atom in holder.atoms:
         if isinstance(atom, External) and atom.name == "os.environ":
             python_calls.environ_set(m, frame, target, index, value)

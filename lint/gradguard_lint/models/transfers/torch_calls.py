@@ -28,6 +28,7 @@ from gradguard_lint.engine.machine import (
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.torch import DATA, DRAWS, HEAVY, NOT_SMOOTH, SEVERAL, WEIGHTLESS
+from gradguard_lint.models.transfers import distributed
 from gradguard_lint.models.transfers.tensors import (
     as_written,
     combine,
@@ -100,6 +101,8 @@ def gradients(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
     """``autograd.grad(outputs, inputs)``."""
     target = args.get(0, "outputs") or UNKNOWN
     m.effect(frame, "backward", node, f"{name}(...)", target=target)
+    asked = None if name.endswith("backward") else args.get(1, "inputs") or UNKNOWN
+    distributed.backward(m, frame, node, target, asked)
     return sequence(of(Tensor("torch", "none", False, m.worker_ident, GRADIENT)))
 
 
@@ -159,6 +162,7 @@ def function(
                 else of(atom)
             )
         )
+    value = distributed.with_own_slot(m, node, args.values(), value, short)
     return sequence(value, "tuple") if short in SEVERAL else value
 
 

@@ -30,6 +30,7 @@ from gradguard_lint.engine.machine import (
 )
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.torch import STATEFUL, WEIGHTLESS
+from gradguard_lint.models.transfers import distributed
 from gradguard_lint.models.transfers.tensors import (
     as_written,
     combine,
@@ -45,6 +46,14 @@ from pytest_gradguard.records import replace
 
 def model_call(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args) -> Value:
     """``model(x)``."""
+    if model.part("module") is not None:
+        return distributed.wrapper_call(m, frame, node, model, args)
+    return distributed.direct_call(
+        m, frame, node, model.ident, lambda: _forward(m, frame, node, model, args)
+    )
+
+
+def _forward(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args) -> Value:
     found = tensors_in(args.values())
     tensor = Tensor(
         "torch",
@@ -128,6 +137,7 @@ def model_method(
         return UNKNOWN
     if name == "zero_grad":
         m.effect(frame, "zero-grad", node, "`.zero_grad()`", target=me)
+        distributed.cleared(m, me)
         return NOTHING
     if name == "requires_grad_":
         flag = args.get(0, "requires_grad")
@@ -165,8 +175,10 @@ def optimizer_method(
     """``optimizer.step()`` and the like."""
     if name == "step":
         m.effect(frame, "step", node, "`optimizer.step()`", target=of(optimizer))
+        distributed.step(m, frame, node, optimizer)
     elif name == "zero_grad":
         m.effect(frame, "zero-grad", node, "`optimizer.zero_grad()`", target=of(optimizer))
+        distributed.cleared(m, of(optimizer))
     elif name == "minimize":
         m.effect(frame, "step", node, "`optimizer.minimize()`", target=of(optimizer))
     elif name == "apply_gradients":

@@ -37,6 +37,7 @@ from gradguard_lint.models.torch import (
     SEVERAL,
     STOPS,
 )
+from gradguard_lint.models.transfers import distributed
 from gradguard_lint.models.transfers.tensors import (
     as_written,
     combine,
@@ -119,6 +120,7 @@ def tensor_method(
     if name == "backward":
         m.effect(frame, "backward", node, "`.backward()`", target=of(tensor))
         m.effect(frame, "compute", node, "torch", framework="torch", heavy=not tensor.small)
+        distributed.backward(m, frame, node, of(tensor))
         return NOTHING
     if name == "requires_grad_":
         flag = args.get(0, "requires_grad")
@@ -131,6 +133,8 @@ def tensor_method(
         )
     if name.endswith("_") and not name.endswith("__"):
         m.effect(frame, "in-place", node, f"`.{name}()`", target=of(tensor))
+        for value in args.values():
+            distributed.put_back(m, of(tensor), value)
         if name == "detach_":
             return of(replace(tensor, grad="none"))
     if name in IN_PLACE_DRAWS:
@@ -139,6 +143,7 @@ def tensor_method(
     found.extend((t, w) for t, w in tensors_in(args.values()))
     worked(m, frame, node, [t for t, _ in found], heavy=name in HEAVY)
     value = combine(m, found, smooth=name not in NOT_SMOOTH, framework="torch")
+    value = distributed.with_own_slot(m, node, [of(tensor), *args.values()], value, name)
     if name in SEVERAL:
         return sequence(value, "tuple")
     return value
