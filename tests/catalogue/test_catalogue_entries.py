@@ -38,6 +38,8 @@ GG402 dask-array-to-predict warning lint -
 GG403 map-fn-not-parallel warning lint -
 GG404 per-example-gradient-loop info lint -
 GG405 dask-backend-by-argument error lint -
+GG501 collective-cuts-graph error lint runtime
+GG502 ddp-bypassed error lint runtime
 """
 
 ROOT = Path(__file__).parents[2]
