@@ -11,6 +11,10 @@ from pytest_gradguard.runtime import evidence
 from pytest_gradguard.runtime.callsite import Site
 
 CODE = "GG501"
+_BROADCAST = (
+    "Broadcast `tensor.detach().clone()` where no gradient is wanted; for the gradients of all "
+    "ranks, use `torch.distributed.nn.functional.broadcast`."
+)
 
 
 class Evidence(evidence.Evidence):
@@ -37,6 +41,7 @@ class Evidence(evidence.Evidence):
         fails: bool,
     ) -> None:
         name, about = given
+        self.advice = _BROADCAST if function == "broadcast" else None
         super().__init__(site, "torch.distributed", direction="result", object=name, **about)
         self.details["function"] = function
         self._name = f"`{name}`" if name else "a tensor with history"

@@ -47,12 +47,14 @@ class _Model:
         self.before: dict[int, _State] = {}
         self.heard = 0
 
-    def look(self, module: Any) -> None:
+    def look(self, module: Any, run: engine.Backward) -> None:
         """After a backward: see whether the reducer ran in it."""
         seen = module.reducer.get_backward_stats()
         if seen != self._seen:
             self._seen = seen
             self.averaged = True
+        elif module.static_graph and not any(seen):  # in its first backward it runs at the end
+            self.averaged = any(map(_through_ddp, run.outputs))
         elif not module.require_backward_grad_sync:
             self.paused = True
 
@@ -64,8 +66,16 @@ class _Model:
 
 _models: weakref.WeakKeyDictionary[Any, _Model] = weakref.WeakKeyDictionary()
 _hooks: list[Any] = []
+_SINK = "_DDPSinkBackward"
+"""The node in which a module's reducer is told that a backward of its output begins."""
 _heard = 0
 """How many collectives have taken something that may be gradients."""
+
+
+def _through_ddp(output: Any) -> bool:
+    """Whether `output` was computed from what the forward of a DDP module has returned."""
+    node = tensors.grad_fn(output)
+    return node is not None and any(type(one).__name__ == _SINK for one in tensors.nodes(node))
 
 
 def _parameters(module: Any) -> dict[int, Any]:
@@ -205,7 +215,7 @@ def _backward(run: engine.Backward) -> engine.End | None:
         models = list(_models.items())
         for module, model in models:
             if not model.averaged:
-                model.look(module)
+                model.look(module, run)
         open_ones = [(module, one) for module, one in models if not (one.settled or one.backward)]
         if open_ones and raised is None:
             _note(open_ones, run, states, heard)
