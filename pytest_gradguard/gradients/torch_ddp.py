@@ -1,7 +1,7 @@
 """Why parameters of a DDP model received no gradient, where its next forward pass fails (GG504).
 
-In the first iterations of a model everything is noted that may explain it. That costs time: later
-only the end of each backward pass is looked at.
+In the first iterations of a model everything is noted that may explain it. That costs time, so it
+ends when they have gone well: a parameter that lacks its gradient later had one before.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ import contextlib
 import itertools
 import re
 import weakref
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from pytest_gradguard.gradients import targets, torch_log, torch_patches
 from pytest_gradguard.gradients.clock import now
-from pytest_gradguard.gradients.reasons import Frozen, Reason, in_number, step
+from pytest_gradguard.gradients.reasons import Frozen, NotInGraph, Reason, at, in_number, step
 from pytest_gradguard.gradients.reasons.base import OR_ALLOW, MeantToStay
 from pytest_gradguard.gradients.report import shown
 from pytest_gradguard.gradients.torch_diagnosis import diagnose
 from pytest_gradguard.gradients.torch_watch import state_of
 from pytest_gradguard.messages import GradGuardError, GradGuardWarning
 from pytest_gradguard.runtime import callsite, collector
-from pytest_gradguard.runtime.checks.gg504 import CODE, Evidence, Unused
-from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
+from pytest_gradguard.runtime.checks.gg504 import CODE, Evidence, Unused, settled
 from pytest_gradguard.runtime.references import Reference, refer
 
 _ERROR = "Expected to have finished reduction in the prior iteration"
@@ -32,10 +32,34 @@ _INDICES = re.compile(r"Parameter indices which did not receive grad for rank \d
 _ITERATIONS = 4
 """For how many iterations of a model everything is noted: the error mostly comes in the second."""
 _FORWARDS = 64
-"""And for how many forward passes at most."""
+"""And for how many forward passes at most (an iteration may accumulate many)."""
 _REASONS = 6
 _FREEZE = "Freeze [it|them] before you wrap the model in `DistributedDataParallel`."
 _OR_FREEZE = "or freeze [it|them] before you wrap the model if [it is|they are] not meant to learn"
+
+
+@dataclass(frozen=True)
+class Skipped(Reason):
+    """The loss of an iteration that is not the first does not depend on the parameter.
+
+    Attributes:
+        looked_for: DDP looks for such parameters, and has not found this one.
+    """
+
+    kind = "not-in-graph"
+    looked_for: bool = False
+
+    def text(self) -> str:
+        text = f"the last backward pass{at(self.site)} did not reach [it|them]"
+        return text if self.looked_for else f"{text}, unlike those of earlier iterations"
+
+    def fix(self) -> str:
+        if self.looked_for:
+            return "Let the loss depend on every output of the forward pass."
+        return (
+            "Use [it|them] in every iteration, or pass `find_unused_parameters=True` to "
+            "`DistributedDataParallel` if iterations are meant to use different parts of the model."
+        )
 
 
 class Model:
@@ -46,8 +70,9 @@ class Model:
     """
 
     def __init__(self, ddp: Any) -> None:
-        self._ddp = weakref.ref(ddp)
         weakref.finalize(ddp, _forget, id(ddp)).atexit = False
+        self._identity = id(ddp)
+        self._looked_for = bool(ddp.find_unused_parameters)
         names = {id(one): name for name, one in targets.unwrapped(ddp).named_parameters()}
         # In this order DDP numbers them.
         reduced = [
@@ -58,11 +83,10 @@ class Model:
         self._parameters: list[Reference] = [refer(one) for one in reduced]
         self._names = [names[id(one)] for one in reduced]
         self._since = self.began = now()
-        self._backwards = 0
-        self._usual = 1
+        self._ran = False
         self._iterations = 0
         self._forwards = 0
-        self._log = torch_patches.start(self)
+        self._log: torch_log.Log | None = torch_patches.start(self)
         self._noting = True
 
     # -- what happens --------------------------------------------------------------------------
@@ -74,54 +98,31 @@ class Model:
             averages: DDP averages the gradients that its backward pass brings.
         """
         self._forwards += 1
-        if averages and self._backwards:
-            self._usual, self._backwards = self._backwards, 0
+        if averages and self._ran:
+            self._ran = False
             self._since = self.began
             self._iterations += 1
         if self._noting and (self._iterations >= _ITERATIONS or self._forwards >= _FORWARDS):
             self.note_less()
-            torch_engine.subscribe(_backward)
 
     def note_less(self) -> None:
         """Note no longer all that happens to tensors."""
         if self._noting:
             self._noting = False
             torch_patches.stop(self)
-            self._log = torch_log.Log()
+            self._log = None
+            settled.add(self._identity)
 
     def before_backward(self) -> None:
         """It is enough to hear of its end."""
 
     def after_backward(self, inputs: Any, outcome: Any) -> None:
-        """Count a backward pass."""
-        self._backwards += 1
+        """A backward pass has run in this iteration."""
+        self._ran = True
 
     def missing(self) -> list[Any]:
         """The parameters: which of them a backward pass reaches matters in each iteration."""
         return [tensor for one in self._parameters if (tensor := one()) is not None]
-
-    def backward_ended(self, backward: torch_engine.Backward) -> None:
-        """Note what a backward pass could reach, if it was the last of its iteration and failed."""
-        if self._noting:
-            return
-        if self._backwards + 1 == self._usual and self._is_unfinished():
-            self._log = torch_log.Log()
-            self._log.listeners.append(self)
-            self._log.backward_ended(backward, ())
-        else:
-            self._backwards += 1
-
-    def _is_unfinished(self) -> bool:
-        """Whether DDP still waits for gradients."""
-        ddp = self._ddp()
-        check = None if ddp is None else getattr(ddp, "_check_reducer_finalized", None)
-        if check is None:
-            return False
-        try:
-            check()
-        except RuntimeError:
-            return True
-        return False
 
     # -- what is missing -----------------------------------------------------------------------
 
@@ -134,9 +135,19 @@ class Model:
                 return {}  # the model was wrapped before the guard began, and changed since
             tensor = self._parameters[index]()
             if tensor is not None:
-                reason = diagnose(self._log, self._since, tensor, state_of(tensor))
+                reason = self._reason(tensor)
                 groups.setdefault(reason, []).append(index)
         return dict(sorted(groups.items(), key=lambda item: -len(item[1])))
+
+    def _reason(self, tensor: Any) -> Reason:
+        """Why the parameter `tensor` has received no gradient in this iteration."""
+        state = state_of(tensor)
+        if self._log is None:
+            return Skipped(None, self._looked_for) if state.requires_grad else Frozen(None)
+        reason = diagnose(self._log, self._since, tensor, state)
+        if self._iterations and isinstance(reason, NotInGraph):
+            return Skipped(reason.site, self._looked_for)
+        return reason
 
     def report(self, ddp: Any, error: BaseException) -> None:
         """Say which parameters lack a gradient, and why, beside DDP's `error`."""
@@ -206,15 +217,7 @@ def _forget(identity: int) -> None:
     model = _models.pop(identity, None)
     if model is not None:
         model.note_less()
-
-
-def _backward(backward: torch_engine.Backward) -> torch_engine.End | None:
-    def ended(outcome: Any, raised: BaseException | None) -> None:
-        if raised is None and backward.accumulates:
-            for model in list(_models.values()):
-                model.backward_ended(backward)
-
-    return ended
+    settled.discard(identity)
 
 
 def constructed(ddp: Any) -> None:
@@ -246,6 +249,6 @@ def forward_failed(ddp: Any, error: BaseException) -> None:
 
 def stop() -> None:
     """Forget all models."""
-    torch_engine.unsubscribe(_backward)
     while _models:
         _models.popitem()[1].note_less()
+    settled.clear()

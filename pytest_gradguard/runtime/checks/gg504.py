@@ -22,6 +22,8 @@ CODE = "GG504"
 _MODULE = "torch.nn.parallel.distributed"
 _WATCHING = "pytest_gradguard.gradients.torch_ddp"
 """Loaded with the first DDP model."""
+settled: set[int] = set()
+"""The ids of the models whose forward passes it does not want to hear of any more."""
 
 
 def _make() -> list[Patch]:
@@ -68,14 +70,17 @@ def _forwarding(original: Callable[..., Any]) -> Callable[..., Any]:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         if sys.modules["torch"].compiler.is_compiling():
             return original(self, *args, **kwargs)
-        _tell("forward_begins", self)
+        told = id(self) not in settled
+        if told:
+            _tell("forward_begins", self)
         try:
             outputs = original(self, *args, **kwargs)
         except BaseException as error:
             _tell("forward_failed", self, error)
             without_this_frame(error)
             raise
-        _tell("forward_ended", self)
+        if told:
+            _tell("forward_ended", self)
         return outputs
 
     return forward
