@@ -75,11 +75,14 @@ clean:
 	$(PIP) install -c constraints.txt --editable . joblib numpy
 	@touch $@
 
-.venv/dev.stamp: .venv/demo.stamp requirements-dev.txt
+.venv/dev.stamp: .venv/demo.stamp requirements-dev.txt requirements-plugins.txt
 	@echo "Installing what the tests need into .venv; this takes a few minutes."
 	$(PIP) install -r requirements-dev.txt
 	@# the schema of SARIF stands in the sources of its object model alone
 	$(PIP) download --no-deps --no-binary :all: --dest .venv/schemas sarif-om==1.0.4
+	@# in a folder of their own, so that only the tests that want them load them
+	rm -rf .venv/plugins
+	$(PIP) install --no-deps --target .venv/plugins -r requirements-plugins.txt
 	@touch $@
 
 .venv/hosts.stamp: .venv/dev.stamp requirements-hosts.txt

@@ -17,8 +17,8 @@ from typing import Any
 
 from pytest_gradguard import guard
 
-FOR_GPUS = "GG2"
-"""How the names of programs for GPUs begin."""
+FOR_GPUS = ("GG201", "GG202", "GG203", "GG204", "GG205")
+"""What the names of programs for GPUs begin with."""
 
 
 def outcome(program: Path) -> dict[str, Any]:
@@ -35,8 +35,16 @@ def outcome(program: Path) -> dict[str, Any]:
             raised = [type(error).__name__, str(error)]
         finally:
             sys.path.remove(str(program.parent))
+            leave_group()
         found = {finding.code: finding.severity.label for finding in report.findings}
     return {"prints": said.getvalue().splitlines(), "raises": raised, "found": found}
+
+
+def leave_group() -> None:
+    """Leave the process group of a program that has ended with an error."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

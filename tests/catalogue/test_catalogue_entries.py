@@ -22,22 +22,30 @@ GG107 parameters-to-worker info - runtime
 GG108 graph-through-memory-cache warning lint runtime
 GG109 stale-module-global warning lint runtime
 GG110 optimizer-state-lost warning - runtime
+GG111 worker-buffers-lost warning lint runtime
+GG112 optimizer-left-behind error lint runtime
 GG113 hooks-lost warning lint runtime
 GG201 cuda-init-in-worker warning lint runtime
 GG202 cuda-tensor-to-worker warning lint runtime
 GG203 cuda-after-fork error lint runtime
 GG204 visible-devices-in-worker warning lint runtime
 GG205 gpu-estimator-n-jobs warning lint -
+GG206 dataloader-workers-in-worker error lint runtime
 GG301 grad-mode-not-propagated warning lint runtime
 GG302 shared-model-thread-race warning lint -
 GG303 fork-after-threads-deadlock error lint runtime
 GG304 identical-random-streams warning lint runtime
 GG305 generator-object-to-tasks warning lint runtime
+GG306 memmap-written-in-worker error lint runtime
 GG401 removed-keras-wrapper error lint -
 GG402 dask-array-to-predict warning lint -
 GG403 map-fn-not-parallel warning lint -
 GG404 per-example-gradient-loop info lint -
 GG405 dask-backend-by-argument error lint -
+GG501 collective-cuts-graph error lint runtime
+GG502 ddp-bypassed error lint runtime
+GG503 sampler-epoch-not-set warning lint runtime
+GG504 ddp-unused-parameters error - runtime
 """
 
 ROOT = Path(__file__).parents[2]

@@ -1,0 +1,80 @@
+"""GG111: running statistics that a process worker updates stay there."""
+
+from pytest_gradguard.findings import Severity
+from pytest_gradguard.pitfalls import Pitfall
+
+PITFALL = Pitfall(
+    code="GG111",
+    name="worker-buffers-lost",
+    title="Buffers that a process worker updates stay in the worker",
+    severity=Severity.WARNING,
+    happens=(
+        "A module with running statistics, such as `BatchNorm`, runs in training mode in a "
+        "process worker, which returns gradients or parameters but no buffers. The parent's "
+        "`running_mean`, `running_var` and `num_batches_tracked` silently stay as they were: the "
+        "parent evaluates and saves a model whose statistics do not belong to its parameters."
+    ),
+    why=(
+        "A forward pass in training mode updates buffers in place, without a gradient. In a "
+        "worker it updates the buffers of a copy, and `parameters()` does not include them."
+    ),
+    fix=(
+        "Return the buffers (or the whole `state_dict()`) from the worker as well, and load or "
+        "average them in the parent. Or call `model.eval()` in the worker where the statistics "
+        "are not to change, or use a norm without them, such as `GroupNorm`. "
+        'With `backend="threading"` the tasks share one module.'
+    ),
+    bad="""\
+import torch
+from joblib import Parallel, delayed
+
+
+def gradients(model, x):
+    loss = model(x).square().mean()
+    return torch.autograd.grad(loss, list(model.parameters()))
+
+
+model = torch.nn.BatchNorm1d(2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+parts = torch.full((8, 2), 5.0).chunk(2)
+results = Parallel(n_jobs=2)(delayed(gradients)(model, part) for part in parts)
+for parameter, *grads in zip(model.parameters(), *results):
+    parameter.grad = sum(grads) / len(grads)
+optimizer.step()
+print(model.running_mean)  # prints: tensor([0., 0.])
+""",
+    good="""\
+import torch
+from joblib import Parallel, delayed
+
+
+def gradients(model, x):
+    loss = model(x).square().mean()
+    grads = torch.autograd.grad(loss, list(model.parameters()))
+    return grads, model.running_mean, model.running_var
+
+
+model = torch.nn.BatchNorm1d(2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+parts = torch.full((8, 2), 5.0).chunk(2)
+results = Parallel(n_jobs=2)(delayed(gradients)(model, part) for part in parts)
+results, means, variances = zip(*results)
+for parameter, *grads in zip(model.parameters(), *results):
+    parameter.grad = sum(grads) / len(grads)
+optimizer.step()
+model.running_mean.copy_(sum(means) / len(means))
+model.running_var.copy_(sum(variances) / len(variances))
+print(model.running_mean)  # prints: tensor([0.5000, 0.5000])
+""",
+    lint=(
+        "On the call that ships a module with running statistics to a process worker that calls "
+        "it in training mode and returns neither buffers, `state_dict` nor the module, when the "
+        "parent uses that module afterwards."
+    ),
+    runtime=(
+        "When buffers of a module changed in a process worker, the result brings none of them "
+        "back, and the parent then goes on with that module: it steps its parameters, calls it "
+        "or saves it. Nothing is reported for a copy that the worker trains by itself and throws "
+        "away, nor where the parent writes the buffers itself."
+    ),
+)

@@ -1,0 +1,75 @@
+"""GG501: a collective of `torch.distributed` hands out tensors without history."""
+
+from pytest_gradguard.findings import Severity
+from pytest_gradguard.pitfalls import Pitfall
+
+PITFALL = Pitfall(
+    code="GG501",
+    name="collective-cuts-graph",
+    title="A collective of torch.distributed cuts the graph",
+    severity=Severity.ERROR,
+    happens=(
+        "`all_gather`, `gather` and the other collectives fill their output tensors with values "
+        "alone. There is no error: a loss that is computed from the outputs has no gradient for "
+        "what was gathered, not even for this rank's own part. The rest of the model trains."
+    ),
+    why=(
+        "The communication runs outside autograd, so each output is a leaf to autograd, as if it "
+        "had been read from a file. `all_gather_object` pickles the tensor, which drops its graph."
+    ),
+    fix=(
+        "Put the tensor of this rank back into its slot before computing the loss: "
+        "`gathered[rank] = features`. For the gradients of all ranks, use a differentiable "
+        "collective: `torch.distributed.nn.functional.all_gather` or "
+        "`all_gather_tensor_autograd`; in Lightning `self.all_gather(features, sync_grads=True)`. "
+        "`accelerator.gather` is for metrics. Where no gradient is wanted, gather "
+        "`features.detach()`."
+    ),
+    bad="""\
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+encoder = torch.nn.Linear(2, 2)
+head = torch.nn.Linear(2, 1)
+features = encoder(torch.ones(3, 2))
+gathered = [torch.empty_like(features) for _ in range(dist.get_world_size())]
+dist.all_gather(gathered, features)
+loss = head(torch.cat(gathered)).sum()
+loss.backward()
+print(head.weight.grad is None)  # prints: False
+print(encoder.weight.grad is None)  # prints: True
+dist.destroy_process_group()
+""",
+    good="""\
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+encoder = torch.nn.Linear(2, 2)
+head = torch.nn.Linear(2, 1)
+features = encoder(torch.ones(3, 2))
+gathered = [torch.empty_like(features) for _ in range(dist.get_world_size())]
+dist.all_gather(gathered, features)
+gathered[dist.get_rank()] = features
+loss = head(torch.cat(gathered)).sum()
+loss.backward()
+print(head.weight.grad is None)  # prints: False
+print(encoder.weight.grad is None)  # prints: False
+dist.destroy_process_group()
+""",
+    lint=(
+        "On the call of `all_gather`, `all_gather_into_tensor`, `gather`, `all_gather_object` or "
+        "`broadcast` of `torch.distributed`, or of `accelerator.gather`, that is given a tensor "
+        "with history, where its outputs reach a loss and the own slot is not put back."
+    ),
+    runtime=(
+        "When a backward begins at something that was computed from this rank's own part of what "
+        "such a call handed out, as a constant, although the tensor that was given had history. "
+        "Reported at the call, in a world of one too. Nothing is reported for metrics, for "
+        "`detach` and `no_grad`, where the own slot was put back, and for differentiable "
+        "collectives. `broadcast` is reported on ranks that receive: the gradient goes to what "
+        "they computed themselves, which the received values have replaced."
+    ),
+    part="lost",
+)

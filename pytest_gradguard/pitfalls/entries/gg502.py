@@ -1,0 +1,87 @@
+"""GG502: a step with gradients that `DistributedDataParallel` did not average."""
+
+from pytest_gradguard.findings import Severity
+from pytest_gradguard.pitfalls import Pitfall
+
+PITFALL = Pitfall(
+    code="GG502",
+    name="ddp-bypassed",
+    title="The gradients of a DistributedDataParallel module are not averaged",
+    severity=Severity.ERROR,
+    happens=(
+        "Training through `ddp.module(x)` or the model that was wrapped runs without an error, "
+        "but no rank hears of the gradients of the others: each steps with those of its own data, "
+        "and the replicas drift apart. `torch.autograd.grad` over a DDP output does the same."
+    ),
+    why=(
+        "DDP prepares its reducer in its own `forward`, and averages a gradient when a backward "
+        "accumulates it into `.grad`. A forward of the wrapped module does not prepare it, and "
+        "`autograd.grad` returns gradients without accumulating them."
+    ),
+    fix=(
+        "Call the DDP module itself in training, and `loss.backward()` on what it returns. To "
+        "accumulate gradients over several passes, use `ddp.no_sync()` for all but the last. Where "
+        "gradients are computed in another way, average them with `dist.all_reduce` before the "
+        "step. `ddp.module` is right for evaluation and for saving."
+    ),
+    bad="""\
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+
+averaged = []
+
+
+def count(state, bucket):
+    averaged.append(bucket.index())
+    return allreduce_hook(state, bucket)
+
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model = DistributedDataParallel(torch.nn.Linear(2, 1))
+model.register_comm_hook(None, count)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loss = model.module(torch.ones(4, 2)).sum()
+loss.backward()
+optimizer.step()
+print(f"averaged: {len(averaged)} of 1 buckets")  # prints: averaged: 0 of 1 buckets
+dist.destroy_process_group()
+""",
+    good="""\
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+
+averaged = []
+
+
+def count(state, bucket):
+    averaged.append(bucket.index())
+    return allreduce_hook(state, bucket)
+
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model = DistributedDataParallel(torch.nn.Linear(2, 1))
+model.register_comm_hook(None, count)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loss = model(torch.ones(4, 2)).sum()
+loss.backward()
+optimizer.step()
+print(f"averaged: {len(averaged)} of 1 buckets")  # prints: averaged: 1 of 1 buckets
+dist.destroy_process_group()
+""",
+    lint=(
+        "On the training forward through `ddp.module(…)` or the module that was wrapped, or the "
+        "`autograd.grad` over a DDP output, where an optimizer of these parameters steps "
+        "afterwards."
+    ),
+    runtime=(
+        "When an optimizer steps over parameters of a live DDP module that received gradients "
+        "since its last step, while the module's reducer did not run, `no_sync` was not used, and "
+        "the program reduced nothing itself. In a world of one too, where the numbers are still "
+        "right."
+    ),
+    part="lost",
+)

@@ -1,0 +1,60 @@
+"""GG503: a distributed sampler that repeats its order in every epoch."""
+
+from pytest_gradguard.findings import Severity
+from pytest_gradguard.pitfalls import Pitfall
+
+PITFALL = Pitfall(
+    code="GG503",
+    name="sampler-epoch-not-set",
+    title="A DistributedSampler shuffles, and gives the same order in every epoch",
+    severity=Severity.WARNING,
+    happens=(
+        "Every epoch goes through the data in the same order, and each rank gets the same part of "
+        "it again. There is no error: the first epoch is shuffled as it should be."
+    ),
+    why=(
+        "All ranks must draw the same permutation, so that `DistributedSampler` seeds its own "
+        "generator with `seed + epoch`, not with the global one. It cannot know when an epoch "
+        "begins: its `epoch` stays 0 until the program calls `set_epoch`."
+    ),
+    fix=(
+        "Call `sampler.set_epoch(epoch)` at the beginning of each epoch, before the loop over the "
+        "loader. A sampler for evaluation needs no order: give it `shuffle=False`."
+    ),
+    bad="""\
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+
+data = [1, 2, 3, 4, 5, 6, 7, 8]
+sampler = DistributedSampler(data, num_replicas=2, rank=0)
+loader = DataLoader(data, batch_size=4, sampler=sampler)
+orders = []
+for _ in range(3):
+    for batch in loader:
+        orders.append(batch.tolist())
+print(orders[0] == orders[1] == orders[2])  # prints: True
+""",
+    good="""\
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+
+data = [1, 2, 3, 4, 5, 6, 7, 8]
+sampler = DistributedSampler(data, num_replicas=2, rank=0)
+loader = DataLoader(data, batch_size=4, sampler=sampler)
+orders = []
+for epoch in range(3):
+    sampler.set_epoch(epoch)
+    for batch in loader:
+        orders.append(batch.tolist())
+print(orders[0] == orders[1] == orders[2])  # prints: False
+""",
+    lint=(
+        "On a loop over epochs that goes through a loader whose `DistributedSampler` shuffles and "
+        "gets no `set_epoch`."
+    ),
+    runtime=(
+        "When a sampler that shuffles begins a second pass with the epoch of the first. A first "
+        "look at a few batches, and passes without gradients (evaluation), do not count, nor do "
+        "samplers with an `__iter__` of their own."
+    ),
+)
