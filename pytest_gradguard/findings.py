@@ -17,6 +17,9 @@ Origin = Literal["lint", "runtime"]
 Applicability = Literal["safe", "unsafe"]
 """A safe repair keeps what the program means, but for the defect; an unsafe one may change it."""
 
+Lane = Literal["parent", "worker"]
+"""Where a step happens: in the program's own thread, or where the tasks run."""
+
 SCHEMA = 1
 
 
@@ -80,12 +83,13 @@ class Location:
 
 @dataclass(frozen=True)
 class TraceStep:
-    """One link of the chain that led to a finding: a place and what happens there."""
+    """One link of the chain that led to a finding: a place, what happens there, and in which lane."""
 
     path: str
     line: int
     message: str
     cell: int | None = None
+    lane: Lane | None = None
 
     @property
     def file(self) -> str:
@@ -98,6 +102,7 @@ class TraceStep:
             **_named_cell(self.cell),
             "line": self.line,
             "message": self.message,
+            **({} if self.lane is None else {"lane": self.lane}),
         }
 
 

@@ -17,16 +17,20 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_gradguard.findings import Finding, Severity, merge
+from pytest_gradguard.findings import Finding, Location, Severity, merge
 from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.tallies import Tally, merge_tallies
 
 if TYPE_CHECKING:
+    from pytest_gradguard.runtime.callsite import Site
     from pytest_gradguard.runtime.evidence import Evidence
 
 Announce = Callable[[list[Finding]], None]
 
 
 _numbers = itertools.count(1)
+UNPLACED = Location("", 1)
+"""Of what is counted, until somebody asks: to find the columns of a line takes time."""
 
 
 class Collector:
@@ -58,6 +62,23 @@ class Collector:
         self._evidence: dict[object, Evidence] = {}
         self._made: list[Finding] = []
         self._others: list[Callable[[], list[Finding]]] = []
+        self._tallies: dict[object, tuple[Site, Tally]] = {}
+
+    def tally(self, site: Site, backend: str) -> Tally:
+        """What is counted of the parallel calls at `site` to that kind of workers."""
+        key = (site.key, backend)
+        known = self._tallies.get(key)
+        if known is None:
+            made = (site, Tally(UNPLACED, backend))
+            known = self._tallies.setdefault(key, made)
+        return known[1]
+
+    @property
+    def tallies(self) -> list[Tally]:
+        """What was counted so far of the parallel calls, by place."""
+        return merge_tallies(
+            replace(tally, location=site.location()) for site, tally in list(self._tallies.values())
+        )
 
     def evidence(self, key: object, make: Callable[[], Evidence]) -> Evidence:
         """The evidence that stands under `key`, made where there is none yet."""
