@@ -242,7 +242,7 @@ def _guarded(batch: Any, parallel: Any, call: Call) -> tuple[Any, bool]:
         asked = probes.ship(call, batch.items)
         if asked:
             return ThreadBatch(batch, call, asked), False
-        return batch, not probes.questions(call).ships
+        return batch, probes.questions(call).lasting
     except Exception as error:
         fault(error)
         return batch, False
