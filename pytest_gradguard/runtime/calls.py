@@ -44,6 +44,7 @@ class Call:
         remembered: what a probe remembers of it, by the probe's name.
         shared: one object for the calls that give single tasks to one pool.
         shipped: weak references to the tensors that went to its workers, and their paths, by id.
+        modules: the same to modules, by their numbers.
     """
 
     def __init__(self, collector: Collector) -> None:
@@ -57,6 +58,7 @@ class Call:
         self.workers: Callable[[], Iterable[Any]] | None = None
         self.ships_gradients = False
         self.shipped: dict[int, tuple[Reference, str]] = {}
+        self.modules: dict[int, Reference] = {}
         self.evidence: dict[int, Evidence] = {}
         self.shared: Any = None
         self.asked: dict[str, Any] = {}
@@ -83,6 +85,19 @@ class Call:
         """Remember, weakly, that `tensor` requires grad and goes to a worker of this call."""
         if id(tensor) not in self.shipped:
             self.shipped[id(tensor)] = (refer(tensor), path)
+
+    def number_of(self, module: Any) -> int:
+        """Remember, weakly, that `module` goes to a worker of this call, and give its number."""
+        number = id(module)
+        known = self.modules.get(number)
+        if known is None or known() is not module:
+            self.modules[number] = refer(module)
+        return number
+
+    def module_of(self, number: int) -> Any:
+        """The module with that number, or None where it is no more."""
+        known = self.modules.get(number)
+        return None if known is None else known()
 
     def may_search(self) -> bool:
         """Whether the slow road may be taken once more for this call."""

@@ -22,9 +22,13 @@ if TYPE_CHECKING:
 Kind = Literal[
     "backward",  # a backward, or the asking for gradients, of `target`
     "capture",  # a worker uses a variable from outside: `value`, of module `home`
+    "collective",  # a collective gives `target` to other processes, as `ident`
     "compute",  # a computation with `framework`
+    "ddp-bypass",  # a forward of a wrapped module, but not by its wrapper, as `ident`
+    "ddp-step",  # an optimizer steps over gradients of one process, which came by `ident`
     "dask-backend",  # a backend that cannot be named so
     "draw",  # a draw from the global generator of `framework`
+    "epoch-repeated",  # the sampler `ident` is iterated again, in the loop at `place`
     "exact-write",  # a write to `target` that no other thread can spoil
     "generator-draw",  # a draw from the generator object `ident`
     "global-change",  # a global of module `home` is bound anew
@@ -36,6 +40,7 @@ Kind = Literal[
     "gpu-meant",  # the program shows that it means to use a GPU
     "gpu-search",  # several jobs over an estimator on a GPU
     "grad-read",  # `.grad` of `target` is read
+    "gradient-cut",  # a backward reaches the outputs of collectives in `target`
     "gradient-collected",  # the gradient of one example is collected in the loop at `place`
     "graph",  # an operation makes a graph
     "hook",  # a hook is put on the tensor `target`
@@ -52,6 +57,7 @@ Kind = Literal[
     "optimizer-change",  # the optimizer `target` may get other parameters
     "parameter",  # `target`, on the memory of an array, becomes a parameter
     "process-group",  # this process joins a group of processes that train together
+    "reduced",  # processes reduce `target`
     "removed-wrapper",  # a module is used that no longer exists
     "seed",  # the global generator of `framework` (of some, where it is "") is seeded by `value`
     "set-threads",  # the compute threads of `framework` are limited
@@ -102,6 +108,8 @@ class Modes(Record):
     """How calls map arrays, as a context around them says."""
     locked: bool = False
     compiled: bool = False
+    averaged: bool = False
+    """Whether a forward of a wrapper is running, after which the gradients are averaged."""
 
     def met(self, other: Modes) -> Modes:
         """What is in force where two ways meet: nothing that only one of them put in force."""

@@ -306,7 +306,8 @@ class Tensor(Atom):
         gpu: True where it is known to live on a GPU.
         born: the worker that made it (0: the parent).
         ident: what it was made from, for the question "is it the same object?".
-        severed: the parallel calls whose result it depends on, with a graph that was lost.
+        severed: the parallel calls and collectives whose result it depends on, with a graph that
+            was lost, and the forwards that went past a wrapper.
         sources: the idents of the models and parameters behind it.
     """
 

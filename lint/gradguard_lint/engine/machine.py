@@ -114,6 +114,8 @@ class Machine:
         self.stack: list[ast.AST] = []
         self.statement: ast.AST | None = None
         self.loops: list[Site] = []
+        self.turns: list[int] = []
+        """Which turn of each of the loops this is: no two have the same number."""
         self.loop_depth = 0
         self.guarded_import = False
         self.raised: list[list[State]] = []

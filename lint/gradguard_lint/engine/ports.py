@@ -138,6 +138,16 @@ class Models(Protocol[M]):
     ) -> Value:
         """An attribute of a library module or class."""
 
+    def given_back(
+        self,
+        m: M,
+        frame: Frame,
+        node: ast.FunctionDef | ast.AsyncFunctionDef,
+        receiver: Instance,
+        value: Value,
+    ) -> None:
+        """A method that nobody here calls returns `value`: a library may go on with it."""
+
     def global_written(
         self, m: M, frame: Frame, node: ast.AST, name: str, value: Value, holder: Frame
     ) -> None:

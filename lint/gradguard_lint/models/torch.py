@@ -225,7 +225,7 @@ LIBRARY = Library(
         Row("torch.utils.data.DataLoader", "loader"),
         Row(
             "torch.distributed.init_process_group torch.distributed.rpc.init_rpc "
-            "accelerate.Accelerator deepspeed.init_distributed horovod.torch.init",
+            "deepspeed.init_distributed horovod.torch.init",
             "process-group",
         ),
         Row("torch.utils.* torch.backends.* torch.cuda.* torch.distributed.*", "nothing"),

@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import NUMPY_PARALLEL, TORCH_RANDOMNESS
 
 PITFALL = Pitfall(
     code="GG307",
@@ -63,4 +64,9 @@ print(runs[0] == runs[1])  # prints: True
         "When tasks in such workers draw from torch's, NumPy's or Python's global generator, which "
         "the parent has seeded and the worker has not."
     ),
+    silence=(
+        "It is hidden unless you ask for it. Where other numbers in every run are fine, there "
+        "is nothing to do."
+    ),
+    links=(TORCH_RANDOMNESS, NUMPY_PARALLEL),
 )

@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import NUMPY_PARALLEL, TORCH_RANDOMNESS
 
 PITFALL = Pitfall(
     code="GG308",
@@ -64,4 +65,6 @@ print(a == b)  # prints: True
         "When tasks of one call seed one global generator in different threads and it is drawn "
         "from. Tasks that only draw share one stream, and are not reported."
     ),
+    silence="Where it does not matter which task gets which numbers.",
+    links=(TORCH_RANDOMNESS, NUMPY_PARALLEL),
 )

@@ -12,6 +12,7 @@ from gradguard_lint.engine.machine import (
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.transfers import (
     arrays,
+    distributed,
     parallel,
     python_calls,
     remote,
@@ -120,6 +121,7 @@ def _estimator(
 
 
 METHODS: dict[str, Methods] = {
+    "accelerator": distributed.accelerator_method,
     "cached": _cached,
     "context": work.context_method,
     "cupy-device": _gpu_device,
@@ -141,6 +143,7 @@ METHODS: dict[str, Methods] = {
     "pool": work.method,
     "process": work.process_method,
     "remote": remote.remote_method,
+    "sampler": distributed.method,
     "scaler": _scaler,
     "tape": tensorflow_calls.tape_method,
 }

@@ -28,11 +28,19 @@ from pytest_gradguard.records import replace
 
 LOADER = "torch.utils.data"
 
+_ARGUMENTS = (
+    (0, "dataset"),
+    (3, "sampler"),
+    (4, "batch_sampler"),
+    (5, "num_workers"),
+    (6, "collate_fn"),
+)
+
 
 def loader(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``DataLoader(dataset, ...)``."""
     parts = {"start": start_value(m, row, args)}
-    for position, word in ((0, "dataset"), (5, "num_workers"), (6, "collate_fn")):
+    for position, word in _ARGUMENTS:
         value = args.get(position, word)
         if value is None and word == "num_workers" and args.open:
             value = UNKNOWN

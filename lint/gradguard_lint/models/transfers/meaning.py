@@ -37,12 +37,14 @@ from gradguard_lint.engine.machine import (
 )
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.known import Known
+from gradguard_lint.models.rows import CALLED_BY_HOSTS
 from gradguard_lint.models.torch import HOOKS
 from gradguard_lint.models.transfers import (
     arrays,
     containers,
     contexts,
     dask_work,
+    distributed,
     estimators,
     loaders,
     objects,
@@ -111,6 +113,7 @@ class Meaning(Known):
             for instance in args.positional[0].of(Instance):
                 rest = Args(args.positional[1:], args.keywords, args.rest, args.open)
                 return parallel.run_instance(m, frame, node, instance, rest)
+        distributed.handed_over(m, name, args)
         _given_a_gpu(m, frame, node, name, args)
         _may_seed(m, frame, node, name)
         return UNKNOWN
@@ -123,6 +126,11 @@ class Meaning(Known):
         if name == "startswith" and isinstance(key, tuple) and len(args.positional) == 1:
             return unknown(("cmp", key[1], "startswith", args.positional[0].constant))
         call = result_call(atom)
+        if name == "backward":
+            distributed.unknown_backward(m)
+        if name == "set_epoch":
+            distributed.epoch_set(m, atom)
+        distributed.handed_over(m, str(name), args)
         if name == "backward" and call is not None:
             target = of(Tensor("torch", "unknown", maybe=frozenset({call})))
             m.effect(frame, "backward", node, "`.backward()`", target=target)
@@ -163,6 +171,8 @@ class Meaning(Known):
         self, m: Machine, frame: Frame, node: ast.AST, method: Method, args: Args
     ) -> Value:
         receiver, name = method.receiver, method.name
+        if name == "set_epoch":
+            distributed.epoch_set(m, receiver)
         if isinstance(receiver, Tensor):
             if receiver.framework == "torch":
                 return torch_tensors.tensor_method(m, frame, node, receiver, name, args)
@@ -223,7 +233,10 @@ class Meaning(Known):
         forward = m.find_in_class(instance.cls, "forward" if what == "torch" else "call")
         result = UNKNOWN
         if forward is not None:
-            result = m.call(frame, node, m.bind(frame, node, forward, instance), args)
+            bound = m.bind(frame, node, forward, instance)
+            result = distributed.direct_call(
+                m, frame, node, instance.ident, lambda: m.call(frame, node, bound, args)
+            )
         if what == "keras":
             if any(result.tensors()) or not result.is_unknown:
                 return result
@@ -281,7 +294,10 @@ class Meaning(Known):
         matmul: bool = False,
         name: str = "",
     ) -> Value | None:
-        return operation(m, frame, node, values, smooth=smooth, matmul=matmul, name=name)
+        result = operation(m, frame, node, values, smooth=smooth, matmul=matmul, name=name)
+        if result is None:
+            return None
+        return distributed.with_own_slot(m, node, values, result, name)
 
     def derived(self, m: Machine, tensor: Tensor) -> Tensor:
         return derived(m, tensor)
@@ -331,6 +347,17 @@ class Meaning(Known):
     def in_place(self, m: Machine, frame: Frame, node: ast.AugAssign, old: Value) -> None:
         objects.in_place(m, frame, node, old)
 
+    def given_back(
+        self,
+        m: Machine,
+        frame: Frame,
+        node: ast.FunctionDef | ast.AsyncFunctionDef,
+        receiver: Instance,
+        value: Value,
+    ) -> None:
+        if node.name in CALLED_BY_HOSTS:
+            distributed.returned_loss(m, frame, node, receiver, value)
+
     def global_written(
         self, m: Machine, frame: Frame, node: ast.AST, name: str, value: Value, holder: Frame
     ) -> None:
@@ -350,6 +377,7 @@ class Meaning(Known):
         return of(Method(atom, "[...]")) if whole is not None else UNKNOWN
 
     def iterated(self, m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
+        distributed.passed(m, frame, node, value)
         for thing in value.things("loader"):
             loaders.iterate_loader(m, frame, node, thing)
 
@@ -413,7 +441,7 @@ def _instance_method(
         gpu = torch_modules.instance_on_gpu(m, instance)
         result = torch_modules.model_method(
             m, frame, node, instance, instance.ident, gpu, name, args
-        )
+        ) or distributed.lightning_method(m, frame, node, instance, name, args)
     elif what == "keras":
         result = tensorflow_calls.model_method(
             m, frame, node, instance, name, args, instance.ident, False

@@ -27,6 +27,7 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import descend
 from gradguard_lint.models.torch import BUFFERS
 from gradguard_lint.models.transfers import (
+    distributed,
     python_calls,
     tensorflow_calls,
     torch_modules,
@@ -59,6 +60,9 @@ def attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) ->
         if name == "type":
             return constant(atom.name.split(":")[0])
         return UNKNOWN
+    part = distributed.attribute(atom, name)
+    if part is not None:
+        return part
     if kind == "model":
         if name == "grad":
             return UNKNOWN
@@ -143,6 +147,7 @@ def set_item(
     m: Machine, frame: Frame, target: ast.Subscript, holder: Value, index: Value, value: Value
 ) -> None:
     """``holder[index] = value``."""
+    distributed.put_back(m, holder, value)
     for atom in holder.atoms:
         if isinstance(atom, External) and atom.name == "os.environ":
             python_calls.environ_set(m, frame, target, index, value)

@@ -33,6 +33,7 @@ from gradguard_lint.engine.machine import (
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tasks import sent_back
 from gradguard_lint.models.torch import HOOKS, STATEFUL, WEIGHTLESS
+from gradguard_lint.models.transfers import distributed
 from gradguard_lint.models.transfers.tensors import (
     as_written,
     combine,
@@ -49,6 +50,14 @@ from pytest_gradguard.records import replace
 
 def model_call(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args) -> Value:
     """``model(x)``."""
+    if model.part("module") is not None:
+        return distributed.wrapper_call(m, frame, node, model, args)
+    return distributed.direct_call(
+        m, frame, node, model.ident, lambda: _forward(m, frame, node, model, args)
+    )
+
+
+def _forward(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args) -> Value:
     found = tensors_in(args.values())
     tensor = Tensor(
         "torch",
@@ -147,6 +156,7 @@ def model_method(
         return UNKNOWN
     if name == "zero_grad":
         m.effect(frame, "zero-grad", node, "`.zero_grad()`", target=me)
+        distributed.cleared(m, me)
         return NOTHING
     if name == "requires_grad_":
         flag = args.get(0, "requires_grad")
@@ -270,8 +280,10 @@ def optimizer_method(
         for atom in inner(optimizer.part("parameters") or UNKNOWN):
             if isinstance(atom, Tensor) and atom.grad != "parameter":
                 written(m, frame, node, "`optimizer.step()`", of(atom))
+        distributed.step(m, frame, node, optimizer)
     elif name == "zero_grad":
         m.effect(frame, "zero-grad", node, "`optimizer.zero_grad()`", target=of(optimizer))
+        distributed.cleared(m, of(optimizer))
     elif name == "minimize":
         m.effect(frame, "step", node, "`optimizer.minimize()`", target=of(optimizer))
     elif name == "apply_gradients":

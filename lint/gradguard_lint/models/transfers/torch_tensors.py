@@ -40,6 +40,7 @@ from gradguard_lint.models.torch import (
     STOPS,
     VIEWS,
 )
+from gradguard_lint.models.transfers import distributed
 from gradguard_lint.models.transfers.tensors import (
     as_written,
     combine,
@@ -127,6 +128,7 @@ def tensor_method(
     if name == "backward":
         m.effect(frame, "backward", node, "`.backward()`", target=of(tensor))
         m.effect(frame, "compute", node, "torch", framework="torch", heavy=not tensor.small)
+        distributed.backward(m, frame, node, of(tensor))
         return NOTHING
     if name == "requires_grad_":
         flag = args.get(0, "requires_grad")
@@ -142,6 +144,8 @@ def tensor_method(
         if name not in NOT_WRITING:
             written(m, frame, node, f"`.{name}()`", of(tensor))
         m.effect(frame, "in-place", node, f"`.{name}()`", target=of(tensor))
+        for value in args.values():
+            distributed.put_back(m, of(tensor), value)
         if name == "detach_":
             return of(replace(tensor, grad="none"))
     if name in IN_PLACE_DRAWS:
@@ -156,6 +160,7 @@ def tensor_method(
                 replace(atom, memory=tensor.memory) if isinstance(atom, Tensor) else atom
             )
         )
+    value = distributed.with_own_slot(m, node, [of(tensor), *args.values()], value, name)
     if name in SEVERAL:
         return sequence(value, "tuple")
     return value

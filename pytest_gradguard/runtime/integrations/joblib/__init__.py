@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pytest_gradguard.runtime import calls, collector, probes, travelling, worker
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.faults import fault, hidden_frame, theirs_only, without_this_frame
-from pytest_gradguard.runtime.integrations.joblib import backends
+from pytest_gradguard.runtime.integrations.joblib import backends, memory_maps
 from pytest_gradguard.runtime.integrations.joblib.backends import ThreadBatch
 from pytest_gradguard.runtime.patching import Patch
 from pytest_gradguard.runtime.registry import THREADS, Integration, UnknownLayout, Workers
@@ -231,7 +231,7 @@ def _know(batch: Any, call: Call) -> None:
 
 INTEGRATION = Integration(
     name="joblib",
-    patches={"joblib.parallel": _patches},
+    patches={"joblib.parallel": _patches, memory_maps.MODULE: memory_maps.patches},
     packages=("joblib", "sklearn"),
     runners={"joblib.parallel": {}},
     forks_in=("joblib.pool",),
