@@ -111,9 +111,10 @@ def _silencing(pitfall: Pitfall) -> Iterator[str]:
 
 
 if __name__ == "__main__":
+    made = pages()
     FOLDER.mkdir(exist_ok=True)
     for old in FOLDER.glob("*.md"):
         old.unlink()
-    for name, text in pages().items():
+    for name, text in made.items():
         (FOLDER / name).write_text(text, encoding="utf-8")
     README.write_text(with_table(README.read_text(encoding="utf-8")), encoding="utf-8")
