@@ -8,6 +8,9 @@ from gradguard_lint.words import words
 KEEPS = words("asarray asanyarray ascontiguousarray squeeze ravel reshape transpose")
 """Functions that give the array that they are given, or a view of it."""
 
+MAPPED = words("memmap open_memmap")
+"""Functions that map a file into memory."""
+
 VIEWS = words("reshape ravel squeeze transpose swapaxes view")
 """Methods of arrays that give views."""
 
@@ -88,8 +91,9 @@ LIBRARY = Library(
                 "numpy",
                 "array asarray stack concatenate vstack hstack mean sum zeros "
                 "ones empty arange linspace load copy full zeros_like ones_like "
-                "eye dot matmul asanyarray ascontiguousarray split array_split",
-            ),
+                "eye dot matmul asanyarray ascontiguousarray split array_split memmap",
+            )
+            + " numpy.lib.format.open_memmap",
             "array",
             framework="numpy",
         ),

@@ -215,6 +215,7 @@ LIBRARY = Library(
             "nothing",
         ),
         Row("torch.save torch.jit.save", "saved"),
+        Row("torch.optim.swa_utils.update_bn", "buffers-made", argument=(1, "model")),
         Row("torch.linalg.*", "tensor-function", flag="heavy"),
         Row("torch.special.* torch.fft.*", "tensor-function"),
         Row("torch.func.*", "nothing"),

@@ -15,7 +15,6 @@ from gradguard_lint.domain.values import (
     Table,
     Tensor,
     Thing,
-    of,
 )
 from gradguard_lint.rules.base import Examples, Report, captures, handed_out, idents
 
@@ -88,14 +87,21 @@ def _brings_back(program: Program, task: TaskRun, sent: set[int]) -> bool:
 
 
 def _use(program: Program, task: TaskRun, sent: set[int]) -> Effect | None:
-    """Where the parent goes on with a module that was sent."""
-    for effect in program.kinds("step", "statistics", "model-use"):
+    """Where the parent goes on with a module that was sent, and does not write its buffers."""
+    found = None
+    for effect in program.kinds("in-place", "model-change", "model-use", "statistics", "step"):
         if effect.worker is not None or task.call.ident not in effect.calls:
             continue
-        things = [of(atom) for atom in inner(effect.target)]
-        if any(not idents(thing).isdisjoint(sent) for thing in things):
-            return effect
-    return None
+        reached = {program.buffers.get(ident, ident) for ident in idents(effect.target)}
+        if reached.isdisjoint(sent):
+            continue
+        if effect.kind == "model-change":
+            return None
+        if effect.kind != "in-place":
+            found = found or effect
+        elif not idents(effect.target).isdisjoint(program.buffers):
+            return None
+    return found
 
 
 _CLASS = """\

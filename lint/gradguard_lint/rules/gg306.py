@@ -127,7 +127,7 @@ if __name__ == "__main__":
     # repaired: [0.0, 1000000.0, 2000000.0]
 """,
     "a view, in a method, and a size that nobody knows": """\
-import sys
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -147,8 +147,9 @@ class Model:
         return Parallel(n_jobs=2)(delayed(self.masked)(k) for k in range(3))
 
 
-if __name__ == "__main__" and len(sys.argv) > 1:
-    Model(sys.argv[1]).run()
+if __name__ == "__main__":
+    for path in sorted(Path("data").glob("*.npy")):
+        Model(path).run()
 """,
     "a parameter that is trained": """\
 import numpy as np

@@ -19,7 +19,7 @@ from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.models.numpy import KEEPS, VIEWS
+from gradguard_lint.models.numpy import KEEPS, MAPPED, VIEWS
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers.extents import (
     array_extent,
@@ -61,6 +61,8 @@ def array(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
     if row.framework != "numpy":
         return of(Tensor(row.framework))
     short = name.rpartition(".")[2]
+    if short in MAPPED or "mmap_mode" in args.keywords:
+        return of(Tensor("numpy"))  # a memory map of the program's own
     if short in KEEPS and len(args.positional) + len(args.keywords) == 1:
         memory, extent = memory_of(args.get(0, "a"))
         if memory is not None:

@@ -136,6 +136,10 @@ class Meaning(Known):
             m.effect(frame, "backward", node, "`.backward()`", target=target)
             return None
         base = key[1] if isinstance(key, tuple) and len(key) > 1 else None
+        if isinstance(base, tuple) and base[0] == torch_modules.PARTS:
+            if name in ("train", "eval"):
+                torch_modules.set_training(m, base[1], UNKNOWN)
+            return None
         if name in MODULE_METHODS and isinstance(base, tuple) and base[0] != "node":
             m.unknown_modules.add(base)
             if name in ("parameters", "named_parameters"):

@@ -62,6 +62,7 @@ TRANSFERS: dict[str, Transfer] = {
     "asks-world": _tells(("world-size",)),
     "autocast": torch_calls.autocast,
     "batch-sampler": distributed.batch_sampler,
+    "buffers-made": torch_calls.buffers_made,
     "builtin": python_calls.builtin,
     "chain": python_calls.chain,
     "collective": distributed.collective,

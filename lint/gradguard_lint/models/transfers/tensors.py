@@ -376,7 +376,7 @@ def move(
         )
         return of(replace(derived(m, tensor), gpu=False if known else tensor.gpu))
     gpu_touched(m, frame, node, what, tensor.framework)
-    moved = replace(derived(m, tensor), gpu=True, place=m.site(frame, node))
+    moved = replace(derived(m, tensor), gpu=True, place=m.site(frame, node), memory=None)
     if not when:
         return of(moved)
     return Value((Choice(moved, when), Choice(derived(m, tensor), frozenset())))

@@ -329,6 +329,13 @@ def saved(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
     return NOTHING
 
 
+def buffers_made(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """A function that makes the running statistics of a model anew."""
+    target = args.get(*row.argument) or UNKNOWN
+    m.effect(frame, "model-change", node, f"{name}()", target=target)
+    return NOTHING
+
+
 def _small_part(value: Value) -> bool:
     """Whether this is a plain number, or a module that is small or has no weights."""
     return all(

@@ -26,6 +26,7 @@ from gradguard_lint.domain.values import (
     guarded,
     join,
     of,
+    unknown,
 )
 from gradguard_lint.engine.machine import (
     Machine,
@@ -139,14 +140,17 @@ def model_method(
         if told is not None and isinstance(told.constant, str):
             m.set_field(ident, told.constant, of(buffer_of(m, ident)))
         return NOTHING
-    if name in ("parameters", "named_parameters", "children", "modules"):
+    if name in ("children", "modules", "named_children", "named_modules"):
+        part = unknown((PARTS, model))
+        if name.startswith("named"):
+            part = of(Items("tuple", (UNKNOWN, part), part))
+        return sequence(part, "generator")
+    if name in ("parameters", "named_parameters"):
         born = getattr(model, "born", m.worker_ident)
         grad = "none" if is_frozen(m, ident) else "parameter"
         tensor = Tensor("torch", grad, gpu, born, ident, frozenset(), frozenset({ident}))
         if name == "named_parameters":
             return sequence(of(Items("tuple", (UNKNOWN, of(tensor)), of(tensor))))
-        if name in ("children", "modules"):
-            return UNKNOWN
         return sequence(of(tensor), "generator")
     if name == "state_dict":
         m.effect(frame, "model-use", node, "`.state_dict()`", target=me)
@@ -165,9 +169,15 @@ def model_method(
     if name in ("train", "eval"):
         flag = args.get(0, "mode") or constant(True)
         set_training(m, model, flag if name == "train" else constant(False))
+    if name == "apply":
+        set_training(m, model, UNKNOWN)  # the function may say otherwise of any part
     if name in STATEFUL:
         return me
     return None
+
+
+PARTS = "parts"
+"""The key of what a module's `modules()` gives starts so; the module follows."""
 
 
 def buffer_of(m: Machine, owner: int) -> Tensor:
@@ -242,6 +252,8 @@ def part_method(
 ) -> Value | None:
     """A method of a part of a module, or of a parameter of it: it counts as the module's."""
     whole = module_of(part)
+    if whole is not None and name in ("train", "eval"):
+        set_training(m, whole, UNKNOWN)
     if whole is None or name not in (*HOOKS, "parameters", "named_parameters"):
         return None
     if name in HOOKS:
