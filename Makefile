@@ -3,6 +3,7 @@
 # make test   the checks and the whole suite
 # make hosts  install the heavy libraries, too, whose tests `make test` leaves out without them
 # make truth  the suite with nothing taken as known; then tests/recorded is what it found
+# make docs   the documentation site, in .venv/site
 # make lint   the checks alone
 # make fuzz   programs drawn at random, against the truth of one process; some minutes
 # make clean  remove what these made
@@ -14,7 +15,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
-.PHONY: demo check test hosts truth lint fuzz clean
+.PHONY: demo check test hosts truth docs lint fuzz clean
 
 # Findings fail no test here: the report is what the demo is about, the examples are as they are.
 demo: .venv/demo.stamp
@@ -46,6 +47,10 @@ truth: .venv/dev.stamp
 	$(TRUTH) $(TESTS)
 	$(TRUTH) PYTHONPATH=tests $(BIN)/python -c "import shared_results; shared_results.record()"
 
+docs: .venv/dev.stamp
+	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs .venv/site
+	@echo "The site is .venv/site/index.html"
+
 lint: .venv/dev.stamp
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
@@ -75,11 +80,14 @@ clean:
 	$(PIP) install -c constraints.txt --editable . joblib numpy
 	@touch $@
 
-.venv/dev.stamp: .venv/demo.stamp requirements-dev.txt
+.venv/dev.stamp: .venv/demo.stamp requirements-dev.txt requirements-plugins.txt
 	@echo "Installing what the tests need into .venv; this takes a few minutes."
 	$(PIP) install -r requirements-dev.txt
 	@# the schema of SARIF stands in the sources of its object model alone
 	$(PIP) download --no-deps --no-binary :all: --dest .venv/schemas sarif-om==1.0.4
+	@# in a folder of their own, so that only the tests that want them load them
+	rm -rf .venv/plugins
+	$(PIP) install --no-deps --target .venv/plugins -r requirements-plugins.txt
 	@touch $@
 
 .venv/hosts.stamp: .venv/dev.stamp requirements-hosts.txt

@@ -17,6 +17,9 @@ Origin = Literal["lint", "runtime"]
 Applicability = Literal["safe", "unsafe"]
 """A safe repair keeps what the program means, but for the defect; an unsafe one may change it."""
 
+Lane = Literal["parent", "worker"]
+"""Where a step happens: in the program's own thread, or where the tasks run."""
+
 SCHEMA = 1
 
 
@@ -80,12 +83,13 @@ class Location:
 
 @dataclass(frozen=True)
 class TraceStep:
-    """One link of the chain that led to a finding: a place and what happens there."""
+    """One link of the chain that led to a finding: a place, what happens there, and in which lane."""
 
     path: str
     line: int
     message: str
     cell: int | None = None
+    lane: Lane | None = None
 
     @property
     def file(self) -> str:
@@ -98,6 +102,7 @@ class TraceStep:
             **_named_cell(self.cell),
             "line": self.line,
             "message": self.message,
+            **({} if self.lane is None else {"lane": self.lane}),
         }
 
 
@@ -290,8 +295,15 @@ def merge(findings: Iterable[Finding]) -> list[Finding]:
                 graver,
                 count=known.count + finding.count,
                 explains=tuple(dict.fromkeys(known.explains + finding.explains)),
+                details=_of_ranks(graver, known, finding),
             )
     return list(merged.values())
+
+
+def _of_ranks(graver: Finding, *both: Finding) -> Mapping[str, Any]:
+    """The details of `graver`, of all the ranks that have found it."""
+    ranks = {rank for one in both for rank in one.details.get("ranks", ())}
+    return {**graver.details, "ranks": sorted(ranks)} if ranks else graver.details
 
 
 def report(findings: Iterable[Finding], errors: Iterable[ReadError] = ()) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pytest_gradguard.findings import Finding
@@ -23,13 +24,14 @@ class Missing(NamedTuple):
 
 
 def findings_of(
-    missing: Iterable[Missing], names: Iterable[str], site: Site | None
+    missing: Iterable[Missing], names: Mapping[str, Reason | None], site: Site | None
 ) -> list[Finding]:
     """One finding for each reason, those with most tensors first.
 
     Args:
         missing: the tensors.
-        names: the names of everything that was watched, to say `encoder.*` where all of it is.
+        names: everything that was watched, to say `encoder.*` where all of it is, and to show
+            where gradients arrive; None where one has.
         site: where the watch began: the place of what has no better line.
     """
     groups: dict[Reason, list[Missing]] = {}
@@ -38,11 +40,18 @@ def findings_of(
     everything = list(names)
     ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
     findings = [_finding(reason, members, everything, site) for reason, members in ordered]
-    if len(findings) <= _GROUPS:
-        return findings
-    rest = [one for _, members in ordered[_GROUPS - 1 :] for one in members]
-    kinds = len(ordered) - _GROUPS + 1
-    return [*findings[: _GROUPS - 1], _rest(rest, kinds, everything, site)]
+    if len(findings) > _GROUPS:
+        rest = [one for _, members in ordered[_GROUPS - 1 :] for one in members]
+        kinds = len(ordered) - _GROUPS + 1
+        findings[_GROUPS - 1 :] = [_rest(rest, kinds, everything, site)]
+    lacking = {one.name for members in groups.values() for one in members}
+    watched = {
+        name: "arrived" if reason is None else "missing" if name in lacking else "allowed"
+        for name, reason in names.items()
+    }
+    return [
+        replace(finding, details={**finding.details, "watched": watched}) for finding in findings
+    ]
 
 
 def _finding(

@@ -26,8 +26,9 @@ PROPERTY = "gradguard"
 _USAGE_ERROR = "gradguard_usage_error"
 
 _MARKER = (
-    "gradguard(allow=[...], fail_on='error'|'warning'|'never', reason=...): findings of these "
-    "codes (or prefixes) are expected here; which findings fail these tests"
+    "gradguard(allow=[...], expect=[...], fail_on='error'|'warning'|'never', reason=...): findings "
+    "of these codes (or prefixes) are left out, or have to be found, or the test fails; which "
+    "findings fail these tests"
 )
 
 
@@ -51,6 +52,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FILE",
         default=None,
         help="write the findings of the whole run to this JSON file",
+    )
+    group.addoption(
+        "--gradguard-annotate",
+        metavar="{auto,always,never}",
+        default="auto",
+        help="write annotations for GitHub at the line of each finding (auto: in its Actions)",
     )
     group.addoption("--gradguard-html", metavar="FILE", default=None, help=argparse.SUPPRESS)
     group.addoption(
@@ -101,11 +108,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
         if not simulated_now():  # a conftest has named this plugin: it starts late
             start(config, simulated)
-    flags = (option.gradguard_fail_on, option.gradguard_report)
+    flags = (option.gradguard_fail_on, option.gradguard_report, option.gradguard_annotate)
     keys = ("gradguard_fail_on", "gradguard_ignore", "gradguard_report")
     if everywhere or option.gradguard_report is not None:
         _activate(config, everywhere=everywhere)
-    elif any(flag is not None for flag in flags) or any(config.getini(key) for key in keys):
+    elif {*flags, None, "auto"} != {None, "auto"} or any(config.getini(key) for key in keys):
         from pytest_gradguard.plugin.settings import read_settings
 
         read_settings(config)  # the fixture will use them: bad values are refused now

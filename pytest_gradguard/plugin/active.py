@@ -11,7 +11,7 @@ import pytest
 
 from pytest_gradguard.disabled import VARIABLE, is_disabled
 from pytest_gradguard.findings import Finding
-from pytest_gradguard.plugin import PROPERTY
+from pytest_gradguard.plugin import PROPERTY, benchmarks
 from pytest_gradguard.plugin.item import ItemGuard
 from pytest_gradguard.plugin.received import IN_SECTION, Received
 from pytest_gradguard.plugin.settings import Settings
@@ -41,6 +41,7 @@ class GuardPlugin:
         self._simulated = simulated_now()
         self._session = ExitStack()
         self._test = ExitStack()  # of the test that is running
+        self._session.callback(benchmarks.unguarded(config))
         if everywhere:
             # What runs outside of tests, such as the import of a test module, belongs to none.
             self._outside = self._session.enter_context(guard(mode="record"))
@@ -55,6 +56,10 @@ class GuardPlugin:
         """
         of_item = item.stash.get(_GUARD, None)
         return self._start(item) if of_item is None else of_item
+
+    def guards(self, item: pytest.Item) -> bool:
+        """Whether `item` is guarded."""
+        return _GUARD in item.stash
 
     def take(self, item: pytest.Item, findings: Iterable[Finding]) -> None:
         """Report `findings`, made by another part of the plugin, with those of `item`."""
@@ -81,7 +86,12 @@ class GuardPlugin:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        return (yield from _settled(item))
+        __tracebackhide__ = True
+        result = yield from _settled(item)
+        of_item = item.stash.get(_GUARD, None)
+        if of_item is not None:
+            of_item.require_expected()
+        return result
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, Any, Any]:
@@ -203,6 +213,10 @@ class GuardPlugin:
             from pytest_gradguard.plugin.summary import write_summary
 
             write_summary(terminalreporter, findings, self._received.marks(), self.base)
+            if self.settings.annotate:
+                from pytest_gradguard.plugin.summary import write_annotations
+
+                write_annotations(terminalreporter, findings, self._received.marks(), self.base)
         if self._write_error is not None:
             terminalreporter.write_line(f"gradguard: {self._write_error}", red=True)
         elif self._written and self.config.option.verbose >= 0:

@@ -14,6 +14,7 @@ from typing import Literal
 
 import pytest
 
+from pytest_gradguard.disabled import is_disabled
 from pytest_gradguard.findings import Finding, Severity
 from pytest_gradguard.plugin import PROPERTY
 from pytest_gradguard.plugin.received import IGNORED, IN_SECTION, SHOWN
@@ -22,7 +23,7 @@ from pytest_gradguard.runtime import allow
 from pytest_gradguard.runtime.collector import Collector, collecting
 from pytest_gradguard.runtime.faults import fault
 
-__all__ = ["ItemGuard"]
+__all__ = ["ItemGuard", "not_found"]
 
 
 class ItemGuard:
@@ -40,7 +41,10 @@ class ItemGuard:
     def __init__(self, item: pytest.Item, settings: Settings, base: str) -> None:
         said = marker_settings(item)
         self._item = item
-        self._collector = Collector(test=item.nodeid, ignore=settings.ignore | said.allow)
+        self._expect = said.expect
+        self._expected = said.expected
+        ignore = (settings.ignore | said.allow) - self._expected
+        self._collector = Collector(test=item.nodeid, ignore=ignore)
         self._fail_on = said.fails_at(settings)
         self._base = base
         self._settled: dict[tuple[object, ...], Severity] = {}
@@ -65,6 +69,11 @@ class ItemGuard:
             fault(error)
             return []
         return gravest_first(found)
+
+    @property
+    def _unexpected(self) -> list[Finding]:
+        """Those of `findings` that no marker expects: they are what reports show."""
+        return [finding for finding in self.findings if finding.code not in self._expected]
 
     def allow(self, *codes: str, reason: str | None = None) -> AbstractContextManager[None]:
         """Inside this context, findings of `codes` are expected and not reported.
@@ -99,6 +108,8 @@ class ItemGuard:
         fatal: set[tuple[object, ...]] = set()
         findings = self.findings
         for finding in findings:
+            if finding.code in self._expected:
+                continue
             if self._settled.get(finding.key, -1) >= finding.severity:
                 continue
             self._settled[finding.key] = finding.severity
@@ -112,6 +123,20 @@ class ItemGuard:
             from pytest_gradguard.plugin.failure import GradGuardFailure
 
             raise GradGuardFailure(_with_what_explains(findings, fatal), self._base)
+
+    def require_expected(self) -> None:
+        """Fail the test if something that its markers expect was not found.
+
+        Raises:
+            pytest.fail.Exception: so it is; the message names what is missing, and what was found.
+        """
+        __tracebackhide__ = True
+        if not self._expect or is_disabled():
+            return
+        found = {finding.code for finding in self.findings}
+        missing = [selector for selector, codes in self._expect if codes.isdisjoint(found)]
+        if missing:
+            pytest.fail(not_found(missing, found), pytrace=False)
 
     def complete(
         self, report: pytest.TestReport, excinfo: pytest.ExceptionInfo[BaseException] | None
@@ -129,7 +154,7 @@ class ItemGuard:
         else:
             shown = [
                 finding
-                for finding in self.findings
+                for finding in self._unexpected
                 if finding.severity >= Severity.WARNING and self._marks.get(finding.key) != IGNORED
             ]
             if report.failed and shown:
@@ -140,7 +165,7 @@ class ItemGuard:
 
     def publish(self) -> None:
         """Hand the findings to the test's reports, from which summary and JUnit take them."""
-        findings = self.findings
+        findings = self._unexpected
         properties = [entry for entry in self._item.user_properties if entry[0] != PROPERTY]
         if findings:
             from pytest_gradguard.plugin.transport import pack
@@ -152,11 +177,27 @@ class ItemGuard:
     def unpublished(self) -> list[Finding]:
         """What was found since `publish`: by work of the test that went on after its end."""
         late = []
-        for finding in self.findings:
+        for finding in self._unexpected:
             more = finding.count - self._published.get(finding.key, 0)
             if more > 0:
                 late.append(dataclasses.replace(finding, count=more))
         return late
+
+
+def not_found(missing: Iterable[str], found: Iterable[str]) -> str:
+    """What a test fails with whose marker expects `missing`, codes or prefixes."""
+    from pytest_gradguard import pitfalls
+
+    names = []
+    for selector in missing:
+        known = selector in pitfalls.codes()
+        names.append(f"{selector} ({pitfalls.get(selector).name})" if known else selector)
+    verb = "was" if len(names) == 1 else "were"
+    rest = ", ".join(sorted(found)) or "nothing"
+    return (
+        f"gradguard: {', '.join(names)} {verb} expected here (marker gradguard, expect) and not "
+        f"found; found: {rest}"
+    )
 
 
 def _with_what_explains(findings: list[Finding], fatal: Set[tuple[object, ...]]) -> list[Finding]:

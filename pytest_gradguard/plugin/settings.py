@@ -6,6 +6,7 @@ codes to leave out add up.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +19,8 @@ from pytest_gradguard.findings import Severity
 __all__ = ["MarkerSettings", "Settings", "check_markers", "marker_settings", "read_settings"]
 
 _FAIL_ON = {"error": Severity.ERROR, "warning": Severity.WARNING, "never": None}
-_MARKER_KEYWORDS = ("allow", "fail_on", "reason")
+_MARKER_KEYWORDS = ("allow", "expect", "fail_on", "reason")
+_ANNOTATE = ("auto", "always", "never")
 
 
 class Settings(NamedTuple):
@@ -27,13 +29,26 @@ class Settings(NamedTuple):
     fail_on: Severity | None
     ignore: frozenset[str]
     report: Path | None
+    annotate: bool
 
 
 class MarkerSettings(NamedTuple):
-    """What the markers of one test say; `fail_on` is a name, or None where no marker sets it."""
+    """What the markers of one test say.
+
+    Attributes:
+        allow: the codes to leave out.
+        expect: what has to be found, as written, each with the codes that it stands for.
+        fail_on: a name, or None where no marker sets it.
+    """
 
     allow: frozenset[str]
+    expect: tuple[tuple[str, frozenset[str]], ...]
     fail_on: str | None
+
+    @property
+    def expected(self) -> frozenset[str]:
+        """All codes that are expected."""
+        return frozenset().union(*(codes for _, codes in self.expect))
 
     def fails_at(self, of_run: Settings) -> Severity | None:
         """The lowest severity that fails this test; None: none does."""
@@ -67,7 +82,14 @@ def read_settings(config: pytest.Config) -> Settings:
     else:
         report = None
     ignore = _codes(_ini(config, "gradguard_ignore") or (), "ini key gradguard_ignore")
-    return Settings(_FAIL_ON[fail_on], ignore | table.ignored_codes(), report)
+    annotate = option.gradguard_annotate
+    if annotate not in _ANNOTATE:
+        raise pytest.UsageError(
+            f"--gradguard-annotate: unknown value {annotate!r} (allowed: {', '.join(_ANNOTATE)})"
+        )
+    if annotate == "auto":
+        annotate = "always" if os.environ.get("GITHUB_ACTIONS") == "true" else "never"
+    return Settings(_FAIL_ON[fail_on], ignore | table.ignored_codes(), report, annotate == "always")
 
 
 def _table(config: pytest.Config) -> settings.Settings:
@@ -91,12 +113,13 @@ def check_markers(items: Iterable[pytest.Item]) -> None:
 def marker_settings(item: pytest.Item) -> MarkerSettings:
     """What the markers of `item`, its class and its module say together.
 
-    Codes to allow add up; of several `fail_on` the closest wins.
+    Codes to allow and to expect add up; of several `fail_on` the closest wins.
 
     Raises:
         pytest.UsageError: a marker is not usable.
     """
     allow: frozenset[str] = frozenset()
+    expect: dict[str, frozenset[str]] = {}
     fail_on: str | None = None
     for mark in item.iter_markers("gradguard"):
         where = f"{item.nodeid}: marker gradguard"
@@ -111,12 +134,15 @@ def marker_settings(item: pytest.Item) -> MarkerSettings:
                     f"{where} has no keyword {keyword!r} (allowed: {', '.join(_MARKER_KEYWORDS)})"
                 )
         allow |= _codes(mark.kwargs.get("allow") or (), f"{where}, allow")
+        source = f"{where}, expect"
+        for selector in _selectors(mark.kwargs.get("expect") or (), source):
+            expect[selector.upper()] = _expand([selector], source)
         if fail_on is None and mark.kwargs.get("fail_on") is not None:
             fail_on = _fail_on(mark.kwargs["fail_on"], f"{where}, fail_on")
         reason = mark.kwargs.get("reason")
         if reason is not None and not isinstance(reason, str):
             raise pytest.UsageError(f"{where}, reason: {reason!r} is not a string")
-    return MarkerSettings(allow, fail_on)
+    return MarkerSettings(allow, tuple(expect.items()), fail_on)
 
 
 def _ini(config: pytest.Config, key: str) -> Any:
@@ -147,6 +173,11 @@ def _report(value: str, base: Path, source: str) -> Path:
 
 def _codes(value: str | Sequence[object], source: str) -> frozenset[str]:
     """The codes that `value`, one string or several, names."""
+    return _expand(_selectors(value, source), source)
+
+
+def _selectors(value: str | Sequence[object], source: str) -> list[str]:
+    """The codes and prefixes in `value`, one string or several."""
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list | tuple | set | frozenset):
         raise pytest.UsageError(f"{source}: {value!r} is neither a code nor a list of codes")
@@ -155,6 +186,10 @@ def _codes(value: str | Sequence[object], source: str) -> frozenset[str]:
         if not isinstance(text, str):
             raise pytest.UsageError(f"{source}: {text!r} is not a code (allowed: such as 'GG101')")
         selectors.extend(text.replace(",", " ").split())
+    return selectors
+
+
+def _expand(selectors: Sequence[str], source: str) -> frozenset[str]:
     if not selectors:
         return frozenset()
     from pytest_gradguard.pitfalls import expand

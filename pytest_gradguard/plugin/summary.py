@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import os
 import textwrap
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from pytest_gradguard.plugin.received import IGNORED, SHOWN
 from pytest_gradguard.reports.overview import Group, count_line, group_by_place
 from pytest_gradguard.reports.text import Style, render
 
-__all__ = ["write_summary"]
+__all__ = ["write_annotations", "write_summary"]
 
 _TESTS_NAMED = 3
 
@@ -77,6 +77,31 @@ def write_summary(
     hidden = sum(finding.severity < lowest for finding in kept)
     for line in _wrapped(_last_line(groups, hidden, ignored), width):
         writer.line(line)
+
+
+def write_annotations(
+    terminal: pytest.TerminalReporter,
+    findings: Iterable[Finding],
+    marks: Mapping[tuple[Any, ...], str],
+    base: str,
+) -> None:
+    """Write an annotation of GitHub's for each place with findings of warning and above.
+
+    The arguments are those of `write_summary`.
+    """
+    from pytest_gradguard.reports import github
+
+    kept = (
+        finding
+        for finding in findings
+        if finding.severity >= Severity.WARNING and marks.get(finding.key) != IGNORED
+    )
+    for group in group_by_place(kept):
+        for finding in group.findings:
+            path = os.path.join(base, finding.location.path)
+            placed = replace(finding, location=replace(finding.location, path=path))
+            for line in github.lines([placed]):
+                terminal.write_line(line)
 
 
 def _untold(finding: Finding, in_full: Set[tuple[Any, ...]]) -> Finding:

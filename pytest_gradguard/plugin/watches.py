@@ -141,6 +141,8 @@ class _Checker:
             pytest.fail(f"watch_gradients: {refused}", pytrace=False)
         if findings:
             _fail(item, findings)
+        else:
+            _require(item)
         if watches.forgotten:
             item.warn(GradGuardWarning(_FORGOTTEN))
         return result
@@ -170,10 +172,30 @@ def _fail(item: pytest.Item, findings: list[Finding]) -> None:
     from pytest_gradguard.plugin.settings import marker_settings, read_settings
     from pytest_gradguard.plugin.transport import relative
 
-    if "GG104" in marker_settings(item).allow | read_settings(item.config).ignore:
+    said = marker_settings(item)
+    if "GG104" in (said.allow | read_settings(item.config).ignore) - said.expected:
         return
     active: Any = item.config.pluginmanager.get_plugin("gradguard-active")
     if active is not None:
         active.take(item, findings)
+    if "GG104" in said.expected:
+        return
     base = str(item.config.invocation_params.dir)
     raise GradGuardFailure([relative(finding, base) for finding in findings], base)
+
+
+def _require(item: pytest.Item) -> None:
+    """Fail a test that expects GG104 and did not get it; a guarded test is judged by its guard.
+
+    Raises:
+        pytest.fail.Exception: the gradients arrived.
+    """
+    __tracebackhide__ = True
+    from pytest_gradguard.plugin.settings import marker_settings
+
+    if ("GG104", frozenset({"GG104"})) in marker_settings(item).expect:
+        from pytest_gradguard.plugin.item import not_found
+
+        active: Any = item.config.pluginmanager.get_plugin("gradguard-active")
+        if active is None or not active.guards(item):
+            pytest.fail(not_found(["GG104"], ()), pytrace=False)

@@ -5,6 +5,7 @@ https://docs.github.com/actions/reference/workflows-and-actions/workflow-command
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 
 from pytest_gradguard.findings import (
@@ -26,7 +27,7 @@ def lines(findings: Iterable[Finding], errors: Iterable[ReadError] = ()) -> Iter
         where = finding.location.to_dict()
         properties: dict[str, object] = {
             "title": f"gradguard {finding.code} {finding.name}",
-            "file": where["path"],
+            "file": _file(finding.location.path),
         }
         if finding.location.cell is None:  # the lines of a cell are not those of its file
             properties |= {"line": where["line"], "endLine": where["end_line"]}
@@ -36,10 +37,19 @@ def lines(findings: Iterable[Finding], errors: Iterable[ReadError] = ()) -> Iter
         place = f"{shown(finding.place)}: {finding.code} "
         yield _command(_COMMANDS[finding.severity], properties, place + text)
     for error in errors:
-        properties = {"title": "gradguard", "file": display_path(error.path)}
+        properties = {"title": "gradguard", "file": _file(error.path)}
         if error.cell is None:
             properties["line"] = error.line
         yield _command("error", properties, f"{shown(error.place)}: {error.message}")
+
+
+def _file(path: str) -> str:
+    """`path` from the root of the workspace, where Actions look for it."""
+    workspace = os.environ.get("GITHUB_WORKSPACE", "").rstrip(os.sep)
+    absolute = os.path.abspath(path)
+    if workspace and absolute.startswith(workspace + os.sep) and not path.startswith("<"):
+        return absolute[len(workspace) + 1 :].replace(os.sep, "/")
+    return display_path(path)
 
 
 def _command(command: str, properties: dict[str, object], text: str) -> str:

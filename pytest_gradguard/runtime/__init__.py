@@ -18,6 +18,7 @@ from pytest_gradguard.runtime import collector as _collector
 from pytest_gradguard.runtime import simulated_devices as _simulated_devices
 from pytest_gradguard.runtime import watching as _watching
 from pytest_gradguard.runtime.announcing import announcer
+from pytest_gradguard.tallies import Tally
 
 __all__ = ["CHECKS", "Report", "allow", "guard", "install", "simulated", "uninstall"]
 
@@ -59,6 +60,11 @@ class Report:
     def findings(self) -> list[Finding]:
         """The findings so far; equal ones (same code and place) are one with a count."""
         return self._collector.findings
+
+    @property
+    def calls(self) -> list[Tally]:
+        """The parallel calls so far, by line: how many tasks, and what is known of size and time."""
+        return self._collector.tallies
 
 
 def _start() -> None:

@@ -6,6 +6,7 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 from pytest_gradguard.findings import Finding
@@ -16,6 +17,7 @@ from pytest_gradguard.runtime.collector import Collector, allowed_now
 from pytest_gradguard.runtime.evidence import NOWHERE, Evidence, Object, TransferEvidence
 from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.references import Reference, refer
+from pytest_gradguard.tallies import Tally
 
 tokens = itertools.count(1)
 _by_token: weakref.WeakValueDictionary[int | str, Call] = weakref.WeakValueDictionary()
@@ -43,7 +45,9 @@ class Call:
         questions: what they ask for its kind of workers, once a batch has left.
         remembered: what a probe remembers of it, by the probe's name.
         shared: one object for the calls that give single tasks to one pool.
+        began: when it began.
         shipped: weak references to the tensors that went to its workers, and their paths, by id.
+        modules: the same to modules, by their numbers.
     """
 
     def __init__(self, collector: Collector) -> None:
@@ -57,6 +61,7 @@ class Call:
         self.workers: Callable[[], Iterable[Any]] | None = None
         self.ships_gradients = False
         self.shipped: dict[int, tuple[Reference, str]] = {}
+        self.modules: dict[int, Reference] = {}
         self.evidence: dict[int, Evidence] = {}
         self.shared: Any = None
         self.asked: dict[str, Any] = {}
@@ -65,6 +70,8 @@ class Call:
         self.in_transform = False
         self.within_autograd = False
         self.questions: probes.Questions | None = None
+        self.began = perf_counter()
+        self._tally: Tally | None = None
         self._searches = _SEARCHES
         _by_token[self.token] = self
         probes.ask(self)
@@ -79,10 +86,33 @@ class Call:
         """Equal for calls that give single tasks to one pool; else the call itself."""
         return self.shared or self
 
+    def count(self, *, tasks: int = 0, size: int = 0, seconds: float = 0) -> None:
+        """Count what it has handed to its workers."""
+        tally = self._tally
+        if tally is None:
+            if self.site is None or self.kind is registry.UNKNOWN:
+                return
+            tally = self._tally = self.collector.tally(self.site, self.kind.name)
+            tally.calls += 1
+        tally.add(tasks=tasks, size=size, seconds=seconds)
+
     def remember_shipped(self, tensor: Any, path: str) -> None:
         """Remember, weakly, that `tensor` requires grad and goes to a worker of this call."""
         if id(tensor) not in self.shipped:
             self.shipped[id(tensor)] = (refer(tensor), path)
+
+    def number_of(self, module: Any) -> int:
+        """Remember, weakly, that `module` goes to a worker of this call, and give its number."""
+        number = id(module)
+        known = self.modules.get(number)
+        if known is None or known() is not module:
+            self.modules[number] = refer(module)
+        return number
+
+    def module_of(self, number: int) -> Any:
+        """The module with that number, or None where it is no more."""
+        known = self.modules.get(number)
+        return None if known is None else known()
 
     def may_search(self) -> bool:
         """Whether the slow road may be taken once more for this call."""

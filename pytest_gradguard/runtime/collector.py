@@ -17,16 +17,20 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_gradguard.findings import Finding, Severity, merge
+from pytest_gradguard.findings import Finding, Location, Severity, merge
 from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.tallies import Tally, merge_tallies
 
 if TYPE_CHECKING:
+    from pytest_gradguard.runtime.callsite import Site
     from pytest_gradguard.runtime.evidence import Evidence
 
 Announce = Callable[[list[Finding]], None]
 
 
 _numbers = itertools.count(1)
+UNPLACED = Location("", 1)
+"""Of what is counted, until somebody asks: to find the columns of a line takes time."""
 
 
 class Collector:
@@ -57,6 +61,24 @@ class Collector:
         self.open = 0
         self._evidence: dict[object, Evidence] = {}
         self._made: list[Finding] = []
+        self._others: list[Callable[[], list[Finding]]] = []
+        self._tallies: dict[object, tuple[Site, Tally]] = {}
+
+    def tally(self, site: Site, backend: str) -> Tally:
+        """What is counted of the parallel calls at `site` to that kind of workers."""
+        key = (site.key, backend)
+        known = self._tallies.get(key)
+        if known is None:
+            made = (site, Tally(UNPLACED, backend))
+            known = self._tallies.setdefault(key, made)
+        return known[1]
+
+    @property
+    def tallies(self) -> list[Tally]:
+        """What was counted so far of the parallel calls, by place."""
+        return merge_tallies(
+            replace(tally, location=site.location()) for site, tally in list(self._tallies.values())
+        )
 
     def evidence(self, key: object, make: Callable[[], Evidence]) -> Evidence:
         """The evidence that stands under `key`, made where there is none yet."""
@@ -72,14 +94,21 @@ class Collector:
             self._made.append(finding)
             self.empty = here.quiet = False
 
+    def listen(self, others: Callable[[], list[Finding]]) -> None:
+        """Take, whenever findings are asked for, what another process has told."""
+        self._others.append(others)
+        self.empty = False
+
+    def told(self) -> list[Finding]:
+        """What other processes have told so far, equal findings merged."""
+        return merge(finding for others in list(self._others) for finding in others())
+
     @property
     def findings(self) -> list[Finding]:
         """What was found so far, equal findings merged, in the order of first notice."""
         built = (_built(evidence) for evidence in list(self._evidence.values()))
-        return [
-            replace(finding, test=self.test)
-            for finding in merge(itertools.chain(filter(None, built), list(self._made)))
-        ]
+        found = itertools.chain(filter(None, built), list(self._made), self.told())
+        return [replace(finding, test=self.test) for finding in merge(found)]
 
 
 def _built(evidence: Evidence) -> Finding | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from pytest_gradguard import pitfalls
-from pytest_gradguard.findings import Finding, Location, Reference, Severity, TraceStep
+from pytest_gradguard.findings import Finding, Lane, Location, Reference, Severity, TraceStep
 from pytest_gradguard.runtime import frameworks
 from pytest_gradguard.runtime.callsite import Site
 from pytest_gradguard.runtime.framework import Framework
@@ -23,6 +23,8 @@ SAMPLES = 5
 """How many objects, tasks or places a finding describes; the others are counted."""
 NOWHERE = Location(path="<unknown>", line=1)
 _UNKNOWN = dict.fromkeys(("framework", "direction", "object", "type", "shape", "dtype", "device"))
+
+_SHOWN = ("type", "shape", "dtype", "device")
 
 _Kind = TypeVar("_Kind", bound="Evidence")
 
@@ -115,10 +117,27 @@ class Evidence:
             self._quoted[id(sample)] = known
         return known
 
-    def add_step(self, text: str, path: str | None, line: int | None) -> None:
+    def tensors(self) -> list[dict[str, Any]]:
+        """The samples in plain values: what each is called, how it travelled, and what it is."""
+        return [
+            {
+                "name": self.quoted(sample).name,
+                "object": sample.path,
+                "direction": direction(sample.path),
+                "function": sample.task.name,
+                "parameter": sample.parameter,
+                "history": sample.history,
+                **{key: sample.description.get(key) for key in _SHOWN},
+            }
+            for sample in self.samples
+        ]
+
+    def add_step(
+        self, text: str, path: str | None, line: int | None, lane: Lane | None = "worker"
+    ) -> None:
         """Say what happens at a line, where it is known, while there are few such steps."""
         if path is not None and line is not None and len(self._steps) < SAMPLES:
-            step = TraceStep(path, line, text)
+            step = TraceStep(path, line, text, lane=lane)
             if step not in self._steps:
                 self._steps.append(step)
 
@@ -258,6 +277,7 @@ class TransferEvidence(Evidence):
             "object": first.path,
             "subject": str(self.quoted(first)),
             "objects": [sample.path for sample in self.samples],
+            "tensors": self.tensors(),
             "history": first.history,
             "function": first.task.name,
         }
@@ -293,7 +313,7 @@ def steps_of(samples: Iterable[Object]) -> list[TraceStep]:
     for sample in samples:
         task = sample.task
         if task.path is not None and task.line is not None:
-            step = TraceStep(task.path, task.line, _travels(sample))
+            step = TraceStep(task.path, task.line, _travels(sample), lane="worker")
             if step not in steps:
                 steps.append(step)
     return steps

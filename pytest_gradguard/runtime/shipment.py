@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from pytest_gradguard.runtime import checks, locate
+from pytest_gradguard.runtime import checks, locate, shipped_modules
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.evidence import Object, TransferEvidence
 from pytest_gradguard.runtime.framework import Framework
 from pytest_gradguard.runtime.references import refer
+from pytest_gradguard.runtime.shipped_modules import Outermost
 from pytest_gradguard.runtime.tasks import parameter_of, roots_of, task_of
 
 
@@ -41,6 +42,10 @@ class Shipment:
     @functools.cached_property
     def _uncounted(self) -> dict[str, int]:
         return {}
+
+    @functools.cached_property
+    def _outermost(self) -> Outermost:
+        return Outermost()
 
     def tensor(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
         """Note a tensor that may need a gradient; its reduction stays as it is."""
@@ -117,6 +122,12 @@ class Shipment:
         shipped = self.call.shipped
         if framework.backwards and id(item) not in shipped:
             shipped[id(item)] = (refer(item), path)
+
+    def module(self, module: Any, reduction: Any) -> Any:
+        """Have the worker know a module that stands in no other one."""
+        if not self._outermost(module) or not isinstance(reduction, tuple):
+            return reduction
+        return shipped_modules.shipped(self.call.token, self.call.number_of(module), reduction)
 
     def ended(self) -> None:
         """The batch is pickled: hand over the counts."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -112,12 +113,33 @@ def stop() -> None:
     with _lock:
         _users -= 1
         if _users == 0:
-            if _finder in sys.meta_path:
-                sys.meta_path.remove(_finder)
-            for watch in _all():
-                watch.undo()
-            for undo in _at_end:
-                undo()
+            _undo_all()
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Inside the block, every patched name is what it was without the guard, for all threads."""
+    global _users
+    with _lock:
+        users, _users = _users, 0
+        if users:
+            _undo_all()
+    try:
+        yield
+    finally:
+        with _lock:
+            if users:
+                start()
+                _users += users - 1
+
+
+def _undo_all() -> None:
+    if _finder in sys.meta_path:
+        sys.meta_path.remove(_finder)
+    for watch in _all():
+        watch.undo()
+    for undo in _at_end:
+        undo()
 
 
 def is_on() -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gradguard.findings import Severity
+from pytest_gradguard.pitfalls import codes
 from pytest_gradguard.plugin.settings import Settings, marker_settings, read_settings
 
 TEST = "def test_that_must_not_run():\n    raise SystemExit('it ran')\n"
@@ -35,6 +36,7 @@ def refused(pytester: pytest.Pytester, *arguments: str) -> str:
         (["--gradguard-fail-on=info"], ["--gradguard-fail-on", "'info'", "error, warning, never"]),
         (["--gradguard-report=none/r.json"], ["--gradguard-report", "none/r.json", "no folder"]),
         (["--gradguard-report=."], ["--gradguard-report", "folder, not a file"]),
+        (["--gradguard-annotate=on"], ["--gradguard-annotate", "'on'", "auto, always, never"]),
         (["--gradguard-report="], ["--gradguard-report", "empty"]),
         (["--gradguard-html=r.html"], ["--gradguard-html", "not built yet"]),
         (["-o", "gradguard=perhaps"], ["gradguard", "perhaps", "true, false"]),
@@ -61,10 +63,12 @@ def test_bad_values_are_refused_in_one_line(
         ("allow=['GG999']", ["allow", "'GG999'", "GG101, GG102"]),
         ("allow=[101]", ["allow", "101"]),
         ("allow=101", ["allow", "101"]),
+        ("expect=['GG103', 'GG999']", ["expect", "'GG999'", "GG101, GG102"]),
+        ("expect=103", ["expect", "103"]),
         ("fail_on='info'", ["fail_on", "'info'", "error, warning, never"]),
         ("fail_on=3", ["fail_on", "3", "error, warning, never"]),
-        ("alow=['GG101']", ["'alow'", "allow, fail_on, reason"]),
-        ("'GG101'", ["'GG101'", "allow, fail_on, reason"]),
+        ("alow=['GG101']", ["'alow'", "allow, expect, fail_on, reason"]),
+        ("'GG101'", ["'GG101'", "allow, expect, fail_on, reason"]),
         ("reason=7", ["reason", "7"]),
     ],
 )
@@ -144,7 +148,7 @@ def test_markers_add_up_and_the_closest_decides(pytester: pytest.Pytester) -> No
 
         @pytest.mark.gradguard(allow=["GG102"], fail_on="warning", reason="said so")
         class TestIt:
-            @pytest.mark.gradguard(allow=("GG20",))
+            @pytest.mark.gradguard(allow=("GG20",), expect=["gg103", "GG10"])
             def test_func(self):
                 pass
         """
@@ -152,14 +156,17 @@ def test_markers_add_up_and_the_closest_decides(pytester: pytest.Pytester) -> No
     found = marker_settings(item)
     assert {"GG101", "GG102", "GG201"} <= found.allow
     assert "GG103" not in found.allow
-    run = Settings(fail_on=Severity.ERROR, ignore=frozenset(), report=None)
+    assert [selector for selector, _ in found.expect] == ["GG103", "GG10"]
+    assert {"GG101", "GG103"} <= found.expected
+    run = Settings(fail_on=Severity.ERROR, ignore=frozenset(), report=None, annotate=False)
     assert found.fails_at(run) is Severity.WARNING
 
 
 def test_a_test_without_markers_follows_the_run(pytester: pytest.Pytester) -> None:
     found = marker_settings(pytester.getitem("def test_func(): pass"))
     assert found.allow == frozenset()
-    run = Settings(fail_on=None, ignore=frozenset(), report=None)
+    assert not found.expect
+    run = Settings(fail_on=None, ignore=frozenset(), report=None, annotate=False)
     assert found.fails_at(run) is None
 
 
@@ -178,7 +185,7 @@ def test_the_projects_table_comes_last_and_codes_to_leave_out_add_up(
     pytester.makepyprojecttoml('[tool.gradguard]\nignore = ["GG2"]\nfail-on = "never"\n')
     settings = read_settings(pytester.parseconfig("-o", "gradguard_ignore=GG101"))
     assert settings.fail_on is None
-    assert settings.ignore == {"GG101", "GG201", "GG202", "GG203", "GG204", "GG205"}
+    assert settings.ignore == {"GG101", *(code for code in codes() if code[:3] == "GG2")}
     settings = read_settings(pytester.parseconfig("-o", "gradguard_fail_on=warning"))
     assert settings.fail_on is Severity.WARNING
     settings = read_settings(pytester.parseconfig("--gradguard-fail-on=error"))

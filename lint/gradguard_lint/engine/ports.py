@@ -16,12 +16,14 @@ from gradguard_lint.domain.values import (
     Instance,
     Method,
     Tensor,
+    Thing,
     Unknown,
     Value,
 )
 from pytest_gradguard.records import Record, field, fields, record
 
 if TYPE_CHECKING:
+    from gradguard_lint.domain.effects import ParallelCall
     from gradguard_lint.reading.source import Module
 
 M = TypeVar("M", contravariant=True)
@@ -176,6 +178,9 @@ class Models(Protocol[M]):
     ) -> None:
         """A project object was made: what its library bases keep of the arguments."""
 
+    def item(self, m: M, atom: Atom, index: Value) -> Value:
+        """``thing[index]`` of a library object."""
+
     def iterated(self, m: M, frame: Frame, node: ast.AST, value: Value) -> None:
         """Something is iterated: what a library then starts."""
 
@@ -197,6 +202,9 @@ class Models(Protocol[M]):
 
     def vocabulary(self) -> Vocabulary:
         """The words that tell which functions may matter."""
+
+    def returned(self, m: M, atom: Thing | Instance, call: ParallelCall) -> Atom:
+        """`atom` as it comes back from a process worker."""
 
     def set_attribute(
         self, m: M, frame: Frame, target: ast.Attribute, atom: Atom, value: Value

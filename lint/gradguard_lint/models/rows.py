@@ -150,7 +150,7 @@ MATTERS = words(
 )
 """Words of pitfalls that show in a module which imports no framework."""
 
-HOOKS = words("training_step")
+CALLED_BY_HOSTS = words("training_step")
 """Methods that a library calls, and goes on with what they return."""
 
 OTHERS = frozenset({"__init__", "known", "rows"})
@@ -257,7 +257,7 @@ class Registry:
             frozenset(loops),
             frozenset(frameworks),
             frozenset(matters),
-            HOOKS,
+            CALLED_BY_HOSTS,
         )
 
     def under(self, module: str) -> Iterator[str]:

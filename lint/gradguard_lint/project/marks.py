@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gradguard_lint.models.rows import HOOKS, RANKS, STARTERS, Library, Row, libraries
+from gradguard_lint.models.rows import CALLED_BY_HOSTS, RANKS, STARTERS, Library, Row, libraries
 from gradguard_lint.project.literals import has
 
 _CALLED = rb"[ \t]*\("
@@ -162,7 +162,7 @@ TRAINS = (
     b".backward(",
     b".manual_backward(",
     b"autograd.grad(",
-    *(b"def " + h.encode() for h in HOOKS),
+    *(b"def " + h.encode() for h in CALLED_BY_HOSTS),
 )
 """What takes gradients, or gives a library a loss."""
 

@@ -48,6 +48,8 @@ _RANDOM = (
 _DRAWS = (b"np.random", b"numpy.random", b"from")
 _FORKS = (b"Pool", b"ProcessPoolExecutor", b'"multiprocessing', b"'multiprocessing")
 _FORK = rb"\bPool\b|ProcessPoolExecutor|[\"']multiprocessing[\"']"
+_SEED = b"random.seed("
+_OF_RANDOM = rb"\brandom\.[a-z]\w*[ \t]*\("
 _GENERATORS = (b"default_rng", b"RandomState", b"Generator", b"Random")
 _GIVEN_TO = rb"\b(\w+)[ \t]*=[ \t]*[\w.]*\Z"
 _DEFINED = rb"\n[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)"
@@ -150,10 +152,15 @@ class _File:
 
     @property
     def random_tasks(self) -> bool:
-        """Whether forked workers may draw from NumPy, or a generator may be given to tasks."""
+        """Whether forked workers may draw from NumPy, workers from a generator that is seeded, or
+        a generator may be given to tasks."""
         data = self.data
         if has(data, _FORKS, _FORK) and any(
             self._can_be_given(draw.start()) for draw in matches(data, _DRAWS, _RANDOM)
+        ):
+            return True
+        if _SEED in data and any(
+            self._can_be_given(call.start()) for call in matches(data, (b"random.",), _OF_RANDOM)
         ):
             return True
         for made in matches(data, _GENERATORS, rb"\w+[ \t]*\("):

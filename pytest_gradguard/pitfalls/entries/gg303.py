@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import START_METHODS, TORCH_MULTIPROCESSING, TORCH_THREADS
 
 PITFALL = Pitfall(
     code="GG303",
@@ -60,4 +61,9 @@ print(results)  # prints: [4000000.0, 4000000.0]
         "When a task in a forked worker runs torch or TensorFlow compute while the parent's "
         "compute threads were up at the fork; reported instead of hanging."
     ),
+    silence=(
+        "Where the compute threads are known to be limited to one before the fork, in a way "
+        "that gradguard does not see."
+    ),
+    links=(TORCH_MULTIPROCESSING, TORCH_THREADS, START_METHODS),
 )

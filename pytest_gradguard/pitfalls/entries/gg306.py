@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import JOBLIB_PARALLEL, TORCH_NUMPY
 
 PITFALL = Pitfall(
     code="GG306",
@@ -70,4 +71,6 @@ print(Parallel(n_jobs=2)(tasks))  # prints: [2000000.0, 2000000.0]
         "written to the same elements. Reading, copies and the program's own writable memory maps "
         "are not reported."
     ),
+    silence="Where the array is known to stay below `max_nbytes`.",
+    links=(JOBLIB_PARALLEL, TORCH_NUMPY),
 )

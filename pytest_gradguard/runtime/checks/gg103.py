@@ -85,13 +85,13 @@ class Evidence(evidence.Evidence):
         for site, backend in self._dispatched:
             if site is not None:
                 text = f"the tasks go to {backend} workers"
-                steps[TraceStep(site.path, site.line, text)] = None
+                steps[TraceStep(site.path, site.line, text, lane="parent")] = None
         for result in self.samples:
             task = result.task
             if task.path is not None and task.line is not None:
                 what = "the result" if result.path == "result" else f"`{result.path}`"
                 text = f"{what} gets its graph in `{task.name}`"
-                steps[TraceStep(task.path, task.line, text)] = None
+                steps[TraceStep(task.path, task.line, text, lane="worker")] = None
         return list(steps)
 
     def about(self) -> dict[str, Any]:
@@ -101,6 +101,7 @@ class Evidence(evidence.Evidence):
             "direction": "result",
             "object": first.path,
             "objects": [result.path for result in self.samples],
+            "tensors": self.tensors(),
             "history": first.history,
             "function": first.task.name,
             "results": self.results,

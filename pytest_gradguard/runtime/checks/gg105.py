@@ -103,8 +103,12 @@ class Evidence(evidence.Evidence):
             if task.path is not None and task.line is not None:
                 verb = "returns" if direction(sample.path) == "result" else "uses"
                 text = f"`{task.name}` {verb} {self._name_of(sample)}"
-                steps[TraceStep(task.path, task.line, text)] = None
-        asked = [TraceStep(site.path, site.line, text) for site, text in self._asked if site]
+                steps[TraceStep(task.path, task.line, text, lane="worker")] = None
+        asked = [
+            TraceStep(site.path, site.line, text, lane="parent")
+            for site, text in self._asked
+            if site
+        ]
         return [*steps, *asked]
 
     def about(self) -> dict[str, Any]:
@@ -114,6 +118,7 @@ class Evidence(evidence.Evidence):
             "direction": direction(first.path),
             "object": first.path,
             "objects": [sample.path for sample in self.samples],
+            "tensors": self.tensors(),
             "function": first.task.name,
             "tape": self._tape,
             "confirmed": self.confirmed,

@@ -215,6 +215,10 @@ class Storing:
         """A tensor in a store goes to no worker."""
         return reduction
 
+    def module(self, module: Any, reduction: Any) -> Any:
+        """A module in a store goes to no worker."""
+        return reduction
+
     def ended(self) -> None:
         """The result is stored."""
 
@@ -292,7 +296,7 @@ class Evidence(evidence.Evidence):
             self.samples = [*self.samples, *samples][:SAMPLES]
             self.severity = None if any(s.plain for s in self.samples) else Severity.INFO
             task = self.samples[0].task
-            self.add_step(f"`{task.name}` is cached", task.path, task.line)
+            self.add_step(f"`{task.name}` is cached", task.path, task.line, None)
 
     def about(self) -> dict[str, Any]:
         first = self.samples[0]

@@ -37,7 +37,9 @@ def guarded(call: Call, function: Any, args: Any, kwargs: Any, split: Split | No
             if sys.modules.setdefault(remote.__name__, remote) is not remote:
                 return None  # somebody has imported the guard twice: ours cannot be pickled
             return ShippedTask(call, function, args, kwargs, split)
-        asked = probes.ship(call, remote.items_of(function, args, kwargs, split)[0])
+        items = remote.items_of(function, args, kwargs, split)[0]
+        call.count(tasks=len(items))
+        asked = probes.ship(call, items)
         return ThreadTask(call, asked, function, args, kwargs, split) if asked else None
     except Exception as error:
         fault(error)
@@ -66,6 +68,7 @@ class ShippedTask:
             return unguarded
         try:
             items, many = remote.items_of(*self._task, self._split)
+            self._call.count(tasks=len(items))
             asked = probes.ship(self._call, items)
             arguments: tuple[Any, ...] = (self._call.token, asked, *self._task)
             if many:

@@ -18,6 +18,7 @@ from gradguard_lint.models.transfers import (
     remote,
     tensorflow_calls,
     torch_modules,
+    torch_tensors,
     work,
 )
 from gradguard_lint.models.transfers.tensors import gpu_touched
@@ -80,6 +81,12 @@ def _future(
     return thing.part("result") if name in ("result", "get", "compute") else None
 
 
+def _hook(
+    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
+) -> Value | None:
+    return torch_tensors.unhooked(m, frame, node, thing) if name == "remove" else None
+
+
 def _memory(
     m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
 ) -> Value | None:
@@ -123,6 +130,7 @@ METHODS: dict[str, Methods] = {
     "executor": work.method,
     "future": _future,
     "generator": arrays.generator_method,
+    "hook": _hook,
     "keras-layer": _keras,
     "keras-loss": _keras,
     "keras-model": _keras,

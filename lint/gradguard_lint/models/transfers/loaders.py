@@ -46,8 +46,9 @@ def loader(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
             value = UNKNOWN
         if value is not None:
             parts[word] = value
-    if "worker_init_fn" in args.keywords:
-        parts["worker_init_fn"] = args.keywords["worker_init_fn"]
+    for word in ("worker_init_fn", "multiprocessing_context"):
+        if word in args.keywords:
+            parts[word] = args.keywords[word]
     return of(
         Thing(
             "loader",
@@ -65,6 +66,11 @@ def iterate_loader(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> Non
     count = thing.part("num_workers")
     if count is None or all(isinstance(atom, Const) and not atom.value for atom in count.atoms):
         return
+    if m.in_process_worker and all(
+        isinstance(atom, Const) and isinstance(atom.value, int) and atom.value > 0
+        for atom in count.atoms
+    ):
+        m.effect(frame, "loader-workers", node, ast.unparse(node), target=of(thing))
     start = start_of(m, thing.part("start"))
     site = thing.site or m.site(frame, node)
     if start is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from gradguard_lint.domain.effects import ParallelCall
 from gradguard_lint.domain.shapes import result_call
 from gradguard_lint.domain.starts import Vocabulary
 from gradguard_lint.domain.values import (
@@ -36,7 +37,8 @@ from gradguard_lint.engine.machine import (
 )
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.known import Known
-from gradguard_lint.models.rows import HOOKS
+from gradguard_lint.models.rows import CALLED_BY_HOSTS
+from gradguard_lint.models.torch import HOOKS
 from gradguard_lint.models.transfers import (
     arrays,
     containers,
@@ -113,6 +115,7 @@ class Meaning(Known):
                 return parallel.run_instance(m, frame, node, instance, rest)
         distributed.handed_over(m, name, args)
         _given_a_gpu(m, frame, node, name, args)
+        _may_seed(m, frame, node, name)
         return UNKNOWN
 
     def call_unknown(
@@ -143,13 +146,18 @@ class Meaning(Known):
         if key in m.unknown_modules:
             model = Thing("model", "Module", m.ident_of(key), m.worker_ident)
             return torch_modules.model_call(m, frame, node, model, args)
+        if name in HOOKS and base is not None:
+            return torch_tensors.hooked(m, frame, node, Unknown(base))
         if isinstance(name, str):
             _given_a_gpu(m, frame, node, f".{name}", args)
+            _may_seed(m, frame, node, name)
             handed = work.by_method(m, frame, node, name, args)
             if handed is not None:
                 return handed
             return torch_tensors.unknown_method(m, frame, node, name, args)
         called = node.func if isinstance(node, ast.Call) else None
+        if isinstance(called, ast.Name):
+            _may_seed(m, frame, node, called.id)
         if (
             m.worker is not None
             and args.positional
@@ -176,6 +184,9 @@ class Meaning(Known):
         if isinstance(receiver, Instance):
             return _instance_method(m, frame, node, receiver, name, args)
         if isinstance(receiver, Method):
+            part = torch_modules.part_method(m, frame, node, receiver, name, args)
+            if part is not None:
+                return part
             return remote.method_of_method(m, frame, node, receiver, name, args) or UNKNOWN
         if isinstance(receiver, TaskCall) and name == "compute":
             return m.element(dask_work.compute(m, frame, node, [of(receiver)], args))
@@ -315,6 +326,9 @@ class Meaning(Known):
             return of(Tensor("torch", "leaf", False, m.worker_ident, m.ident_at(node)))
         return None
 
+    def returned(self, m: Machine, atom: Thing | Instance, call: ParallelCall) -> Atom:
+        return torch_modules.returned(m, atom, call)
+
     def grad_after_pickling(self, tensor: Tensor) -> str:
         lost = tensor.framework == "torch" and tensor.grad == "history"
         return "leaf" if lost else tensor.grad
@@ -341,7 +355,7 @@ class Meaning(Known):
         receiver: Instance,
         value: Value,
     ) -> None:
-        if node.name in HOOKS:
+        if node.name in CALLED_BY_HOSTS:
             distributed.returned_loss(m, frame, node, receiver, value)
 
     def global_written(
@@ -357,6 +371,10 @@ class Meaning(Known):
 
     def exit_context(self, m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
         contexts.exit_context(m, frame, node, value)
+
+    def item(self, m: Machine, atom: Atom, index: Value) -> Value:
+        whole = torch_modules.module_of(atom)
+        return of(Method(atom, "[...]")) if whole is not None else UNKNOWN
 
     def iterated(self, m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
         distributed.passed(m, frame, node, value)
@@ -406,6 +424,12 @@ def _given_a_gpu(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args)
     gpu, when = placed(device, m)
     if gpu and not m.conflicts(when):
         gpu_hinted(m, frame, node, f"{name}(..., device={shown(device)})")
+
+
+def _may_seed(m: Machine, frame: Frame, node: ast.AST, name: str) -> None:
+    """A call of something unknown in a worker that may seed, as its name says."""
+    if m.worker is not None and "seed" in name.rpartition(".")[2].lower():
+        m.effect(frame, "seed", node, f"{name}()")
 
 
 def _instance_method(

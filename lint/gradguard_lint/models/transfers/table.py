@@ -114,6 +114,7 @@ TRANSFERS: dict[str, Transfer] = {
     "remote": remote.remote,
     "repeat": python_calls.repeat,
     "results": work.results,
+    "saved": torch_calls.saved,
     "sampler": distributed.sampler,
     "search": estimators.search,
     "seed": arrays.seed,

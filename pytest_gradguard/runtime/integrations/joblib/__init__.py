@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import time
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 from pytest_gradguard.runtime import calls, collector, probes, travelling, worker
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.faults import fault, hidden_frame, theirs_only, without_this_frame
-from pytest_gradguard.runtime.integrations.joblib import backends
+from pytest_gradguard.runtime.integrations.joblib import backends, memory_maps
 from pytest_gradguard.runtime.integrations.joblib.backends import ThreadBatch
 from pytest_gradguard.runtime.patching import Patch
 from pytest_gradguard.runtime.registry import THREADS, Integration, UnknownLayout, Workers
@@ -62,11 +63,13 @@ def _watched_call(original: Callable[..., Any]) -> Callable[..., Any]:
         except BaseException as error:
             without_this_frame(error)
             _forget(self, call)
+            _count(self, call)
             calls.failed(call, error)
             raise
         if getattr(self, "return_generator", False):
             return _announcing(output, self, call)
         _forget(self, call)
+        _count(self, call)
         backends.ended(call)
         if call.collector.announce is not None:
             with theirs_only:
@@ -74,6 +77,29 @@ def _watched_call(original: Callable[..., Any]) -> Callable[..., Any]:
         return output
 
     return __call__
+
+
+def _count(parallel: Any, call: Call) -> None:
+    """Count what `parallel`, whose call has ended, has done in it."""
+    tasks = getattr(parallel, "n_dispatched_tasks", 0)
+    call.count(tasks=tasks, seconds=time.perf_counter() - call.began)
+
+
+def _weighed(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def dumps(obj: Any, *args: Any, **kwargs: Any) -> Any:
+        data = original(obj, *args, **kwargs)
+        try:
+            cache = getattr(getattr(obj, "fn", None), "_pickle_cache", None)
+            known = None if cache is None else _by_cache.get(id(cache))
+            call = None if known is None else known.call()
+            if call is not None:
+                call.count(size=len(data))
+        except Exception as error:
+            fault(error)
+        return data
+
+    return dumps
 
 
 def _forget(parallel: Any, call: Call | None = None) -> None:
@@ -96,6 +122,7 @@ def _announcing(outputs: Iterator[Any], parallel: Any, call: Call) -> Iterator[A
         raise
     finally:
         _forget(parallel, call)
+        _count(parallel, call)
     backends.ended(call)
     with theirs_only:
         collector.announce(call.collector, call.evidence.values())
@@ -231,7 +258,12 @@ def _know(batch: Any, call: Call) -> None:
 
 INTEGRATION = Integration(
     name="joblib",
-    patches={"joblib.parallel": _patches},
+    patches={
+        "joblib.parallel": _patches,
+        memory_maps.MODULE: memory_maps.patches,
+        # Where loky pickles a batch, and has its bytes in hand.
+        "joblib.externals.loky.backend.queues": lambda module: [Patch(module, "dumps", _weighed)],
+    },
     packages=("joblib", "sklearn"),
     runners={"joblib.parallel": {}},
     forks_in=("joblib.pool",),
