@@ -6,7 +6,7 @@ It watches joblib's own pickling; it imports no framework that the program has n
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Literal
 
@@ -55,6 +55,10 @@ class Report:
 
         findings = gravest_first(self.findings)
         return f"{as_html(findings)}<p>gradguard: {count_line(findings)}</p>"
+
+    def hear(self, then: Callable[[list[Finding]], None]) -> None:
+        """Call `then` with all findings whenever there is a new one, and do nothing else."""
+        self._collector.announce = lambda new: then(self.findings) if new else None
 
     @property
     def findings(self) -> list[Finding]:
