@@ -164,14 +164,19 @@ class _Steps:
 
     def __init__(self) -> None:
         self._hook: Any = None
+        self._waiting = False
 
     def listen(self) -> None:
         """Hear of the next step."""
         optim: Any = sys.modules.get("torch.optim.optimizer")
         if self._hook is None and optim is not None:
             self._hook = optim.register_optimizer_step_post_hook(self._stepped)
+        self._waiting = True
 
     def _stepped(self, *_: Any) -> None:
+        if not self._waiting:  # torch goes through its hooks: none can be taken off here
+            return
+        self._waiting = False  # until the next pass begins
         try:
             passed = [known for known in list(_samplers.values()) if known.last is not None]
             for known in passed:
@@ -182,7 +187,6 @@ class _Steps:
                 if known.last is not None and not known.last.is_over:
                     known.last.trains = True
                     known.confirm()
-            self.forget()  # until the next pass begins
         except Exception as error:
             fault(error)
 
