@@ -13,8 +13,9 @@ from types import TracebackType
 from pytest_gradguard.cli.program import Program, ProgramNotFound, find_module, find_script
 from pytest_gradguard.disabled import VARIABLE, is_disabled
 from pytest_gradguard.findings import Finding, Severity
-from pytest_gradguard.reports.file import check_writable, write_report
+from pytest_gradguard.reports.file import check_writable, write_page, write_report
 from pytest_gradguard.reports.overview import count_line, gravest_first
+from pytest_gradguard.reports.target import TargetError
 from pytest_gradguard.reports.text import blocks, style_for, width_of
 from pytest_gradguard.runtime import Report, install
 from pytest_gradguard.settings import SettingsError, load
@@ -28,13 +29,16 @@ def build_parser() -> argparse.ArgumentParser:
     """The command line of ``gradguard run``."""
     parser = argparse.ArgumentParser(
         prog="gradguard run",
-        usage="gradguard run [-h] [--report FILE] [--min-severity LEVEL] [--simulate-gpu N] "
-        "(SCRIPT | -m MODULE) [ARG ...]",
+        usage="gradguard run [-h] [--report FILE] [--html FILE] [--min-severity LEVEL] "
+        "[--simulate-gpu N] (SCRIPT | -m MODULE) [ARG ...]",
         description="Run a program under the guard: the same results, the same exit status; "
         "at its end, the findings on standard error.",
         allow_abbrev=False,
     )
     parser.add_argument("--report", metavar="FILE", help="write the findings to this JSON file")
+    parser.add_argument(
+        "--html", metavar="FILE", help="write the findings to this page, for any browser"
+    )
     parser.add_argument(
         "--min-severity",
         metavar="{info,warning,error}",
@@ -66,9 +70,7 @@ def run(args: argparse.Namespace) -> int:
     name, *arguments = args.program[args.program[0] == "--" :]
     try:
         lowest = Severity.parse(args.min_severity)
-        report_path = None if args.report is None else Path(args.report).absolute()
-        if report_path is not None:
-            check_writable(report_path)
+        report_path, page_path = _path(args.report), _path(args.html)
         devices = None if args.simulate_gpu is None else _devices(args.simulate_gpu)
         ignored = load().ignored_codes()
         program = (find_module if args.as_module else find_script)(name)
@@ -84,8 +86,22 @@ def run(args: argparse.Namespace) -> int:
         simulated_devices.load().start(devices)
     # At exit, since threads and exit handlers of the program still run when its last line is done.
     # Handlers run in reverse order: this one, the first, is the last.
-    atexit.register(_conclude, report, report_path, lowest, os.getcwd(), os.getpid())
+    paths = (report_path, page_path)
+    atexit.register(_conclude, report, paths, lowest, os.getcwd(), os.getpid())
     return _execute(program, arguments)
+
+
+def _path(name: str | None) -> Path | None:
+    """The file of that name, which can be written.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if name is None:
+        return None
+    path = Path(name).absolute()
+    check_writable(path)
+    return path
 
 
 def _devices(text: str) -> int:
@@ -121,9 +137,13 @@ def _is_below(filename: str, package: str) -> bool:
 
 
 def _conclude(
-    report: Report, path: Path | None, lowest: Severity, folder: str, process: int
+    report: Report,
+    paths: tuple[Path | None, Path | None],
+    lowest: Severity,
+    folder: str,
+    process: int,
 ) -> None:
-    """Print the findings and write the report; paths are relative to `folder`."""
+    """Print the findings and write the reports (JSON, page); paths are relative to `folder`."""
     if os.getpid() != process:
         return  # a child that the program forked, and that ends as if it were the program
     try:
@@ -132,12 +152,12 @@ def _conclude(
         pass
     findings = gravest_first(report.findings)
     _print(findings, lowest)
-    if path is not None:
+    for path, write in zip(paths, (write_report, write_page), strict=True):
         try:
-            write_report(path, findings)
-        except OSError as error:
-            reason = error.strerror or error
-            print(f"gradguard run: cannot write {str(path)!r}: {reason}", file=sys.stderr)
+            if path is not None:
+                write(path, findings, report.calls)
+        except TargetError as error:
+            print(f"gradguard run: {error}", file=sys.stderr)
 
 
 def _print(findings: Sequence[Finding], lowest: Severity) -> None:

@@ -76,8 +76,7 @@ class Collector:
     def tallies(self) -> list[Tally]:
         """What was counted so far of the parallel calls, by place."""
         return merge_tallies(
-            replace(tally, location=site.location())
-            for site, tally in list(self._tallies.values())
+            replace(tally, location=site.location()) for site, tally in list(self._tallies.values())
         )
 
     def evidence(self, key: object, make: Callable[[], Evidence]) -> Evidence:
