@@ -292,7 +292,7 @@ def test_a_screen_reader_is_told_what_there_is(browser: Browser, report: Path) -
     named = ("combobox", "searchbox", "checkbox", "button", "link", "region", "search")
     assert [role for role, name in told if role in named and not name] == []
     assert ("columnheader", "Tasks") in told
-    for lane in ("this process", "the loky workers"):
+    for lane in ("your program", "the loky workers"):
         assert ("StaticText", f"In {lane}:") in told
     for way in ("Sent to", "Returned from"):
         assert ("StaticText", f"{way} the workers:") in told

@@ -131,7 +131,7 @@ def test_a_loss_is_drawn_in_lanes(program: str) -> None:
     ]
     figure = plain(text.partition('<figure class="gg-lanes">')[2].partition("</figure>")[0])
     told = [
-        "this process",
+        "your program",
         "loky workers",
         "Parallel(2)(delayed(add)",
         "a.py:6",
