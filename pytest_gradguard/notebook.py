@@ -46,7 +46,7 @@ class _OfCell:
         self._report = report
 
     def __repr__(self) -> str:
-        return str(self._report)
+        return str(self._report) if self._report.findings else "gradguard: no findings"
 
     def _repr_html_(self) -> str:
         return self._report._repr_html_()

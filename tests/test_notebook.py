@@ -109,7 +109,7 @@ def test_a_guarded_cell_shows_what_it_found_below_it(kernel: Kernel) -> None:
     assert f"cell {shown.cell}:3" in displayed["text/html"]
     clean = kernel.run("%%gradguard\n1 + 1")
     assert (clean.value, clean.error) == ("2", None)
-    assert clean.displayed[0]["text/plain"] == "no findings"
+    assert clean.displayed[0]["text/plain"] == "gradguard: no findings"
     unguarded = kernel.run(LOSING.partition("\n")[2])
     assert (unguarded.text, unguarded.displayed) == ("", [])
 

@@ -153,8 +153,10 @@ def pytest_collection_modifyitems(
 
 def _report_flag(config: pytest.Config) -> str | None:
     """The flag by which a report is asked for; None where none is."""
-    kinds = (kind for kind in ("report", "html") if getattr(config.option, f"gradguard_{kind}"))
-    return next((f"--gradguard-{kind}" for kind in kinds), None)
+    for kind in ("report", "html"):
+        if getattr(config.option, f"gradguard_{kind}") is not None:
+            return f"--gradguard-{kind}"
+    return None
 
 
 def _everywhere(config: pytest.Config) -> bool:

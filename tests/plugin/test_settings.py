@@ -38,6 +38,7 @@ def refused(pytester: pytest.Pytester, *arguments: str) -> str:
         (["--gradguard-report=."], ["--gradguard-report", "folder, not a file"]),
         (["--gradguard-annotate=on"], ["--gradguard-annotate", "'on'", "auto, always, never"]),
         (["--gradguard-report="], ["--gradguard-report", "empty"]),
+        (["--gradguard-html="], ["--gradguard-html", "empty"]),
         (["--gradguard-html=none/r.html"], ["--gradguard-html", "none/r.html", "no folder"]),
         (["-o", "gradguard_html=none/r.html"], ["gradguard_html", "none/r.html", "no folder"]),
         (["-o", "gradguard=perhaps"], ["gradguard", "perhaps", "true, false"]),
