@@ -14,8 +14,9 @@ from pytest_gradguard.cli import ranks
 from pytest_gradguard.cli.program import Program, ProgramNotFound, find_module, find_script
 from pytest_gradguard.disabled import VARIABLE, is_disabled
 from pytest_gradguard.findings import Finding, Severity
-from pytest_gradguard.reports.file import check_writable, write_report
+from pytest_gradguard.reports.file import check_writable, write_page, write_report
 from pytest_gradguard.reports.overview import count_line, gravest_first
+from pytest_gradguard.reports.target import TargetError
 from pytest_gradguard.reports.text import blocks, style_for, width_of
 from pytest_gradguard.runtime import Report, install
 from pytest_gradguard.settings import SettingsError, load
@@ -29,13 +30,16 @@ def build_parser() -> argparse.ArgumentParser:
     """The command line of ``gradguard run``."""
     parser = argparse.ArgumentParser(
         prog="gradguard run",
-        usage="gradguard run [-h] [--report FILE] [--min-severity LEVEL] [--simulate-gpu N] "
-        "(SCRIPT | -m MODULE) [ARG ...]",
+        usage="gradguard run [-h] [--report FILE] [--html FILE] [--min-severity LEVEL] "
+        "[--simulate-gpu N] (SCRIPT | -m MODULE) [ARG ...]",
         description="Run a program under the guard: the same results, the same exit status; "
         "at its end, the findings on standard error.",
         allow_abbrev=False,
     )
     parser.add_argument("--report", metavar="FILE", help="write the findings to this JSON file")
+    parser.add_argument(
+        "--html", metavar="FILE", help="write the findings to this page, for any browser"
+    )
     parser.add_argument(
         "--min-severity",
         metavar="{info,warning,error}",
@@ -67,9 +71,7 @@ def run(args: argparse.Namespace) -> int:
     name, *arguments = args.program[args.program[0] == "--" :]
     try:
         lowest = Severity.parse(args.min_severity)
-        report_path = None if args.report is None else Path(args.report).absolute()
-        if report_path is not None:
-            check_writable(report_path)
+        report_path, page_path = _path(args.report), _path(args.html)
         devices = None if args.simulate_gpu is None else _devices(args.simulate_gpu)
         ignored = load().ignored_codes()
         program = (find_module if args.as_module else find_script)(name)
@@ -84,11 +86,25 @@ def run(args: argparse.Namespace) -> int:
 
         simulated_devices.load().start(devices)
     options = () if devices is None else ("--simulate-gpu", str(devices))
-    output = _Output(report, report_path, lowest, ranks.Launch(options), ranks.this_rank())
+    paths = (report_path, page_path)
+    output = _Output(report, paths, lowest, ranks.Launch(options), ranks.this_rank())
     # At exit, since threads and exit handlers of the program still run when its last line is done.
     # Handlers run in reverse order: this one, the first, is the last.
     atexit.register(output.conclude)
     return _execute(program, arguments, output)
+
+
+def _path(name: str | None) -> Path | None:
+    """The file of that name, which can be written.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if name is None:
+        return None
+    path = Path(name).absolute()
+    check_writable(path)
+    return path
 
 
 def _devices(text: str) -> int:
@@ -130,7 +146,7 @@ class _Output:
 
     Args:
         report: the findings.
-        path: where to write the report.
+        paths: where to write the report and the page.
         lowest: what is shown.
         launch: the ranks that the program launches.
         rank: the rank that it is itself.
@@ -139,13 +155,13 @@ class _Output:
     def __init__(
         self,
         report: Report,
-        path: Path | None,
+        paths: tuple[Path | None, Path | None],
         lowest: Severity,
         launch: ranks.Launch,
         rank: ranks.Rank | None,
     ) -> None:
         self._report = report
-        self._path = path
+        self._paths = paths
         self._lowest = lowest
         self._launch = launch
         self._rank = rank
@@ -172,12 +188,12 @@ class _Output:
         if said is None:
             return  # another rank reports
         _print(gravest_first(said.shown), self._lowest)
-        if self._path is not None:
+        for path, write in zip(self._paths, (write_report, write_page), strict=True):
             try:
-                write_report(self._path, gravest_first(said.every))
-            except OSError as error:
-                reason = error.strerror or error
-                print(f"gradguard run: cannot write {str(self._path)!r}: {reason}", file=sys.stderr)
+                if path is not None:
+                    write(path, gravest_first(said.every), self._report.calls)
+            except TargetError as error:
+                print(f"gradguard run: {error}", file=sys.stderr)
 
 
 def _print(findings: Sequence[Finding], lowest: Severity) -> None:
