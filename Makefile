@@ -3,6 +3,7 @@
 # make test   the checks and the whole suite
 # make hosts  install the heavy libraries, too, whose tests `make test` leaves out without them
 # make truth  the suite with nothing taken as known; then tests/recorded is what it found
+# make docs   the documentation site, in .venv/site
 # make lint   the checks alone
 # make fuzz   programs drawn at random, against the truth of one process; some minutes
 # make clean  remove what these made
@@ -14,7 +15,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
-.PHONY: demo check test hosts truth lint fuzz clean
+.PHONY: demo check test hosts truth docs lint fuzz clean
 
 # Findings fail no test here: the report is what the demo is about, the examples are as they are.
 demo: .venv/demo.stamp
@@ -45,6 +46,10 @@ truth: .venv/dev.stamp
 	rm -rf .venv/truth
 	$(TRUTH) $(TESTS)
 	$(TRUTH) PYTHONPATH=tests $(BIN)/python -c "import shared_results; shared_results.record()"
+
+docs: .venv/dev.stamp
+	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs .venv/site
+	@echo "The site is .venv/site/index.html"
 
 lint: .venv/dev.stamp
 	$(BIN)/python -m ruff check .

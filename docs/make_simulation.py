@@ -1,4 +1,4 @@
-"""Write the page on simulated GPUs to standard output: what is simulated, and how truly.
+"""Write the page on simulated GPUs to standard output: what is simulated, and how faithfully.
 
 ``python docs/make_simulation.py > docs/simulated_gpus.md`` runs every program of the table.
 Where a real GPU is at hand, ``--real FILE`` writes what the programs give on it to FILE; that file
@@ -11,6 +11,7 @@ import argparse
 import json
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ _PROGRAMS = _HERE.parent / "tests" / "simulation" / "outcomes.py"
 _SEEN = _HERE / "real_gpu.json"
 
 _HEAD = """\
-# GPUs that are not there
+# Simulated GPUs
 
 <!-- Made by `python docs/make_simulation.py > docs/simulated_gpus.md`; do not edit. -->
 
@@ -55,8 +56,8 @@ and fails when it is used; on real hardware its unpickling fails, and a pool may
 
 ## CuPy and TensorFlow, without a GPU
 
-What the guard sees of them (GG201 to GG204, see [pitfalls.md](pitfalls.md)) is not simulated. It
-was seen to work on a machine without a GPU, and how far that proves it differs:
+What the guard sees of them (GG201 to GG204, see [the pitfalls](pitfalls/index.md)) is not
+simulated. It was seen to work on a machine without a GPU, and how far that proves it differs:
 
 - **CuPy, an attempt where there is no GPU**, by an allocation or by the error of a task: the real
   CuPy 14, its own errors, real workers.
@@ -99,17 +100,19 @@ steps, predictions, checkpoints; random models, no downloads):
 - **around training**: torchmetrics 1.9.0, captum 0.9.0, opacus 1.6.0, einops 0.8.2, tensordict
   0.15.3, pytorch-tabnet 4.1.0, pytorch_optimizer 4.1.0, higher 0.2.1, ema-pytorch 0.8.3
 
-What the CPU has no like of (float16 with a gradient scaler, a batch over two GPUs) ran to its end.
+What has no CPU equivalent (float16 with a gradient scaler, a batch over two GPUs) ran to its end.
 Where a program does other things on a GPU than on the CPU (shuffles there alone, splits a batch
 with batch norm over two GPUs, draws a number to see where it lies), its numbers differ here, too.
 Frameworks that take every GPU they find, such as lightning with two of them, begin an NCCL
 process group: give them one, by their own option or with `--simulate-gpu 1`.
 
-## How truly
+## How faithful
 
-Each program ran on the CPU and on a simulated GPU; "as on the CPU" says that results, to the
-tolerance of float32, and kinds of device are equal.
+Each program ran on the CPU and on a simulated GPU, and results and kinds of device were compared,
+to the tolerance of float32.
 """
+
+_SAME = "as on the CPU"
 
 
 def outcomes() -> list[dict[str, Any]]:
@@ -122,17 +125,24 @@ def outcomes() -> list[dict[str, Any]]:
 def page(simulated: list[dict[str, Any]], real: dict[str, Any] | None) -> Iterator[str]:
     """The lines of the page."""
     yield _HEAD
-    if real is None:
-        yield "No real GPU has been at hand yet.\n"
-    else:
+    same = [line for line in simulated if line["simulated"]["given"] == _SAME]
+    names = ", ".join(line["name"].replace("_", " ").strip() for line in same)
+    text = f"These {len(same)} programs gave what they give on the CPU, without a finding: {names}."
+    yield textwrap.fill(text, 100, break_on_hyphens=False) + "\n"
+    yield "The others are about what a GPU refuses, and about what the guard finds:\n"
+    if real is not None:
         yield f"The real GPU was {real['gpu']}, with torch {real['torch']}.\n"
-    yield "| program | real GPU | found there | simulated GPU | found there |"
-    yield "| --- | --- | --- | --- | --- |"
+    titles = ["program", "simulated GPU", "finding"]
+    titles += [] if real is None else ["real GPU", "finding there"]
+    yield "| " + " | ".join(titles) + " |"
+    yield "| " + " | ".join("---" for _ in titles) + " |"
     for line in simulated:
-        seen = "not at hand yet | "
+        if line in same:
+            continue
+        cells = _cells(line["simulated"])
         if real is not None:
-            seen = _cells(real["outcomes"][line["name"]])
-        yield f"| {line['name'].replace('_', ' ')} | {seen} | {_cells(line['simulated'])} |"
+            cells += f" | {_cells(real['outcomes'][line['name']])}"
+        yield f"| {line['name'].replace('_', ' ')} | {cells} |"
 
 
 def _cells(outcome: dict[str, Any]) -> str:

@@ -1,9 +1,9 @@
 """The workers run backward() on the model that they were sent; the parent takes the step.
 
 Each worker has a copy of the model, and the gradients stay in that copy: the parent's parameters
-have none, so step() moves nothing, without a word.
+have none, so step() silently changes nothing.
 
-The guard reports GG106, an error, at step(): it steps over parameters without any gradient, whose
+The guard reports GG106, an error, at step(): none of its parameters has a gradient, and their
 copies got theirs in workers that returned neither gradients nor parameters. That the parameters are
 copied to the workers is GG107, for information only (shown with -v): to read a model does the same.
 """

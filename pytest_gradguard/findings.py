@@ -295,8 +295,15 @@ def merge(findings: Iterable[Finding]) -> list[Finding]:
                 graver,
                 count=known.count + finding.count,
                 explains=tuple(dict.fromkeys(known.explains + finding.explains)),
+                details=_of_ranks(graver, known, finding),
             )
     return list(merged.values())
+
+
+def _of_ranks(graver: Finding, *both: Finding) -> Mapping[str, Any]:
+    """The details of `graver`, of all the ranks that have found it."""
+    ranks = {rank for one in both for rank in one.details.get("ranks", ())}
+    return {**graver.details, "ranks": sorted(ranks)} if ranks else graver.details
 
 
 def report(findings: Iterable[Finding], errors: Iterable[ReadError] = ()) -> dict[str, Any]:

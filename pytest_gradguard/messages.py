@@ -13,6 +13,7 @@ __all__ = [
     "GradGuardError",
     "GradGuardSuspicion",
     "GradGuardWarning",
+    "WorkerKilledError",
     "warning_for",
 ]
 
@@ -63,6 +64,10 @@ class GradGuardError(Exception):
 
 class ForkDeadlockError(RuntimeError):
     """Raised at a parallel call in place of a wait that would never have ended (GG303)."""
+
+
+class WorkerKilledError(RuntimeError):
+    """Raised at a parallel call that would have waited forever for a killed worker (GG306)."""
 
 
 def warning_for(finding: Finding) -> GradGuardWarning:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,3 +51,30 @@ def test_the_hooks_that_the_docs_name_are_there():
     )
     named = re.findall(r"- id: ([\w-]+)", (ROOT / "docs/lint.md").read_text())
     assert sorted(named) == sorted(offered)
+
+
+def test_every_file_names_the_same_version():
+    from pytest_gradguard import __version__
+
+    cited = re.search(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert cited
+    assert cited[1] == __version__
+    assert f"\n## {__version__} (" in (ROOT / "CHANGELOG.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("schema", "names"),
+    [
+        ("citation-file-format", ["CITATION.cff"]),
+        ("github-issue-config", [".github/ISSUE_TEMPLATE/config.yml"]),
+        (
+            "github-issue-forms",
+            [f".github/ISSUE_TEMPLATE/{name}.yml" for name in ("false_alarm", "fault", "missed")],
+        ),
+    ],
+)
+def test_files_for_github_are_what_it_takes(schema, names):
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}"]
+    files = [str(ROOT / name) for name in names]
+    done = subprocess.run([*command, *files], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -47,6 +47,7 @@ def _lines(pitfall: Pitfall, width: int) -> Iterator[str]:
         ("How to fix it", pitfall.fix),
         ("Reported by `gradguard lint`", lint_note(pitfall)),
         ("Reported by `pytest --gradguard`", runtime_note(pitfall)),
+        ("When to silence it", pitfall.silence),
     ):
         yield ""
         yield heading
@@ -62,3 +63,8 @@ def _lines(pitfall: Pitfall, width: int) -> Iterator[str]:
         yield ""
         yield heading
         yield textwrap.indent(program.rstrip("\n"), "    ")
+    yield ""
+    yield "More"
+    for link in pitfall.links:
+        yield f"  {link.text}: {link.url}"
+    yield f"  gradguard: {pitfall.page}"

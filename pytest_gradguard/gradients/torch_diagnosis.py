@@ -113,7 +113,7 @@ def _reason(
         return _never_ran(log, since, tensor)
     if tensor is None:
         return reasons.Gone()
-    reached = [known for known in backwards if known.reached(tensor)]
+    reached = [known for known in backwards if known.reached(tensor, since)]
     cuts = _cuts(log, since, tensor, backwards)
     if not state.is_leaf and not state.retains_grad:
         cut = None if reached else _confirmed(cuts, tensor) or _likely(cuts, backwards)

@@ -56,6 +56,7 @@ class Backward:
 
     Attributes:
         restricted: it was asked for some gradients only (`inputs=`).
+        found: when a walk last found each leaf, by its id.
         transform: it is that of a transform of `torch.func`, which differentiates its arguments.
     """
 
@@ -69,6 +70,7 @@ class Backward:
     transform: bool = False
     complete: bool = True
     leaves: dict[int, Reference] = field(default_factory=dict)
+    found: dict[int, int] = field(default_factory=dict)
     users: dict[int, tuple[str, ...]] = field(default_factory=dict)
     passed: set[int] = field(default_factory=set)
     severed: list[Any] = field(default_factory=list)
@@ -78,10 +80,17 @@ class Backward:
         """Whether all leaves were to receive their gradients."""
         return self.verb == "backward" and not self.restricted
 
-    def reached(self, tensor: Any) -> bool:
-        """Whether a walk found `tensor` in the graph of a loss that ran backward here."""
+    def reached(self, tensor: Any, since: int = 0) -> bool:
+        """Whether a walk found `tensor` in the graph of a loss that ran backward here.
+
+        Args:
+            tensor: a leaf, or a tensor with history.
+            since: a leaf must have been found after this.
+        """
         reference = self.leaves.get(id(tensor))
-        return (reference is not None and reference() is tensor) or id(tensor) in self.passed
+        if reference is not None and reference() is tensor:
+            return self.found[id(tensor)] > since
+        return id(tensor) in self.passed
 
 
 @dataclass
@@ -213,6 +222,7 @@ class Log:
             known.walked += found.walked
             known.complete = known.complete and found.complete
             known.leaves.update(found.leaves)
+            known.found.update(dict.fromkeys(found.leaves, known.last))
             known.users.update(found.users)
             known.passed.update(found.passed)
         for leaf in found.leaves:

@@ -16,6 +16,7 @@ from typing import Literal
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import entries
+from pytest_gradguard.pitfalls.links import Link
 
 __all__ = ["HOME", "Pitfall", "catalogue", "codes", "expand", "files", "find", "get"]
 
@@ -46,6 +47,8 @@ class Pitfall:
         reach: what the guard sees of it, and what not, where that is worth knowing.
         part: its part in the story of a lost gradient: the loss itself (``lost``), or what was
             ``sent`` to a worker or ``returned`` from one. Reports tell such a story once.
+        silence: when it is right to silence it.
+        links: where other projects document what it rests on.
     """
 
     code: str
@@ -61,16 +64,13 @@ class Pitfall:
     runtime: str | None = None
     reach: str = ""
     part: Literal["lost", "sent", "returned"] | None = None
-
-    @property
-    def anchor(self) -> str:
-        """Its place on the page of all pitfalls."""
-        return f"{self.code.lower()}-{self.name}"
+    silence: str = ""
+    links: tuple[Link, ...] = ()
 
     @property
     def page(self) -> str:
         """The address of its documentation."""
-        return f"{HOME}/blob/main/docs/pitfalls.md#{self.anchor}"
+        return f"{HOME}/blob/main/docs/pitfalls/{self.code.lower()}.md"
 
     @property
     def advice(self) -> str:

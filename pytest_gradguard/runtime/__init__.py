@@ -6,7 +6,7 @@ It watches joblib's own pickling; it imports no framework that the program has n
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Literal
 
@@ -53,6 +53,10 @@ class Report:
         from pytest_gradguard.reports.page import fragment
 
         return fragment(self.findings)
+
+    def hear(self, then: Callable[[list[Finding]], None]) -> None:
+        """Call `then` with all findings whenever there is a new one, and do nothing else."""
+        self._collector.announce = lambda new: then(self.findings) if new else None
 
     @property
     def findings(self) -> list[Finding]:

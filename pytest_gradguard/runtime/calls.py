@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import Any
 
 from pytest_gradguard.findings import Finding
 from pytest_gradguard.messages import GradGuardError, GradGuardWarning
-from pytest_gradguard.runtime import checks, collector, probes, registry, worker
+from pytest_gradguard.runtime import checks, collector, error_notes, probes, registry, worker
 from pytest_gradguard.runtime.callsite import Site, user_site
 from pytest_gradguard.runtime.collector import Collector, allowed_now
 from pytest_gradguard.runtime.evidence import NOWHERE, Evidence, Object, TransferEvidence
@@ -47,6 +48,7 @@ class Call:
         shared: one object for the calls that give single tasks to one pool.
         began: when it began.
         shipped: weak references to the tensors that went to its workers, and their paths, by id.
+        modules: the same to modules, by their numbers.
     """
 
     def __init__(self, collector: Collector) -> None:
@@ -60,6 +62,7 @@ class Call:
         self.workers: Callable[[], Iterable[Any]] | None = None
         self.ships_gradients = False
         self.shipped: dict[int, tuple[Reference, str]] = {}
+        self.modules: dict[int, Reference] = {}
         self.evidence: dict[int, Evidence] = {}
         self.shared: Any = None
         self.asked: dict[str, Any] = {}
@@ -98,6 +101,19 @@ class Call:
         """Remember, weakly, that `tensor` requires grad and goes to a worker of this call."""
         if id(tensor) not in self.shipped:
             self.shipped[id(tensor)] = (refer(tensor), path)
+
+    def number_of(self, module: Any) -> int:
+        """Remember, weakly, that `module` goes to a worker of this call, and give its number."""
+        number = id(module)
+        known = self.modules.get(number)
+        if known is None or known() is not module:
+            self.modules[number] = refer(module)
+        return number
+
+    def module_of(self, number: int) -> Any:
+        """The module with that number, or None where it is no more."""
+        known = self.modules.get(number)
+        return None if known is None else known()
 
     def may_search(self) -> bool:
         """Whether the slow road may be taken once more for this call."""
@@ -164,9 +180,15 @@ def begin() -> Call | None:
         return None
 
 
+UNPICKLED = "unpickled"
+"""Under this name a call remembers what of it could not be pickled, in words."""
+
+
 def failed(call: Call, error: BaseException) -> None:
     """Announce what was found in a call that ends with `error`, as the program raised it."""
     error.__dict__.pop(worker.MESSENGERS, None)  # they have been heard
+    if UNPICKLED in call.remembered and isinstance(error, pickle.PicklingError):
+        error_notes.add(error, call.remembered[UNPICKLED])  # of loky's, which stands for the first
     try:
         collector.announce(call.collector, call.evidence.values())
     except (GradGuardError, GradGuardWarning):

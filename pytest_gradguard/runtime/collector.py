@@ -61,6 +61,7 @@ class Collector:
         self.open = 0
         self._evidence: dict[object, Evidence] = {}
         self._made: list[Finding] = []
+        self._others: list[Callable[[], list[Finding]]] = []
         self._tallies: dict[object, tuple[Site, Tally]] = {}
 
     def tally(self, site: Site, backend: str) -> Tally:
@@ -93,14 +94,21 @@ class Collector:
             self._made.append(finding)
             self.empty = here.quiet = False
 
+    def listen(self, others: Callable[[], list[Finding]]) -> None:
+        """Take, whenever findings are asked for, what another process has told."""
+        self._others.append(others)
+        self.empty = False
+
+    def told(self) -> list[Finding]:
+        """What other processes have told so far, equal findings merged."""
+        return merge(finding for others in list(self._others) for finding in others())
+
     @property
     def findings(self) -> list[Finding]:
         """What was found so far, equal findings merged, in the order of first notice."""
         built = (_built(evidence) for evidence in list(self._evidence.values()))
-        return [
-            replace(finding, test=self.test)
-            for finding in merge(itertools.chain(filter(None, built), list(self._made)))
-        ]
+        found = itertools.chain(filter(None, built), list(self._made), self.told())
+        return [replace(finding, test=self.test) for finding in merge(found)]
 
 
 def _built(evidence: Evidence) -> Finding | None:

@@ -37,6 +37,20 @@ def digest(tensor: Any) -> str | None:
         return blake2b(f"{list(tensor.shape)}".encode() + read, digest_size=16).hexdigest()
 
 
+def sample(tensor: Any) -> Any:
+    """Some of the values of `tensor`, to be compared with later ones; None: they cannot be read."""
+    with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+            return None
+        if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+            return None
+        values = tensor.detach().reshape(-1)
+        values = values[:: max(1, values.numel() // _SAMPLED)]
+        if values.is_complex():
+            values = torch.view_as_real(values).reshape(-1)
+        return values.to("cpu", torch.float64, copy=True)
+
+
 class GradientState(NamedTuple):
     """Which gradient a tensor has: equal as long as nobody has replaced or changed it."""
 

@@ -44,6 +44,9 @@ class Transfer(Protocol):
         it returns as `tensor`.
         """
 
+    def module(self, module: Any, reduction: Any) -> Any:
+        """Note a module of parameters and buffers; returns as `tensor`."""
+
     def ended(self) -> None:
         """Hear that the pickling is over."""
 

@@ -1,15 +1,18 @@
 """Pipes by which processes that the program starts itself tell what they saw.
 
 A task of a pool sends notes along with its result. A process that the program starts itself has no
-result, and may be killed: it tells at once. What it told is read when somebody asks.
+result, and may be killed: it tells at once. What it told is read when somebody asks. A worker of a
+library's that is about to die posts what it has seen to a mailbox.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
+import sys
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 _ENOUGH = 65_536
 _MANY = 16
@@ -47,3 +50,79 @@ class Pipes:
             close()
             if told:
                 self._told.append(pickle.loads(told))
+
+
+class Address(NamedTuple):
+    """Where a process reads what others tell it, in plain values so that it can be pickled.
+
+    Attributes:
+        process, descriptor: the process, and its writing end.
+        device, inode: which pipe that was; the descriptor may be another file's by now.
+    """
+
+    process: int
+    descriptor: int
+    device: int
+    inode: int
+
+
+class Mailbox:
+    """A pipe of this process into which any process on this machine can write, by its address.
+
+    For workers that a library starts, which inherit nothing, and which die before any result is
+    sent. It is made when its address is asked for; only Linux has such addresses.
+    """
+
+    def __init__(self) -> None:
+        self._address: Address | None = None
+        self._read: int | None = None
+
+    def address(self) -> Address | None:
+        """Its address, for workers; None where there is no such thing."""
+        if sys.platform != "linux":
+            return None
+        if self._address is None or self._address.process != os.getpid():  # a fork's parent's
+            read, write = os.pipe()
+            os.set_blocking(read, False)
+            about = os.fstat(write)
+            self._read = read
+            self._address = Address(os.getpid(), write, about.st_dev, about.st_ino)
+        return self._address
+
+    def take(self) -> list[Any]:
+        """What was written into it since this was asked last."""
+        told: list[Any] = []
+        if self._read is None or self._address is None or self._address.process != os.getpid():
+            return told
+        try:
+            stream = io.BytesIO(os.read(self._read, _ENOUGH))
+        except BlockingIOError:
+            return told
+        while stream.tell() < len(stream.getbuffer()):
+            told.append(pickle.load(stream))
+        return told
+
+    def close(self) -> None:
+        """Close the pipe, if there is one."""
+        if self._read is not None and self._address is not None:
+            if self._address.process == os.getpid():
+                os.close(self._read)
+                os.close(self._address.descriptor)
+            self._read = self._address = None
+
+
+def post(address: Address, told: Any) -> None:
+    """Write into a mailbox; nothing, where it is closed or full."""
+    try:
+        path = f"/proc/{address.process}/fd/{address.descriptor}"
+        pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return
+    try:
+        about = os.fstat(pipe)
+        if (about.st_dev, about.st_ino) == (address.device, address.inode):
+            os.write(pipe, pickle.dumps(told))
+    except OSError:
+        pass
+    finally:
+        os.close(pipe)

@@ -38,7 +38,7 @@ def kept(copies: Copies, results: Iterable[Any]) -> list[Copy]:
     got = [copy for copy in copies.with_gradient if not copy.seen_by_the_parent]
     if not got:
         return got
-    held = _Held(results)
+    held = Held(results)
     sizes = [copy.tensor.numel() for copy in got]
     if (
         copies.may_be_in_shared_memory(sum(sizes))
@@ -57,17 +57,19 @@ def kept(copies: Copies, results: Iterable[Any]) -> list[Copy]:
     return left
 
 
-class _Held:
+class Held:
     """The numbers among the results.
 
     Attributes:
         arrays: tensors, arrays, nested lists of numbers, and single numbers.
         unknown: there is more than can be looked into.
+        integers: how many single whole numbers there are.
     """
 
     def __init__(self, results: Iterable[Any]) -> None:
         self.arrays: list[Any] = []
         self.unknown = False
+        self.integers = 0
         self._bytes = 0
         self._characters = 0
         numpy: Any = sys.modules.get("numpy")
@@ -97,6 +99,8 @@ class _Held:
             self._characters += len(item)
         elif isinstance(item, self._number):
             self.arrays.append(float(item))
+        elif kind is int:
+            self.integers += 1
         elif not isinstance(item, (dict, *_CONTAINERS)) and not _has_attributes(item):
             self.unknown = kind.__module__ not in _SIMPLE
         else:
@@ -106,6 +110,50 @@ class _Held:
     def may_hold_text_of(self, size: int) -> bool:
         """Whether bytes or text are long enough for so many numbers."""
         return self._bytes >= size or self._characters >= _TEXT * size
+
+    def may_hold(self, wanted: list[Any], parameters: list[Any], tasks: int) -> bool:
+        """Whether one of the tensors `wanted`, or what was made of it, may be here.
+
+        Args:
+            wanted: buffers of a module.
+            parameters: its parameters: each task may return as many gradients of such shapes.
+            tasks: how many tasks there are results of.
+        """
+        numbers = [one for one in wanted if one.is_floating_point() or one.is_complex()]
+        size = sum(one.numel() for one in numbers)
+        if self.unknown or (size and self.may_hold_text_of(size)):
+            return True
+        if not numbers:
+            whole = [one for one in self.arrays if not _has_point(one)]
+            return bool(self.integers) or any(_size(one) == 1 for one in whole)
+        if self.holds_any(numbers):
+            return True
+        shapes = Counter(_shape(one) for one in self.arrays if _has_point(one))
+        expected = Counter(tuple(one.shape) for one in parameters)
+        return any(
+            shapes[shape] > tasks * expected[shape]
+            for shape in {tuple(one.shape) for one in numbers}
+            if shape
+        )
+
+    def holds_any(self, wanted: list[Any], *, single: bool = True) -> bool:
+        """Whether the values of one of the tensors `wanted` are here: alone, or among others.
+
+        Args:
+            wanted: the tensors.
+            single: a tensor of one number is told by its value; else by itself alone.
+        """
+        for one in self.arrays:
+            if _has_point(one):
+                values = None
+                for tensor in wanted:
+                    if one is tensor:
+                        return True
+                    if _size(one) >= tensor.numel() > (0 if single else 1):
+                        values = _whole(one) if values is None else values
+                        if _has_run(values, _whole(tensor)):
+                            return True
+        return False
 
     def is_long_vector(self, sizes: list[int]) -> bool:
         """Whether one vector is long enough for all of several tensors of these `sizes`."""
@@ -175,6 +223,32 @@ def _may_be_gradient(values: Any, copies: Copies) -> bool:
     """Whether these are numbers with a point that the task was not given."""
     if id(values) in copies.others:
         return False
+    return _has_point(values)
+
+
+_RUNS = 100
+"""How many places in a long vector are compared with what may stand there."""
+
+
+def _whole(values: Any) -> torch.Tensor:
+    if not tensors.is_tensor(values):
+        values = torch.as_tensor(values)
+    with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+        return values.detach().reshape(-1).to("cpu", torch.float64)
+
+
+def _has_run(values: torch.Tensor, wanted: torch.Tensor) -> bool:
+    """Whether the numbers `wanted` stand one after the other in `values`."""
+    size = len(wanted)
+    if len(values) == size:
+        return _close(values, wanted)
+    begins = torch.isclose(values[: len(values) - size + 1], wanted[0], rtol=1e-3, atol=1e-9)
+    places = begins.nonzero().flatten()[:_RUNS].tolist()
+    return any(_close(values[place : place + size], wanted) for place in places)
+
+
+def _has_point(values: Any) -> bool:
+    """Whether these are numbers with a point."""
     if tensors.is_tensor(values):
         return bool(values.is_floating_point() or values.is_complex())
     return getattr(getattr(values, "dtype", None), "kind", "f") in "fc"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from pytest_gradguard.runtime import checks, locate
+from pytest_gradguard.runtime import checks, locate, shipped_modules
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.evidence import Object, TransferEvidence
 from pytest_gradguard.runtime.framework import Framework
 from pytest_gradguard.runtime.references import refer
+from pytest_gradguard.runtime.shipped_modules import Outermost
 from pytest_gradguard.runtime.tasks import parameter_of, roots_of, task_of
 
 
@@ -26,7 +27,7 @@ class Shipment:
 
     def __init__(self, call: Call, items: Any) -> None:
         self.call = call
-        self._items = items
+        self.items = items
 
     # Most batches carry nothing that counts: what there is to remember is made as it is met.
 
@@ -42,6 +43,10 @@ class Shipment:
     def _uncounted(self) -> dict[str, int]:
         return {}
 
+    @functools.cached_property
+    def _outermost(self) -> Outermost:
+        return Outermost()
+
     def tensor(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
         """Note a tensor that may need a gradient; its reduction stays as it is."""
         if framework.wanted(self.call, tensor) and not (
@@ -56,14 +61,14 @@ class Shipment:
         if framework.history(tensor) is None:
             return False
         if self._remade is None:
-            self._remade = framework.remade(roots_of(self._items))
+            self._remade = framework.remade(roots_of(self.items))
         return id(tensor) in self._remade
 
     def _is_kept(self, tensor: Any, framework: Framework) -> bool:
         """Whether an object only keeps `tensor`, as an estimator does with its last loss."""
         if not framework.spent(tensor):
             return False
-        roots = roots_of(self._items)
+        roots = roots_of(self.items)
         if self._handed is None:
             self._handed = framework.find(roots, deep=False)
         if id(tensor) in self._handed:
@@ -106,7 +111,7 @@ class Shipment:
 
         if reduction is not None:
             return torch_transforms.on_its_way(reduction)
-        return torch_transforms.not_pickled(self.call, self._items, tensor)
+        return torch_transforms.not_pickled(self.call, self.items, tensor)
 
     def _ship(self, code: str, item: Any, framework: Framework) -> None:
         if code in self._uncounted:
@@ -117,6 +122,12 @@ class Shipment:
         shipped = self.call.shipped
         if framework.backwards and id(item) not in shipped:
             shipped[id(item)] = (refer(item), path)
+
+    def module(self, module: Any, reduction: Any) -> Any:
+        """Have the worker know a module that stands in no other one."""
+        if not self._outermost(module) or not isinstance(reduction, tuple):
+            return reduction
+        return shipped_modules.shipped(self.call.token, self.call.number_of(module), reduction)
 
     def ended(self) -> None:
         """The batch is pickled: hand over the counts."""
@@ -165,11 +176,11 @@ class Shipment:
     def _sample(self, item: Any, history: Any, framework: Framework) -> Object:
         paths = self._paths.get(id(framework))
         if paths is None:
-            paths = self._paths[id(framework)] = framework.find(roots_of(self._items))
+            paths = self._paths[id(framework)] = framework.find(roots_of(self.items))
         owner, rest = framework.met(item)
         index, _, path = paths.get(id(owner), "0|args").partition("|")
         path = path.lstrip(".") + rest
-        function = self._items[int(index)][0]
+        function = self.items[int(index)][0]
         return Object(
             path=path,
             task=task_of(function),

@@ -12,7 +12,14 @@ from types import MethodDescriptorType
 from typing import Any
 
 from pytest_gradguard.findings import Finding
-from pytest_gradguard.runtime import collector, frameworks, probes, simulated_devices
+from pytest_gradguard.runtime import (
+    collector,
+    frameworks,
+    locate,
+    probes,
+    shipped_modules,
+    simulated_devices,
+)
 from pytest_gradguard.runtime.collector import here
 from pytest_gradguard.runtime.evidence import Object
 from pytest_gradguard.runtime.faults import fault
@@ -162,6 +169,7 @@ class Return:
         self._items = items
         self._found: dict[tuple[int, bool], dict[int, str]] = {}
         self._on_gpu = 0
+        self._outermost = shipped_modules.Outermost()
 
     def parameter(self, parameter: Any, framework: Framework) -> None:
         """A parameter is a leaf: it has no graph to lose."""
@@ -194,6 +202,16 @@ class Return:
         """Tangents belong to the process that made them: none is expected to come back."""
         return reduction
 
+    def module(self, module: Any, reduction: Any) -> Any:
+        """Give a module that came with a task, or a part of it, what names it."""
+        if not self._outermost(module) or not isinstance(reduction, tuple):
+            return reduction
+        origin = shipped_modules.origin_of(module)
+        if origin is None:
+            return reduction
+        task = task_of(self._items[self._index_of(module)][0])
+        return shipped_modules.returned(self._token, *origin, task, reduction)
+
     def ended(self) -> None:
         """The results are pickled; their notes went with them."""
         end_simulation()
@@ -208,6 +226,14 @@ class Return:
             history=history,
             plain=plain,
         )
+
+    def _index_of(self, item: Any) -> int:
+        """Which of the results holds `item`."""
+        if len(self._items) == 1:
+            return 0
+        roots = [(str(index), (result,)) for index, result in enumerate(self._results)]
+        paths = locate.find(roots, lambda one: one is item)
+        return int(paths.get(id(item), "0").partition("[")[0])
 
     def _locate(self, item: Any, framework: Framework) -> tuple[str, bool]:
         item, rest = framework.met(item)
@@ -225,6 +251,10 @@ def receive(
     token: int, results: Any, found: list[Finding], notes: probes.Notes | None = None
 ) -> Any:
     """Take the results of a batch in the parent; called by unpickling."""
+    try:
+        shipped_modules.settle()
+    except Exception as error:
+        fault(error)
     if found or notes:
         from pytest_gradguard.runtime import calls
 

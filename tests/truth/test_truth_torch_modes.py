@@ -64,6 +64,27 @@ def test_anomaly_detection_belongs_to_the_process(facts):
     assert facts["detect_anomaly"] == {"loky": False, "multiprocessing": True, "threading": True}
 
 
+def test_settings_of_a_process_reach_threads_and_forked_workers(facts):
+    found = facts["settings_of_the_caller"]
+    caller = found.pop("caller")
+    assert caller == {
+        "default dtype": "torch.float64",
+        "deterministic algorithms": True,
+        "matmul precision": "high",
+        "cuDNN benchmark": True,
+        "default device": "meta",
+    }
+    torchs_own = {
+        "default dtype": "torch.float32",
+        "deterministic algorithms": False,
+        "matmul precision": "highest",
+        "cuDNN benchmark": False,
+        "default device": "cpu",
+    }
+    threading = {**caller, "default device": "cpu"}  # that is a mode of the calling thread
+    assert found == {"loky": torchs_own, "multiprocessing": caller, "threading": threading}
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_callers_mode_does_not_reach_its_own_generator(facts, backend):
     """joblib takes the first tasks in the calling thread, and the others from its own threads."""
@@ -103,6 +124,17 @@ def test_pythons_own_generator_is_seeded_anew_in_a_forked_worker(facts):
 
 def test_threads_share_one_stream(facts):
     assert facts["random_stream_of_threads"] is True
+
+
+def test_threads_that_seed_draw_from_one_anothers_stream(facts):
+    """`fork_rng` saves and restores the generator that all threads share."""
+    shared = dict.fromkeys(("torch", "numpy", "python", "fork_rng of torch"), False)
+    assert facts["threads_that_seed"] == {**shared, "own generator": True}
+
+
+def test_a_task_that_names_the_flags_of_cudnn_cannot_be_pickled(facts):
+    """Where it is pickled by its code: `from torch.backends import cudnn` inside it works."""
+    assert facts["task_that_names_a_module_of_torchs"]["raises"] == "PicklingError"
 
 
 @pytest.mark.parametrize("library", ["torch", "numpy", "python"])

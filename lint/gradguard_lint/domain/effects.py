@@ -22,9 +22,13 @@ if TYPE_CHECKING:
 Kind = Literal[
     "backward",  # a backward, or the asking for gradients, of `target`
     "capture",  # a worker uses a variable from outside: `value`, of module `home`
+    "collective",  # a collective gives `target` to other processes, as `ident`
     "compute",  # a computation with `framework`
+    "ddp-bypass",  # a forward of a wrapped module, but not by its wrapper, as `ident`
+    "ddp-step",  # an optimizer steps over gradients of one process, which came by `ident`
     "dask-backend",  # a backend that cannot be named so
     "draw",  # a draw from the global generator of `framework`
+    "epoch-repeated",  # the sampler `ident` is iterated again, in the loop at `place`
     "exact-write",  # a write to `target` that no other thread can spoil
     "generator-draw",  # a draw from the generator object `ident`
     "global-change",  # a global of module `home` is bound anew
@@ -36,21 +40,32 @@ Kind = Literal[
     "gpu-meant",  # the program shows that it means to use a GPU
     "gpu-search",  # several jobs over an estimator on a GPU
     "grad-read",  # `.grad` of `target` is read
+    "gradient-cut",  # a backward reaches the outputs of collectives in `target`
     "gradient-collected",  # the gradient of one example is collected in the loop at `place`
     "graph",  # an operation makes a graph
+    "hook",  # a hook is put on the tensor `target`
     "in-place",  # a write to `target`
     "keras-fit",  # a Keras model fits or predicts on `values`
+    "loader-workers",  # the loader `target` starts workers of its own
     "map-fn",  # a mapping with `value` iterations at once
     "memory-graph",  # the cached function at `place` returns a tensor with history
     "mode-set",  # a mode called `framework` is put in force
+    "memory-shared",  # `target` is made on the memory of an array
+    "memory-write",  # the memory of `target` is written to
     "model-change",  # the model `target` is changed as a whole
+    "model-use",  # the model `target` is saved, or its state is asked for
+    "optimizer-change",  # the optimizer `target` may get other parameters
+    "parameter",  # `target`, on the memory of an array, becomes a parameter
     "process-group",  # this process joins a group of processes that train together
+    "reduced",  # processes reduce `target`
     "removed-wrapper",  # a module is used that no longer exists
-    "seed",  # the global generator of `framework` is seeded
+    "seed",  # the global generator of `framework` (of some, where it is "") is seeded by `value`
     "set-threads",  # the compute threads of `framework` are limited
     "set-visible",  # the visible GPUs are set in the environment, to `value`
+    "statistics",  # the model `target` runs, in the mode `framework`: training updates its buffers
     "step",  # the optimizer `target` steps
     "tape-gradient",  # a tape is asked for gradients
+    "unhook",  # the hook of the tensor `target` is removed
     "unknown-call",  # a worker calls something unknown
     "visible-devices",  # TensorFlow's devices are set, to `value`
     "zero-grad",  # the gradients of `target` are cleared
@@ -64,11 +79,14 @@ ORDERED: frozenset[Kind] = frozenset(
         "gpu-grown",
         "gpu-hidden",
         "gpu-init",
+        "hook",
         "in-place",
         "model-change",
+        "seed",
         "set-threads",
         "set-visible",
         "step",
+        "unhook",
         "visible-devices",
     }
 )
@@ -86,8 +104,12 @@ class Modes(Record):
     gpu: bool = False
     backend: Value | None = None
     n_jobs: Value | None = None
+    maps: tuple[tuple[str, Value], ...] = ()
+    """How calls map arrays, as a context around them says."""
     locked: bool = False
     compiled: bool = False
+    averaged: bool = False
+    """Whether a forward of a wrapper is running, after which the gradients are averaged."""
 
     def met(self, other: Modes) -> Modes:
         """What is in force where two ways meet: nothing that only one of them put in force."""
@@ -122,6 +144,8 @@ class ParallelCall:
         meant: whether it was asked for a GPU for these workers.
         prepared: whether the library seeds each worker, and limits its compute threads.
         maker: the expression that makes what runs the tasks: the pool, the ``Parallel`` object.
+        maps: from how many bytes on arrays arrive as memory maps, and in which mode.
+        daemons: whether the workers are daemons, which may start no processes.
     """
 
     ident: int
@@ -142,6 +166,8 @@ class ParallelCall:
     meant: bool = False
     prepared: bool = False
     maker: Site | None = None
+    maps: tuple[int, str] | None = None
+    daemons: bool = False
 
     def earlier(self, *kinds: Kind) -> list[Effect]:
         """What the parent did, on one way with this call, before the workers came into being."""
@@ -224,6 +250,10 @@ class Program:
     effects: list[Effect] = field(default_factory=list)
     moved: dict[int, Site] = field(default_factory=dict)
     """Where each model was moved to the GPU, by its identity."""
+    buffers: dict[int, int] = field(default_factory=dict)
+    """Whose the buffers of that identity are."""
+    returned: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Of the models that workers returned: the call, and the model that it is a copy of."""
     loops: list[Effect] = field(default_factory=list)
     """The effects of functions that start no workers, but take gradients in loops."""
 

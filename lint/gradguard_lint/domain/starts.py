@@ -43,6 +43,7 @@ class Vocabulary:
         loops: names by which gradients are taken.
         frameworks: packages whose programs may have gradients, or use a GPU.
         matters: names by which a program that imports none of them may have a pitfall.
+        hooks: methods that a library calls.
     """
 
     starters: frozenset[str]
@@ -51,3 +52,4 @@ class Vocabulary:
     loops: frozenset[str]
     frameworks: frozenset[str]
     matters: frozenset[str]
+    hooks: frozenset[str] = frozenset()

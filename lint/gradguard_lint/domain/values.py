@@ -34,6 +34,8 @@ class Unknown(Atom):
     """Anything. Two unknowns with the same key are the same thing."""
 
     key: Key = None
+    sent: Key = None
+    """As which argument of which task it came to a worker."""
 
 
 @record
@@ -304,7 +306,8 @@ class Tensor(Atom):
         gpu: True where it is known to live on a GPU.
         born: the worker that made it (0: the parent).
         ident: what it was made from, for the question "is it the same object?".
-        severed: the parallel calls whose result it depends on, with a graph that was lost.
+        severed: the parallel calls and collectives whose result it depends on, with a graph that
+            was lost, and the forwards that went past a wrapper.
         sources: the idents of the models and parameters behind it.
     """
 
@@ -321,6 +324,10 @@ class Tensor(Atom):
     """Where it came onto the GPU."""
     small: bool = False
     """Whether it is known to be too small for several compute threads."""
+    memory: Key = None
+    """The array whose memory it has, where that is known."""
+    extent: tuple[int, ...] = ()
+    """The shape of an array, and the bytes of an element; empty where they are not known."""
 
     @property
     def tracked(self) -> bool:

@@ -31,6 +31,7 @@ from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.ports import Args
+from pytest_gradguard.records import replace
 
 
 def captured(
@@ -166,6 +167,19 @@ def on_Subscript(m: Machine, frame: Frame, node: ast.Subscript) -> Value:
     return m.filtered(value.map(lambda atom: _item(m, frame, node, atom, index)))
 
 
+def _part(part: Tensor, written: ast.expr, index: Value) -> Tensor:
+    """`part` of an array: a view of it, where a number or a slice picks it."""
+    only = index.only
+    if isinstance(only, Const) and isinstance(only.value, int):
+        return replace(part, extent=part.extent[1:])
+    if isinstance(only, Unknown) and isinstance(only.key, tuple) and only.key[0] == "int":
+        return replace(part, extent=part.extent[1:])
+    cuts = written.elts if isinstance(written, ast.Tuple) else [written]
+    if all(isinstance(cut, (ast.Slice, ast.Constant)) for cut in cuts):
+        return replace(part, extent=())
+    return replace(part, memory=None, extent=())
+
+
 def _item(m: Machine, frame: Frame, node: ast.Subscript, atom: Atom, index: Value) -> Value:
     if isinstance(atom, Items):
         position = index.constant
@@ -186,7 +200,9 @@ def _item(m: Machine, frame: Frame, node: ast.Subscript, atom: Atom, index: Valu
             return atom.rest
         return join([*(value for _, value in atom.entries), atom.rest])
     if isinstance(atom, Tensor):
-        return of(m.models.derived(m, atom))
+        return of(_part(m.models.derived(m, atom), node.slice, index))
+    if isinstance(atom, (Thing, Method)):
+        return m.models.item(m, atom, index)
     if isinstance(atom, Unknown) and atom.key is not None and isinstance(index.only, Const):
         return unknown(("item", atom.key, index.constant))
     if isinstance(atom, External) and atom.name == "os.environ":

@@ -47,6 +47,10 @@ BUILTINS = words(
 )
 
 
+LARGEST_POWER = 64
+"""Numbers are taken to powers below this one."""
+
+
 def on_Constant(m: Machine, frame: Frame, node: ast.Constant) -> Value:
     if node.value is ...:
         return UNKNOWN
@@ -283,6 +287,8 @@ def operate(
                     return constant(a - b)
                 if isinstance(op, ast.Mult):
                     return constant(a * b)
+                if isinstance(op, ast.Pow) and isinstance(b, int) and 0 <= b < LARGEST_POWER:
+                    return constant(a**b)
             except (OverflowError, ValueError):
                 return UNKNOWN
     if isinstance(op, ast.Add) and isinstance(left.only, Const) and isinstance(left.constant, str):

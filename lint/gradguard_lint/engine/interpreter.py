@@ -143,7 +143,7 @@ class _Run:
         m.state = state
         m.state.assumed, m.state.dead = {}, False
         m.worker, m.chain, m.stack, m.statement = None, (), [], None
-        m.loops, m.loop_depth, m.raised = [], 0, []
+        m.loops, m.turns, m.loop_depth, m.raised = [], [], 0, []
         try:
             start()
         except OutOfSteps:
@@ -210,8 +210,10 @@ class _Run:
             bound = receiver is not None and "static" not in atom.marks
             args = calls.standalone_arguments(m, atom, skip=1 if bound else 0)
             target = Bound(atom, receiver) if receiver is not None and bound else atom
-            m.call(frame, node, of(target), args)
+            result = m.call(frame, node, of(target), args)
             m.chain = ()
+            if receiver is not None:
+                m.models.given_back(m, frame, node, receiver, result)
             return
         if value is not None and not any(value.of(Function)):
             # A decorator made something else of it: run that.

@@ -39,6 +39,7 @@ def do_For(m: Machine, frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     m.outcomes(frame).loops.append(exits)
     frame.loop_names.append(_stored(m, node))
     m.loops.append(m.site(frame, node))
+    m.turns.append(0)
     m.loop_depth += 1
     try:
         if known is not None:
@@ -53,6 +54,7 @@ def do_For(m: Machine, frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     finally:
         m.loop_depth -= 1
         m.loops.pop()
+        m.turns.pop()
         frame.loop_names.pop()
         m.outcomes(frame).loops.pop()
     m.block(frame, node.orelse)
@@ -74,6 +76,8 @@ def do_While(m: Machine, frame: Frame, node: ast.While) -> None:
     over: list[State] = []
     m.outcomes(frame).loops.append(exits)
     frame.loop_names.append(_stored(m, node))
+    m.loops.append(m.site(frame, node))
+    m.turns.append(0)
     m.loop_depth += 1
 
     def turn() -> None:
@@ -99,6 +103,8 @@ def do_While(m: Machine, frame: Frame, node: ast.While) -> None:
                 over.append(m.state)
     finally:
         m.loop_depth -= 1
+        m.loops.pop()
+        m.turns.pop()
         frame.loop_names.pop()
         m.outcomes(frame).loops.pop()
     joined = join_states(over)
@@ -116,6 +122,7 @@ def _turn(m: Machine, exits: Exits, body: Callable[[], None]) -> None:
         return
     assumed, modes = dict(m.assumed), m.modes
     m.state = m.state.copy()
+    m.turns[-1] = m.new_ident()
     body()
     m.meet([m.state, *exits.continues])
     exits.continues.clear()

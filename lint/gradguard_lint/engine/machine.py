@@ -72,6 +72,10 @@ HEAP = "<holds>"
 """The name under which a container's identity has what it holds."""
 
 
+TOLD_APART: frozenset[Kind] = frozenset({"backward", "step"})
+"""Effects of one place that are several where they have other targets, as in turns of a loop."""
+
+
 class OutOfSteps(Exception):
     """A root took more than twice its `STEPS`, although nothing new was followed."""
 
@@ -110,6 +114,8 @@ class Machine:
         self.stack: list[ast.AST] = []
         self.statement: ast.AST | None = None
         self.loops: list[Site] = []
+        self.turns: list[int] = []
+        """Which turn of each of the loops this is: no two have the same number."""
         self.loop_depth = 0
         self.guarded_import = False
         self.raised: list[list[State]] = []
@@ -306,7 +312,9 @@ class Machine:
         if self.state.dead:
             return
         links = tuple(id(step.site.node) for step in self.chain)
-        key = (kind, id(node), what, self.worker_ident, self.root, links)
+        key: tuple[Hashable, ...] = (kind, id(node), what, self.worker_ident, self.root, links)
+        if kind in TOLD_APART:
+            key = (*key, target)
         effect = self.recorded.get(key)
         when = facts(self.assumed)
         if effect is None:
@@ -455,7 +463,8 @@ class Machine:
                     names.append(atom.keys)
                 found.append(join(names) if names else UNKNOWN)
             elif isinstance(atom, Tensor):
-                found.append(of(self.models.derived(self, atom)))
+                part = self.models.derived(self, atom)
+                found.append(of(replace(part, extent=part.extent[1:])))
             elif isinstance(atom, Const) and isinstance(atom.value, (str, type(None))):
                 found.append(UNKNOWN)
             else:

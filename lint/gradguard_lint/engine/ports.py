@@ -16,12 +16,14 @@ from gradguard_lint.domain.values import (
     Instance,
     Method,
     Tensor,
+    Thing,
     Unknown,
     Value,
 )
 from pytest_gradguard.records import Record, field, fields, record
 
 if TYPE_CHECKING:
+    from gradguard_lint.domain.effects import ParallelCall
     from gradguard_lint.reading.source import Module
 
 M = TypeVar("M", contravariant=True)
@@ -136,6 +138,16 @@ class Models(Protocol[M]):
     ) -> Value:
         """An attribute of a library module or class."""
 
+    def given_back(
+        self,
+        m: M,
+        frame: Frame,
+        node: ast.FunctionDef | ast.AsyncFunctionDef,
+        receiver: Instance,
+        value: Value,
+    ) -> None:
+        """A method that nobody here calls returns `value`: a library may go on with it."""
+
     def global_written(
         self, m: M, frame: Frame, node: ast.AST, name: str, value: Value, holder: Frame
     ) -> None:
@@ -166,6 +178,9 @@ class Models(Protocol[M]):
     ) -> None:
         """A project object was made: what its library bases keep of the arguments."""
 
+    def item(self, m: M, atom: Atom, index: Value) -> Value:
+        """``thing[index]`` of a library object."""
+
     def iterated(self, m: M, frame: Frame, node: ast.AST, value: Value) -> None:
         """Something is iterated: what a library then starts."""
 
@@ -187,6 +202,9 @@ class Models(Protocol[M]):
 
     def vocabulary(self) -> Vocabulary:
         """The words that tell which functions may matter."""
+
+    def returned(self, m: M, atom: Thing | Instance, call: ParallelCall) -> Atom:
+        """`atom` as it comes back from a process worker."""
 
     def set_attribute(
         self, m: M, frame: Frame, target: ast.Attribute, atom: Atom, value: Value

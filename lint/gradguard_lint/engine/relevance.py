@@ -107,7 +107,14 @@ def relevant(
             interesting |= words.beside.get(top, frozenset())
         if tops & words.packages or helps(node):
             interesting |= {alias.asname or alias.name for alias in node.names}
+        interesting |= {
+            alias.asname
+            for alias in node.names
+            if alias.asname and alias.name.rpartition(".")[2] in interesting
+        }
     starting = _mentioning(seen, interesting)
+    if not loops:
+        starting |= {id_ for id_, (name, _) in seen.definitions.items() if name in words.hooks}
     if loops or not starting or not _imported(seen).isdisjoint(words.frameworks):
         return starting
     # Without a framework here, it has to come from another module; or nothing of one matters.

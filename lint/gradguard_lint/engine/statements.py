@@ -86,6 +86,7 @@ def assign(m: Machine, frame: Frame, target: ast.expr, value: Value) -> None:
         owner = m.eval(frame, target.value)
         for atom in owner.atoms:
             if isinstance(atom, Instance):
+                m.models.set_attribute(m, frame, target, atom, value)
                 m.set_field(atom.ident, target.attr, value)
                 m.origins[atom.ident, target.attr] = m.site(frame, target)
             elif isinstance(atom, Class):

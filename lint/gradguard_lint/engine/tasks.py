@@ -54,6 +54,8 @@ def contents(
     for choice in m.filtered(value).choices:
         atom = choice.atom
         yield path, atom, choice.when
+        if isinstance(atom, Unknown) and atom.key in m.unknown_modules:
+            yield path, Thing("model", "Module", m.ident_of(atom.key)), choice.when
         if depth <= 0:
             continue
         parts: list[tuple[str, Value]] = []
@@ -140,6 +142,8 @@ def hand_out(
     meant: bool = False,
     prepared: bool = False,
     maker: Site | None = None,
+    maps: tuple[int, str] | None = None,
+    daemons: bool = False,
 ) -> Value:
     """Hand `tasks` to workers; what they return.
 
@@ -151,6 +155,8 @@ def hand_out(
         meant: whether it was asked for a GPU for these workers.
         prepared: whether the library seeds each worker, and limits its compute threads.
         maker: the expression that makes what runs the tasks.
+        maps: from how many bytes on arrays arrive as memory maps, and in which mode.
+        daemons: whether the workers are daemons, which may start no processes.
     """
     if m.dead or not tasks:
         return UNKNOWN
@@ -178,6 +184,8 @@ def hand_out(
         meant=meant,
         prepared=prepared,
         maker=maker,
+        maps=maps,
+        daemons=daemons,
     )
     m.program.calls.append(call)
     results = [run_task(m, frame, call, start, task, initializer) for task in tasks[:TASKS]]
@@ -253,14 +261,16 @@ def _functions(value: Value) -> Iterator[Atom]:
 
 
 def _arguments(m: Machine, task: TaskCall, process: bool, run: TaskRun) -> Args:
-    def place(value: Value, private: bool) -> Value:
+    def place(value: Value, name: int | str, private: bool) -> Value:
         if process:
-            return m.arrived(value)
+            value = m.arrived(value)
+            sent = ("sent", run.ident, name, private)
+            return of(Unknown(sent=sent)) if value == UNKNOWN else value
         return owned(value, run.ident) if private else value
 
     return Args(
-        [place(value, index in task.private) for index, value in enumerate(task.args)],
-        {name: place(value, name in task.private_names) for name, value in task.keywords},
+        [place(value, index, index in task.private) for index, value in enumerate(task.args)],
+        {name: place(value, name, name in task.private_names) for name, value in task.keywords},
     )
 
 
@@ -317,8 +327,9 @@ def sent_back(m: Machine, value: Value, call: ParallelCall) -> Value:
                 tuple((key, sent_back(m, item, call)) for key, item in atom.entries),
                 sent_back(m, atom.rest, call),
             )
-        if isinstance(atom, Thing):
-            return replace(atom, born=0)
+        if isinstance(atom, (Thing, Instance)):
+            returned: Atom = m.models.returned(m, atom, call)
+            return returned
         if isinstance(atom, Unknown):
             return Unknown(("result", call.ident))
         return atom

@@ -81,6 +81,13 @@ class InsertBefore(Change):
 
 
 @dataclass(frozen=True, eq=False)
+class InsertAfter(Change):
+    """The line `source` stands after the simple statement `node`."""
+
+    source: str
+
+
+@dataclass(frozen=True, eq=False)
 class ReplaceImport(Change):
     """The import statement `node` becomes `source`."""
 

@@ -14,6 +14,7 @@ from gradguard_lint.fixes.changes import (
     Change,
     Decorate,
     Import,
+    InsertAfter,
     InsertBefore,
     RemoveKeyword,
     RenameKeyword,
@@ -183,6 +184,12 @@ def _insert_before(statement: Any, change: InsertBefore) -> Any:
     return cst.FlattenSentinel([first, statement.with_changes(leading_lines=())])
 
 
+def _insert_after(statement: Any, change: InsertAfter) -> Any:
+    if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
+        raise Unwritable("the statement shares its line")
+    return cst.FlattenSentinel([statement, cst.parse_statement(change.source)])
+
+
 def _replace_import(statement: Any, change: ReplaceImport) -> Any:
     if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
         raise Unwritable("the import shares its line")
@@ -199,5 +206,6 @@ _MAKE: dict[type[Change], Callable[[Any, Any], Any]] = {
     Decorate: _decorate,
     UnderWith: _under_with,
     InsertBefore: _insert_before,
+    InsertAfter: _insert_after,
     ReplaceImport: _replace_import,
 }

@@ -3,6 +3,50 @@
 from __future__ import annotations
 
 from gradguard_lint.models.rows import Library, Row
+from gradguard_lint.words import words
+
+KEEPS = words("asarray asanyarray ascontiguousarray squeeze ravel reshape transpose")
+"""Functions that give the array that they are given, or a view of it."""
+
+MAPPED = words("memmap open_memmap")
+"""Functions that map a file into memory."""
+
+VIEWS = words("reshape ravel squeeze transpose swapaxes view")
+"""Methods of arrays that give views."""
+
+ITEM_SIZES = {
+    "bool": 1,
+    "bool_": 1,
+    "int8": 1,
+    "uint8": 1,
+    "int16": 2,
+    "uint16": 2,
+    "float16": 2,
+    "half": 2,
+    "int32": 4,
+    "uint32": 4,
+    "float32": 4,
+    "single": 4,
+    "complex128": 16,
+}
+"""The bytes of an element, where they are not 8."""
+
+SHAPED = {"zeros": 1, "ones": 1, "empty": 1, "full": 2}
+"""Functions that are given a shape, and the position of the type."""
+
+DRAWN_BY_SHAPE = words("rand randn")
+"""Functions of random numbers that are given a shape, number by number."""
+
+SIZE_ARGUMENTS = {
+    "choice": 1,
+    "exponential": 1,
+    "poisson": 1,
+    "random": 0,
+    "random_sample": 0,
+    "standard_exponential": 0,
+    "standard_normal": 0,
+}
+"""Where functions of random numbers are given a size, where it is not in third place."""
 
 
 def _under(module: str, names: str) -> str:
@@ -47,8 +91,9 @@ LIBRARY = Library(
                 "numpy",
                 "array asarray stack concatenate vstack hstack mean sum zeros "
                 "ones empty arange linspace load copy full zeros_like ones_like "
-                "eye dot matmul",
-            ),
+                "eye dot matmul asanyarray ascontiguousarray split array_split memmap",
+            )
+            + " numpy.lib.format.open_memmap",
             "array",
             framework="numpy",
         ),

@@ -69,6 +69,7 @@ class Row:
         hands: how a function hands out work.
         methods: what the methods of what is made do, by their names.
         argument: the position and the name of the argument that matters.
+        output: the position and the name of the argument that receives the result.
         gpu: whether the GPU is used, or is meant to be used.
         shares: whether GPU memory is handed over as it is.
         flag: a particular of the transfer function.
@@ -84,6 +85,7 @@ class Row:
     hands: Hands | None = None
     methods: Mapping[str, Hands] = {}
     argument: tuple[int, str] = (0, "")
+    output: tuple[int, str] = (0, "")
     gpu: bool = False
     shares: bool = False
     flag: str = ""
@@ -133,7 +135,10 @@ STARTERS = frozenset(
 """The transfers by which work leaves the calling thread."""
 
 
-ALONE = frozenset({"map-fn", "memory", "parallel-config"})
+RANKS = frozenset({"accelerator", "collective", "data-parallel", "sampler"})
+"""The transfers that may be a pitfall of processes which train together."""
+
+ALONE = RANKS | {"map-fn", "memory", "parallel-config"}
 """The transfers that may be a pitfall, or decide on one, without a starter in sight."""
 
 COMMON = frozenset({"map", "apply", "pipe"})
@@ -144,6 +149,9 @@ MATTERS = words(
     "requires_grad_ step wrappers zero_grad"
 )
 """Words of pitfalls that show in a module which imports no framework."""
+
+CALLED_BY_HOSTS = words("training_step")
+"""Methods that a library calls, and goes on with what they return."""
 
 OTHERS = frozenset({"__init__", "known", "rows"})
 """The modules of this package that are no library."""
@@ -249,6 +257,7 @@ class Registry:
             frozenset(loops),
             frozenset(frameworks),
             frozenset(matters),
+            CALLED_BY_HOSTS,
         )
 
     def under(self, module: str) -> Iterator[str]:

@@ -26,9 +26,12 @@ STOPS = words("item tolist numpy data_ptr element_size storage")
 
 QUESTIONS = words(
     "size dim numel ndimension is_contiguous is_floating_point nelement get_device type_as "
-    "stride retain_grad register_hook is_cuda share_memory_"
+    "stride retain_grad is_cuda share_memory_"
 )
 """Methods of tensors that compute nothing."""
+
+HOOKS = words("register_hook register_post_accumulate_grad_hook")
+"""Methods of tensors that put a hook on them."""
 
 SEVERAL = words(
     "split chunk unbind tensor_split topk sort broadcast_tensors meshgrid svd qr eigh "
@@ -41,6 +44,44 @@ DATA = words("tensor as_tensor asarray scalar_tensor")
 """Functions that are given the elements, not the size."""
 
 IN_PLACE_DRAWS = words("random_ normal_ uniform_ bernoulli_ exponential_ bernoulli")
+
+VIEWS = words(
+    "view reshape squeeze unsqueeze t transpose permute flatten ravel narrow select swapaxes "
+    "expand expand_as view_as contiguous movedim"
+)
+"""Methods of tensors that give their memory in another shape."""
+
+NOT_WRITING = words(
+    "requires_grad_ detach_ squeeze_ unsqueeze_ t_ transpose_ swapaxes_ swapdims_ as_strided_ "
+    "rename_ resize_ share_memory_ set_ retain_grad_ sparse_resize_"
+)
+"""Methods of tensors that change what they are, but no element."""
+
+STATISTICS = words(
+    "BatchNorm1d BatchNorm2d BatchNorm3d SyncBatchNorm LazyBatchNorm1d LazyBatchNorm2d "
+    "LazyBatchNorm3d"
+)
+"""Modules that keep running statistics."""
+
+IF_TRACKED = words("InstanceNorm1d InstanceNorm2d InstanceNorm3d")
+"""Modules that keep them where they are told to."""
+
+NORMED = (
+    "densenet",
+    "efficientnet",
+    "googlenet",
+    "inception",
+    "mnasnet",
+    "mobilenet",
+    "regnet",
+    "resne",
+    "shufflenet",
+    "wide_resnet",
+)
+"""How the names of networks begin that have such modules."""
+
+BUFFERS = words("running_mean running_var num_batches_tracked")
+"""Their statistics."""
 
 WEIGHTLESS = words(
     "ReLU Sigmoid Tanh Dropout Softmax LogSoftmax Flatten Identity MaxPool2d AvgPool2d GELU "
@@ -129,7 +170,7 @@ LIBRARY = Library(
         Row("torch.autograd.Variable", "variable", framework="torch"),
         Row("torch.autograd.grad torch.autograd.backward", "gradients"),
         Row("torch.distributions.*", "distribution", only="class"),
-        Row("torch.from_numpy", "tensor", flag="plain"),
+        Row("torch.from_numpy torch.from_dlpack", "tensor", flag="shares"),
         Row("torch.load torch.jit.load", "load", argument=(1, "map_location")),
         Row("torch.nn.init.*", "identity"),
         Row(
@@ -169,10 +210,12 @@ LIBRARY = Library(
         Row(
             _under(
                 "torch",
-                "save is_grad_enabled get_num_threads typename set_default_dtype is_tensor",
+                "is_grad_enabled get_num_threads typename set_default_dtype is_tensor",
             ),
             "nothing",
         ),
+        Row("torch.save torch.jit.save", "saved"),
+        Row("torch.optim.swa_utils.update_bn", "buffers-made", argument=(1, "model")),
         Row("torch.linalg.*", "tensor-function", flag="heavy"),
         Row("torch.special.* torch.fft.*", "tensor-function"),
         Row("torch.func.*", "nothing"),
@@ -183,7 +226,7 @@ LIBRARY = Library(
         Row("torch.utils.data.DataLoader", "loader"),
         Row(
             "torch.distributed.init_process_group torch.distributed.rpc.init_rpc "
-            "accelerate.Accelerator deepspeed.init_distributed horovod.torch.init",
+            "deepspeed.init_distributed horovod.torch.init",
             "process-group",
         ),
         Row("torch.utils.* torch.backends.* torch.cuda.* torch.distributed.*", "nothing"),

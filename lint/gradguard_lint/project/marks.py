@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gradguard_lint.models.rows import STARTERS, Library, Row, libraries
+import re
+
+from gradguard_lint.models.rows import CALLED_BY_HOSTS, RANKS, STARTERS, Library, Row, libraries
 from gradguard_lint.project.literals import has
 
 _CALLED = rb"[ \t]*\("
@@ -136,6 +138,33 @@ WORKERS = tuple(
 
 MARKS = _marks()
 """The calls that hand something to workers."""
+
+_RANKED = sorted(
+    {
+        name.rpartition(".")[2]
+        for library in libraries()
+        for row in library.rows
+        if row.does in RANKS
+        for name in row.names.split()
+    }
+)
+
+TOGETHER = (
+    tuple(name.encode() for name in _shortest(set(_RANKED))),
+    rb"(?:" + "|".join(map(re.escape, _RANKED)).encode() + rb")\w*(?:[ \t]*\(|[ \t]+as\b)",
+)
+"""What processes that train together call: literals, and their pattern."""
+
+GROUPS = (b"distributed", b"Distributed", b"accelerate", b"lightning")
+"""What a module mentions that has one of these names."""
+
+TRAINS = (
+    b".backward(",
+    b".manual_backward(",
+    b"autograd.grad(",
+    *(b"def " + h.encode() for h in CALLED_BY_HOSTS),
+)
+"""What takes gradients, or gives a library a loss."""
 
 METHODS = tuple(
     sorted(

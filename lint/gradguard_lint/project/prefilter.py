@@ -15,7 +15,16 @@ from functools import cached_property
 
 from gradguard_lint.project.imports import import_lines, imports
 from gradguard_lint.project.literals import has, matches
-from gradguard_lint.project.marks import FRAMEWORKS, HANDED_OUT, MARKS, METHODS, WORKERS
+from gradguard_lint.project.marks import (
+    FRAMEWORKS,
+    GROUPS,
+    HANDED_OUT,
+    MARKS,
+    METHODS,
+    TOGETHER,
+    TRAINS,
+    WORKERS,
+)
 
 _GPU = (b"cuda", b"gpu", b"GPU", b"device")
 _SAMPLES = (b"def __getitem__", b"def __iter__", b"collate_fn", b"worker_init_fn")
@@ -39,6 +48,8 @@ _RANDOM = (
 _DRAWS = (b"np.random", b"numpy.random", b"from")
 _FORKS = (b"Pool", b"ProcessPoolExecutor", b'"multiprocessing', b"'multiprocessing")
 _FORK = rb"\bPool\b|ProcessPoolExecutor|[\"']multiprocessing[\"']"
+_SEED = b"random.seed("
+_OF_RANDOM = rb"\brandom\.[a-z]\w*[ \t]*\("
 _GENERATORS = (b"default_rng", b"RandomState", b"Generator", b"Random")
 _GIVEN_TO = rb"\b(\w+)[ \t]*=[ \t]*[\w.]*\Z"
 _DEFINED = rb"\n[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)"
@@ -113,12 +124,43 @@ class _File:
             return has(data, (b"n_jobs",), _SEVERAL_JOBS) and any(mark in data for mark in _GPU)
         return b"Parallel" in data and b"dask" in data and _wrong_backend(data)
 
+    @cached_property
+    def together(self) -> bool:
+        """Whether it calls what processes do that train together."""
+        data = self.data
+        return self.framework and any(name in data for name in GROUPS) and has(data, *TOGETHER)
+
+    @cached_property
+    def trains(self) -> bool:
+        """Whether it takes gradients, or gives a library a loss."""
+        return self.framework and any(mark in self.data for mark in TRAINS)
+
+    @property
+    def wraps(self) -> bool:
+        """Whether it wraps a model for processes that train together."""
+        return b"DistributedDataParallel" in self.data or b"Accelerator" in self.data
+
+    @property
+    def starts_program(self) -> bool:
+        """Whether it is started as a program."""
+        return b"__main__" in self.data
+
+    @property
+    def samples_together(self) -> bool:
+        """Whether it loads the data of processes that train together."""
+        return b"DistributedSampler" in self.data and b"DataLoader" in self.data and self.together
+
     @property
     def random_tasks(self) -> bool:
-        """Whether forked workers may draw from NumPy, or a generator may be given to tasks."""
+        """Whether forked workers may draw from NumPy, workers from a generator that is seeded, or
+        a generator may be given to tasks."""
         data = self.data
         if has(data, _FORKS, _FORK) and any(
             self._can_be_given(draw.start()) for draw in matches(data, _DRAWS, _RANDOM)
+        ):
+            return True
+        if _SEED in data and any(
+            self._can_be_given(call.start()) for call in matches(data, (b"random.",), _OF_RANDOM)
         ):
             return True
         for made in matches(data, _GENERATORS, rb"\w+[ \t]*\("):
@@ -300,6 +342,8 @@ class Prefilter:
                 or file.code.random_tasks
                 or self._worker_imports_framework(path, file)
             )
+        if self._trains_together(path, file):
+            return True
         if file.loads and (file.samples or self._imports_one(path, lambda other: other.samples)):
             return True
         if not file.framework or self.helpers == []:
@@ -307,6 +351,20 @@ class Prefilter:
         if self.helpers is not None and not any(name in file.data for name in self.helpers):
             return False
         return self._imports_one(path, self._helps)
+
+    def _trains_together(self, path: str, file: _File) -> bool:
+        """Whether the program that the file starts may train in several processes."""
+        if not file.framework:
+            return False
+        if file.together:
+            return (
+                file.trains
+                or file.samples_together
+                or (file.wraps and self._imports_one(path, _trains))
+            )
+        if not file.trains and not (file.starts_program and self._imports_one(path, _trains)):
+            return False
+        return self._imports_one(path, lambda other: other.together)
 
     def _starts(self, file: _File) -> bool:
         if file.starts_workers:
@@ -368,6 +426,10 @@ class Prefilter:
                 )
             )
         return self._reach[key]
+
+
+def _trains(file: _File) -> bool:
+    return file.trains
 
 
 def _module_name(path: str) -> bytes:

@@ -92,6 +92,11 @@ def captures(program: Program, task: TaskRun) -> Iterator[tuple[str, Value, Site
         yield effect.what, effect.value, effect.site
 
 
+def severed_by(value: Value) -> set[int]:
+    """What cut `value` off: the identities of calls and collectives."""
+    return {ident for atom in inner(value) if isinstance(atom, Tensor) for ident in atom.severed}
+
+
 def idents(value: Value) -> set[int]:
     """The identities of the models and tensors in `value`."""
     found: set[int] = set()

@@ -21,7 +21,7 @@ def check(program: Program) -> Iterator[Report]:
                     seeded.add(effect.framework)
                 if effect.kind != "draw" or effect.framework == "random":
                     continue
-                if effect.framework in seeded:
+                if effect.framework in seeded or "" in seeded:
                     continue
                 yield Report(
                     effect.site,

@@ -2,6 +2,11 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import (
+    JOBLIB_PARALLEL,
+    TORCH_MULTIPROCESSING,
+    TORCH_SERIALIZATION,
+)
 
 PITFALL = Pitfall(
     code="GG101",
@@ -11,7 +16,7 @@ PITFALL = Pitfall(
     happens=(
         "The worker gets a copy. The copy still requires grad, but its history and its "
         "`.grad` are gone: a tensor that was computed from others arrives as a new leaf. "
-        "Nothing is said, and no gradient that the worker computes reaches the tensor in the "
+        "There is no error, and no gradient that the worker computes reaches the tensor in the "
         "parent or what it was computed from."
     ),
     why=(
@@ -75,4 +80,9 @@ print(weight.grad)  # prints: tensor([8., 8., 8.])
         "`spectral_norm`, pruning)."
     ),
     part="sent",
+    silence=(
+        "Where the workers only read the values, and no gradient is expected through them; "
+        "`tensor.detach()` in the call says the same."
+    ),
+    links=(TORCH_SERIALIZATION, TORCH_MULTIPROCESSING, JOBLIB_PARALLEL),
 )

@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import JOBLIB_PARALLEL, TORCH_SERIALIZATION
 
 PITFALL = Pitfall(
     code="GG102",
@@ -10,7 +11,7 @@ PITFALL = Pitfall(
     severity=Severity.WARNING,
     happens=(
         "The parent gets a leaf that requires grad and has no `grad_fn`: the history stays in"
-        " the worker and is thrown away. Nothing is said, and a later `backward()` stops at "
+        " the worker and is thrown away. There is no error, and a later `backward()` stops at "
         "that leaf."
     ),
     why=(
@@ -61,4 +62,9 @@ print(results[1])  # prints: (6.0, tensor([2., 2., 2.]))
         "for torch refuses to send it: under the guard that is an error instead of a hang."
     ),
     part="returned",
+    silence=(
+        "Where the parent only reads the values, of a loss to be logged, say; `.detach()` in "
+        "the worker says the same."
+    ),
+    links=(TORCH_SERIALIZATION, JOBLIB_PARALLEL),
 )

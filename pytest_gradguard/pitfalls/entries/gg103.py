@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import JOBLIB_PARALLEL, TORCH_AUTOGRAD, TORCH_SERIALIZATION
 
 PITFALL = Pitfall(
     code="GG103",
@@ -67,4 +68,9 @@ print(x.grad)  # prints: tensor([3., 3., 3.])
         "program asks for the gradient of the results themselves, by `inputs` (split learning)."
     ),
     part="lost",
+    silence=(
+        "Only where the gradient with respect to the results themselves is what you want (split "
+        "learning), in a form that gradguard does not recognise."
+    ),
+    links=(TORCH_AUTOGRAD, TORCH_SERIALIZATION, JOBLIB_PARALLEL),
 )

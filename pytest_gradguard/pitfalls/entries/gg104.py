@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import TF_AUTODIFF, TORCH_AUTOGRAD
 
 PITFALL = Pitfall(
     code="GG104",
@@ -67,4 +68,9 @@ def test_every_parameter_learns(watch_gradients):
         " tensor that received no gradient from a backward since it was watched, with the "
         "reason. Tensors of torch and TensorFlow are watched."
     ),
+    silence=(
+        "Where a parameter is not meant to learn. Name it in `allow_none`, so that the others "
+        "stay watched."
+    ),
+    links=(TORCH_AUTOGRAD, TF_AUTODIFF),
 )

@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import JOBLIB_PARALLEL, TF_AUTODIFF, TF_TAPE
 
 PITFALL = Pitfall(
     code="GG105",
@@ -63,4 +64,9 @@ print(tf.add_n(parts).numpy())  # prints: [3. 3.]
         "target, a metric that is logged), it stays info or is silent."
     ),
     part="lost",
+    silence=(
+        "Where no gradient with respect to what the tasks compute is wanted; `with "
+        "tape.stop_recording():` around the call says the same."
+    ),
+    links=(TF_TAPE, TF_AUTODIFF, JOBLIB_PARALLEL),
 )

@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import TORCH_AUTOGRAD, TORCH_MULTIPROCESSING, TORCH_OPTIM
 
 PITFALL = Pitfall(
     code="GG106",
@@ -74,4 +75,9 @@ print(torch.equal(before, model.weight))  # prints: False
         "the call, where the copy is trained in shared memory, or where a shared `.grad` arrives."
     ),
     part="lost",
+    silence=(
+        "Only where the parent's step is meant to use other gradients than those that the "
+        "workers computed."
+    ),
+    links=(TORCH_AUTOGRAD, TORCH_MULTIPROCESSING, TORCH_OPTIM),
 )

@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import KERAS_SAVING, TORCH_SERIALIZATION
 
 PITFALL = Pitfall(
     code="GG107",
@@ -69,4 +70,6 @@ print([torch.equal(old, m.weight) for old, m in zip(before, models)])  # prints:
         "for a process worker."
     ),
     part="sent",
+    silence="It is hidden unless you ask for it: a copy of the model is mostly what is wanted.",
+    links=(TORCH_SERIALIZATION, KERAS_SAVING),
 )

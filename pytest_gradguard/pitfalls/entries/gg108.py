@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import JOBLIB_MEMORY, TORCH_SERIALIZATION
 
 PITFALL = Pitfall(
     code="GG108",
@@ -68,4 +69,6 @@ print(weight.grad)  # prints: tensor([2., 2.])
         "has filled the cache: when it returns a tensor that requires grad, is no parameter, and "
         "comes of a function that makes no such leaf itself."
     ),
+    silence="Where only the values of the cached result are used.",
+    links=(JOBLIB_MEMORY, TORCH_SERIALIZATION),
 )

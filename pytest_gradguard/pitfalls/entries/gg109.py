@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import JOBLIB_PARALLEL, START_METHODS
 
 PITFALL = Pitfall(
     code="GG109",
@@ -72,4 +73,6 @@ print(Parallel(n_jobs=2)(tasks))  # prints: [10.0, 20.0]
         "gives them a constant that the parent has replaced; dicts and lists that have only grown "
         "count as caches."
     ),
+    silence="Where the workers are meant to have the module as it is after import.",
+    links=(JOBLIB_PARALLEL, START_METHODS),
 )

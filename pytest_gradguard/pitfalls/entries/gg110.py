@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import JOBLIB_PARALLEL, KERAS_SAVING
 
 PITFALL = Pitfall(
     code="GG110",
@@ -64,4 +65,6 @@ print(Parallel(n_jobs=2)(tasks))  # prints: [1, 1]
         "When a built Keras 3 optimizer with steps behind it is pickled on its own for a worker, "
         "or on its way back from one."
     ),
+    silence="Where the worker is meant to start with a fresh optimizer.",
+    links=(KERAS_SAVING, JOBLIB_PARALLEL),
 )

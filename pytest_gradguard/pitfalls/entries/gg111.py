@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import TORCH_MODULES, TORCH_SERIALIZATION
 
 PITFALL = Pitfall(
     code="GG111",
@@ -77,4 +78,9 @@ print(model.running_mean)  # prints: tensor([0.5000, 0.5000])
         "or saves it. Nothing is reported for a copy that the worker trains by itself and throws "
         "away, nor where the parent writes the buffers itself."
     ),
+    silence=(
+        "Where the parent's statistics are meant to stay as they are, or are computed anew "
+        "before evaluation."
+    ),
+    links=(TORCH_MODULES, TORCH_SERIALIZATION),
 )

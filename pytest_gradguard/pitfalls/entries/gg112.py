@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import TORCH_OPTIM, TORCH_SERIALIZATION
 
 PITFALL = Pitfall(
     code="GG112",
@@ -79,4 +80,6 @@ print(torch.equal(before, model.weight))  # prints: False
         "their values are loaded into the model that was sent."
     ),
     part="lost",
+    silence="Only where both models go on side by side, and the step of the old one is meant.",
+    links=(TORCH_OPTIM, TORCH_SERIALIZATION),
 )

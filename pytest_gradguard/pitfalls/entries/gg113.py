@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import TORCH_AUTOGRAD, TORCH_SERIALIZATION
 
 PITFALL = Pitfall(
     code="GG113",
@@ -56,4 +57,9 @@ print(grads[0])  # prints: tensor([[0., 0.]])
         "When a parameter or tensor with such hooks is pickled for a process worker. Hooks that "
         "`torch.utils.hooks.unserializable_hook` marks are meant to stay behind: nothing."
     ),
+    silence=(
+        "Where the hook is of use in the parent only: it logs there, or clips what the parent "
+        "computes."
+    ),
+    links=(TORCH_AUTOGRAD, TORCH_SERIALIZATION),
 )

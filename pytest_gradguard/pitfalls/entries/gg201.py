@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import TF_GPU, TORCH_CUDA, TORCH_MULTIPROCESSING
 
 PITFALL = Pitfall(
     code="GG201",
@@ -70,4 +71,8 @@ print(torch.tensor(prepared, device=device).square().sum().item())  # prints: 7.
         "attempt. Not seen: what takes a stream, but no memory; memory under "
         "`cupy.cuda.using_allocator`; what TensorFlow does as tensors arrive, before the task."
     ),
+    silence=(
+        "Where each worker is meant to have a context of its own, such as one process for each GPU."
+    ),
+    links=(TORCH_MULTIPROCESSING, TORCH_CUDA, TF_GPU),
 )

@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import TORCH_CUDA, TORCH_MULTIPROCESSING
 
 PITFALL = Pitfall(
     code="GG202",
@@ -55,4 +56,6 @@ print(Parallel(n_jobs=2)(delayed(largest)(row) for row in table.cpu()))  # print
         "torch's, an array of CuPy's, a tensor or variable of TensorFlow's (Keras models by their "
         "first variable)."
     ),
+    silence="Where the copies on the GPU are meant, and its memory holds them.",
+    links=(TORCH_MULTIPROCESSING, TORCH_CUDA),
 )

@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import START_METHODS, TORCH_MULTIPROCESSING
 
 PITFALL = Pitfall(
     code="GG203",
@@ -62,4 +63,9 @@ print((scale * sum(norms)).item())  # prints: 30.0
         "It sees torch initialise CUDA, TensorFlow take its GPUs as its context begins, and, while "
         "the guard is on, CuPy take its first memory."
     ),
+    silence=(
+        "Never where a GPU is used: the task fails. Only for a branch that cannot run on such a "
+        "machine."
+    ),
+    links=(TORCH_MULTIPROCESSING, START_METHODS),
 )

@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import CUDA_VARIABLES, TF_GPU, TORCH_CUDA
 
 PITFALL = Pitfall(
     code="GG204",
@@ -65,4 +66,8 @@ print(Parallel(n_jobs=2, backend="threading")(tasks))  # prints: [3.0, 7.0]
         "as its context begins. Of TensorFlow's own `set_visible_devices` it says nothing: "
         "TensorFlow raises an error there."
     ),
+    silence=(
+        "Where each process runs one task, and sets the variable before any framework is imported."
+    ),
+    links=(CUDA_VARIABLES, TORCH_CUDA, TF_GPU),
 )

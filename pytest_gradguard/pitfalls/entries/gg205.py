@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import SKLEARN_PARALLEL, TORCH_CUDA
 
 PITFALL = Pitfall(
     code="GG205",
@@ -53,4 +54,6 @@ print(sorted(search.best_params_))  # prints: ['lr']
         " and `None` over an estimator that is on a GPU."
     ),
     runtime=None,
+    silence="Where the GPU holds as many candidates at once as there are workers.",
+    links=(SKLEARN_PARALLEL, TORCH_CUDA),
 )

@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import START_METHODS, TORCH_DATA
 
 PITFALL = Pitfall(
     code="GG206",
@@ -67,4 +68,6 @@ print(totals)  # prints: [6.0, 22.0]
         "error that the program gets. A loader that starts its workers is not reported, nor one "
         "that fails for another reason."
     ),
+    silence="Never where the loader is iterated in such a worker: it fails.",
+    links=(TORCH_DATA, START_METHODS),
 )

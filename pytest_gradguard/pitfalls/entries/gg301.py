@@ -1,7 +1,8 @@
-"""GG301: no_grad, autocast and the derivatives that the caller takes do not reach the workers."""
+"""GG301: modes, settings and derivatives of the caller that do not reach the workers."""
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import TORCH_AMP, TORCH_AUTOGRAD, TORCH_FUNC
 
 PITFALL = Pitfall(
     code="GG301",
@@ -9,23 +10,24 @@ PITFALL = Pitfall(
     title="The caller's no_grad or autocast does not reach the workers",
     severity=Severity.WARNING,
     happens=(
-        "`no_grad`, `inference_mode`, `set_grad_enabled(False)` and `autocast` around a parallel "
-        "call hold neither in thread workers nor in loky workers (forked ones inherit them): the "
-        "tasks build graphs, or run without autocast. So does the caller's generator of tasks, "
-        "which joblib pulls from other threads after the first few. `torch.func.grad`, `vjp` and "
-        "`jvp` around thread workers silently give zeros, or lack the workers' part, and `vmap` "
-        "fails; their tensors cannot be pickled. A tangent of `forward_ad.dual_level` reaches "
-        "threads, but is not pickled, and there is no error."
+        "`no_grad`, `inference_mode`, `autocast` and a default device around a parallel call hold "
+        "neither in thread nor in loky workers (forked ones inherit them), and for joblib's "
+        "generator of tasks only at first. `torch.func` transforms around threads give zeros. A "
+        "tangent of `forward_ad.dual_level` is not pickled. `set_default_dtype`, "
+        "`use_deterministic_algorithms`, `set_float32_matmul_precision` and the flags of cuDNN "
+        "reach threads, but not loky or spawn workers: tasks make tensors of another dtype, or "
+        "compute with another precision. There is no error."
     ),
     why=(
-        "These modes belong to the thread that sets them. New threads and new interpreters "
-        "start with the default."
+        "The modes belong to the thread that sets them, the settings to the process. New threads "
+        "and new interpreters start with the default."
     ),
     fix=(
         "Set the mode inside the worker function, by a `with` block or a decorator. Compute "
-        "what the tasks need before the `Parallel` call, not in its generator. Open a transform "
-        "or a dual level inside the worker function too: have each task return the derivative of "
-        "its own part, and add them up in the caller."
+        "what the tasks need before the `Parallel` call, not in its generator. Make settings of "
+        "the process in the worker function too, or in the pool's initializer. Open a transform "
+        "or a dual level there too: have each task return the derivative of its own part, and add "
+        "them up in the caller."
     ),
     bad="""\
 import torch
@@ -63,11 +65,17 @@ print([result.requires_grad for result in results])  # prints: [False, False]
         " mode itself, for threads and for processes that do not inherit the mode."
     ),
     runtime=(
-        "When tasks of such a call made a graph, or ran without the caller's autocast, in "
-        "spite of the mode in the caller; also for the caller's own task generator when "
-        "joblib pulls it from another thread. An error where the caller takes a derivative, by "
-        "`torch.func` or in forward mode, of what the tasks computed without it, and where torch "
-        "refuses to run or pickle a task for that reason; silent where nothing that the tasks "
-        "computed reaches the derivative."
+        "When tasks of such a call made a graph, ran without the caller's autocast, or made "
+        "tensors on another device; also for the caller's own generator of tasks. An error where "
+        "the caller takes a derivative, by `torch.func` or in forward mode, of what the tasks "
+        "computed without it, and where torch refuses to run or pickle a task for that reason. "
+        "When a process worker has torch's default of a setting and the caller has not, and a task "
+        "made a float tensor without a dtype, or computed what the setting is about (the flags of "
+        "cuDNN: on a GPU)."
     ),
+    silence=(
+        "Where it makes no difference to the tasks: they set the mode in a way that gradguard "
+        "does not see, or the graph costs little and is thrown away."
+    ),
+    links=(TORCH_AUTOGRAD, TORCH_AMP, TORCH_FUNC),
 )

@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import JOBLIB_PARALLEL, TORCH_AUTOGRAD
 
 PITFALL = Pitfall(
     code="GG302",
@@ -63,4 +64,6 @@ optimizer.step()
         "model or tensor that the threads share."
     ),
     runtime=None,
+    silence="Where a lock makes the tasks take turns, or lost updates do no harm (Hogwild).",
+    links=(TORCH_AUTOGRAD, JOBLIB_PARALLEL),
 )

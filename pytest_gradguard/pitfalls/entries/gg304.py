@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import NUMPY_PARALLEL, TORCH_RANDOMNESS
 
 PITFALL = Pitfall(
     code="GG304",
@@ -57,4 +58,6 @@ print(len({*first, *second}))  # prints: 4
         "Info, where two forked workers of one call drew from copies of torch's or NumPy's global "
         "generator in the same state."
     ),
+    silence="Where all workers are meant to draw the same numbers.",
+    links=(TORCH_RANDOMNESS, NUMPY_PARALLEL),
 )

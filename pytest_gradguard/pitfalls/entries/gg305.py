@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import NUMPY_PARALLEL, TF_RANDOM, TORCH_RANDOMNESS
 
 PITFALL = Pitfall(
     code="GG305",
@@ -60,4 +61,6 @@ print(a == b)  # prints: False
         "What an iterable dataset draws before its first batch is not counted: workers that "
         "shuffle alike, and then read a part each, have to draw the same numbers."
     ),
+    silence="Where all tasks are meant to draw the same numbers, to compare them, say.",
+    links=(NUMPY_PARALLEL, TORCH_RANDOMNESS, TF_RANDOM),
 )

@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import KERAS_SKLEARN
 
 PITFALL = Pitfall(
     code="GG401",
@@ -43,4 +44,6 @@ print(classifier.classes_)  # prints: [False  True]
 """,
     lint="On the import or use of `keras.wrappers.scikit_learn`.",
     runtime=None,
+    silence="Only in code for an old, pinned TensorFlow that still has the module.",
+    links=(KERAS_SKLEARN,),
 )

@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import DASK_BLOCKS, KERAS_TRAINING
 
 PITFALL = Pitfall(
     code="GG402",
@@ -46,4 +47,6 @@ print(predictions.compute(scheduler="threads").shape)  # prints: (8, 1)
 """,
     lint="On a dask array passed to `predict`, `fit` or `evaluate` of a Keras model.",
     runtime=None,
+    silence="Where the array fits into memory, and `.compute()` is what is wanted.",
+    links=(DASK_BLOCKS, KERAS_TRAINING),
 )

@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import TF_FUNCTION, TF_MAP, TF_VECTORIZED
 
 PITFALL = Pitfall(
     code="GG403",
@@ -54,4 +55,6 @@ print(squares(values).numpy())  # prints: [1. 4. 9.]
         "`parallel_iterations=tf.data.AUTOTUNE`."
     ),
     runtime=None,
+    silence="Where the code runs inside a `tf.function` that the linter does not see.",
+    links=(TF_MAP, TF_VECTORIZED, TF_FUNCTION),
 )

@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import TF_AUTODIFF, TF_VECTORIZED, TORCH_FUNC
 
 PITFALL = Pitfall(
     code="GG404",
@@ -60,4 +61,9 @@ print(gradients(batch).numpy().tolist())  # prints: [[2.0, 0.0], [0.0, 16.0], [6
         "example to collect gradients."
     ),
     runtime=None,
+    silence=(
+        "It is hidden unless you ask for it. Few examples, or examples of different shapes, are "
+        "a good reason for a loop."
+    ),
+    links=(TORCH_FUNC, TF_VECTORIZED, TF_AUTODIFF),
 )

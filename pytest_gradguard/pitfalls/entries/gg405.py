@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import DASK_JOBLIB, JOBLIB_PARALLEL
 
 PITFALL = Pitfall(
     code="GG405",
@@ -37,4 +38,6 @@ with Client(processes=False, dashboard_address=None), parallel_config(backend="d
 """,
     lint='On `Parallel(...)` with `backend="dask"` as an argument.',
     runtime=None,
+    silence="Never: the call fails.",
+    links=(DASK_JOBLIB, JOBLIB_PARALLEL),
 )

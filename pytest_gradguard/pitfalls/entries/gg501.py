@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import TORCH_AUTOGRAD, TORCH_DISTRIBUTED
 
 PITFALL = Pitfall(
     code="GG501",
@@ -72,4 +73,9 @@ dist.destroy_process_group()
         "they computed themselves, which the received values have replaced."
     ),
     part="lost",
+    silence=(
+        "Only where the gathered values are meant as constants; gathering `features.detach()` "
+        "says the same."
+    ),
+    links=(TORCH_DISTRIBUTED, TORCH_AUTOGRAD),
 )

@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import TORCH_DDP, TORCH_DISTRIBUTED
 
 PITFALL = Pitfall(
     code="GG502",
@@ -84,4 +85,8 @@ dist.destroy_process_group()
         "right."
     ),
     part="lost",
+    silence=(
+        "Where the ranks are meant to train apart, or average in a way that gradguard does not see."
+    ),
+    links=(TORCH_DDP, TORCH_DISTRIBUTED),
 )

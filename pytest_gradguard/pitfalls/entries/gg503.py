@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import TORCH_DATA, TORCH_DISTRIBUTED
 
 PITFALL = Pitfall(
     code="GG503",
@@ -57,4 +58,6 @@ print(orders[0] == orders[1] == orders[2])  # prints: False
         "look at a few batches, and passes without gradients (evaluation), do not count, nor do "
         "samplers with an `__iter__` of their own."
     ),
+    silence="Where the same order in every epoch is meant.",
+    links=(TORCH_DATA, TORCH_DISTRIBUTED),
 )

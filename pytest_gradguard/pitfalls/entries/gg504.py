@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import TORCH_AUTOGRAD, TORCH_DDP
 
 PITFALL = Pitfall(
     code="GG504",
@@ -72,4 +73,6 @@ dist.destroy_process_group()
         "When a forward pass of a DDP model raises that error: the finding names each parameter "
         "without a gradient, as the wrapped model names it, and the reason, with the line."
     ),
+    silence="Never: the forward pass fails.",
+    links=(TORCH_DDP, TORCH_AUTOGRAD),
 )

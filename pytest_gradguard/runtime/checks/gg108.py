@@ -215,6 +215,10 @@ class Storing:
         """A tensor in a store goes to no worker."""
         return reduction
 
+    def module(self, module: Any, reduction: Any) -> Any:
+        """A module in a store goes to no worker."""
+        return reduction
+
     def ended(self) -> None:
         """The result is stored."""
 

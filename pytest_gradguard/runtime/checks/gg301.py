@@ -1,7 +1,8 @@
 """GG301: what holds in the calling thread, and not where its tasks run.
 
 Its modes (gradients off, autocast, a default device) are `probes.torch_modes`', its transforms of
-`torch.func` and levels of forward mode `probes.torch_transforms`'.
+`torch.func` and levels of forward mode `probes.torch_transforms`', and the settings of its process
+(a default dtype, deterministic algorithms, precisions) `probes.torch_settings`'.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pytest_gradguard.runtime.evidence import TaskEvidence
 CODE = "GG301"
 MODES = "gg301_modes"
 TRANSFORMS = "gg301_transforms"
+SETTINGS = "gg301_settings"
 PROBES = (
     Probe(MODES, "pytest_gradguard.runtime.probes.torch_modes", asks=(TORCH,), needs=TORCH),
     Probe(
@@ -26,6 +28,7 @@ PROBES = (
         ships=threads,
         only_asked=True,
     ),
+    Probe(SETTINGS, "pytest_gradguard.runtime.probes.torch_settings", asks=(TORCH,), needs=TORCH),
 )
 
 

@@ -18,7 +18,7 @@ from types import FrameType
 
 from pytest_gradguard import pitfalls
 from pytest_gradguard.messages import ForkDeadlockError
-from pytest_gradguard.runtime import callsite, frameworks, registry, worker
+from pytest_gradguard.runtime import answering, callsite, frameworks, registry, worker
 from pytest_gradguard.runtime.checks.gg303 import Hang
 from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.fork_safety import native_threads, openmp
@@ -108,7 +108,7 @@ class Watcher:
         error = ForkDeadlockError(self._text(hang))
         if self._answer is None:
             worker.send_with(error, self.token, [("gg303", hang)])
-            answered = _answer(frame, error)
+            answered = answering.answer(frame, error)
         else:
             answered = self._answer(hang, error)
         if answered:
@@ -145,17 +145,6 @@ def _framework(frame: FrameType, waiting: native_threads.Waiting | None) -> str 
     if library is not None and waiting is not None and library.holds(waiting.place):
         return "torch"
     return None
-
-
-def _answer(frame: FrameType | None, error: BaseException) -> bool:
-    """Send `error` to the parent as the outcome of the task that runs in `frame`'s thread."""
-    while frame is not None:
-        answers = registry.runners.get(frame.f_globals.get("__name__", ""), {})
-        if frame.f_code.co_name in answers:
-            answers[frame.f_code.co_name](frame, error)
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _task_in(frame: FrameType) -> tuple[Task, FrameType | None]:

@@ -18,6 +18,7 @@ from pytest_gradguard.runtime import collector, registry, transfer, watching
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.dispatch import calling, process_cuda, process_gradients
 from pytest_gradguard.runtime.dispatch.shipped import TaskShipment
+from pytest_gradguard.runtime.distributed import ranks
 from pytest_gradguard.runtime.faults import fault, hidden_frame, theirs_only
 from pytest_gradguard.runtime.fork_safety import forks
 from pytest_gradguard.runtime.fork_safety.process import ForkedProcess, Inside
@@ -57,7 +58,11 @@ def _watched_start(workers: Workers, original: Callable[..., Any]) -> Callable[.
             if method == "fork":
                 return _start_forked(original, self, call)
             task = _task(self)
-            with _gradients(self, call, forked=False), transfer.during(TaskShipment(call, [task])):
+            with (
+                _gradients(self, call, forked=False),
+                _rank(self, call, forked=False),
+                transfer.during(TaskShipment(call, [task])),
+            ):
                 original(self)
         with theirs_only:
             collector.announce(call.collector, call.evidence.values())
@@ -72,6 +77,7 @@ def _start_forked(original: Callable[..., Any], process: Any, call: Call) -> Any
     with (
         _telling(process, call, _task(process)[0]),
         _gradients(process, call, forked=True),
+        _rank(process, call, forked=True),
         forks.forking(ForkedProcess(process, call)),
     ):
         outcome = original(process)
@@ -100,15 +106,22 @@ def _gradients(process: Any, call: Call, *, forked: bool) -> Any:
         return nullcontext()
 
 
+def _rank(process: Any, call: Call, *, forked: bool) -> Any:
+    if _initialized(process):
+        return nullcontext()
+    return ranks.telling(process, call, forked=forked)
+
+
 def _watched_join(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def join(self: Any, timeout: float | None = None) -> Any:
         with hidden_frame:
             outcome = original(self, timeout)
-        call = _started.pop(self, None)
-        if call is not None:
-            with theirs_only:
+        with theirs_only:
+            call = _started.pop(self, None)
+            if call is not None:
                 collector.announce(call.collector, call.evidence.values())
+            ranks.ended(self)
         return outcome
 
     return join

@@ -226,6 +226,11 @@ def rouse(name: str) -> None:
             fault(error)
 
 
+def rest(name: str) -> None:
+    """Let a probe that was roused rest again, until there is cause."""
+    roused.pop(name, None)
+
+
 def _rouse_by(error: BaseException | None) -> None:
     """Rouse the probes to which the error of a task may tell something."""
     probes = [probe.name for probe in _all() if probe.by_error]

@@ -18,6 +18,7 @@ from pytest_gradguard.runtime.checks import gg301
 from pytest_gradguard.runtime.checks.gg301 import TRANSFORMS
 from pytest_gradguard.runtime.evidence import direction
 from pytest_gradguard.runtime.frameworks.torch import transforms
+from pytest_gradguard.runtime.frameworks.torch.following import tensors_in
 from pytest_gradguard.runtime.probes import After, pulling
 from pytest_gradguard.runtime.tasks import GENERATOR, Task, roots_of, task_of
 
@@ -128,7 +129,7 @@ def _in_process() -> After | None:
 
     def after(items: Any, results: Any, error: BaseException | None) -> Lacking | None:
         watch.end()
-        lacking = [one for one in transforms.tensors_in(results) if transforms.losses_of(one)]
+        lacking = [one for one in tensors_in(results) if transforms.losses_of(one)]
         if not lacking:
             return None
         task, path = _given(items, lambda item: any(item is one for one in loss.duals))

@@ -6,7 +6,9 @@ import multiprocessing
 import os
 import random
 import tempfile
+import threading
 import time
+from contextlib import nullcontext
 
 import joblib
 import numpy as np
@@ -96,6 +98,33 @@ def detect_anomaly():
         return each(torch.is_anomaly_enabled)
 
 
+def settings_of_the_process():
+    return {
+        "default dtype": str(torch.empty(0).dtype),
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "matmul precision": torch.get_float32_matmul_precision(),
+        "cuDNN benchmark": torch._C._get_cudnn_benchmark(),
+        "default device": torch.empty(0).device.type,
+    }
+
+
+@case
+def settings_of_the_caller():
+    torch.set_default_dtype(torch.float64)
+    torch.set_deterministic_debug_mode("error")
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.benchmark = True
+    torch.set_default_device("meta")
+    try:
+        return {"caller": settings_of_the_process(), **each(settings_of_the_process)}
+    finally:
+        torch.set_default_device(None)
+        torch.backends.cudnn.benchmark = False
+        torch.set_float32_matmul_precision("highest")
+        torch.set_deterministic_debug_mode("default")
+        torch.set_default_dtype(torch.float32)
+
+
 def made_with_gradients(tensor):
     return tensor.requires_grad
 
@@ -180,6 +209,55 @@ def random_stream_of_threads():
     drawn = Parallel(2, backend="threading")(delayed(draw_torch)() for _ in range(4))
     torch.manual_seed(0)
     return sorted(n for _, n in drawn) == sorted(torch.rand(1).item() for _ in range(4))
+
+
+SEED_AND_DRAW = {
+    "torch": (torch.manual_seed, lambda: torch.rand(1).item()),
+    "numpy": (np.random.seed, lambda: float(np.random.rand())),
+    "python": (random.seed, random.random),
+}
+
+
+def draw_between(turns, own, how, seed):
+    """What a task draws that seeds: each thread seeds in its turn, and then draws in its turn."""
+    if how == "own generator":
+        generator = torch.Generator()
+        seed_it, draw = generator.manual_seed, lambda: torch.rand(1, generator=generator).item()
+    else:
+        seed_it, draw = SEED_AND_DRAW[how.removeprefix("fork_rng of ")]
+    drawn = None
+    with torch.random.fork_rng() if how.startswith("fork_rng") else nullcontext():
+        for turn in range(4):
+            if turn == own:
+                seed_it(seed)
+            if turn == own + 2:
+                drawn = draw()
+            turns.wait(60)
+    return drawn
+
+
+@case
+def threads_that_seed():
+    """Whether two threads draw what each draws alone."""
+    found = {}
+    for how in (*SEED_AND_DRAW, "fork_rng of torch", "own generator"):
+        alone = [draw_between(threading.Barrier(1), 0, how, seed) for seed in (1, 2)]
+        turns = threading.Barrier(2)
+        tasks = [delayed(draw_between)(turns, own, how, own + 1) for own in (0, 1)]
+        found[how] = Parallel(2, backend="threading")(tasks) == alone
+    return found
+
+
+@case
+def task_that_names_a_module_of_torchs():
+    """cloudpickle takes the modules along that a function reaches by attributes of others."""
+
+    def benchmark():
+        torch.backends.cudnn.benchmark = True
+
+    found = attempt(lambda: Parallel(2)([delayed(benchmark)()]))
+    torch.backends.cudnn.benchmark = False
+    return found
 
 
 def draw_from(generator):

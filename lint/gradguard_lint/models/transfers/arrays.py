@@ -19,8 +19,17 @@ from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.models.numpy import KEEPS, MAPPED, VIEWS
 from gradguard_lint.models.rows import Row
+from gradguard_lint.models.transfers.extents import (
+    array_extent,
+    drawn_extent,
+    flat,
+    memory_of,
+    retyped,
+)
 from gradguard_lint.models.transfers.tensors import gpu_touched, tensors_in
+from pytest_gradguard.records import replace
 
 
 def generator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -33,19 +42,38 @@ def generator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
 
 def seed(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """A global generator is seeded."""
-    m.effect(frame, "seed", node, name, framework=row.framework)
+    first = args.get(0, "seed")
+    value = first if first is not None else NOTHING
+    m.effect(frame, "seed", node, f"{name}()", framework=row.framework, value=value)
     return of(Thing("rng", name)) if row.kind == "rng" else NOTHING
 
 
 def draw(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """A draw from a global generator."""
     m.effect(frame, "draw", node, f"{name}()", framework=row.framework)
-    return of(Tensor("numpy")) if row.framework == "numpy" else UNKNOWN
+    if row.framework != "numpy":
+        return UNKNOWN
+    return _made(m, node, drawn_extent(name.rpartition(".")[2], args))
 
 
 def array(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """An array without gradients."""
-    return of(Tensor(row.framework))
+    if row.framework != "numpy":
+        return of(Tensor(row.framework))
+    short = name.rpartition(".")[2]
+    if short in MAPPED or "mmap_mode" in args.keywords:
+        return of(Tensor("numpy"))  # a memory map of the program's own
+    if short in KEEPS and len(args.positional) + len(args.keywords) == 1:
+        memory, extent = memory_of(args.get(0, "a"))
+        if memory is not None:
+            return of(Tensor("numpy", memory=memory, extent=extent))
+    made = _made(m, node, array_extent(short, args))
+    return sequence(made) if short in ("split", "array_split") else made
+
+
+def _made(m: Machine, node: ast.AST, extent: tuple[int, ...]) -> Value:
+    """A new array."""
+    return of(Tensor("numpy", memory=("array", m.ident_at(node)), extent=extent))
 
 
 def gpu_array(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -73,6 +101,13 @@ def array_method(
         return of(tensor)
     if name in ("item", "tolist", "tobytes"):
         return UNKNOWN
+    if name in ("astype", "copy"):
+        return _made(m, node, retyped(tensor.extent, args) if name == "astype" else tensor.extent)
+    tensor = replace(
+        tensor,
+        memory=tensor.memory if name in VIEWS else None,
+        extent=flat(tensor.extent) if name in VIEWS else (),
+    )
     found = [value for value, _ in tensors_in(args.values())]
     return join([of(tensor), *(of(item) for item in found)])
 
@@ -88,6 +123,9 @@ def generator_method(
             return of(thing)
         return UNKNOWN
     m.effect(frame, "generator-draw", node, f"`.{name}()`", ident=thing.ident)
+    extent = drawn_extent(name, args) if thing.name.startswith("numpy") else ()
+    if extent:
+        return _made(m, node, extent)
     if thing.name.startswith("tensorflow"):
         return of(Tensor("tensorflow"))
     return UNKNOWN

@@ -12,6 +12,7 @@ from gradguard_lint.domain.values import (
     Const,
     Frame,
     Items,
+    Site,
     Table,
     Tensor,
     Unknown,
@@ -56,10 +57,10 @@ def container_method(
         if (
             name == "append"
             and first is not None
-            and m.loops
+            and (loop := next((site for site in reversed(m.loops) if _is_for(site)), None))
             and any(isinstance(part, Tensor) and part.ident == GRADIENT for part in inner(first, 2))
         ):
-            m.effect(frame, "gradient-collected", node, "append", place=m.loops[-1])
+            m.effect(frame, "gradient-collected", node, "append", place=loop)
         if name in ("pop", "popleft"):
             return atom.element
         if name == "copy":
@@ -68,6 +69,10 @@ def container_method(
     if isinstance(atom, Const) and isinstance(atom.value, str):
         return _string(atom.value, name, args)
     return UNKNOWN
+
+
+def _is_for(site: Site) -> bool:
+    return isinstance(site.node, (ast.For, ast.AsyncFor))
 
 
 def _string(text: str, name: str, args: Args) -> Value:

@@ -23,9 +23,10 @@ from gradguard_lint.engine.machine import (
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tasks import started
 from gradguard_lint.models.known import registry_of
-from gradguard_lint.models.transfers.parallel import start_of
+from gradguard_lint.models.transfers.parallel import MAPPING, start_of
 from gradguard_lint.models.transfers.remote import remote
 from gradguard_lint.models.transfers.tensors import gpu_touched
+from gradguard_lint.models.transfers.torch_tensors import unhooked
 from gradguard_lint.models.transfers.wrapping import CACHE, cached, marked
 from pytest_gradguard.records import replace
 
@@ -74,6 +75,7 @@ def _enter(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value | Non
             modes,
             backend=backend if backend is not None else modes.backend,
             n_jobs=n_jobs if n_jobs is not None else modes.n_jobs,
+            maps=(*modes.maps, *((name, part) for name, part in atom.parts if name in MAPPING)),
         )
         if backend is None and atom.part("prefer") is not None:
             m.modes = replace(m.modes, backend=atom.part("prefer"))
@@ -92,6 +94,8 @@ def _enter(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value | Non
 
 def exit_context(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
     """Leave a ``with`` block; the modes are put back by the caller."""
+    for thing in value.things("hook"):
+        unhooked(m, frame, node, thing)
     for thing in value.things("dask-config"):
         m.store.drop((0, "dask scheduler"))
         del thing

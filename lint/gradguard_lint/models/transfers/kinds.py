@@ -12,11 +12,13 @@ from gradguard_lint.engine.machine import (
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.transfers import (
     arrays,
+    distributed,
     parallel,
     python_calls,
     remote,
     tensorflow_calls,
     torch_modules,
+    torch_tensors,
     work,
 )
 from gradguard_lint.models.transfers.tensors import gpu_touched
@@ -79,6 +81,12 @@ def _future(
     return thing.part("result") if name in ("result", "get", "compute") else None
 
 
+def _hook(
+    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
+) -> Value | None:
+    return torch_tensors.unhooked(m, frame, node, thing) if name == "remove" else None
+
+
 def _memory(
     m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
 ) -> Value | None:
@@ -113,6 +121,7 @@ def _estimator(
 
 
 METHODS: dict[str, Methods] = {
+    "accelerator": distributed.accelerator_method,
     "cached": _cached,
     "context": work.context_method,
     "cupy-device": _gpu_device,
@@ -121,6 +130,7 @@ METHODS: dict[str, Methods] = {
     "executor": work.method,
     "future": _future,
     "generator": arrays.generator_method,
+    "hook": _hook,
     "keras-layer": _keras,
     "keras-loss": _keras,
     "keras-model": _keras,
@@ -133,6 +143,7 @@ METHODS: dict[str, Methods] = {
     "pool": work.method,
     "process": work.process_method,
     "remote": remote.remote_method,
+    "sampler": distributed.method,
     "scaler": _scaler,
     "tape": tensorflow_calls.tape_method,
 }

@@ -28,18 +28,27 @@ from pytest_gradguard.records import replace
 
 LOADER = "torch.utils.data"
 
+_ARGUMENTS = (
+    (0, "dataset"),
+    (3, "sampler"),
+    (4, "batch_sampler"),
+    (5, "num_workers"),
+    (6, "collate_fn"),
+)
+
 
 def loader(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``DataLoader(dataset, ...)``."""
     parts = {"start": start_value(m, row, args)}
-    for position, word in ((0, "dataset"), (5, "num_workers"), (6, "collate_fn")):
+    for position, word in _ARGUMENTS:
         value = args.get(position, word)
         if value is None and word == "num_workers" and args.open:
             value = UNKNOWN
         if value is not None:
             parts[word] = value
-    if "worker_init_fn" in args.keywords:
-        parts["worker_init_fn"] = args.keywords["worker_init_fn"]
+    for word in ("worker_init_fn", "multiprocessing_context"):
+        if word in args.keywords:
+            parts[word] = args.keywords[word]
     return of(
         Thing(
             "loader",
@@ -57,6 +66,11 @@ def iterate_loader(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> Non
     count = thing.part("num_workers")
     if count is None or all(isinstance(atom, Const) and not atom.value for atom in count.atoms):
         return
+    if m.in_process_worker and all(
+        isinstance(atom, Const) and isinstance(atom.value, int) and atom.value > 0
+        for atom in count.atoms
+    ):
+        m.effect(frame, "loader-workers", node, ast.unparse(node), target=of(thing))
     start = start_of(m, thing.part("start"))
     site = thing.site or m.site(frame, node)
     if start is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from gradguard_lint.domain.effects import ParallelCall
 from gradguard_lint.domain.shapes import result_call
 from gradguard_lint.domain.starts import Vocabulary
 from gradguard_lint.domain.values import (
@@ -36,11 +37,14 @@ from gradguard_lint.engine.machine import (
 )
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.known import Known
+from gradguard_lint.models.rows import CALLED_BY_HOSTS
+from gradguard_lint.models.torch import HOOKS
 from gradguard_lint.models.transfers import (
     arrays,
     containers,
     contexts,
     dask_work,
+    distributed,
     estimators,
     loaders,
     objects,
@@ -109,7 +113,9 @@ class Meaning(Known):
             for instance in args.positional[0].of(Instance):
                 rest = Args(args.positional[1:], args.keywords, args.rest, args.open)
                 return parallel.run_instance(m, frame, node, instance, rest)
+        distributed.handed_over(m, name, args)
         _given_a_gpu(m, frame, node, name, args)
+        _may_seed(m, frame, node, name)
         return UNKNOWN
 
     def call_unknown(
@@ -120,11 +126,20 @@ class Meaning(Known):
         if name == "startswith" and isinstance(key, tuple) and len(args.positional) == 1:
             return unknown(("cmp", key[1], "startswith", args.positional[0].constant))
         call = result_call(atom)
+        if name == "backward":
+            distributed.unknown_backward(m)
+        if name == "set_epoch":
+            distributed.epoch_set(m, atom)
+        distributed.handed_over(m, str(name), args)
         if name == "backward" and call is not None:
             target = of(Tensor("torch", "unknown", maybe=frozenset({call})))
             m.effect(frame, "backward", node, "`.backward()`", target=target)
             return None
         base = key[1] if isinstance(key, tuple) and len(key) > 1 else None
+        if isinstance(base, tuple) and base[0] == torch_modules.PARTS:
+            if name in ("train", "eval"):
+                torch_modules.set_training(m, base[1], UNKNOWN)
+            return None
         if name in MODULE_METHODS and isinstance(base, tuple) and base[0] != "node":
             m.unknown_modules.add(base)
             if name in ("parameters", "named_parameters"):
@@ -135,13 +150,18 @@ class Meaning(Known):
         if key in m.unknown_modules:
             model = Thing("model", "Module", m.ident_of(key), m.worker_ident)
             return torch_modules.model_call(m, frame, node, model, args)
+        if name in HOOKS and base is not None:
+            return torch_tensors.hooked(m, frame, node, Unknown(base))
         if isinstance(name, str):
             _given_a_gpu(m, frame, node, f".{name}", args)
+            _may_seed(m, frame, node, name)
             handed = work.by_method(m, frame, node, name, args)
             if handed is not None:
                 return handed
             return torch_tensors.unknown_method(m, frame, node, name, args)
         called = node.func if isinstance(node, ast.Call) else None
+        if isinstance(called, ast.Name):
+            _may_seed(m, frame, node, called.id)
         if (
             m.worker is not None
             and args.positional
@@ -155,6 +175,8 @@ class Meaning(Known):
         self, m: Machine, frame: Frame, node: ast.AST, method: Method, args: Args
     ) -> Value:
         receiver, name = method.receiver, method.name
+        if name == "set_epoch":
+            distributed.epoch_set(m, receiver)
         if isinstance(receiver, Tensor):
             if receiver.framework == "torch":
                 return torch_tensors.tensor_method(m, frame, node, receiver, name, args)
@@ -166,6 +188,9 @@ class Meaning(Known):
         if isinstance(receiver, Instance):
             return _instance_method(m, frame, node, receiver, name, args)
         if isinstance(receiver, Method):
+            part = torch_modules.part_method(m, frame, node, receiver, name, args)
+            if part is not None:
+                return part
             return remote.method_of_method(m, frame, node, receiver, name, args) or UNKNOWN
         if isinstance(receiver, TaskCall) and name == "compute":
             return m.element(dask_work.compute(m, frame, node, [of(receiver)], args))
@@ -212,7 +237,10 @@ class Meaning(Known):
         forward = m.find_in_class(instance.cls, "forward" if what == "torch" else "call")
         result = UNKNOWN
         if forward is not None:
-            result = m.call(frame, node, m.bind(frame, node, forward, instance), args)
+            bound = m.bind(frame, node, forward, instance)
+            result = distributed.direct_call(
+                m, frame, node, instance.ident, lambda: m.call(frame, node, bound, args)
+            )
         if what == "keras":
             if any(result.tensors()) or not result.is_unknown:
                 return result
@@ -270,7 +298,10 @@ class Meaning(Known):
         matmul: bool = False,
         name: str = "",
     ) -> Value | None:
-        return operation(m, frame, node, values, smooth=smooth, matmul=matmul, name=name)
+        result = operation(m, frame, node, values, smooth=smooth, matmul=matmul, name=name)
+        if result is None:
+            return None
+        return distributed.with_own_slot(m, node, values, result, name)
 
     def derived(self, m: Machine, tensor: Tensor) -> Tensor:
         return derived(m, tensor)
@@ -299,6 +330,9 @@ class Meaning(Known):
             return of(Tensor("torch", "leaf", False, m.worker_ident, m.ident_at(node)))
         return None
 
+    def returned(self, m: Machine, atom: Thing | Instance, call: ParallelCall) -> Atom:
+        return torch_modules.returned(m, atom, call)
+
     def grad_after_pickling(self, tensor: Tensor) -> str:
         lost = tensor.framework == "torch" and tensor.grad == "history"
         return "leaf" if lost else tensor.grad
@@ -317,6 +351,17 @@ class Meaning(Known):
     def in_place(self, m: Machine, frame: Frame, node: ast.AugAssign, old: Value) -> None:
         objects.in_place(m, frame, node, old)
 
+    def given_back(
+        self,
+        m: Machine,
+        frame: Frame,
+        node: ast.FunctionDef | ast.AsyncFunctionDef,
+        receiver: Instance,
+        value: Value,
+    ) -> None:
+        if node.name in CALLED_BY_HOSTS:
+            distributed.returned_loss(m, frame, node, receiver, value)
+
     def global_written(
         self, m: Machine, frame: Frame, node: ast.AST, name: str, value: Value, holder: Frame
     ) -> None:
@@ -331,7 +376,12 @@ class Meaning(Known):
     def exit_context(self, m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
         contexts.exit_context(m, frame, node, value)
 
+    def item(self, m: Machine, atom: Atom, index: Value) -> Value:
+        whole = torch_modules.module_of(atom)
+        return of(Method(atom, "[...]")) if whole is not None else UNKNOWN
+
     def iterated(self, m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
+        distributed.passed(m, frame, node, value)
         for thing in value.things("loader"):
             loaders.iterate_loader(m, frame, node, thing)
 
@@ -380,6 +430,12 @@ def _given_a_gpu(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args)
         gpu_hinted(m, frame, node, f"{name}(..., device={shown(device)})")
 
 
+def _may_seed(m: Machine, frame: Frame, node: ast.AST, name: str) -> None:
+    """A call of something unknown in a worker that may seed, as its name says."""
+    if m.worker is not None and "seed" in name.rpartition(".")[2].lower():
+        m.effect(frame, "seed", node, f"{name}()")
+
+
 def _instance_method(
     m: Machine, frame: Frame, node: ast.AST, instance: Instance, name: str, args: Args
 ) -> Value:
@@ -389,7 +445,7 @@ def _instance_method(
         gpu = torch_modules.instance_on_gpu(m, instance)
         result = torch_modules.model_method(
             m, frame, node, instance, instance.ident, gpu, name, args
-        )
+        ) or distributed.lightning_method(m, frame, node, instance, name, args)
     elif what == "keras":
         result = tensorflow_calls.model_method(
             m, frame, node, instance, name, args, instance.ident, False

@@ -25,10 +25,18 @@ from gradguard_lint.engine.machine import (
 )
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import descend
-from gradguard_lint.models.transfers import python_calls, tensorflow_calls, torch_tensors
+from gradguard_lint.models.torch import BUFFERS
+from gradguard_lint.models.transfers import (
+    distributed,
+    python_calls,
+    tensorflow_calls,
+    torch_modules,
+    torch_tensors,
+)
 from gradguard_lint.models.transfers.kinds import KERAS_KINDS
 from gradguard_lint.models.transfers.tensors import (
     derived,
+    written,
 )
 
 
@@ -52,9 +60,14 @@ def attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) ->
         if name == "type":
             return constant(atom.name.split(":")[0])
         return UNKNOWN
+    part = distributed.attribute(atom, name)
+    if part is not None:
+        return part
     if kind == "model":
         if name == "grad":
             return UNKNOWN
+        if name in BUFFERS and atom.part("statistics") is not None:
+            return of(torch_modules.buffer_of(m, atom.ident))
         if name in ("weight", "bias"):
             return of(Tensor("torch", "parameter", atom.gpu, m.worker_ident, atom.ident))
     if kind in KERAS_KINDS:
@@ -65,6 +78,8 @@ def attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) ->
         )
         if values is not None:
             return values
+    if kind == "optimizer" and name == "param_groups":
+        m.effect(frame, "optimizer-change", node, f"`.{name}`", target=of(atom))
     if kind == "parallel" and name == "n_jobs":
         return atom.part("n_jobs") or UNKNOWN
     if kind == "loop-result":
@@ -93,6 +108,9 @@ def inherited_attribute(
     m: Machine, frame: Frame, node: ast.AST, atom: Instance, name: str
 ) -> Value:
     """An attribute that neither the object nor its project classes define."""
+    if name == "training" and atom.cls.what == "torch":
+        flag = m.read(atom.ident, "<training>")
+        return flag if flag is not None else of(Method(atom, name))
     if atom.cls.what:
         return of(Method(atom, name))
     return unknown(("attr", ("instance", atom.ident), name))
@@ -102,6 +120,14 @@ def set_attribute(
     m: Machine, frame: Frame, target: ast.Attribute, atom: Atom, value: Value
 ) -> Value | None:
     """``atom.name = value``; what `atom` is then, where it changed."""
+    if isinstance(atom, Instance):
+        old = m.read(atom.ident, target.attr) if m.program.buffers else None
+        if old is not None and any(tensor.ident in m.program.buffers for tensor in old.tensors()):
+            what = f"`{ast.unparse(target)} = ...`"
+            m.effect(frame, "in-place", target, what, target=old)
+        return None
+    if isinstance(atom, Thing) and atom.kind == "optimizer" and target.attr == "param_groups":
+        m.effect(frame, "optimizer-change", target, "`.param_groups`", target=of(atom))
     if isinstance(atom, Unknown):
         if target.attr == "requires_grad" and True in value.constants():
             return of(Tensor("torch", "leaf", False, m.worker_ident, m.ident_at(target)))
@@ -121,15 +147,20 @@ def set_item(
     m: Machine, frame: Frame, target: ast.Subscript, holder: Value, index: Value, value: Value
 ) -> None:
     """``holder[index] = value``."""
+    distributed.put_back(m, holder, value)
     for atom in holder.atoms:
         if isinstance(atom, External) and atom.name == "os.environ":
             python_calls.environ_set(m, frame, target, index, value)
+    written(m, frame, target, f"`{ast.unparse(target)} = ...`", holder)
 
 
 def in_place(m: Machine, frame: Frame, node: ast.AugAssign, old: Value) -> None:
     """``x += ...``: an in-place write, where `x` is a tensor."""
-    if isinstance(node.target, ast.Subscript):
+    if not isinstance(node.target, ast.Subscript):
+        written(m, frame, node, f"`{ast.unparse(node.target)} ...=`", old)
+    else:
         holder = m.eval(frame, node.target.value)
+        written(m, frame, node, f"`{ast.unparse(node.target)} ...=`", holder)
         if any(tensor.framework == "torch" for tensor in holder.tensors()) and not (
             _own_slot(frame, node.target.slice)
         ):

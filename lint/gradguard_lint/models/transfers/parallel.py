@@ -32,6 +32,17 @@ from gradguard_lint.engine.tasks import hand_out, in_line, past_of, tasks_in
 from gradguard_lint.models.known import start_called
 from gradguard_lint.models.rows import Row
 
+MAPPING = ("max_nbytes", "mmap_mode")
+"""Arguments that say how arrays are sent."""
+
+MAPPING_STARTS = ("loky", "fork")
+"""The workers that get large arrays as memory maps."""
+
+UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+MAPPED_FROM = UNITS["M"]
+"""How large arrays may be that are sent as copies, where nothing is said."""
+
 
 def parallel_parts(args: Args) -> tuple[tuple[str, Value], ...]:
     """The arguments of ``Parallel(...)`` that decide where its tasks run."""
@@ -42,9 +53,11 @@ def parallel_parts(args: Args) -> tuple[tuple[str, Value], ...]:
             value = UNKNOWN if name == "n_jobs" else None
         if value is not None:
             parts[name] = value
-    for name in ("prefer", "require", "return_as"):
+    for name in ("prefer", "require", "return_as", *MAPPING):
         if name in args.keywords:
             parts[name] = args.keywords[name]
+        elif name in MAPPING and args.open:
+            parts[name] = UNKNOWN
     return tuple(parts.items())
 
 
@@ -84,10 +97,24 @@ def _config(args: Args) -> tuple[tuple[str, Value], ...]:
         value = args.get(position, name)
         if value is not None:
             parts[name] = value
-    for name in ("prefer", "require"):
+    for name in ("prefer", "require", *MAPPING):
         if name in args.keywords:
             parts[name] = args.keywords[name]
     return tuple(parts.items())
+
+
+def _maps(m: Machine, parallel: Thing) -> tuple[int, str] | None:
+    """From how many bytes on arrays arrive as memory maps, and in which mode; None: as copies, or
+    unknown."""
+    given = {**dict(m.modes.maps), **dict(parallel.parts)}
+    limit, mode = (given[name].only if name in given else None for name in MAPPING)
+    size = MAPPED_FROM if limit is None else limit.value if isinstance(limit, Const) else None
+    if isinstance(size, str) and size[:-1].isdigit() and size[-1] in UNITS:
+        size = int(size[:-1]) * UNITS[size[-1]]
+    how = "r" if mode is None else mode.value if isinstance(mode, Const) else None
+    if isinstance(size, int) and how in ("r", "r+", "w+"):
+        return size, str(how)
+    return None
 
 
 def run(m: Machine, frame: Frame, node: ast.AST, parallel: Thing, args: Args) -> Value:
@@ -113,6 +140,8 @@ def run(m: Machine, frame: Frame, node: ast.AST, parallel: Thing, args: Args) ->
             when=start[1],
             before=before,
             maker=parallel.site,
+            maps=_maps(m, parallel) if start[0] in MAPPING_STARTS else None,
+            daemons=start[0] == "fork",
         )
     )
 

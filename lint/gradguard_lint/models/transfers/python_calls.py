@@ -180,6 +180,8 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
             return of(Table((*atom.entries, *args.keywords.items()), atom.rest))
         return m.adopted(node, of(Table(tuple(args.keywords.items()), UNKNOWN)))
     if short == "range":
+        if _one_turn(args):
+            return items("range", [args.positional[0] if args.positional[1:] else constant(0)])
         return sequence(unknown(("int", id(node))), "range")
     if short == "enumerate" and first is not None:
         number = unknown(("int", id(node)))
@@ -229,6 +231,15 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     if short == "vars":
         return UNKNOWN
     return UNKNOWN
+
+
+def _one_turn(args: Args) -> bool:
+    """Whether ``range(...)`` is known to have one number."""
+    bounds = [value.constant for value in args.positional]
+    if len(bounds) == 1:
+        return bounds == [1]
+    first, last = bounds if len(bounds) == 2 else (None, None)
+    return isinstance(first, int) and isinstance(last, int) and last - first == 1
 
 
 def _as_text(atom: Atom) -> Value:

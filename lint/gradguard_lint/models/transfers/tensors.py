@@ -223,7 +223,11 @@ def operation(
     if any(result_call(atom) is not None for value in values for atom in value.atoms):
         found = tensors_in(values)
     worked(m, frame, node, [tensor for tensor, _ in found], heavy=matmul or name in HEAVY)
-    return combine(m, found, smooth=smooth and name not in NOT_SMOOTH)
+    value = combine(m, found, smooth=smooth and name not in NOT_SMOOTH)
+    if len(found) == 1 and found[0][0].framework == "numpy" and not matmul:
+        made = replace(found[0][0], memory=("array", m.ident_at(node)))
+        return value.map(lambda atom: of(made if isinstance(atom, Tensor) else atom))
+    return value
 
 
 def _of_results(values: list[Value]) -> Value | None:
@@ -260,6 +264,12 @@ def worked(
             )
             if framework == "torch" and m.modes.grad and any(t.tracked for t in tensors):
                 m.effect(frame, "graph", node, framework, framework=framework)
+
+
+def written(m: Machine, frame: Frame, node: ast.AST, what: str, target: Value) -> None:
+    """Record a write to a tensor that has the memory of an array, in a worker process."""
+    if m.in_process_worker and any(tensor.memory is not None for tensor in target.tensors()):
+        m.effect(frame, "memory-write", node, what, target=target)
 
 
 def derived(m: Machine, tensor: Tensor) -> Tensor:
@@ -366,7 +376,7 @@ def move(
         )
         return of(replace(derived(m, tensor), gpu=False if known else tensor.gpu))
     gpu_touched(m, frame, node, what, tensor.framework)
-    moved = replace(derived(m, tensor), gpu=True, place=m.site(frame, node))
+    moved = replace(derived(m, tensor), gpu=True, place=m.site(frame, node), memory=None)
     if not when:
         return of(moved)
     return Value((Choice(moved, when), Choice(derived(m, tensor), frozenset())))

@@ -27,7 +27,19 @@ from gradguard_lint.engine.machine import (
 )
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
-from gradguard_lint.models.torch import DATA, DRAWS, HEAVY, NOT_SMOOTH, SEVERAL, WEIGHTLESS
+from gradguard_lint.models.torch import (
+    DATA,
+    DRAWS,
+    HEAVY,
+    IF_TRACKED,
+    NORMED,
+    NOT_SMOOTH,
+    SEVERAL,
+    STATISTICS,
+    WEIGHTLESS,
+)
+from gradguard_lint.models.transfers import distributed
+from gradguard_lint.models.transfers.extents import memory_of
 from gradguard_lint.models.transfers.tensors import (
     as_written,
     combine,
@@ -40,6 +52,7 @@ from gradguard_lint.models.transfers.tensors import (
     tensors_in,
     unsettled,
     worked,
+    written,
 )
 from pytest_gradguard.records import replace
 
@@ -81,7 +94,12 @@ def parameter(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
     """``Parameter(...)``, or a list or dict of them."""
     data = args.get(0, "data")
     gpu = not row.flag and data is not None and any(t.gpu for t in data.tensors())
-    value = of(Tensor("torch", "parameter", gpu, m.worker_ident, m.ident_at(node)))
+    made = Tensor("torch", "parameter", gpu, m.worker_ident, m.ident_at(node))
+    under = {t.memory for t in data.tensors()} if data is not None and not row.flag else set()
+    if len(under) == 1 and m.in_process_worker:
+        made = replace(made, memory=under.pop())
+        m.effect(frame, "parameter", node, ast.unparse(node), target=of(made))
+    value = of(made)
     if row.flag == "list":
         return sequence(value)
     return of(Table((), value)) if row.flag else value
@@ -100,6 +118,8 @@ def gradients(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
     """``autograd.grad(outputs, inputs)``."""
     target = args.get(0, "outputs") or UNKNOWN
     m.effect(frame, "backward", node, f"{name}(...)", target=target)
+    asked = None if name.endswith("backward") else args.get(1, "inputs") or UNKNOWN
+    distributed.backward(m, frame, node, target, asked)
     return sequence(of(Tensor("torch", "none", False, m.worker_ident, GRADIENT)))
 
 
@@ -142,7 +162,10 @@ def function(
     worked(m, frame, node, tensors or [Tensor("torch", "unknown")], heavy=heavy)
     smooth = short not in NOT_SMOOTH
     out = args.get(None, "out")
+    if short.endswith("_") and args.positional:
+        written(m, frame, node, f"`{short}`", args.positional[0])
     if out is not None:
+        written(m, frame, node, f"`{short}(..., out=...)`", out)
         return out
     value = combine(m, found, smooth=smooth, framework="torch")
     if smooth and anything and m.modes.grad:
@@ -159,6 +182,7 @@ def function(
                 else of(atom)
             )
         )
+    value = distributed.with_own_slot(m, node, args.values(), value, short)
     return sequence(value, "tuple") if short in SEVERAL else value
 
 
@@ -205,9 +229,10 @@ def grad_mode(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
 
 def tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """A torch function that makes a tensor without history."""
-    if row.flag == "plain":
-        return of(Tensor("torch", "none", False, m.worker_ident, m.ident_at(node)))
     short = name.rpartition(".")[2]
+    if row.flag:
+        made = Tensor("torch", "none", False, m.worker_ident, m.ident_at(node))
+        return of(shared(m, frame, node, made, args) if row.flag == "shares" else made)
     grad = requires_grad(args)
     device = args.get(None, "device")
     gpu, when = placed(device, m)
@@ -225,7 +250,10 @@ def tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     if short in ("as_tensor", "asarray") and first is not None:
         found = tensors_in([first])
         if found:
-            return combine(m, found, framework="torch")
+            value = combine(m, found, framework="torch")
+            if all(tensor.framework == "numpy" for tensor, _ in found):
+                return value.map(lambda atom: of(shared(m, frame, node, atom, args)))
+            return value
     place = m.site(frame, node) if gpu else None
     if inherited:
         small = all(tensor.small for tensor, _ in tensors_in(args.values()))
@@ -237,6 +265,17 @@ def tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     if not when or not gpu:
         return of(made)
     return Value((Choice(made, when), Choice(replace(made, gpu=False, place=None), frozenset())))
+
+
+def shared(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -> Atom:
+    """The tensor `atom` on the memory of the array that it is made from, unless it is a copy."""
+    memory, _ = memory_of(args.get(0))
+    if memory is None or not isinstance(atom, Tensor) or len([*args.values()]) != 1:
+        return atom
+    made = replace(atom, memory=memory)
+    if m.in_process_worker:
+        m.effect(frame, "memory-shared", node, ast.unparse(node), target=of(made))
+    return made
 
 
 def _few(data: Value) -> bool:
@@ -268,8 +307,33 @@ def module(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
         _small_part(value) for value in (*args.positional, *args.keywords.values())
     )
     small = small and known_small(value for value in args.positional if not any(value.of(Thing)))
-    atom = Thing("model", name, m.ident_at(node), m.worker_ident, gpu, small=small)
+    kept = _keeps_statistics(short, args) or any(part.part("statistics") for part in parts)
+    about = (("statistics", constant(True)),) if kept else ()
+    atom = Thing("model", name, m.ident_at(node), m.worker_ident, gpu, about, small=small)
     return guarded(of(atom), when) if gpu and when else of(atom)
+
+
+def _keeps_statistics(short: str, args: Args) -> bool:
+    """Whether that module updates running statistics in training mode."""
+    tracked = args.get(None, "track_running_stats")
+    if short in STATISTICS:
+        return tracked is None or tracked.constant is True
+    if short in IF_TRACKED:
+        return tracked is not None and tracked.constant is True
+    return short.startswith(NORMED) or short.endswith("_bn")
+
+
+def saved(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``torch.save(...)``."""
+    m.effect(frame, "model-use", node, f"{name}()", target=args.get(0, "obj") or UNKNOWN)
+    return NOTHING
+
+
+def buffers_made(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """A function that makes the running statistics of a model anew."""
+    target = args.get(*row.argument) or UNKNOWN
+    m.effect(frame, "model-change", node, f"{name}()", target=target)
+    return NOTHING
 
 
 def _small_part(value: Value) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 
 from gradguard_lint.domain.conditions import NONE, Conditions
-from gradguard_lint.domain.shapes import sequence
+from gradguard_lint.domain.effects import ParallelCall
+from gradguard_lint.domain.shapes import inner, sequence
 from gradguard_lint.domain.values import (
     NOTHING,
     OUTPUT,
@@ -15,6 +16,7 @@ from gradguard_lint.domain.values import (
     Frame,
     Instance,
     Items,
+    Method,
     Site,
     Tensor,
     Thing,
@@ -24,12 +26,15 @@ from gradguard_lint.domain.values import (
     guarded,
     join,
     of,
+    unknown,
 )
 from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.models.torch import STATEFUL, WEIGHTLESS
+from gradguard_lint.engine.tasks import sent_back
+from gradguard_lint.models.torch import HOOKS, STATEFUL, WEIGHTLESS
+from gradguard_lint.models.transfers import distributed
 from gradguard_lint.models.transfers.tensors import (
     as_written,
     combine,
@@ -38,13 +43,22 @@ from gradguard_lint.models.transfers.tensors import (
     placed,
     tensors_in,
     worked,
+    written,
 )
-from gradguard_lint.models.transfers.torch_tensors import freeze, is_frozen
+from gradguard_lint.models.transfers.torch_tensors import freeze, hooked, is_frozen
 from pytest_gradguard.records import replace
 
 
 def model_call(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args) -> Value:
     """``model(x)``."""
+    if model.part("module") is not None:
+        return distributed.wrapper_call(m, frame, node, model, args)
+    return distributed.direct_call(
+        m, frame, node, model.ident, lambda: _forward(m, frame, node, model, args)
+    )
+
+
+def _forward(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args) -> Value:
     found = tensors_in(args.values())
     tensor = Tensor(
         "torch",
@@ -70,6 +84,10 @@ def model_call(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args
                 )
             )
         return value
+    if model.part("statistics") is not None:
+        now = training(m, model.ident)
+        mode = "" if now is None else "train" if now else "eval"
+        m.effect(frame, "statistics", node, mode, target=of(model), framework=mode)
     if is_frozen(m, model.ident):
         tensor = replace(tensor, grad="none")
     found.append((tensor, frozenset()))
@@ -112,30 +130,136 @@ def model_method(
         ):
             return moved_model(m, model, False)
         return me
-    if name in ("parameters", "named_parameters", "buffers", "children", "modules"):
+    if name in ("buffers", "named_buffers"):
+        kept = of(buffer_of(m, ident))
+        if name == "named_buffers":
+            return sequence(of(Items("tuple", (UNKNOWN, kept), kept)))
+        return sequence(kept, "generator")
+    if name == "register_buffer" and isinstance(model, Instance):
+        told = args.get(0, "name")
+        if told is not None and isinstance(told.constant, str):
+            m.set_field(ident, told.constant, of(buffer_of(m, ident)))
+        return NOTHING
+    if name in ("children", "modules", "named_children", "named_modules"):
+        part = unknown((PARTS, model))
+        if name.startswith("named"):
+            part = of(Items("tuple", (UNKNOWN, part), part))
+        return sequence(part, "generator")
+    if name in ("parameters", "named_parameters"):
         born = getattr(model, "born", m.worker_ident)
         grad = "none" if is_frozen(m, ident) else "parameter"
         tensor = Tensor("torch", grad, gpu, born, ident, frozenset(), frozenset({ident}))
         if name == "named_parameters":
             return sequence(of(Items("tuple", (UNKNOWN, of(tensor)), of(tensor))))
-        if name in ("children", "modules"):
-            return UNKNOWN
         return sequence(of(tensor), "generator")
     if name == "state_dict":
+        m.effect(frame, "model-use", node, "`.state_dict()`", target=me)
         return of(Thing("state", "state_dict", ident, m.worker_ident, gpu))
     if name == "load_state_dict":
         m.effect(frame, "model-change", node, "`.load_state_dict()`", target=me)
         return UNKNOWN
     if name == "zero_grad":
         m.effect(frame, "zero-grad", node, "`.zero_grad()`", target=me)
+        distributed.cleared(m, me)
         return NOTHING
     if name == "requires_grad_":
         flag = args.get(0, "requires_grad")
         freeze(m, model, flag is not None and flag.constants() == [False])
         return me
+    if name in ("train", "eval"):
+        flag = args.get(0, "mode") or constant(True)
+        set_training(m, model, flag if name == "train" else constant(False))
+    if name == "apply":
+        set_training(m, model, UNKNOWN)  # the function may say otherwise of any part
     if name in STATEFUL:
         return me
     return None
+
+
+PARTS = "parts"
+"""The key of what a module's `modules()` gives starts so; the module follows."""
+
+
+def buffer_of(m: Machine, owner: int) -> Tensor:
+    """A buffer of the module `owner`."""
+    ident = m.ident_of(("buffers", owner))
+    m.program.buffers[ident] = owner
+    return Tensor("torch", "none", False, m.worker_ident, ident)
+
+
+def training(m: Machine, ident: int) -> bool | None:
+    """Whether the module is in training mode, as it is made; None where that is not known."""
+    flag = m.read(ident, "<training>")
+    if flag is None:
+        return True
+    return flag.constant if isinstance(flag.constant, bool) else None
+
+
+def set_training(m: Machine, module: Atom, flag: Value, depth: int = 4) -> None:
+    """Note that a module, and all in it, is in training mode from here on, or not."""
+    if isinstance(module, (Thing, Instance)) and module.ident > 0:
+        m.store[module.ident, "<training>"] = flag
+    if isinstance(module, Instance) and depth:
+        for _, value in list(m.fields(module.ident)):
+            for part in inner(value):
+                if module_of(part) is part:
+                    set_training(m, part, flag, depth - 1)
+
+
+def returned(m: Machine, atom: Thing | Instance, call: ParallelCall) -> Atom:
+    """A library's object, or a project's, that comes back from a worker: a module is another."""
+    if isinstance(atom, Thing) and atom.kind == "optimizer":
+        # It holds what came back with it, which is not known.
+        return replace(atom, born=0, ident=_copy(m, atom.ident, call), parts=())
+    if module_of(atom) is not atom or atom.ident <= 0:
+        return replace(atom, born=0) if isinstance(atom, Thing) else atom
+    ident = _copy(m, atom.ident, call)
+    if ident == atom.ident:
+        return atom
+    m.program.returned[ident] = (call.ident, atom.ident)
+    after = m.last_task_state or m.state
+    for name in ("<gpu>", "<frozen>", "<training>"):
+        told = after.store.get((atom.ident, name))
+        if told is not None:
+            m.store[ident, name] = told
+    for name in list(m.names_of.get(atom.ident, ())) if isinstance(atom, Instance) else ():
+        value = after.store.get((atom.ident, name))
+        if value is not None:
+            m.set_field(ident, name, sent_back(m, value, call))
+    if atom.ident in m.program.moved:
+        m.program.moved[ident] = m.program.moved[atom.ident]
+    return replace(atom, born=0, ident=ident)
+
+
+def _copy(m: Machine, ident: int, call: ParallelCall) -> int:
+    """The identity of what comes back of `ident`: the same for a copy of a copy."""
+    first = m.program.returned.get(ident)
+    original = first[1] if first is not None and first[0] == call.ident else ident
+    return m.ident_of(("returned", call.ident, original))
+
+
+def module_of(atom: Atom) -> Thing | Instance | None:
+    """The module that `atom` is, or is a part of: ``net[0]``, ``net.fc``."""
+    while isinstance(atom, Method):
+        atom = atom.receiver
+    if isinstance(atom, Thing):
+        return atom if atom.kind == "model" else None
+    return atom if isinstance(atom, Instance) and atom.cls.what == "torch" else None
+
+
+def part_method(
+    m: Machine, frame: Frame, node: ast.AST, part: Method, name: str, args: Args
+) -> Value | None:
+    """A method of a part of a module, or of a parameter of it: it counts as the module's."""
+    whole = module_of(part)
+    if whole is not None and name in ("train", "eval"):
+        set_training(m, whole, UNKNOWN)
+    if whole is None or name not in (*HOOKS, "parameters", "named_parameters"):
+        return None
+    if name in HOOKS:
+        return hooked(m, frame, node, Tensor("torch", "parameter", ident=whole.ident))
+    gpu = isinstance(whole, Thing) and whole.gpu
+    return model_method(m, frame, node, whole, whole.ident, gpu, name, args)
 
 
 def moved_model(
@@ -165,13 +289,19 @@ def optimizer_method(
     """``optimizer.step()`` and the like."""
     if name == "step":
         m.effect(frame, "step", node, "`optimizer.step()`", target=of(optimizer))
+        for atom in inner(optimizer.part("parameters") or UNKNOWN):
+            if isinstance(atom, Tensor) and atom.grad != "parameter":
+                written(m, frame, node, "`optimizer.step()`", of(atom))
+        distributed.step(m, frame, node, optimizer)
     elif name == "zero_grad":
         m.effect(frame, "zero-grad", node, "`optimizer.zero_grad()`", target=of(optimizer))
+        distributed.cleared(m, of(optimizer))
     elif name == "minimize":
         m.effect(frame, "step", node, "`optimizer.minimize()`", target=of(optimizer))
     elif name == "apply_gradients":
         m.effect(frame, "step", node, "`optimizer.apply_gradients()`", target=of(optimizer))
     elif name == "add_param_group":
+        m.effect(frame, "optimizer-change", node, f"`.{name}()`", target=of(optimizer))
         return NOTHING
     if args.positional and name == "step":
         for function in args.positional[:1]:

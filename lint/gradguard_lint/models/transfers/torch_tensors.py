@@ -31,12 +31,16 @@ from gradguard_lint.engine.machine import (
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.torch import (
     HEAVY,
+    HOOKS,
     IN_PLACE_DRAWS,
     NOT_SMOOTH,
+    NOT_WRITING,
     QUESTIONS,
     SEVERAL,
     STOPS,
+    VIEWS,
 )
+from gradguard_lint.models.transfers import distributed
 from gradguard_lint.models.transfers.tensors import (
     as_written,
     combine,
@@ -49,6 +53,7 @@ from gradguard_lint.models.transfers.tensors import (
     requires_grad,
     tensors_in,
     worked,
+    written,
 )
 from pytest_gradguard.records import replace
 
@@ -105,6 +110,8 @@ def tensor_method(
         return NUMBER
     if name in QUESTIONS:
         return UNKNOWN
+    if name in HOOKS:
+        return hooked(m, frame, node, tensor)
     if name == "cuda":
         return move(m, frame, node, tensor, constant("cuda"), "`.cuda()`")
     if name in ("cpu",):
@@ -115,22 +122,30 @@ def tensor_method(
         if first is not None and any(first.tensors()):
             gpu = any(t.gpu for t in first.tensors())
             return of(replace(derived(m, tensor), gpu=gpu))
+        if device is None or device.constant != "cpu":
+            tensor = replace(tensor, memory=None)  # a copy, for all that is known
         return move(m, frame, node, tensor, device, f"`.to({as_written(node, device)})`")
     if name == "backward":
         m.effect(frame, "backward", node, "`.backward()`", target=of(tensor))
         m.effect(frame, "compute", node, "torch", framework="torch", heavy=not tensor.small)
+        distributed.backward(m, frame, node, of(tensor))
         return NOTHING
     if name == "requires_grad_":
         flag = args.get(0, "requires_grad")
         return of(with_grad(tensor, flag if flag is not None else constant(True)))
     if name == "clone" and tensor.grad == "none":
-        return of(replace(tensor, ident=GRADIENT if tensor.ident == GRADIENT else 0))
+        ident = GRADIENT if tensor.ident == GRADIENT else 0
+        return of(replace(tensor, ident=ident, memory=None))
     if name in ("new_zeros", "new_ones", "new_tensor", "new_empty", "new_full", "new"):
         return of(
             Tensor("torch", requires_grad(args), tensor.gpu, m.worker_ident, m.ident_at(node))
         )
     if name.endswith("_") and not name.endswith("__"):
+        if name not in NOT_WRITING:
+            written(m, frame, node, f"`.{name}()`", of(tensor))
         m.effect(frame, "in-place", node, f"`.{name}()`", target=of(tensor))
+        for value in args.values():
+            distributed.put_back(m, of(tensor), value)
         if name == "detach_":
             return of(replace(tensor, grad="none"))
     if name in IN_PLACE_DRAWS:
@@ -139,9 +154,28 @@ def tensor_method(
     found.extend((t, w) for t, w in tensors_in(args.values()))
     worked(m, frame, node, [t for t, _ in found], heavy=name in HEAVY)
     value = combine(m, found, smooth=name not in NOT_SMOOTH, framework="torch")
+    if name in VIEWS and tensor.memory is not None:
+        value = value.map(
+            lambda atom: of(
+                replace(atom, memory=tensor.memory) if isinstance(atom, Tensor) else atom
+            )
+        )
+    value = distributed.with_own_slot(m, node, [of(tensor), *args.values()], value, name)
     if name in SEVERAL:
         return sequence(value, "tuple")
     return value
+
+
+def hooked(m: Machine, frame: Frame, node: ast.AST, tensor: Atom) -> Value:
+    """``tensor.register_hook(...)``; what it gives removes the hook."""
+    m.effect(frame, "hook", node, ast.unparse(node), target=of(tensor))
+    return of(Thing("hook", "hook", m.ident_at(node), parts=(("tensor", of(tensor)),)))
+
+
+def unhooked(m: Machine, frame: Frame, node: ast.AST, handle: Thing) -> Value:
+    """``handle.remove()``, or the end of its ``with``."""
+    m.effect(frame, "unhook", node, "`.remove()`", target=handle.part("tensor") or UNKNOWN)
+    return NOTHING
 
 
 def unknown_method(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args) -> Value | None:

@@ -151,6 +151,7 @@ def method(
         shares=row.shares,
         meant=row.gpu,
         maker=thing.site,
+        daemons=row.does == "pool",
     )
     return _given(m, frame, node, hands, result, args)
 
@@ -326,6 +327,8 @@ def _process(
     assert row.hands is not None
     task = _task(m, frame, node, row.hands, args, name)
     parts = [("start", start), ("many", constant(in_loop(m, frame)))]
+    if "daemon" in args.keywords:
+        parts.append(("daemon", args.keywords["daemon"]))
     if task is not None:
         parts.append(("task", of(task)))
     return of(
@@ -346,7 +349,7 @@ def process_method(
     """``process.start()``."""
     task = thing.part("task")
     if name == "start" and task is not None:
-        many = thing.part("many")
+        many, daemon = thing.part("many"), thing.part("daemon")
         tasks = list(task.of(TaskCall))
         row = registry_of(m).row(thing.name)
         run_processes(
@@ -359,6 +362,7 @@ def process_method(
             many=in_loop(m, frame) or (many is not None and bool(many.constant)),
             shares=row is not None and row.shares,
             maker=thing.site,
+            daemons=daemon is not None and daemon.constant is True,
         )
     return UNKNOWN
 
@@ -374,6 +378,7 @@ def run_processes(
     many: bool,
     shares: bool = False,
     maker: Site | None = None,
+    daemons: bool = False,
 ) -> None:
     """Run `tasks` in processes of their own, which give nothing back."""
     start = start_of(m, how)
@@ -392,6 +397,7 @@ def run_processes(
         ships=start.name != "fork",
         answers=False,
         maker=maker,
+        daemons=daemons,
     )
 
 

@@ -13,7 +13,7 @@ class Torch(Framework):
     packages = ("torch",)
     backwards = True
     implementation = f"{__name__}.tensors"
-    more_reductions = (f"{__name__}.tensors", f"{__name__}.sharing")
+    more_reductions = (f"{__name__}.tensors", f"{__name__}.sharing", f"{__name__}.modules")
 
 
 FRAMEWORK = Torch()

@@ -212,7 +212,7 @@ class _Look(TorchFunctionMode):  # type: ignore[misc]
         device = self._device
         if device is not None and not watch.elsewhere and func in _device_constructors():
             same = result.device.type == device.type and device.index in (None, result.device.index)
-            if kwargs.get("device") is None and not same:
+            if kwargs.get("device") is None and not same and _default_device() is None:
                 watch.elsewhere = str(result.device)
 
 

@@ -12,16 +12,21 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
-from torch.utils._device import DeviceContext
-from torch.utils._pytree import tree_leaves
+from torch.overrides import TorchFunctionMode
 
 from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.frameworks.torch.following import (
+    Marks,
+    has_derivative,
+    is_constant,
+    push_below,
+    take_off,
+    tensors_in,
+)
 from pytest_gradguard.runtime.frameworks.torch.tensors import has_tangent
 from pytest_gradguard.runtime.patching import LatePatches, Patch
 
@@ -33,16 +38,6 @@ GRAD, JVP, VMAP, TANGENT = "grad", "jvp", "vmap", "tangent"
 """The kinds of transforms, as torch calls them, and a tangent of forward mode."""
 _KINDS = {"Grad": GRAD, "Jvp": JVP, "Vmap": VMAP}
 
-_CONSTANT = frozenset(
-    (
-        *("detach", "detach_", "bernoulli", "sign", "sgn", "floor", "ceil", "round", "trunc"),
-        *("zeros_like", "ones_like", "empty_like", "full_like"),
-        *("rand_like", "randn_like", "randint_like"),
-        *("new_zeros", "new_ones", "new_empty", "new_full", "new_tensor"),
-    )
-)
-"""Functions whose result has a derivative of zero, or none."""
-_CUT = frozenset((torch.Tensor.data.__get__, torch.Tensor.grad.__get__))
 _UNPACK = "_unpack_dual"
 
 
@@ -90,30 +85,10 @@ class Loss:
                 break
 
 
-_lost: dict[int, tuple[weakref.ref[Any], frozenset[Loss]]] = {}
-"""The tensors that were computed without a derivative, by id."""
+_lost: Marks[Loss] = Marks()
+"""The tensors that were computed without a derivative."""
 _NONE: frozenset[Loss] = frozenset()
-
-
-def mark(tensor: Any, losses: frozenset[Loss]) -> None:
-    """Remember, weakly, that `tensor` was computed without a derivative."""
-    identity = id(tensor)
-    losses = losses | losses_of(tensor)
-    _lost[identity] = (weakref.ref(tensor, functools.partial(_forget, identity)), losses)
-
-
-def _forget(
-    identity: int, reference: weakref.ref[Any], lost: dict[int, Any] = _lost
-) -> None:  # as the interpreter ends, this module has no names any more
-    known = lost.get(identity)
-    if known is not None and known[0] is reference:
-        del lost[identity]
-
-
-def losses_of(tensor: Any) -> frozenset[Loss]:
-    """What `tensor` was computed without."""
-    known = _lost.get(id(tensor))
-    return known[1] if known is not None and known[0]() is tensor else _NONE
+mark, losses_of = _lost.add, _lost.of
 
 
 Levels = tuple[tuple[int, str], ...]
@@ -185,21 +160,20 @@ class _Following(TorchFunctionMode):  # type: ignore[misc]
         return result
 
     def _follow(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        name = getattr(func, "__name__", "")
-        if name in _CONSTANT or func in _CUT:
+        if is_constant(func):
             return
         losses = _NONE
         for tensor in tensors_in((args, kwargs)):
             losses |= self._losses_of(tensor)
         if not losses:
             return
-        if name == _UNPACK:
+        if getattr(func, "__name__", "") == _UNPACK:
             for loss in losses:
                 loss.reaches((JVP, TANGENT))
         if not torch.is_grad_enabled() and all(loss.kinds == {GRAD} for loss in losses):
             return
         for tensor in tensors_in(args[:1] if result is None else result):
-            if tensor.is_floating_point() or tensor.is_complex():
+            if has_derivative(tensor):
                 mark(tensor, losses)
                 while level_of(tensor) > 0:  # its transform ends before it is used
                     tensor = _functorch.get_unwrapped(tensor)
@@ -224,11 +198,6 @@ class _Following(TorchFunctionMode):  # type: ignore[misc]
                 losses |= {self._loss}
             inner = _functorch.get_unwrapped(inner)
         return losses
-
-
-def tensors_in(items: Any) -> list[Any]:
-    """The tensors in plain containers."""
-    return [one for one in tree_leaves(items) if isinstance(one, torch.Tensor)]
 
 
 class Watch:
@@ -288,33 +257,18 @@ _caller = _Caller()
 
 
 def follow() -> Any:
-    """Follow what this thread computes, until no derivative is taken in it any more.
-
-    The mode stands below those of the program's own, which end in their order, and above a default
-    device, which torch expects to be the lowest.
-    """
+    """Follow what this thread computes, until no derivative is taken in it any more."""
     _patches.apply()
     if _caller.mode is None:
-        above = _pop_all()
-        if above and isinstance(above[-1], DeviceContext):
-            _push_mode(above.pop())
         _caller.mode = _Following()
-        _push_mode(_caller.mode)
-        for mode in reversed(above):
-            _push_mode(mode)
+        push_below(_caller.mode)
     return _caller.mode
 
 
-def _pop_all() -> list[Any]:
-    return [_pop_mode() for _ in range(torch._C._len_torch_function_stack())]
-
-
 def _rest() -> None:
-    """Take the mode off this thread's stack, where it stands on it."""
+    """Follow this thread no more."""
     mode, _caller.mode = _caller.mode, None
-    for other in reversed(_pop_all()):
-        if other is not mode:
-            _push_mode(other)
+    take_off(mode)
 
 
 def _ending(original: Callable[..., Any]) -> Callable[..., Any]:

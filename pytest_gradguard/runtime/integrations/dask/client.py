@@ -120,6 +120,10 @@ class GraphTransfer:
             return self._shipment.differentiated(tensor, reduction)
         return reduction
 
+    def module(self, module: Any, reduction: Any) -> Any:
+        """Note a module."""
+        return reduction if self._shipment is None else self._shipment.module(module, reduction)
+
     def ended(self) -> None:
         """Hear that the pickling is over."""
         for shipment in self._shipments.values():

@@ -1,0 +1,18 @@
+"""The documentation site: `make docs` builds it into ``.venv/site``."""
+
+from pytest_gradguard import __version__
+
+project = "gradguard"
+author = "the gradguard developers"
+version = release = __version__
+extensions = ["myst_parser"]
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 3
+exclude_patterns = ["*.py"]
+html_theme = "furo"
+html_title = f"gradguard {release}"
+html_theme_options = {
+    "source_repository": "https://github.com/gradguard/pytest-gradguard/",
+    "source_branch": "main",
+    "source_directory": "docs/",
+}

@@ -1,0 +1,71 @@
+"""torch.distributed: collectives, DistributedDataParallel, samplers; and what stands on them."""
+
+from __future__ import annotations
+
+from gradguard_lint.models.rows import Library, Row
+from gradguard_lint.words import words
+
+LIGHTNING = words(
+    "pytorch_lightning.LightningModule lightning.LightningModule lightning.pytorch.LightningModule"
+)
+"""Classes whose `training_step` gives the loss that a library runs the backward of."""
+
+LIBRARY = Library(
+    tops=("accelerate",),
+    spelled={
+        "torch.distributed.distributed_c10d.": "torch.distributed.",
+        "torch.nn.parallel.distributed.": "torch.nn.parallel.",
+        "torch.utils.data.distributed.": "torch.utils.data.",
+        "torch.utils.data.sampler.": "torch.utils.data.",
+    },
+    rows=(
+        Row(
+            "torch.distributed.all_gather",
+            "collective",
+            argument=(1, "tensor"),
+            output=(0, "tensor_list"),
+        ),
+        Row(
+            "torch.distributed.all_gather_into_tensor torch.distributed.all_gather_single "
+            "torch.distributed._all_gather_base",
+            "collective",
+            argument=(1, "input_tensor"),
+            output=(0, "output_tensor"),
+        ),
+        Row(
+            "torch.distributed.all_gather_object",
+            "collective",
+            argument=(1, "obj"),
+            output=(0, "object_list"),
+        ),
+        Row(
+            "torch.distributed.gather",
+            "collective",
+            argument=(0, "tensor"),
+            output=(1, "gather_list"),
+        ),
+        Row(
+            "torch.distributed.broadcast",
+            "collective",
+            argument=(0, "tensor"),
+            output=(0, "tensor"),
+            flag="in-place",
+        ),
+        Row("accelerate.utils.gather", "collective", argument=(0, "tensor"), flag="returned"),
+        Row(
+            "torch.distributed.all_reduce torch.distributed.all_reduce_coalesced "
+            "torch.distributed.reduce torch.distributed.reduce_scatter "
+            "torch.distributed.reduce_scatter_tensor torch.distributed.reduce_scatter_single",
+            "reduced",
+        ),
+        Row(
+            "torch.distributed.nn.* torch.distributed._functional_collectives.*", "tensor-function"
+        ),
+        Row("torch.distributed.is_initialized torch.distributed.is_available", "asks-group"),
+        Row("torch.distributed.get_world_size", "asks-world"),
+        Row("torch.nn.parallel.DistributedDataParallel", "data-parallel", argument=(0, "module")),
+        Row("torch.utils.data.DistributedSampler", "sampler", argument=(3, "shuffle")),
+        Row("torch.utils.data.BatchSampler", "batch-sampler", argument=(0, "sampler")),
+        Row("accelerate.Accelerator", "accelerator"),
+    ),
+)

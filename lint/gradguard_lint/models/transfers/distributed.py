@@ -1,0 +1,666 @@
+"""torch.distributed: what collectives cut off, who averages gradients, which order a sampler gives.
+
+Notes on a way live in the store, under the identity of what they are about: they are copied, joined
+and conditioned with everything else. A rule asks only for what is certain.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable
+
+from gradguard_lint.domain.shapes import inner, items
+from gradguard_lint.domain.values import (
+    GRADIENT,
+    NOTHING,
+    UNKNOWN,
+    Atom,
+    Class,
+    Const,
+    External,
+    Frame,
+    Instance,
+    Items,
+    Table,
+    Tensor,
+    Thing,
+    Unknown,
+    Value,
+    constant,
+    of,
+)
+from gradguard_lint.engine.machine import HEAP, Machine
+from gradguard_lint.engine.ports import Args
+from gradguard_lint.models.distributed import LIGHTNING
+from gradguard_lint.models.known import registry_of
+from gradguard_lint.models.rows import Row
+from gradguard_lint.words import words
+from pytest_gradguard.records import replace
+
+OWN = "<own slot>"
+"""Of a collective: whether its outputs hold the own part, with its graph, again."""
+
+WRAPPED = "<wrapped>"
+"""Of a module, or a part of one: the module that DistributedDataParallel wraps."""
+
+AVERAGED = "<averaged>"
+"""Of a wrapped module: whether gradients may have been averaged since the last step."""
+
+ALONE = "<one rank>"
+"""Of a wrapped module: the forward past its wrapper that its gradients come from."""
+
+AROUND = "<forward of>"
+"""Of a forward: the wrapped module that it is of."""
+
+PASSED = "<passed>"
+"""Of a sampler: in which turns of the loops around it was iterated in this epoch."""
+
+PUT_TOGETHER = words(
+    "cat concat concatenate stack hstack vstack dstack where index_copy index_put scatter "
+    "masked_scatter slice_scatter select_scatter"
+)
+"""Operations that make one tensor of several, or put one into another."""
+
+TURNED_AWAY = words("print len isinstance hasattr id repr type")
+
+
+# -- collectives -----------------------------------------------------------------------------------
+
+
+def collective(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """A collective that gives what it is given to other processes, without its graph."""
+    given = args.get(*row.argument)
+    if given is None:
+        return UNKNOWN
+    in_place = row.flag == "in-place"
+    received = cut_off(m, frame, node, name, given, leaves=not in_place)
+    target = _written(node, *row.output) if row.output[1] else None
+    if target is None:
+        return received
+    if in_place:
+        if received != given:
+            m.rebind(frame, target, received)
+        return UNKNOWN
+    if received.is_unknown and row.argument[1] != "obj":
+        received = of(Tensor("torch", "none", False, m.worker_ident))
+    outputs = args.get(*row.output) or UNKNOWN
+    for atom in outputs.atoms:
+        if isinstance(atom, Items):
+            filled = replace(atom, items=None, element=received)
+            if atom.ident:
+                m.store[atom.ident, HEAP] = of(filled)
+            else:
+                m.rebind(frame, target, of(filled))
+        elif isinstance(atom, (Tensor, Unknown)):
+            listed = row.output[1].endswith("_list")
+            m.rebind(frame, target, of(Items("list", None, received)) if listed else received)
+    return UNKNOWN
+
+
+def cut_off(
+    m: Machine, frame: Frame, node: ast.AST, name: str, given: Value, *, leaves: bool = True
+) -> Value:
+    """What a collective makes of `given`.
+
+    `leaves`: whether the outputs are other tensors, so that leaves are cut off, too.
+    """
+    lost = ("leaf", "history", "parameter") if leaves else ("history",)
+    cut: frozenset[int] = frozenset()
+    if m.modes.grad and any(
+        isinstance(atom, Tensor) and atom.framework == "torch" and atom.grad in lost
+        for atom in inner(given)
+    ):
+        call = m.ident_at(node, "collective")
+        cut = frozenset({call})
+        m.store[call, OWN] = constant(False)
+        m.effect(
+            frame, "collective", node, f"`{name.rpartition('.')[2]}`", target=given, ident=call
+        )
+
+    def change(tensor: Tensor) -> Tensor:
+        kept = tensor.severed if m.modes.grad else frozenset()
+        severed = kept | cut if tensor.grad in lost else kept
+        if not leaves:
+            return replace(tensor, severed=severed)
+        return replace(tensor, grad="none", ident=0, sources=frozenset(), severed=severed)
+
+    return changed_tensors(given, change)
+
+
+def changed_tensors(value: Value, change: Callable[[Tensor], Tensor]) -> Value:
+    """`value` with each tensor in it changed."""
+
+    def go(atom: Atom) -> Value:
+        if isinstance(atom, Tensor):
+            return of(change(atom))
+        if isinstance(atom, Items):
+            known = atom.items
+            parts = None if known is None else tuple(changed_tensors(p, change) for p in known)
+            return of(Items(atom.kind, parts, changed_tensors(atom.element, change)))
+        if isinstance(atom, Table):
+            entries = tuple((key, changed_tensors(item, change)) for key, item in atom.entries)
+            return of(Table(entries, changed_tensors(atom.rest, change), atom.keys))
+        return of(atom)
+
+    return value.map(go)
+
+
+def _written(node: ast.AST, position: int, name: str) -> ast.expr | None:
+    """The argument of a call as the source has it."""
+    if not isinstance(node, ast.Call):
+        return None
+    for keyword in node.keywords:
+        if keyword.arg == name:
+            return keyword.value
+    plain = node.args[: position + 1]
+    if len(plain) <= position or any(isinstance(item, ast.Starred) for item in plain):
+        return None
+    return plain[position]
+
+
+def _has_graph(atom: Atom) -> bool:
+    """Whether `atom` is, or may be, a tensor with a graph."""
+    if isinstance(atom, Tensor):
+        return atom.framework == "torch" and (atom.tracked or atom.grad == "unknown")
+    return isinstance(atom, Unknown)
+
+
+def put_back(m: Machine, holder: Value, value: Value) -> None:
+    """Something is written into `holder`: perhaps the own part of what was gathered there."""
+    cut = {ident for atom in inner(holder) if isinstance(atom, Tensor) for ident in atom.severed}
+    if not cut or not any(_has_graph(atom) for atom in inner(value)):
+        return
+    for ident in cut:
+        if (ident, OWN) in m.store:
+            m.store[ident, OWN] = constant(True)
+
+
+def with_own_slot(
+    m: Machine, node: ast.AST, parts: Iterable[Value], result: Value, name: str
+) -> Value:
+    """`result` of an operation on `parts`, which may have the own part among them again."""
+    cut = {ident for atom in result.tensors() for ident in atom.severed if (ident, OWN) in m.store}
+    if not cut:
+        return result
+    if name in PUT_TOGETHER:
+        atoms = [atom for part in parts for atom in inner(part, 2)]
+        tensors = [atom for atom in atoms if isinstance(atom, Tensor)]
+        for ident in list(cut):
+            slots = [tensor for tensor in tensors if ident in tensor.severed]
+            others = [
+                atom
+                for atom in atoms
+                if _has_graph(atom) and not (isinstance(atom, Tensor) and ident in atom.severed)
+            ]
+            if not others or any(tensor.tracked for tensor in slots):
+                cut.discard(ident)
+    elif not _straight_through(node):
+        return result
+    if not cut:
+        return result
+    return changed_tensors(result, lambda atom: replace(atom, severed=atom.severed - cut))
+
+
+def _straight_through(node: ast.AST) -> bool:
+    """Whether `node` adds ``y - y.detach()``: the value of one thing, the gradient of another."""
+    if not isinstance(node, ast.BinOp):
+        return False
+    taken = [
+        ast.dump(part.right.func.value)
+        for part in ast.walk(node)
+        if isinstance(part, ast.BinOp)
+        and isinstance(part.op, ast.Sub)
+        and isinstance(part.right, ast.Call)
+        and isinstance(part.right.func, ast.Attribute)
+        and part.right.func.attr == "detach"
+    ]
+    if not taken:
+        return False
+    added = [
+        ast.dump(item)
+        for part in ast.walk(node)
+        if isinstance(part, ast.BinOp)
+        for item in (part.left, part.right)
+    ]
+    return any(text in added for text in taken)
+
+
+# -- backward --------------------------------------------------------------------------------------
+
+
+def backward(
+    m: Machine, frame: Frame, node: ast.AST, target: Value, inputs: Value | None = None
+) -> None:
+    """A backward from `target`: what of it is cut off, and whose gradients nobody averages.
+
+    `inputs`: what ``autograd.grad`` is asked for the gradients of.
+    """
+    tensors = [atom for atom in inner(target) if isinstance(atom, Tensor)]
+    cut = {ident for tensor in tensors for ident in tensor.severed}
+    lost = {ident for ident in cut if _is(m, ident, OWN, False)}
+    if lost:
+        kept = changed_tensors(target, lambda atom: replace(atom, severed=atom.severed & lost))
+        m.effect(frame, "gradient-cut", node, "the backward pass", target=kept)
+    wrapped = _wrapped_modules(m)
+    if not wrapped:
+        return
+    known = bool(tensors) and not any(isinstance(atom, Unknown) for atom in inner(target))
+    for top in wrapped:
+        forwards = [
+            {ident for ident in tensor.severed if _number(m, ident, AROUND) == top}
+            for tensor in tensors
+            if tensor.framework == "torch"
+        ]
+        common = set.intersection(*forwards) if forwards and known else set()
+        past = sorted(ident for ident in common if (ident, WRAPPED) not in m.store)
+        if inputs is not None:
+            own = any(
+                isinstance(atom, Tensor) and atom.grad == "parameter" and top in atom.sources
+                for atom in inner(inputs)
+            )
+            if own and common:
+                asked = m.ident_at(node, "asked")
+                m.effect(frame, "ddp-bypass", node, "`autograd.grad(...)`", ident=asked)
+                m.store[top, ALONE] = constant(asked)
+        elif past and not any((i, WRAPPED) in m.store for group in forwards for i in group):
+            m.store[top, ALONE] = constant(past[0])
+        elif not known or any(forwards) or any(t.grad == "unknown" for t in tensors):
+            m.store[top, AVERAGED] = constant(True)
+
+
+def unknown_backward(m: Machine) -> None:
+    """A backward from something unknown: it may average all gradients."""
+    for top in _wrapped_modules(m):
+        m.store[top, AVERAGED] = constant(True)
+
+
+def returned_loss(m: Machine, frame: Frame, node: ast.AST, receiver: Atom, value: Value) -> None:
+    """A method that Lightning calls returns its loss."""
+    if not isinstance(receiver, Instance) or not is_lightning(m, receiver.cls):
+        return
+    for atom in value.atoms:
+        if isinstance(atom, Table):
+            backward(m, frame, node, atom.get("loss") or UNKNOWN)
+        elif isinstance(atom, Tensor):
+            backward(m, frame, node, of(atom))
+
+
+def is_lightning(m: Machine, cls: Class) -> bool:
+    """Whether `cls` is a LightningModule."""
+    registry = registry_of(m)
+    return any(
+        (isinstance(base, External) and registry.canonical(base.name) in LIGHTNING)
+        or (isinstance(base, Class) and is_lightning(m, base))
+        for base in cls.bases
+    )
+
+
+def _is(m: Machine, ident: int, note: str, wanted: object) -> bool:
+    """Whether a note is known to say `wanted`, and nothing else."""
+    value = m.read(ident, note)
+    return value is not None and all(
+        isinstance(atom, Const) and atom.value == wanted for atom in value.atoms
+    )
+
+
+def _number(m: Machine, ident: int, note: str) -> int:
+    """The number that a note is known to hold; 0 where it is not."""
+    value = m.read(ident, note)
+    only = value.only if value is not None else None
+    number = only.value if isinstance(only, Const) else 0
+    return number if isinstance(number, int) else 0
+
+
+# -- DistributedDataParallel -----------------------------------------------------------------------
+
+
+def data_parallel(
+    m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
+) -> Value:
+    """``DistributedDataParallel(module)``: its forward, and no other, averages the gradients."""
+    module = args.get(*row.argument)
+    return UNKNOWN if module is None else module.map(lambda atom: wrap(m, node, name, atom))
+
+
+def wrap(m: Machine, node: ast.AST, name: str, atom: Atom) -> Value:
+    """The wrapper around `atom`; it goes by the same identity, as it has the same parameters."""
+    if isinstance(atom, Unknown):
+        ident = m.ident_of(atom.key) if atom.key is not None else m.ident_at(node, "module")
+        if atom.key is not None:
+            m.unknown_modules.add(atom.key)
+        atom = Thing("model", "Module", ident, m.worker_ident)
+    if isinstance(atom, Instance) and atom.cls.what == "torch":
+        gpu = m.read(atom.ident, "<gpu>")
+        on_gpu = gpu is not None and True in gpu.constants()
+    elif isinstance(atom, Thing) and atom.kind == "model" and atom.ident > 0:
+        on_gpu = atom.gpu
+    else:
+        return UNKNOWN
+    for ident in _parts(m, atom):
+        m.store[ident, WRAPPED] = constant(atom.ident)
+    m.store[atom.ident, AVERAGED] = constant(False)
+    m.store[atom.ident, ALONE] = NOTHING
+    tops = {*_wrapped_modules(m), atom.ident}
+    m.store[0, WRAPPED] = constant(tuple(sorted(tops)))
+    parts = (("module", of(atom)),)
+    return of(Thing("model", name, atom.ident, m.worker_ident, on_gpu, parts))
+
+
+def _parts(m: Machine, atom: Thing | Instance, depth: int = 3) -> set[int]:
+    """The identities of a module and the modules in it."""
+    found = {atom.ident}
+    if isinstance(atom, Instance) and depth:
+        for _, value in m.fields(atom.ident):
+            for part in inner(value, 2):
+                if (isinstance(part, Thing) and part.kind == "model" and part.ident > 0) or (
+                    isinstance(part, Instance) and part.cls.what == "torch"
+                ):
+                    found |= _parts(m, part, depth - 1)
+    return found
+
+
+def _wrapped_modules(m: Machine) -> tuple[int, ...]:
+    """The wrapped modules that there are on this way."""
+    value = m.store.get((0, WRAPPED))
+    found: set[int] = set()
+    for tops in value.constants() if value is not None else ():
+        found.update(tops if isinstance(tops, tuple) else ())
+    return tuple(sorted(found))
+
+
+def wrapper_call(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args) -> Value:
+    """``ddp(x)``."""
+    modes = m.modes
+    m.modes = replace(modes, averaged=True)
+    result = m.call(frame, node, model.part("module") or UNKNOWN, args)
+    m.modes = modes
+    return _noted(m, node, model.ident, result, by_wrapper=True)
+
+
+def _noted(m: Machine, node: ast.AST, top: int, result: Value, *, by_wrapper: bool) -> Value:
+    """`result`, which tells by which forward of the module `top` it came."""
+    if not m.modes.grad:
+        return result
+    ident = m.ident_at(node, "by wrapper" if by_wrapper else "past wrapper")
+    m.store[ident, AROUND] = constant(top)
+    if by_wrapper:
+        m.store[ident, WRAPPED] = constant(top)
+
+    def change(tensor: Tensor) -> Tensor:
+        if not tensor.tracked:
+            return tensor
+        return replace(tensor, severed=tensor.severed | {ident})
+
+    return changed_tensors(result, change)
+
+
+def direct_call(
+    m: Machine, frame: Frame, node: ast.AST, ident: int, forward: Callable[[], Value]
+) -> Value:
+    """`forward` of a module by itself: past its wrapper, where it is known to have one."""
+    modes = m.modes
+    if (0, WRAPPED) not in m.store or modes.averaged or not modes.grad:
+        return forward()
+    top = _number(m, ident, WRAPPED)
+    if not top:
+        return forward()
+    m.modes = replace(modes, averaged=True)
+    result = forward()
+    m.modes = modes
+    past = m.ident_at(node, "past wrapper")
+    called = ast.unparse(node.func) if isinstance(node, ast.Call) else "the module"
+    m.effect(frame, "ddp-bypass", node, f"`{called}(...)`", ident=past)
+    return _noted(m, node, top, result, by_wrapper=False)
+
+
+def step(m: Machine, frame: Frame, node: ast.AST, optimizer: Thing) -> None:
+    """An optimizer steps: over gradients of this process alone?"""
+    for top in _steps_over(m, optimizer):
+        past = _number(m, top, ALONE)
+        if past and _is(m, top, AVERAGED, False):
+            m.effect(frame, "ddp-step", node, "`optimizer.step()`", ident=past)
+        m.store[top, ALONE] = NOTHING
+        m.store[top, AVERAGED] = constant(False)
+
+
+def cleared(m: Machine, value: Value) -> None:
+    """The gradients of an optimizer or a module are cleared."""
+    for atom in value.atoms:
+        tops: Iterable[int] = ()
+        if isinstance(atom, Thing) and atom.kind == "optimizer":
+            tops = _steps_over(m, atom)
+        elif isinstance(atom, (Thing, Instance)) and (atom.ident, AVERAGED) in m.store:
+            tops = (atom.ident,)
+        for top in tops:
+            m.store[top, ALONE] = NOTHING
+
+
+def _steps_over(m: Machine, optimizer: Thing) -> list[int]:
+    """The wrapped modules whose parameters an optimizer has."""
+    wrapped = _wrapped_modules(m)
+    if not wrapped:
+        return []
+    found = set()
+    for atom in inner(optimizer.part("parameters") or UNKNOWN):
+        if isinstance(atom, Tensor):
+            found |= {_number(m, ident, WRAPPED) for ident in {atom.ident, *atom.sources}}
+    return [top for top in wrapped if top in found]
+
+
+def reduced(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """A reduction among processes: perhaps of gradients, by hand."""
+    target = args.get(0) or UNKNOWN
+    for top in _wrapped_modules(m):
+        m.store[top, AVERAGED] = constant(True)
+    if any(isinstance(atom, Unknown) or _of_parameters(m, atom) for atom in inner(target)):
+        m.effect(frame, "reduced", node, f"`{name.rpartition('.')[2]}`", target=target)
+    return UNKNOWN
+
+
+def _of_parameters(m: Machine, atom: Atom) -> bool:
+    """Whether `atom` is a parameter, its data, or its gradient."""
+    return isinstance(atom, Tensor) and (
+        atom.grad == "parameter"
+        or atom.ident == GRADIENT
+        or any((ident, WRAPPED) in m.store for ident in (atom.ident, *atom.sources))
+    )
+
+
+def handed_over(m: Machine, name: str, args: Args) -> None:
+    """Something unknown is called: what it may do to the modules and samplers that it is given."""
+    if (0, WRAPPED) not in m.store and (0, PASSED) not in m.store:
+        return
+    if name.rpartition(".")[2] in TURNED_AWAY:
+        return
+    for value in args.values():
+        for atom in inner(value, 2):
+            if isinstance(atom, Thing) and atom.kind == "optimizer":
+                tops = _steps_over(m, atom)
+            elif isinstance(atom, (Thing, Instance, Tensor)) and atom.ident > 0:
+                tops = [_number(m, atom.ident, WRAPPED)]
+            else:
+                continue
+            for top in tops:
+                if top:
+                    m.store[top, AVERAGED] = constant(True)
+            for sampler in samplers(of(atom)):
+                m.store[sampler.ident, PASSED] = UNKNOWN
+
+
+# -- samplers --------------------------------------------------------------------------------------
+
+
+def sampler(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``DistributedSampler(dataset, ...)``."""
+    shuffle = args.get(*row.argument)
+    if shuffle is None:
+        shuffle = UNKNOWN if args.open else constant(True)
+    ident = m.ident_at(node, "sampler")
+    m.store[ident, PASSED] = NOTHING
+    m.store[0, PASSED] = constant(True)
+    site = m.site(frame, node)
+    return of(
+        Thing("sampler", name, ident, m.worker_ident, parts=(("shuffle", shuffle),), site=site)
+    )
+
+
+def batch_sampler(
+    m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
+) -> Value:
+    """``BatchSampler(sampler, ...)``."""
+    parts = (("sampler", args.get(*row.argument) or UNKNOWN),)
+    return of(Thing("batch-sampler", name, m.ident_at(node), m.worker_ident, parts=parts))
+
+
+def samplers(value: Value) -> Iterable[Thing]:
+    """The samplers that a loader, or what it is made of, draws from."""
+    for thing in value.things("sampler", "batch-sampler", "loader"):
+        if thing.kind == "sampler":
+            yield thing
+            continue
+        for name in ("sampler", "batch_sampler"):
+            part = thing.part(name)
+            if part is not None:
+                yield from samplers(part)
+
+
+def passed(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
+    """A loader is iterated: what its sampler gives, and whether that is a new order."""
+    if (0, PASSED) not in m.store or not m.modes.grad:
+        return
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "next":
+        return
+    turns = tuple(m.turns)
+    for thing in samplers(value):
+        shuffle = thing.part("shuffle")
+        before = m.read(thing.ident, PASSED)
+        if before is None or shuffle is None or shuffle.constants() != [True]:
+            continue
+        if not all(isinstance(atom, Const) for atom in shuffle.atoms):
+            continue
+        earlier = before.constants()
+        sure = len(earlier) == len(before.atoms) and all(
+            isinstance(item, tuple) for item in earlier
+        )
+        for item in earlier if sure else ():
+            place = _loop_between(m, item, turns)
+            if place is not None:
+                m.effect(
+                    frame,
+                    "epoch-repeated",
+                    node,
+                    ast.unparse(node),
+                    ident=thing.ident,
+                    value=of(thing),
+                    target=value,
+                    place=m.loops[place],
+                )
+        m.store[thing.ident, PASSED] = constant(turns)
+
+
+def _loop_between(m: Machine, earlier: object, turns: tuple[int, ...]) -> int | None:
+    """Which of the loops around has gone on to another turn."""
+    if not isinstance(earlier, tuple):
+        return None
+    for index, (one, other) in enumerate(zip(earlier, turns, strict=False)):
+        if one != other:
+            return index
+    return None
+
+
+def epoch_set(m: Machine, receiver: Atom) -> None:
+    """``something.set_epoch(...)``: of a sampler, or of what may hold any."""
+    known = list(samplers(of(receiver)))
+    places = [thing.ident for thing in known] or [
+        ident for ident, note in m.store if note == PASSED and ident
+    ]
+    for ident in places:
+        m.store[ident, PASSED] = NOTHING
+
+
+# -- Accelerate and Lightning ----------------------------------------------------------------------
+
+
+def accelerator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``Accelerator()``: this process joins a group, where it is launched so."""
+    m.effect(frame, "process-group", node, f"{name}()")
+    return of(Thing("accelerator", name, m.ident_at(node), m.worker_ident))
+
+
+def accelerator_method(
+    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
+) -> Value | None:
+    """``accelerator.name(...)``."""
+    first = args.get(0)
+    if name in ("gather", "gather_for_metrics") and first is not None:
+        return cut_off(m, frame, node, f"accelerator.{name}", first)
+    if name == "backward" and first is not None:
+        m.effect(frame, "backward", node, "`accelerator.backward()`", target=first)
+        backward(m, frame, node, first)
+        return NOTHING
+    if name == "prepare":
+        given = [_prepared(m, node, value) for value in args.positional]
+        if args.rest is not None or not given:
+            return None
+        return given[0] if len(given) == 1 else items("tuple", given)
+    if name in ("prepare_model", "prepare_optimizer") and first is not None:
+        return _prepared(m, node, first)
+    if name == "unwrap_model" and first is not None:
+        return first.map(lambda a: (a.part("module") if isinstance(a, Thing) else None) or of(a))
+    return None
+
+
+def _prepared(m: Machine, node: ast.AST, value: Value) -> Value:
+    """What ``prepare`` gives for one of its arguments: loaders set their samplers' epochs."""
+
+    def change(atom: Atom) -> Value:
+        if isinstance(atom, Thing) and atom.kind == "optimizer":
+            return of(atom)
+        if isinstance(atom, Instance) or (isinstance(atom, Thing) and atom.kind == "model"):
+            return wrap(m, node, "accelerate.Accelerator.prepare", atom)
+        return UNKNOWN
+
+    return value.map(change)
+
+
+def lightning_method(
+    m: Machine, frame: Frame, node: ast.AST, instance: Instance, name: str, args: Args
+) -> Value | None:
+    """A method of a LightningModule."""
+    first = args.get(0, "data" if name == "all_gather" else "loss")
+    if first is None or not is_lightning(m, instance.cls):
+        return None
+    if name == "all_gather":
+        if args.open or len(args.positional) > 2 or "sync_grads" in args.keywords:
+            flag = args.get(2, "sync_grads")
+            if flag is None or flag.constants() != [False]:
+                return None
+        return cut_off(m, frame, node, "all_gather", first)
+    if name == "manual_backward":
+        m.effect(frame, "backward", node, "`self.manual_backward()`", target=first)
+        backward(m, frame, node, first)
+        return NOTHING
+    return None
+
+
+def attribute(atom: Thing, name: str) -> Value | None:
+    """``wrapper.module``, ``loader.sampler``, ``loader.batch_sampler``."""
+    if name == "module" and atom.kind == "model":
+        return atom.part("module")
+    if atom.kind == "batch-sampler" and name == "sampler":
+        return atom.part("sampler")
+    if atom.kind == "loader" and name in ("sampler", "batch_sampler"):
+        own = atom.part(name)
+        if own is None and name == "batch_sampler" and atom.part("sampler") is not None:
+            return of(replace(atom, kind="batch-sampler"))
+        return own
+    return None
+
+
+def method(
+    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
+) -> Value | None:
+    """A method of a sampler."""
+    if name == "set_epoch":
+        epoch_set(m, thing)
+    return None

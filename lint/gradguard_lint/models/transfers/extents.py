@@ -1,0 +1,112 @@
+"""How large arrays are, as far as the program says, and whose memory they have."""
+
+from __future__ import annotations
+
+from math import prod
+
+from gradguard_lint.domain.conditions import Key
+from gradguard_lint.domain.values import (
+    Atom,
+    Const,
+    External,
+    Items,
+    Tensor,
+    Unknown,
+    Value,
+)
+from gradguard_lint.engine.ports import Args
+from gradguard_lint.models.numpy import DRAWN_BY_SHAPE, ITEM_SIZES, SHAPED, SIZE_ARGUMENTS
+
+Extent = tuple[int, ...]
+"""A shape and the bytes of an element; empty where they are not known."""
+
+
+def array_extent(short: str, args: Args) -> Extent:
+    """How large the array is that the NumPy function `short` makes."""
+    first = args.get(0)
+    if first is None:
+        return ()
+    size = item_size(args.get(SHAPED.get(short), "dtype"))
+    if short in SHAPED:
+        shape = shape_of(first)
+        return (*shape, size) if shape is not None and size else ()
+    if short in ("zeros_like", "ones_like"):
+        return memory_of(first)[1]
+    if short in ("arange", "eye") and len(args.positional) == 1:
+        count = first.constant
+        return (count,) * (1 + (short == "eye")) + (size,) if isinstance(count, int) else ()
+    if short == "array":
+        literal = literal_shape(first)
+        return (*literal, size) if size and literal is not None else ()
+    if short in ("split", "array_split"):
+        whole, sections = memory_of(first)[1], args.get(1, "indices_or_sections")
+        parts = sections.constant if sections is not None else None
+        if len(whole) > 1 and isinstance(parts, int) and parts > 0:
+            return (-(-whole[0] // parts), *whole[1:])
+    return ()
+
+
+def drawn_extent(short: str, args: Args) -> Extent:
+    """How many random numbers the function `short` gives."""
+    if short in DRAWN_BY_SHAPE:
+        sizes = [value.constant for value in args.positional]
+        return (*_numbers(sizes), 8) if sizes and len(_numbers(sizes)) == len(sizes) else ()
+    size = args.get(SIZE_ARGUMENTS.get(short, 2), "size")
+    shape = shape_of(size) if size is not None and not size.is_none else None
+    return (*shape, item_size(args.get(None, "dtype")) or 8) if shape is not None else ()
+
+
+def shape_of(value: Value) -> Extent | None:
+    """The shape that a number, or a sequence of numbers, says."""
+    only = value.only
+    if isinstance(only, Const):
+        return (only.value,) if isinstance(only.value, int) else None
+    if isinstance(only, Items) and only.items is not None:
+        sizes = _numbers([item.constant for item in only.items])
+        return sizes if len(sizes) == len(only.items) else None
+    return None
+
+
+def literal_shape(value: Value) -> Extent | None:
+    """The shape of a literal list of numbers, or of lists of them."""
+    only = value.only
+    if isinstance(only, Const):
+        return ()
+    if not isinstance(only, Items) or not only.items:
+        return None
+    inner = literal_shape(only.items[0])
+    return None if inner is None else (len(only.items), *inner)
+
+
+def _numbers(values: list[object]) -> Extent:
+    return tuple(value for value in values if isinstance(value, int))
+
+
+def item_size(dtype: Value | None) -> int:
+    """The bytes of an element; 0 where they are not known."""
+    if dtype is None or dtype.is_none:
+        return 8
+    only = dtype.only
+    name = only.name.rpartition(".")[2] if isinstance(only, External) else None
+    if isinstance(only, Const):
+        name = str(only.value)
+    return ITEM_SIZES.get(name, 8) if name is not None else 0
+
+
+def retyped(extent: Extent, args: Args) -> Extent:
+    """`extent` after ``astype``."""
+    size = item_size(args.get(0, "dtype"))
+    return (*extent[:-1], size) if extent and size else ()
+
+
+def flat(extent: Extent) -> Extent:
+    """`extent` in a shape that is not known."""
+    return (prod(extent),) if extent else ()
+
+
+def memory_of(value: Value | None) -> tuple[Key, Extent]:
+    """Whose memory an array has, and how large it is; None where it may be one of several."""
+    only: Atom | None = value.only if value is not None else None
+    if isinstance(only, Tensor) and only.framework == "numpy":
+        return only.memory, only.extent
+    return (only.key or only.sent, ()) if isinstance(only, Unknown) else (None, ())

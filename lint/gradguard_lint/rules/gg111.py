@@ -1,0 +1,263 @@
+"""A module updates its running statistics in a worker, and nobody brings them back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
+from gradguard_lint.domain.shapes import inner
+from gradguard_lint.domain.values import (
+    GRADIENT,
+    OUTPUT,
+    Const,
+    Instance,
+    Items,
+    Table,
+    Tensor,
+    Thing,
+)
+from gradguard_lint.rules.base import Examples, Report, captures, handed_out, idents
+
+CODE = "GG111"
+
+
+def check(program: Program) -> Iterator[Report]:
+    for task in program.process_tasks():
+        if not task.call.ships or not task.call.answers:
+            continue
+        sent = _modules(program, task)
+        update = next((effect for effect in task.effects if _updates(program, effect, sent)), None)
+        if update is None or _brings_back(program, task, sent):
+            continue
+        use = _use(program, task, sent)
+        if use is not None:
+            yield Report(
+                task.task.site,
+                f"`{task.name}` updates the running statistics of a copy, in {task.call.workers}, "
+                f"and returns none of them: they stay as they were in the module that line "
+                f"{use.site.line} goes on with.",
+                (
+                    handed_out(task),
+                    Step(update.site, "a forward pass updates the statistics of the copy here"),
+                    Step(use.site, "the module is used again here"),
+                ),
+                call=task.call,
+            )
+
+
+def _modules(program: Program, task: TaskRun) -> set[int]:
+    """The identities of the modules that the task is sent with."""
+    found = {
+        atom.ident
+        for _, atom, _ in task.contents
+        if isinstance(atom, Instance) or (isinstance(atom, Thing) and atom.kind == "model")
+    }
+    for _, value, _ in captures(program, task):
+        found |= idents(value)
+    return found
+
+
+def _updates(program: Program, effect: Effect, sent: set[int]) -> bool:
+    """Whether a module that was sent changes its buffers."""
+    if effect.kind == "statistics" and effect.framework == "train":
+        return not idents(effect.target).isdisjoint(sent)
+    return effect.kind == "in-place" and any(
+        program.buffers.get(tensor.ident) in sent for tensor in effect.target.tensors()
+    )
+
+
+def _brings_back(program: Program, task: TaskRun, sent: set[int]) -> bool:
+    """Whether the result may have the buffers, or the copy is the worker's own to train."""
+    if task.result is None:
+        return True
+    parameters = False
+    for atom in inner(task.result):
+        if isinstance(atom, Tensor):
+            of_it = {atom.ident, *atom.sources}
+            if not of_it.isdisjoint(program.buffers):
+                return True
+            parameters = parameters or (atom.ident in sent)
+            if atom.framework == "numpy" and atom.ident not in (GRADIENT, OUTPUT, *sent):
+                return True
+        elif isinstance(atom, Thing) and atom.kind == "number":
+            continue
+        elif not isinstance(atom, (Const, Items, Table)):
+            return True
+    return not parameters and any(effect.kind == "step" for effect in task.effects)
+
+
+def _use(program: Program, task: TaskRun, sent: set[int]) -> Effect | None:
+    """Where the parent goes on with a module that was sent, and does not write its buffers."""
+    found = None
+    for effect in program.kinds("in-place", "model-change", "model-use", "statistics", "step"):
+        if effect.worker is not None or task.call.ident not in effect.calls:
+            continue
+        reached = {program.buffers.get(ident, ident) for ident in idents(effect.target)}
+        if reached.isdisjoint(sent):
+            continue
+        if effect.kind == "model-change":
+            return None
+        if effect.kind != "in-place":
+            found = found or effect
+        elif not idents(effect.target).isdisjoint(program.buffers):
+            return None
+    return found
+
+
+_CLASS = """\
+import torch
+from joblib import Parallel, delayed
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 4, 3)
+        self.norm = torch.nn.BatchNorm2d(4)
+
+    def forward(self, x):
+        return self.norm(self.conv(x)).mean()
+
+
+"""
+
+BAD: Examples = {
+    "gradients are returned": _CLASS
+    + """\
+def gradients(net, batch):
+    net(batch).backward()
+    return [p.grad for p in net.parameters()]
+
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for epoch in range(3):
+    results = Parallel(n_jobs=2)(
+        delayed(gradients)(net, torch.randn(2, 3, 8, 8)) for _ in range(2)  # GG111
+    )
+    for parameter, *grads in zip(net.parameters(), *results):
+        parameter.grad = sum(grads)
+    optimizer.step()
+net.eval()
+print(net(torch.randn(2, 3, 8, 8)))
+""",
+    "statistics that are collected in vain": """\
+import torch
+from joblib import Parallel, delayed
+
+
+def calibrate(net, batch):
+    with torch.no_grad():
+        return net(batch).mean().item()
+
+
+if __name__ == "__main__":
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+    with Parallel(n_jobs=2) as parallel:
+        print(parallel(delayed(calibrate)(net, torch.randn(8, 3)) for _ in range(4)))  # GG111
+    torch.save(net.state_dict(), "net.pt")
+""",
+    "a buffer of its own": """\
+import torch
+from joblib import Parallel, delayed
+
+
+class Counter(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Linear(3, 1)
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, x):
+        if self.training:
+            self.seen = self.seen + len(x)
+        return self.scale(x)
+
+
+def loss(net, batch):
+    return net(batch).pow(2).mean().item()
+
+
+net = Counter()
+losses = Parallel(n_jobs=2)(delayed(loss)(net, torch.ones(2, 3)) for _ in range(2))  # GG111
+torch.save(net, "net.pt")
+""",
+}
+
+GOOD: Examples = {
+    "buffers, state or module are returned": _CLASS
+    + """\
+def with_buffers(net, batch):
+    net(batch).backward()
+    return [p.grad for p in net.parameters()], [b.clone() for b in net.buffers()]
+
+
+def with_mean(net, batch):
+    net(batch).backward()
+    return [p.grad for p in net.parameters()], net.norm.running_mean
+
+
+def with_state(net, batch):
+    loss = net(batch)
+    return loss.item(), net.state_dict()
+
+
+def whole(net, batch):
+    net(batch).backward()
+    return net
+
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+batch = torch.randn(2, 3, 8, 8)
+for work in (with_buffers, with_mean, with_state, whole):
+    results = Parallel(n_jobs=2)(delayed(work)(net, batch) for _ in range(2))
+    optimizer.step()
+""",
+    "evaluation mode, threads, and norms without statistics": _CLASS
+    + """\
+def score(net, batch):
+    net.eval()
+    return net(batch).item()
+
+
+def train_loss(net, batch):
+    return net(batch).mean().item()
+
+
+batch = torch.randn(2, 3, 8, 8)
+net = Net()
+print(Parallel(n_jobs=2)(delayed(score)(net, batch) for _ in range(2)))
+print(Parallel(n_jobs=2, prefer="threads")(delayed(train_loss)(net, batch) for _ in range(2)))
+net.eval()
+print(Parallel(n_jobs=2)(delayed(train_loss)(net, batch) for _ in range(2)))
+print(net(batch))
+plain = torch.nn.Sequential(
+    torch.nn.Conv2d(3, 4, 3), torch.nn.GroupNorm(2, 4), torch.nn.InstanceNorm2d(4)
+)
+print(Parallel(n_jobs=2)(delayed(train_loss)(plain, batch) for _ in range(2)))
+torch.save(plain.state_dict(), "plain.pt")
+""",
+    "a copy of the worker's own, and a module that is not used again": _CLASS
+    + """\
+def tune(net, lr):
+    optimizer = torch.optim.SGD(net.parameters(), lr=lr)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = net(torch.randn(2, 3, 8, 8))
+        loss.backward()
+        optimizer.step()
+    return loss.item()
+
+
+def features(net, batch):
+    return net(batch).item()
+
+
+net = Net()
+scores = Parallel(n_jobs=2)(delayed(tune)(net, lr) for lr in (0.1, 0.01))
+torch.save(net.state_dict(), "start.pt")
+other = Net()
+print(Parallel(n_jobs=2)(delayed(features)(other, torch.randn(2, 3, 8, 8)) for _ in range(2)))
+""",
+}

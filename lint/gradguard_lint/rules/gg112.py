@@ -1,0 +1,216 @@
+"""The parent goes on with a model that a worker returned, and with the old one's optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step
+from gradguard_lint.domain.shapes import inner
+from gradguard_lint.domain.values import Instance, Thing, Unknown
+from gradguard_lint.rules.base import Examples, Report, idents
+
+CODE = "GG112"
+
+
+def check(program: Program) -> Iterator[Report]:
+    if not program.returned:
+        return
+    for step in program.kinds("step"):
+        held = _held(program, step) if step.worker is None else set()
+        for call in program.calls if held else ():
+            if call.ident not in step.calls or held.isdisjoint(_sent(call)):
+                continue
+            backward = _through_the_other(program, step, call, held)
+            if backward is None:
+                continue
+            yield Report(
+                step.site,
+                f"`optimizer.step()` steps the model that was sent to {call.workers}. The backward "
+                f"pass of line {backward.site.line} goes through the model that came back, whose "
+                "parameters this optimizer does not hold: it never changes.",
+                (
+                    Step(call.site, f"the model goes to {call.workers}, and a copy comes back"),
+                    Step(backward.site, "the copy gets its gradients here"),
+                ),
+                call=call,
+            )
+            break
+
+
+def _held(program: Program, step: Effect) -> set[int]:
+    """The models whose parameters the optimizer holds; none where that is not certain."""
+    found: set[int] = set()
+    for atom in step.target.atoms:
+        parameters = atom.part("parameters") if isinstance(atom, Thing) else None
+        if parameters is None or any(isinstance(part, Unknown) for part in inner(parameters)):
+            return set()
+        if any(atom in change.target.atoms for change in program.kinds("optimizer-change")):
+            return set()
+        found |= idents(parameters)
+    return found
+
+
+def _sent(call: ParallelCall) -> set[int]:
+    """The models that go to the workers of `call`."""
+    return {
+        atom.ident
+        for task in call.tasks
+        for _, atom, _ in task.contents
+        if isinstance(atom, (Instance, Thing))
+    }
+
+
+def _through_the_other(
+    program: Program, step: Effect, call: ParallelCall, held: set[int]
+) -> Effect | None:
+    """The parent's backward through what came back, where all of them go there, and nothing else
+    changes that model."""
+    back = {ident for ident, (by, _) in program.returned.items() if by == call.ident}
+    found: Effect | None = None
+    for effect in program.kinds("backward", "step", "in-place", "model-change"):
+        if effect.worker is not None or call.ident not in effect.calls:
+            continue
+        reached = idents(effect.target)
+        if effect.kind == "backward" and effect.root == step.root:
+            if not reached or reached & held:
+                return None
+            found = effect if reached & back else found
+        elif reached & (held if effect.kind == "model-change" else back):
+            return None  # stepped by hand, by another optimizer, or copied back
+    return found
+
+
+BAD: Examples = {
+    "training goes on": """\
+import torch
+from joblib import Parallel, delayed
+
+
+def pretrain(net, batch):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net(batch).pow(2).mean().backward()
+    optimizer.step()
+    return net
+
+
+if __name__ == "__main__":
+    net = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net = Parallel(n_jobs=2)(delayed(pretrain)(net, torch.ones(2, 3)) for _ in range(2))[0]
+    for _ in range(3):
+        optimizer.zero_grad()
+        net(torch.ones(2, 3)).pow(2).mean().backward()
+        optimizer.step()  # GG112
+""",
+    "the best of several, in every epoch, in a class": """\
+from concurrent.futures import ProcessPoolExecutor
+
+import torch
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Linear(3, 4)
+        self.head = torch.nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.body(x)))
+
+
+def explore(net, lr):
+    optimizer = torch.optim.SGD(net.parameters(), lr=lr)
+    loss = net(torch.ones(2, 3)).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    return loss.item(), net
+
+
+class Trainer:
+    def __init__(self):
+        self.net = Net()
+        self.optimizer = torch.optim.Adam(self.net.parameters())
+        self.loss = torch.nn.MSELoss()
+
+    def epoch(self, x, y):
+        with ProcessPoolExecutor() as pool:
+            futures = [pool.submit(explore, self.net, lr) for lr in (0.1, 0.01)]
+            results = [future.result() for future in futures]
+        loss, self.net = min(results, key=lambda pair: pair[0])
+        self.optimizer.zero_grad()
+        loss = self.loss(self.net(x), y)
+        loss.backward()
+        self.optimizer.step()  # GG112
+
+
+if __name__ == "__main__":
+    trainer = Trainer()
+    for _ in range(3):
+        trainer.epoch(torch.ones(2, 3), torch.zeros(2, 1))
+""",
+}
+
+_START = """\
+import copy
+
+import torch
+from joblib import Parallel, delayed
+
+
+def train(net, batch):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net(batch).pow(2).mean().backward()
+    optimizer.step()
+    return net
+
+
+def train_both(net, optimizer, batch):
+    net(batch).pow(2).mean().backward()
+    optimizer.step()
+    return net, optimizer
+
+
+batch = torch.ones(2, 3)
+net = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+"""
+
+GOOD: Examples = {
+    "a new optimizer": _START
+    + """\
+for epoch in range(3):
+    net = Parallel(n_jobs=2)(delayed(train)(net, batch) for _ in range(2))[0]
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net(batch).mean().backward()
+    optimizer.step()
+""",
+    "the state is loaded": _START
+    + """\
+trained = Parallel(n_jobs=2)(delayed(train)(net, batch) for _ in range(2))
+net.load_state_dict(trained[0].state_dict())
+optimizer.zero_grad()
+net(batch).mean().backward()
+optimizer.step()
+""",
+    "other parameters for the optimizer": _START
+    + """\
+net = Parallel(n_jobs=2)(delayed(train)(net, batch) for _ in range(2))[0]
+optimizer.param_groups[0]["params"] = list(net.parameters())
+net(batch).mean().backward()
+optimizer.step()
+""",
+    "both come back": _START
+    + """\
+tasks = [delayed(train_both)(net, optimizer, batch)]
+net, optimizer = Parallel(n_jobs=2)(tasks)[0]
+net(batch).mean().backward()
+optimizer.step()
+""",
+    "an ensemble beside the model": _START
+    + """\
+teachers = Parallel(n_jobs=2)(delayed(train)(copy.deepcopy(net), batch) for _ in range(2))
+for teacher in teachers:
+    (net(batch) - teacher(batch)).pow(2).mean().backward()
+optimizer.step()
+""",
+}

@@ -1,0 +1,208 @@
+"""A loader starts workers of its own in a process that cannot have any."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from gradguard_lint.domain.effects import Program, Step, TaskRun
+from gradguard_lint.domain.values import Site, Thing
+from gradguard_lint.fixes.changes import Change, Fix, RemoveKeyword, Replace, SetKeyword
+from gradguard_lint.fixes.recipes import is_open, keyword
+from gradguard_lint.rules.base import Examples, Report, chain
+
+CODE = "GG206"
+
+_WORKERS = 5
+"""The position of `num_workers`."""
+
+_NEEDS_WORKERS = ("multiprocessing_context", "persistent_workers", "prefetch_factor")
+"""Arguments that a loader without workers refuses."""
+
+
+def check(program: Program) -> Iterator[Report]:
+    for task in program.process_tasks():
+        for effect in task.effects:
+            if effect.kind != "loader-workers":
+                continue
+            for loader in effect.target.things("loader"):
+                why = _why_not(task, loader)
+                if why is None:
+                    continue
+                yield Report(
+                    loader.site or effect.site,
+                    f"this loader starts workers of its own in {task.call.workers}, where "
+                    f"`{task.name}` iterates it: {why}",
+                    (*chain(effect)[:-1], Step(effect.site, "the loader is iterated here")),
+                    call=task.call,
+                    fix=_in_the_task(loader.site),
+                )
+
+
+def _why_not(task: TaskRun, loader: Thing) -> str | None:
+    """Why the loader cannot start workers where the task runs; None where it may."""
+    if task.call.daemons:
+        return "they are daemons, and Python lets no daemon start processes."
+    if task.call.start != "loky":
+        return None
+    context = loader.part("multiprocessing_context")
+    if context is None or context.is_none:
+        return "loky sets a start method there that a DataLoader cannot use."
+    if context.constant in ("spawn", "forkserver"):
+        return "workers that are spawned there exit as they start."
+    return None
+
+
+def _in_the_task(site: Site | None) -> Fix | None:
+    """The loader without workers: the task loads its data itself."""
+    node = site.node if site is not None else None
+    if site is None or not isinstance(node, ast.Call) or is_open(node):
+        return None
+    module = site.module
+    changes: list[Change] = [SetKeyword(module, node, "num_workers", "0")]
+    if keyword(node, "num_workers") is None:
+        if len(node.args) <= _WORKERS:
+            return None
+        changes = [Replace(module, node.args[_WORKERS], "0")]
+    changes += [
+        RemoveKeyword(module, node, name)
+        for name in _NEEDS_WORKERS
+        if keyword(node, name) is not None
+    ]
+    return Fix("unsafe", "load the data in the task itself", tuple(changes))
+
+
+BAD: Examples = {
+    "in loky workers": """\
+import torch
+from joblib import Parallel, delayed
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def total(values):
+    loader = DataLoader(  # GG206
+        TensorDataset(values), batch_size=2, num_workers=1, persistent_workers=True
+    )
+    return sum(batch.sum().item() for (batch,) in loader)
+
+
+parts = torch.arange(8.0).split(4)
+print(Parallel(n_jobs=2)(delayed(total)(part) for part in parts))  # repaired: [6.0, 22.0]
+""",
+    "in a pool, through a helper": """\
+import multiprocessing
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def loader_of(values, workers=2):
+    return DataLoader(TensorDataset(values), 2, False, None, None, workers)  # GG206
+
+
+def evaluate(k):
+    total = 0.0
+    for i, (batch,) in enumerate(loader_of(torch.arange(4.0) + k)):
+        total += batch.sum().item()
+    return total
+
+
+if __name__ == "__main__":
+    with multiprocessing.Pool(2) as pool:
+        print(pool.map(evaluate, range(2)))  # repaired: [6.0, 10.0]
+""",
+    "a loader that is sent": """\
+import torch
+from joblib import Parallel, delayed
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def evaluate(net, loader):
+    with torch.no_grad():
+        return sum(net(batch).sum().item() for (batch,) in loader)
+
+
+net = torch.nn.Linear(1, 1)
+data = TensorDataset(torch.ones(8, 1))
+loader = DataLoader(data, batch_size=4, num_workers=2)  # GG206
+scores = Parallel(n_jobs=2, backend="multiprocessing")(
+    delayed(evaluate)(net, loader) for _ in range(2)
+)
+""",
+}
+
+FIXED: Examples = {
+    "in loky workers": """\
+import torch
+from joblib import Parallel, delayed
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def total(values):
+    loader = DataLoader(  # GG206
+        TensorDataset(values), batch_size=2, num_workers=0
+    )
+    return sum(batch.sum().item() for (batch,) in loader)
+
+
+parts = torch.arange(8.0).split(4)
+print(Parallel(n_jobs=2)(delayed(total)(part) for part in parts))  # repaired: [6.0, 22.0]
+""",
+    "in a pool, through a helper": BAD["in a pool, through a helper"].replace(
+        "None, workers)", "None, 0)"
+    ),
+    "a loader that is sent": BAD["a loader that is sent"].replace("workers=2", "workers=0"),
+}
+
+GOOD: Examples = {
+    "no workers, or not in a task": """\
+import torch
+from joblib import Parallel, delayed
+from torch.utils.data import DataLoader, TensorDataset
+
+data = TensorDataset(torch.ones(8, 1))
+
+
+def evaluate(k, workers=0):
+    return sum(batch.sum().item() for (batch,) in DataLoader(data, num_workers=workers)) + k
+
+
+def count(loader):
+    return len(loader)
+
+
+def forked(k):
+    loader = DataLoader(data, num_workers=1, multiprocessing_context="fork")
+    return sum(batch.sum().item() for (batch,) in loader) + k
+
+
+loader = DataLoader(data, num_workers=2)
+print(sum(batch.sum().item() for (batch,) in loader))
+print(Parallel(n_jobs=2)(delayed(evaluate)(k) for k in range(2)))
+print(Parallel(n_jobs=2)(delayed(count)(loader) for k in range(2)))
+print(Parallel(n_jobs=2)(delayed(forked)(k) for k in range(2)))
+""",
+    "workers that may have workers": """\
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+
+import torch
+from joblib import Parallel, delayed
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def evaluate(k):
+    loader = DataLoader(TensorDataset(torch.ones(8, 1)), num_workers=1)
+    return sum(batch.sum().item() for (batch,) in loader) + k
+
+
+if __name__ == "__main__":
+    print(Parallel(n_jobs=2, prefer="threads")(delayed(evaluate)(k) for k in range(2)))
+    print(Parallel(n_jobs=1)(delayed(evaluate)(k) for k in range(2)))
+    with ProcessPoolExecutor() as pool:
+        print(list(pool.map(evaluate, range(2))))
+    process = multiprocessing.Process(target=evaluate, args=(1,))
+    process.start()
+    process.join()
+""",
+}

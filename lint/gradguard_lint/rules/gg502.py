@@ -1,0 +1,158 @@
+"""A model is trained past the wrapper that averages its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradguard_lint.domain.effects import Program, Step
+from gradguard_lint.rules.base import Examples, Report
+
+CODE = "GG502"
+
+
+def check(program: Program) -> Iterator[Report]:
+    if program.kinds("reduced"):
+        return  # gradients, or parameters, are averaged by hand somewhere
+    forwards = {effect.ident: effect for effect in program.kinds("ddp-bypass")}
+    for effect in program.kinds("ddp-step"):
+        forward = forwards.get(effect.ident)
+        if forward is None:
+            continue
+        yield Report(
+            forward.site,
+            f"{forward.what} bypasses DistributedDataParallel: the optimizer steps with the "
+            "gradients of this rank alone, and the ranks drift apart.",
+            (*forward.chain, Step(effect.site, "steps with gradients that no rank averaged")),
+            what=forward.what,
+        )
+
+
+BAD: Examples = {
+    "the module in the wrapper": """\
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+net = torch.nn.Linear(3, 1)
+ddp = DDP(net)
+optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+for batch in torch.ones(4, 2, 3):
+    optimizer.zero_grad()
+    loss = ddp.module(batch).sum()  # GG502
+    loss.backward()
+    optimizer.step()
+""",
+    "the module that was wrapped": """\
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.body(x)
+
+
+def main():
+    net = Net()
+    ddp = DistributedDataParallel(net)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    for batch in torch.ones(4, 2, 3):
+        loss = net(batch).sum()  # GG502
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+main()
+""",
+    "autograd.grad": """\
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+ddp = DistributedDataParallel(torch.nn.Linear(3, 1))
+optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+parameters = list(ddp.parameters())
+loss = ddp(torch.ones(2, 3)).sum()
+gradients = torch.autograd.grad(loss, parameters)  # GG502
+for parameter, gradient in zip(parameters, gradients):
+    parameter.grad = gradient
+optimizer.step()
+""",
+}
+
+GOOD: Examples = {
+    "the wrapper": """\
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+net = torch.nn.Linear(3, 1)
+ddp = DistributedDataParallel(net)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for number, batch in enumerate(torch.ones(4, 2, 3)):
+    optimizer.zero_grad()
+    if number % 2:
+        with ddp.no_sync():
+            ddp(batch).sum().backward()
+    ddp(batch).sum().backward()
+    optimizer.step()
+ddp.eval()
+with torch.no_grad():
+    print(ddp.module(torch.ones(2, 3)).sum())
+print(ddp.module(torch.ones(2, 3)).sum().item())
+torch.save(ddp.module.state_dict(), "net.pt")
+""",
+    "averaged by hand": """\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+ddp = DistributedDataParallel(torch.nn.Linear(3, 1))
+optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+for batch in torch.ones(4, 2, 3):
+    optimizer.zero_grad()
+    ddp.module(batch).sum().backward()
+    for parameter in ddp.parameters():
+        dist.all_reduce(parameter.grad)
+    optimizer.step()
+""",
+    "only where there is one process": """\
+import argparse
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--distributed", action="store_true")
+args = parser.parse_args()
+model = torch.nn.Linear(3, 1)
+model_without_ddp = model
+if args.distributed:
+    model = DistributedDataParallel(model)
+    model_without_ddp = model.module
+optimizer = torch.optim.SGD(model_without_ddp.parameters(), lr=0.1)
+for batch in torch.ones(4, 2, 3):
+    optimizer.zero_grad()
+    model(batch).sum().backward()
+    optimizer.step()
+""",
+    "the other network of two": """\
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+generator = DistributedDataParallel(torch.nn.Linear(2, 3))
+critic = DistributedDataParallel(torch.nn.Linear(3, 1))
+first = torch.optim.SGD(generator.parameters(), lr=0.1)
+second = torch.optim.SGD(critic.parameters(), lr=0.1)
+for batch in torch.ones(4, 2, 3):
+    second.zero_grad()
+    fake = generator(torch.randn(2, 2))
+    (critic(fake.detach()).mean() - critic(batch).mean()).backward()
+    second.step()
+    first.zero_grad()
+    critic.module(fake).mean().neg().backward()
+    first.step()
+""",
+}

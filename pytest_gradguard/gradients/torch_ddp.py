@@ -1,0 +1,254 @@
+"""Why parameters of a DDP model received no gradient, where its next forward pass fails (GG504).
+
+In the first iterations of a model everything is noted that may explain it. That costs time, so it
+ends when they have gone well: a parameter that lacks its gradient later had one before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pytest_gradguard.gradients import targets, torch_log, torch_patches
+from pytest_gradguard.gradients.clock import now
+from pytest_gradguard.gradients.reasons import Frozen, NotInGraph, Reason, at, in_number, step
+from pytest_gradguard.gradients.reasons.base import OR_ALLOW, MeantToStay
+from pytest_gradguard.gradients.report import shown
+from pytest_gradguard.gradients.torch_diagnosis import diagnose
+from pytest_gradguard.gradients.torch_watch import state_of
+from pytest_gradguard.messages import GradGuardError, GradGuardWarning
+from pytest_gradguard.runtime import callsite, collector
+from pytest_gradguard.runtime.checks.gg504 import CODE, Evidence, Unused, settled
+from pytest_gradguard.runtime.references import Reference, refer
+
+_ERROR = "Expected to have finished reduction in the prior iteration"
+_INDICES = re.compile(r"Parameter indices which did not receive grad for rank \d+:([ \d]+)")
+_ITERATIONS = 4
+"""For how many iterations of a model everything is noted: the error mostly comes in the second."""
+_FORWARDS = 64
+"""And for how many forward passes at most (an iteration may accumulate many)."""
+_REASONS = 6
+_FREEZE = "Freeze [it|them] before you wrap the model in `DistributedDataParallel`."
+_OR_FREEZE = "or freeze [it|them] before you wrap the model if [it is|they are] not meant to learn"
+
+
+@dataclass(frozen=True)
+class Skipped(Reason):
+    """The loss of an iteration that is not the first does not depend on the parameter.
+
+    Attributes:
+        looked_for: DDP looks for such parameters, and has not found this one.
+    """
+
+    kind = "not-in-graph"
+    looked_for: bool = False
+
+    def text(self) -> str:
+        text = f"the last backward pass{at(self.site)} did not reach [it|them]"
+        return text if self.looked_for else f"{text}, unlike those of earlier iterations"
+
+    def fix(self) -> str:
+        if self.looked_for:
+            return "Let the loss depend on every output of the forward pass."
+        return (
+            "Use [it|them] in every iteration, or pass `find_unused_parameters=True` to "
+            "`DistributedDataParallel` if iterations are meant to use different parts of the model."
+        )
+
+
+class Model:
+    """One DDP model, as it trains.
+
+    Attributes:
+        began: when its last forward pass began.
+    """
+
+    def __init__(self, ddp: Any) -> None:
+        weakref.finalize(ddp, _forget, id(ddp)).atexit = False
+        self._identity = id(ddp)
+        self._looked_for = bool(ddp.find_unused_parameters)
+        names = {id(one): name for name, one in targets.unwrapped(ddp).named_parameters()}
+        # In this order DDP numbers them.
+        reduced = [
+            one
+            for name, one in ddp.module.named_parameters()
+            if one.requires_grad and name not in ddp.parameters_to_ignore
+        ]
+        self._parameters: list[Reference] = [refer(one) for one in reduced]
+        self._names = [names[id(one)] for one in reduced]
+        self._since = self.began = now()
+        self._ran = False
+        self._iterations = 0
+        self._forwards = 0
+        self._log: torch_log.Log | None = torch_patches.start(self)
+        self._noting = True
+
+    # -- what happens --------------------------------------------------------------------------
+
+    def forward_ended(self, *, averages: bool) -> None:
+        """Note a forward pass.
+
+        Args:
+            averages: DDP averages the gradients that its backward pass brings.
+        """
+        self._forwards += 1
+        if averages and self._ran:
+            self._ran = False
+            self._since = self.began
+            self._iterations += 1
+        if self._noting and (self._iterations >= _ITERATIONS or self._forwards >= _FORWARDS):
+            self.note_less()
+
+    def note_less(self) -> None:
+        """Note no longer all that happens to tensors."""
+        if self._noting:
+            self._noting = False
+            torch_patches.stop(self)
+            self._log = None
+            settled.add(self._identity)
+
+    def before_backward(self) -> None:
+        """It is enough to hear of its end."""
+
+    def after_backward(self, inputs: Any, outcome: Any) -> None:
+        """A backward pass has run in this iteration."""
+        self._ran = True
+
+    def missing(self) -> list[Any]:
+        """The parameters: which of them a backward pass reaches matters in each iteration."""
+        return [tensor for one in self._parameters if (tensor := one()) is not None]
+
+    # -- what is missing -----------------------------------------------------------------------
+
+    def unused(self, error: str) -> dict[Reason, list[int]]:
+        """By reason: which parameters lack a gradient, as DDP's `error` numbers them."""
+        found = _INDICES.search(error)
+        groups: dict[Reason, list[int]] = {}
+        for index in map(int, found[1].split() if found else ()):
+            if index >= len(self._parameters):
+                return {}  # the model was wrapped before the guard began, and changed since
+            tensor = self._parameters[index]()
+            if tensor is not None:
+                reason = self._reason(tensor)
+                groups.setdefault(reason, []).append(index)
+        return dict(sorted(groups.items(), key=lambda item: -len(item[1])))
+
+    def _reason(self, tensor: Any) -> Reason:
+        """Why the parameter `tensor` has received no gradient in this iteration."""
+        state = state_of(tensor)
+        if self._log is None:
+            return Skipped(None, self._looked_for) if state.requires_grad else Frozen(None)
+        reason = diagnose(self._log, self._since, tensor, state)
+        if self._iterations and isinstance(reason, NotInGraph):
+            return Skipped(reason.site, self._looked_for)
+        return reason
+
+    def report(self, ddp: Any, error: BaseException) -> None:
+        """Say which parameters lack a gradient, and why, beside DDP's `error`."""
+        home = collector.innermost()
+        if home is None or CODE in home.ignore | collector.allowed_now():
+            return
+        groups = self.unused(str(error))
+        if not groups:
+            return
+        site = callsite.user_site()
+        found = home.evidence((CODE, site and site.key), lambda: _evidence(ddp, site))
+        assert isinstance(found, Evidence)
+        found.add(
+            [self._unused(reason, members) for reason, members in groups.items()][:_REASONS],
+            self._description(next(iter(groups.values()))[0]),
+        )
+        if hasattr(error, "add_note"):
+            error.add_note(f"{CODE}: {found.message()}")
+        with contextlib.suppress(GradGuardError, GradGuardWarning):  # the error is their own
+            collector.announce(home, [found])
+
+    def _unused(self, reason: Reason, members: list[int]) -> Unused:
+        names = [self._names[index] for index in members]
+        many = len(names) > 1
+        lost = shown(names, self._names)
+        of_all = f" ({len(names)} of {len(self._names)} parameters)" if many else ""
+        steps = [step(reason.site, f"this leaves {lost} without a gradient"), reason.trace()]
+        return Unused(
+            names,
+            reason.kind,
+            in_number(f"No gradient for {lost}{of_all}: {reason.text()}.", many=many),
+            in_number(_fix(reason), many=many),
+            tuple(itertools.chain(*steps)),
+        )
+
+    def _description(self, index: int) -> dict[str, Any]:
+        tensor = self._parameters[index]()
+        return {} if tensor is None else state_of(tensor).description
+
+
+def _evidence(ddp: Any, site: callsite.Site | None) -> Evidence:
+    group = ddp.process_group
+    return Evidence(site, torch.distributed.get_backend(group), rank=torch.distributed.get_rank())
+
+
+def _fix(reason: Reason) -> str:
+    if isinstance(reason, Frozen) or (isinstance(reason, MeantToStay) and reason.follows):
+        return _FREEZE
+    return reason.fix().replace(OR_ALLOW, _OR_FREEZE)
+
+
+# -- what the guard tells --------------------------------------------------------------------------
+
+_models: dict[int, Model] = {}
+"""By the id of each DDP model that lives."""
+
+
+def _known(ddp: Any) -> Model | None:
+    """What is known of `ddp`; from now on, where nobody has heard of it before."""
+    model = _models.get(id(ddp))
+    if model is None and collector.innermost() is not None:
+        model = _models[id(ddp)] = Model(ddp)
+    return model
+
+
+def _forget(identity: int) -> None:
+    model = _models.pop(identity, None)
+    if model is not None:
+        model.note_less()
+    settled.discard(identity)
+
+
+def constructed(ddp: Any) -> None:
+    """A model was wrapped."""
+    _known(ddp)
+
+
+def forward_begins(ddp: Any) -> None:
+    """A forward pass of `ddp` is about to begin."""
+    model = _known(ddp)
+    if model is not None:
+        model.began = now()
+
+
+def forward_ended(ddp: Any) -> None:
+    """A forward pass of `ddp` has ended."""
+    model = _models.get(id(ddp))
+    if model is not None:
+        averages = torch.is_grad_enabled() and ddp.require_backward_grad_sync
+        model.forward_ended(averages=averages)
+
+
+def forward_failed(ddp: Any, error: BaseException) -> None:
+    """A forward pass of `ddp` raised `error`."""
+    model = _models.get(id(ddp))
+    if model is not None and _ERROR in str(error):
+        model.report(ddp, error)
+
+
+def stop() -> None:
+    """Forget all models."""
+    while _models:
+        _models.popitem()[1].note_less()
+    settled.clear()

@@ -1,0 +1,70 @@
+"""GG308: thread workers seed one global generator."""
+
+from pytest_gradguard.findings import Severity
+from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.links import NUMPY_PARALLEL, TORCH_RANDOMNESS
+
+PITFALL = Pitfall(
+    code="GG308",
+    name="threads-share-generator",
+    title="Tasks in several threads seed the same global generator",
+    severity=Severity.WARNING,
+    happens=(
+        "A task that seeds the global generator and then draws may get numbers from the seed of "
+        "another thread, or continue a stream that another thread draws from. The results depend "
+        "on timing and are not those of the same tasks one after another. There is no error."
+    ),
+    why=(
+        "`torch.manual_seed`, `np.random.seed` and `random.seed` set one generator for the whole "
+        "process, which all of its threads share. `torch.random.fork_rng` saves and restores that "
+        "same generator, so it does not help."
+    ),
+    fix=(
+        "Make a generator in each task from the task's seed, and draw from that: "
+        "`torch.Generator().manual_seed(seed)`, `np.random.default_rng(seed)` or "
+        "`random.Random(seed)`. Process workers have a global generator each, so tasks may seed it."
+    ),
+    bad="""\
+import threading
+
+import torch
+from joblib import Parallel, delayed
+
+both_seeded = threading.Barrier(2)  # makes the threads meet here in every run
+
+
+def sample(seed):
+    torch.manual_seed(seed)
+    both_seeded.wait()
+    return torch.rand(1).item()
+
+
+a, b = Parallel(n_jobs=2, backend="threading")(delayed(sample)(0) for _ in range(2))
+print(a == b)  # prints: False
+""",
+    good="""\
+import threading
+
+import torch
+from joblib import Parallel, delayed
+
+both_seeded = threading.Barrier(2)
+
+
+def sample(seed):
+    generator = torch.Generator().manual_seed(seed)
+    both_seeded.wait()
+    return torch.rand(1, generator=generator).item()
+
+
+a, b = Parallel(n_jobs=2, backend="threading")(delayed(sample)(0) for _ in range(2))
+print(a == b)  # prints: True
+""",
+    lint="On a call that seeds a global generator in a thread worker.",
+    runtime=(
+        "When tasks of one call seed one global generator in different threads and it is drawn "
+        "from. Tasks that only draw share one stream, and are not reported."
+    ),
+    silence="Where it does not matter which task gets which numbers.",
+    links=(TORCH_RANDOMNESS, NUMPY_PARALLEL),
+)

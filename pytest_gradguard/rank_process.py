@@ -1,0 +1,144 @@
+"""What a process that the program starts runs in: once it joins a process group, it is guarded.
+
+Its findings go to the process that started it, as soon as there are any and again at its end, so
+that a rank that is killed loses at most its own. Nothing of the guard is imported before: most
+processes never join a group.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+_C10D = "torch.distributed.distributed_c10d"
+_JOINS = "_update_default_pg"
+
+
+class RankProcess:
+    """In place of the method `run` of a process.
+
+    Args:
+        process: the process.
+        inner: what stands in that place already.
+        write: the end of a pipe to tell findings to.
+        ignore: codes that are left out.
+        forked: the process inherits the guard.
+    """
+
+    def __init__(
+        self, process: Any, inner: Any, write: Any, ignore: frozenset[str], forked: bool
+    ) -> None:
+        self._process = process
+        self._inner = inner
+        self._write = write
+        self._ignore = ignore
+        self._forked = forked
+        self._collector: Any = None
+        self._rank = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        arguments = (self._process, self._inner, self._write, self._ignore, self._forked)
+        return RankProcess, arguments
+
+    def __call__(self) -> Any:
+        run = self._inner or type(self._process).run.__get__(self._process)
+        _safely(self._wait)
+        try:
+            return run()
+        except BaseException as error:
+            if error.__traceback__ is not None:
+                error.__traceback__ = error.__traceback__.tb_next  # the program's frames alone
+            raise
+        finally:
+            if self._collector is not None:
+                _safely(self._tell)
+
+    def _wait(self) -> None:
+        """Wait until this process joins a group."""
+        if self._forked:
+            from pytest_gradguard.runtime.distributed import groups
+
+            groups.joined.append(self._joined)
+        elif _C10D in sys.modules:
+            self._watch(sys.modules[_C10D])
+        else:
+            sys.meta_path.insert(0, _WhenImported(self._watch))
+
+    def _watch(self, c10d: Any) -> None:
+        original = getattr(c10d, _JOINS)
+
+        def joining(group: Any) -> Any:
+            outcome = original(group)
+            if group is not None:
+                setattr(c10d, _JOINS, original)  # the guard waits from now on
+                _safely(self._joined)
+            return outcome
+
+        setattr(c10d, _JOINS, joining)
+
+    def _joined(self) -> None:
+        """Guard what this rank does from now on."""
+        if self._collector is not None:
+            return
+        from pytest_gradguard.runtime import collector, starting
+
+        self._rank = sys.modules[_C10D].get_rank()
+        self._collector = collector.Collector(
+            ignore=self._ignore, announce=lambda found: _safely(self._tell)
+        )
+        collector.enter(self._collector)
+        if not self._forked:
+            starting.start()
+
+    def _tell(self) -> None:
+        """Tell all that was found up to now."""
+        from dataclasses import replace
+
+        found = [
+            replace(one, details={**one.details, "ranks": [self._rank]})
+            for one in self._collector.findings
+        ]
+        if found:
+            descriptor = self._write.fileno()
+            os.set_blocking(descriptor, False)  # nobody may be listening
+            os.write(descriptor, pickle.dumps(found))
+
+
+def _safely(step: Callable[[], object]) -> None:
+    try:
+        step()
+    except Exception as error:
+        from pytest_gradguard.runtime.faults import fault
+
+        fault(error)
+
+
+class _WhenImported:
+    """Hears when the module is imported that makes process groups."""
+
+    def __init__(self, then: Callable[[Any], None]) -> None:
+        self._then = then
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name != _C10D:
+            return None
+        from importlib.util import find_spec
+
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        load = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            load(module)
+            _safely(lambda: self._then(module))
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec

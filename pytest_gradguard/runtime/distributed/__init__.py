@@ -1,0 +1,12 @@
+"""`torch.distributed`: what is watched once this process belongs to a process group.
+
+Every program that imports torch imports that, too: until a group is made, one function is wrapped.
+"""
+
+from __future__ import annotations
+
+from pytest_gradguard.runtime import watching
+
+C10D = "torch.distributed.distributed_c10d"
+
+watching.when_imported(C10D, *watching.lazily(f"{__name__}.groups"))

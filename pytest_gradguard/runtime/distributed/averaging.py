@@ -1,0 +1,363 @@
+"""GG502: whether a DistributedDataParallel module averaged the gradients that an optimizer uses.
+
+Each reducer notes when it saw the gradients of a backward: by that it is known to have run.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from pytest_gradguard.runtime import callsite, collector, watching
+from pytest_gradguard.runtime.checks import gg502
+from pytest_gradguard.runtime.faults import fault, theirs_only, without_this_frame
+from pytest_gradguard.runtime.frameworks.torch import engine, tensors
+from pytest_gradguard.runtime.frameworks.torch.following import tensors_in
+from pytest_gradguard.runtime.patching import Patch, Patches, on_class
+
+_State = tuple[int, int] | None
+
+
+class _Model:
+    """What has happened to the gradients of one module since the last step over its parameters.
+
+    Attributes:
+        averaged: its reducer ran.
+        paused: `no_sync` was used.
+        backward: the first backward that gave it gradients without the reducer, and what the
+            program calls there; None: there was none.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self._seen = module.reducer.get_backward_stats()
+        self.stepped()
+
+    def stepped(self) -> None:
+        """An optimizer has used the gradients."""
+        self.averaged = self.paused = False
+        self.backward: tuple[callsite.Site | None, str] | None = None
+        self.before: dict[int, _State] = {}
+        self.heard = 0
+
+    def look(self, module: Any, run: engine.Backward) -> None:
+        """After a backward: see whether the reducer ran in it."""
+        seen = module.reducer.get_backward_stats()
+        if seen != self._seen:
+            self._seen = seen
+            self.averaged = True
+        elif module.static_graph and not any(seen):  # in its first backward it runs at the end
+            self.averaged = any(map(_through_ddp, run.outputs))
+        elif not module.require_backward_grad_sync:
+            self.paused = True
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is to be said of the next step."""
+        return self.averaged or self.paused
+
+
+_models: weakref.WeakKeyDictionary[Any, _Model] = weakref.WeakKeyDictionary()
+_hooks: list[Any] = []
+_SINK = "_DDPSinkBackward"
+"""The node in which a module's reducer is told that a backward of its output begins."""
+_heard = 0
+"""How many collectives have taken something that may be gradients."""
+
+
+def _through_ddp(output: Any) -> bool:
+    """Whether `output` was computed from what the forward of a DDP module has returned."""
+    node = tensors.grad_fn(output)
+    return node is not None and any(type(one).__name__ == _SINK for one in tensors.nodes(node))
+
+
+def _parameters(module: Any) -> dict[int, Any]:
+    """The parameters whose gradients `module` averages, by id."""
+    return {id(one): one for one in module._module_parameters if one.requires_grad}
+
+
+def _state(parameter: Any) -> _State:
+    gradient = parameter.grad
+    return None if gradient is None else (id(gradient), gradient._version)
+
+
+# -- modules -------------------------------------------------------------------------------------
+
+
+def _remember(module: Any) -> None:
+    if not getattr(module, "_use_python_reducer", False):
+        _models[module] = _Model(module)
+        if not _hooks:
+            _hooks.append(register_optimizer_step_post_hook(_stepped))
+            engine.subscribe(_backward)
+            _collectives().apply()
+
+
+def _wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            original(self, *args, **kwargs)
+        except BaseException as error:
+            without_this_frame(error)
+            raise
+        try:
+            _remember(self)
+        except Exception as error:
+            fault(error)
+
+    return __init__
+
+
+def _pausing(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def no_sync(self: Any, *args: Any, **kwargs: Any) -> Any:
+        known = _models.get(self)
+        if known is not None:
+            known.paused = True
+        return original(self, *args, **kwargs)
+
+    return no_sync
+
+
+# -- what reduces gradients by hand --------------------------------------------------------------
+
+_METHODS = (
+    *("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "_reduce_scatter_base"),
+    *("reduce_scatter_single", "reduce_scatter_single_coalesced"),
+    *("reduce_scatter_tensor_coalesced", "allgather", "_allgather_base", "all_gather_single"),
+    *("all_gather_single_coalesced", "allgather_into_tensor_coalesced", "allgather_coalesced"),
+    *("gather", "broadcast", "alltoall", "alltoall_base", "all_to_all_single", "send", "recv"),
+)
+_FUNCTIONAL = "torch.distributed._functional_collectives"
+_BATCH_NORM = "torch.nn.modules._functions"
+"""The module of `SyncBatchNorm`, whose backward reduces sums of its own."""
+_DEPTH = 6
+"""How many frames above a collective are looked at for it."""
+
+
+def _listening(original: Any) -> Callable[..., Any]:
+    original = on_class(original, torch.distributed.ProcessGroup)
+
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        global _heard
+        try:
+            if any(map(_may_be_gradient, tensors_in(args[:2]))) and not _is_batch_norm():
+                _heard += 1
+        except Exception as error:
+            fault(error)
+        try:
+            return original(self, *args, **kwargs)
+        except BaseException as error:
+            without_this_frame(error)
+            raise
+
+    return method
+
+
+def _may_be_gradient(tensor: Any) -> bool:
+    """Whether `tensor` may hold gradients: a single number that is no `.grad` is a loss."""
+    if tensor.numel() > 1:
+        return bool(tensor.is_floating_point())
+    with torch._C.DisableTorchFunctionSubclass():
+        place = tensor.untyped_storage().data_ptr()
+        return any(
+            one.grad is not None and one.grad.untyped_storage().data_ptr() == place
+            for module in list(_models)
+            for one in module._module_parameters
+        )
+
+
+def _is_batch_norm() -> bool:
+    frame = sys._getframe(2)
+    for _ in range(_DEPTH):
+        if frame.f_globals.get("__name__") == _BATCH_NORM:
+            return True
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return False
+
+
+def _resolving(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def _resolve_group(*args: Any, **kwargs: Any) -> Any:
+        global _heard
+        _heard += 1
+        return original(*args, **kwargs)
+
+    return _resolve_group
+
+
+# -- backward passes and steps -------------------------------------------------------------------
+
+
+def _backward(run: engine.Backward) -> engine.End | None:
+    if all(model.averaged for model in _models.values()):
+        return None
+    heard = _heard
+    states = {}
+    if not run.accumulates:
+        asked = {id(one) for one in run.inputs}
+        for module in list(_models):
+            given = _parameters(module)
+            states.update({one: _state(given[one]) for one in asked & given.keys()})
+
+    def ended(_: Any, raised: BaseException | None) -> None:
+        models = list(_models.items())
+        for module, model in models:
+            if not model.averaged:
+                model.look(module, run)
+        open_ones = [(module, one) for module, one in models if not (one.settled or one.backward)]
+        if open_ones and raised is None:
+            _note(open_ones, run, states, heard)
+
+    return ended
+
+
+def _note(
+    models: list[tuple[Any, _Model]], run: engine.Backward, states: dict[int, _State], heard: int
+) -> None:
+    """See which of `models` this backward gave gradients that nobody averaged."""
+    if run.accumulates:
+        reached = {id(one) for one in run.inputs or tensors.leaves_of(run.outputs)}
+    else:
+        reached = set(states)
+    if not reached:
+        return
+    frame = callsite.user_frame()
+    site = None if frame is None else callsite.site_of(frame)
+    for module, model in models:
+        if reached & _parameters(module).keys():
+            model.backward = (site, "backward" if run.accumulates else "autograd.grad")
+            model.before = states
+            model.heard = heard
+
+
+def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
+    with theirs_only:
+        try:
+            _step(optimizer)
+        except Exception as error:
+            fault(error)
+
+
+def _step(optimizer: Any) -> None:
+    models = list(_models.items())
+    held = {id(p): p for group in optimizer.param_groups for p in group["params"]}
+    of = {id(model): _parameters(module) for module, model in models}
+    averaged = {i for _, model in models if model.averaged for i in of[id(model)]}
+    try:
+        for module, model in models:
+            if model.backward is not None and not model.settled and _heard == model.heard:
+                mine = held.keys() & of[id(model)].keys() - averaged
+                own = [held[i] for i in mine if _received(held[i], model)]
+                if own and torch.distributed.is_initialized():
+                    _report(module, model.backward, own, len(held))
+    finally:
+        for _, model in models:
+            if held.keys() & of[id(model)].keys():
+                model.stepped()
+
+
+def _received(parameter: Any, model: _Model) -> bool:
+    """Whether it has a gradient other than zero, which came after what was seen of it."""
+    gradient = parameter.grad
+    if gradient is None or model.before.get(id(parameter), ()) == _state(parameter):
+        return False
+    with torch._C.DisableTorchFunctionSubclass():
+        return bool(gradient.is_sparse or gradient.count_nonzero())
+
+
+def _report(
+    module: Any, backward: tuple[callsite.Site | None, str], own: list[Any], of_all: int
+) -> None:
+    home = collector.innermost()
+    if home is None or gg502.CODE in home.ignore | collector.allowed_now():
+        return
+    frame = callsite.user_frame()
+    site = None if frame is None else callsite.site_of(frame)
+    wanted = {id(one) for one in own}
+    named = [name for name, one in module.module.named_parameters() if id(one) in wanted]
+    ranks = torch.distributed.get_world_size(module.process_group)
+
+    def make() -> gg502.Evidence:
+        about = tensors.describe(own[0])
+        return gg502.Evidence(site, *backward, named, of_all, ranks, about)
+
+    evidence = home.evidence((gg502.CODE, site and site.key), make)
+    evidence.count += 1
+    if evidence.count == 1:
+        collector.announce(home, [evidence])
+
+
+# -- on and off ----------------------------------------------------------------------------------
+
+
+_modules = Patches(
+    [
+        Patch(DistributedDataParallel, "__init__", _wrapping),
+        Patch(DistributedDataParallel, "no_sync", _pausing),
+    ]
+)
+
+
+@functools.cache
+def _collectives() -> Patches:
+    group = torch.distributed.ProcessGroup
+    return Patches([Patch(group, one, _listening) for one in _METHODS if one in vars(group)])
+
+
+@functools.cache
+def _functional() -> Patches:
+    return Patches([Patch(sys.modules[_FUNCTIONAL], "_resolve_group", _resolving)])
+
+
+def _listen_to_functional() -> None:
+    if _modules.applied:
+        _functional().apply()
+
+
+def _forget_functional() -> None:
+    if _FUNCTIONAL in sys.modules:
+        _functional().undo()
+
+
+watching.when_imported(_FUNCTIONAL, _listen_to_functional, _forget_functional)
+
+
+def apply() -> None:
+    """Watch the modules that are made from now on, and those that there are."""
+    if _modules.applied:
+        return
+    _modules.apply()
+    for module in _alive():
+        _remember(module)
+    if _FUNCTIONAL in sys.modules:
+        _listen_to_functional()
+
+
+def _alive() -> Iterator[Any]:
+    """The modules that were made before the guard began."""
+    for item in gc.get_objects():
+        if issubclass(type(item), DistributedDataParallel) and hasattr(item, "reducer"):
+            yield item
+
+
+def undo() -> None:
+    """Leave torch's own classes as they were."""
+    _modules.undo()
+    _collectives().undo()
+    _forget_functional()
+    engine.unsubscribe(_backward)
+    _models.clear()
+    while _hooks:
+        _hooks.pop().remove()

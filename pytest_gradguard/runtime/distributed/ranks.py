@@ -1,0 +1,112 @@
+"""Processes that the program starts, and that may become ranks: they tell what they have found."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import sys
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from typing import Any
+
+from pytest_gradguard.findings import Finding, Severity
+from pytest_gradguard.rank_process import RankProcess
+from pytest_gradguard.runtime import collector
+from pytest_gradguard.runtime.calls import Call
+from pytest_gradguard.runtime.collector import Collector
+from pytest_gradguard.runtime.dispatch.process_gradients import package_of
+from pytest_gradguard.runtime.distributed import C10D
+from pytest_gradguard.runtime.faults import fault
+
+_CHUNK = 65_536
+_ROOM = 1_048_576
+"""How much a rank may tell before anybody reads it."""
+
+
+class _Told:
+    """What one process tells, read whenever somebody asks."""
+
+    def __init__(self, pipe: Any, home: Collector) -> None:
+        self.home = home
+        self.known: list[Finding] = []
+        self._pipe = pipe
+        self._bytes = b""
+        os.set_blocking(pipe.fileno(), False)
+
+    def findings(self) -> list[Finding]:
+        """All that was told up to now: each message has what the one before had, and more."""
+        with suppress(BlockingIOError):
+            while not self._pipe.closed:
+                told = os.read(self._pipe.fileno(), _CHUNK)
+                self._bytes += told
+                if not told:
+                    self._pipe.close()
+        stream = io.BytesIO(self._bytes)
+        with suppress(EOFError, pickle.UnpicklingError):  # it was killed while it told
+            while stream.tell() < len(self._bytes):
+                self.known = pickle.load(stream)
+                self._bytes = self._bytes[stream.tell() :]
+                stream = io.BytesIO(self._bytes)
+        return self.known
+
+
+_running: weakref.WeakKeyDictionary[Any, _Told] = weakref.WeakKeyDictionary()
+
+
+@contextmanager
+def telling(process: Any, call: Call, *, forked: bool) -> Iterator[None]:
+    """A block in which `process` is started; what it finds once it is a rank is reported here.
+
+    Args:
+        process: the program's `Process`.
+        call: the call that starts it.
+        forked: it inherits the guard.
+    """
+    pipe = None
+    if C10D in sys.modules:
+        try:
+            connection: Any = import_module(f"{package_of(process)}.connection")
+            pipe = connection.Pipe(duplex=False)
+            _widen(pipe[1].fileno())
+        except Exception as error:  # the program may have as many files open as it may
+            fault(error)
+    if pipe is None:
+        yield
+        return
+    read, write = pipe
+    inner = vars(process).get("run")
+    ignore = call.collector.ignore | collector.allowed_now()
+    process.run = RankProcess(process, inner, write, ignore, forked)
+    try:
+        yield
+    finally:
+        if inner is None:
+            del process.run
+        else:
+            process.run = inner
+        write.close()
+    told = _running[process] = _Told(read, call.collector)
+    call.collector.listen(told.findings)
+
+
+def _widen(descriptor: int) -> None:
+    try:
+        import fcntl
+
+        fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _ROOM)
+    except (ImportError, AttributeError, OSError):
+        pass  # not Linux, or not allowed: then it has less room
+
+
+def ended(process: Any) -> None:
+    """`process` may have ended: once all have, report what is new."""
+    told = _running.get(process)
+    if told is None or process.exitcode is None:
+        return
+    del _running[process]
+    home = told.home
+    if home.announce is not None and all(one.home is not home for one in _running.values()):
+        home.announce([one for one in home.told() if one.severity >= Severity.WARNING])

@@ -1,0 +1,108 @@
+"""PyTorch: following what is computed from certain tensors, by a function mode.
+
+What the modes of the guard share: which functions have a derivative at all, which tensors are
+marked with what, and where in a thread's stack of modes such a mode stands.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch.overrides import _pop_mode, _push_mode
+from torch.utils._device import DeviceContext
+from torch.utils._pytree import tree_leaves
+
+_CONSTANT = frozenset(
+    (
+        *("detach", "detach_", "bernoulli", "sign", "sgn", "floor", "ceil", "round", "trunc"),
+        *("zeros_like", "ones_like", "empty_like", "full_like"),
+        *("rand_like", "randn_like", "randint_like"),
+        *("new_zeros", "new_ones", "new_empty", "new_full", "new_tensor"),
+    )
+)
+"""Functions whose result has a derivative of zero, or none."""
+_CUT = frozenset((torch.Tensor.data.__get__, torch.Tensor.grad.__get__))
+
+
+def is_constant(func: Any) -> bool:
+    """Whether what `func` returns has no derivative by what it is given."""
+    return getattr(func, "__name__", "") in _CONSTANT or func in _CUT
+
+
+def tensors_in(items: Any) -> list[Any]:
+    """The tensors in plain containers."""
+    return [one for one in tree_leaves(items) if isinstance(one, torch.Tensor)]
+
+
+def has_derivative(tensor: Any) -> bool:
+    """Whether `tensor` is of a type that derivatives are taken of."""
+    return bool(tensor.is_floating_point() or tensor.is_complex())
+
+
+_Mark = TypeVar("_Mark")
+
+
+class Marks(Generic[_Mark]):
+    """What tensors are marked with, by their ids, while they live."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, tuple[weakref.ref[Any], frozenset[_Mark]]] = {}
+        self.clear = self.known.clear
+
+    def __bool__(self) -> bool:
+        return bool(self.known)
+
+    def add(self, tensor: Any, marks: frozenset[_Mark]) -> None:
+        """Mark `tensor`, weakly."""
+        identity = id(tensor)
+        marks = marks | self.of(tensor)
+        known = self.known  # as the interpreter ends, there is no more than this
+        forget = functools.partial(_forget, known, identity)
+        known[identity] = (weakref.ref(tensor, forget), marks)
+
+    def of(self, tensor: Any) -> frozenset[_Mark]:
+        """What `tensor` is marked with."""
+        known = self.known.get(id(tensor))
+        return known[1] if known is not None and known[0]() is tensor else frozenset()
+
+    def drop(self, tensor: Any) -> None:
+        """Take the marks off `tensor`."""
+        if self.of(tensor):
+            del self.known[id(tensor)]
+
+
+def _forget(known: dict[int, Any], identity: int, reference: weakref.ref[Any]) -> None:
+    marked = known.get(identity)
+    if marked is not None and marked[0] is reference:
+        del known[identity]
+
+
+# -- the stack of modes --------------------------------------------------------------------------
+
+
+def push_below(mode: Any) -> None:
+    """Put `mode` on this thread's stack of function modes.
+
+    It stands below those of the program's own, which end in their order, and above a default
+    device, which torch expects to be the lowest.
+    """
+    above = _pop_all()
+    if above and isinstance(above[-1], DeviceContext):
+        _push_mode(above.pop())
+    _push_mode(mode)
+    for other in reversed(above):
+        _push_mode(other)
+
+
+def take_off(mode: Any) -> None:
+    """Take `mode` off this thread's stack, where it stands on it."""
+    for other in reversed(_pop_all()):
+        if other is not mode:
+            _push_mode(other)
+
+
+def _pop_all() -> list[Any]:
+    return [_pop_mode() for _ in range(torch._C._len_torch_function_stack())]

@@ -1,0 +1,42 @@
+"""PyTorch: modules report their own pickling."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pytest_gradguard.runtime import transfer
+from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.patching import Patch, Patches
+
+copied: list[Callable[[Any], None]] = []
+"""Called with each module that the program itself pickles or copies."""
+
+
+def _watched(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    active = transfer.active
+
+    @functools.wraps(original)
+    def __reduce_ex__(self: Any, protocol: Any) -> Any:
+        current = active.transfer
+        if current is None:
+            for hear in copied:
+                try:
+                    hear(self)
+                except Exception as error:
+                    fault(error)
+            return original(self, protocol)
+        reduction = original(self, protocol)
+        try:
+            return current.module(self, reduction)
+        except Exception as error:
+            fault(error)
+            return reduction
+
+    return __reduce_ex__
+
+
+reductions = Patches([Patch(torch.nn.Module, "__reduce_ex__", _watched, inherited=True)])

@@ -1,0 +1,156 @@
+"""GG111: which buffers of modules that came with tasks have changed, and do not go back.
+
+It is roused by the first module that arrives, and looks at the buffers of those that have any. A
+copy whose parameters changed, too, without going back is thrown away as a whole: that is no loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from pytest_gradguard.runtime import locate, probes, returned, shipped_modules
+from pytest_gradguard.runtime.checks.gg111 import KeptBuffers
+from pytest_gradguard.runtime.copies import sample
+from pytest_gradguard.runtime.probes import After
+from pytest_gradguard.runtime.shipped_modules import Copy
+from pytest_gradguard.runtime.tasks import Task, parameter_of, roots_of, task_of
+
+_FEW = 4
+"""How many parameters, from the first and the last ones, tell whether a task trains its copy."""
+
+
+class _Seen(NamedTuple):
+    """A module as it was before a task ran.
+
+    Attributes:
+        buffers, parameters: what tells whether these have changed since.
+        shared: the buffers in memory that other processes may read.
+    """
+
+    buffers: dict[str, Any]
+    parameters: dict[str, Any]
+    shared: dict[str, Any]
+
+
+def begin(asked: None, process: bool) -> After | None:
+    """Look at the modules that are here, before the tasks of a batch run."""
+    seen = False
+    for copy in shipped_modules.copies():
+        if copy.looked_at is None:
+            copy.looked_at = _see(copy.module)
+        seen = seen or bool(copy.looked_at.buffers)
+    if not seen:
+        probes.rest("gg111")
+        return None
+    return _after
+
+
+def _after(items: Any, results: Any, error: BaseException | None) -> list[KeptBuffers] | None:
+    """Which buffers of modules that are here have changed in the tasks `items`."""
+    found = []
+    for copy in shipped_modules.copies():
+        seen: _Seen | None = copy.looked_at
+        if seen is None or not seen.buffers:
+            continue
+        module = copy.module
+        changed = _changed(module, seen)
+        if not changed:
+            continue
+        copy.looked_at = _see(module)
+        if error is None and not _go_back(module, changed, seen, results):
+            found.append(_note(copy, module, list(changed), items))
+    return found or None
+
+
+# -- what a module holds -------------------------------------------------------------------------
+
+
+def _see(module: Any) -> _Seen:
+    buffers, shared = {}, {}
+    for name, owner, buffer in kept_by(module):
+        buffers[name] = state_of(owner, buffer)
+        if buffer.is_shared():
+            shared[name] = buffer
+    return _Seen(buffers, _parameters(module) if buffers else {}, shared)
+
+
+def kept_by(module: Any) -> Iterable[tuple[str, Any, Any]]:
+    """The buffers that belong to the state of `module`: their paths, their modules, and they."""
+    for path, owner in module.named_modules():
+        for name, buffer in owner._buffers.items():
+            if buffer is not None and name not in owner._non_persistent_buffers_set:
+                yield (f"{path}.{name}" if path else name), owner, buffer
+
+
+def state_of(owner: Any, buffer: Any) -> Any:
+    """What tells whether a buffer of the module `owner` has changed its values.
+
+    `batch_norm` writes running statistics without counting that as a change, but torch's modules
+    count their batches beside them.
+    """
+    counter = owner._buffers.get("num_batches_tracked")
+    if counter is not None and isinstance(owner, _BatchNorm):
+        return (int(counter), owner.momentum == 0)
+    return sample(buffer)
+
+
+def _parameters(module: Any) -> dict[str, Any]:
+    """A few of the parameters that are trained."""
+    named = [(name, one) for name, one in module.named_parameters() if one.requires_grad]
+    few = named if len(named) <= _FEW else named[: _FEW // 2] + named[-_FEW // 2 :]
+    return {name: sample(one) for name, one in few}
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two states of a buffer or parameter are those of the same values."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return one.shape == other.shape and bool(torch.allclose(one, other, equal_nan=True))
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return one[0] == other[0] or bool(other[1])
+    return one is None and other is None
+
+
+def _changed(module: Any, seen: _Seen) -> dict[str, Any]:
+    """The buffers that have other values than they had, which nobody else sees."""
+    return {
+        name: buffer
+        for name, owner, buffer in kept_by(module)
+        if not same(seen.buffers.get(name), state_of(owner, buffer))
+        and seen.shared.get(name) is not buffer
+    }
+
+
+# -- what goes back ------------------------------------------------------------------------------
+
+
+def _go_back(module: Any, changed: dict[str, Any], seen: _Seen, results: Any) -> bool:
+    """Whether buffers that have changed may be among `results`, or nobody misses them."""
+    parameters = list(module.parameters())
+    held = returned.Held(results)
+    if held.may_hold(list(changed.values()), parameters, len(results)):
+        return True
+    now = _parameters(module)
+    if all(same(state, now.get(name)) for name, state in seen.parameters.items()):
+        return False
+    trained = [one for one in parameters if one.requires_grad]
+    return not held.holds_any(trained, single=False)
+
+
+def _note(copy: Copy, module: Any, names: list[str], items: Any) -> KeptBuffers:
+    paths = locate.find(roots_of(items), lambda item: item is module)
+    index, _, path = paths.get(id(module), "0|").partition("|")
+    function = items[int(index)][0]
+    path = path.lstrip(".")
+    task: Task = task_of(function)
+    return KeptBuffers(task, copy.number, path, parameter_of(function, path), names)
+
+
+def heard(call: Any, note: list[KeptBuffers]) -> None:
+    """Keep, in the parent, what a worker of `call` has told."""
+    from pytest_gradguard.runtime import worker_buffers
+
+    worker_buffers.remember(call, note)

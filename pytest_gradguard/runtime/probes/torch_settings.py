@@ -1,0 +1,125 @@
+"""GG301: torch settings of the caller's process that a worker process does not have.
+
+Reported where the worker has torch's default instead, the tasks did something that depends on it,
+and their code does not decide it for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+from pytest_gradguard.runtime import used_globals
+from pytest_gradguard.runtime.checks import gg301
+from pytest_gradguard.runtime.checks.gg301 import SETTINGS
+from pytest_gradguard.runtime.evidence import names
+from pytest_gradguard.runtime.frameworks.torch import settings
+from pytest_gradguard.runtime.probes import After
+from pytest_gradguard.runtime.tasks import Task, mentions, task_of
+
+
+class Lacking(NamedTuple):
+    """Tasks of a batch that did something without a setting, in plain values.
+
+    Attributes:
+        setting: its name.
+        value: the worker's.
+        function: of torch's, the first that depends on it.
+        task: the function of the batch's first task.
+    """
+
+    setting: str
+    value: str
+    function: str
+    task: Task
+
+
+# -- in the parent ---------------------------------------------------------------------------------
+
+
+def ask(call: Any) -> dict[str, str] | None:
+    """The settings of this process that are not torch's defaults."""
+    return settings.changed() or None
+
+
+def heard(call: Any, note: list[Lacking]) -> None:
+    """Report, in the parent, what tasks did without settings of the caller's."""
+    asked = call.asked[SETTINGS]
+    for lacking in note:
+        about = settings.SETTINGS[lacking.setting]
+        if call.kind.loads_data and about.computes:
+            continue  # the model computes in the caller
+        evidence = gg301.Evidence.of(call, about=SETTINGS, says=_message, settings={})
+        if evidence is None:
+            return
+        value = asked[lacking.setting]
+        if lacking.setting not in evidence.details["settings"]:
+            evidence.details["settings"][lacking.setting] = {
+                "caller": value,
+                "worker": lacking.value,
+                "function": lacking.function,
+            }
+            code = about.code.format(value)
+            known = evidence.details.setdefault("code", [])
+            known.append(code)
+            evidence.advice = (
+                f"Run {names(known)} in the worker function too, or in the initializer of the pool."
+            )
+        evidence.add(lacking.task, f"`{lacking.task.name}` calls `{lacking.function}`")
+
+
+def _message(evidence: gg301.Evidence) -> str:
+    workers = f"{evidence.backend} workers"
+    return (
+        "; ".join(
+            f"{name} is `{about['caller']}` in the caller and `{about['worker']}` in {workers}: "
+            f"`{evidence.first.name}` calls `{about['function']}` there"
+            for name, about in evidence.details["settings"].items()
+        )
+        + "."
+    )
+
+
+# -- in the worker ---------------------------------------------------------------------------------
+
+
+def begin(asked: dict[str, str], process: bool) -> After | None:
+    """Begin to look at the tasks of a batch in a worker process."""
+    missing = settings.missing(asked) if process else []
+    if not missing:
+        return None
+    watch = settings.Watch(missing)
+
+    def after(items: Any, results: Any, error: BaseException | None) -> list[Lacking] | None:
+        used = watch.end()
+        found = []
+        functions = [one for item in items for one in used_globals.uses_of(item[0]).functions]
+        for name in missing:
+            about = settings.SETTINGS[name]
+            function = used.get(name) or _asked_for(functions, about)
+            if function and not _decides(functions, about, asked[name]):
+                found.append(
+                    Lacking(name, about.shown(about.defaults[0]), function, task_of(items[0][0]))
+                )
+        return found or None
+
+    return after
+
+
+def _asked_for(functions: list[Any], about: settings.Setting) -> str | None:
+    """The function of torch's by which tasks ask for a setting that is still the default."""
+    if not about.is_default():
+        return None
+    return next((name for name in about.asks if _mention(functions, {name})), None)
+
+
+def _decides(functions: list[Any], about: settings.Setting, wanted: str) -> bool:
+    """Whether the code of tasks says what a setting shall be, or what dtype their tensors have."""
+    words = about.names
+    if not about.computes:
+        words |= settings.spellings(str(wanted))
+    return _mention(functions, words)
+
+
+def _mention(functions: list[Any], words: Collection[str]) -> bool:
+    return any(mentions(one, frozenset(words)) for one in functions)

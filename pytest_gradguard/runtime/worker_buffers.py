@@ -1,0 +1,265 @@
+"""GG111: buffers that workers kept, confirmed by what the parent does with their module.
+
+A worker says which buffers of which module have changed there without going back. From then on,
+until the loss is certain or the program has written these buffers itself, it is looked for steps,
+evaluation and saving of that module. A step alone is not certain to do harm: the program may still
+write the buffers before it evaluates. So that finding stands as long as the old values do.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from pytest_gradguard.runtime import callsite, collector, locate, watching
+from pytest_gradguard.runtime.calls import Call
+from pytest_gradguard.runtime.checks import gg111
+from pytest_gradguard.runtime.checks.gg111 import KeptBuffers, Use
+from pytest_gradguard.runtime.copies import sample
+from pytest_gradguard.runtime.evidence import Evidence
+from pytest_gradguard.runtime.faults import fault, theirs_only, without_this_frame
+from pytest_gradguard.runtime.frameworks.torch import modules as torch_modules
+from pytest_gradguard.runtime.patching import Patch, Patches
+from pytest_gradguard.runtime.probes.kept_buffers import kept_by, same, state_of
+from pytest_gradguard.runtime.references import Reference, refer
+
+
+class _Lost:
+    """A module of this process, of which buffers changed in a worker and did not come back."""
+
+    def __init__(self, call: Call, kept: KeptBuffers, module: Any) -> None:
+        self.call = call
+        self.kept = kept
+        self.number = id(module)
+        self._module = refer(module, self._freed)
+        held = {name: (owner, one) for name, owner, one in kept_by(module) if name in kept.names}
+        self._states = {name: state_of(owner, one) for name, (owner, one) in held.items()}
+        self._samples = {name: (refer(one), sample(one)) for name, (_, one) in held.items()}
+        self._owners: list[Reference] = [refer(owner) for owner, _ in held.values()]
+        self._was_stale: bool | None = None
+
+    @property
+    def module(self) -> Any:
+        """The module, or None where it is no more."""
+        return self._module()
+
+    def _freed(self) -> None:
+        # Its buffers live a little longer, unless the garbage collector has freed all at once.
+        values = [(reference(), known) for reference, known in self._samples.values()]
+        self._was_stale = all(
+            one is None or known is None or same(sample(one), known) for one, known in values
+        )
+
+    def is_stale(self) -> bool:
+        """Whether the module still has the old values in these buffers."""
+        if self._was_stale is not None:
+            return self._was_stale
+        module = self.module
+        if module is None:
+            return True
+        now = {name: state_of(owner, one) for name, owner, one in kept_by(module)}
+        return all(same(state, now.get(name)) for name, state in self._states.items())
+
+    def is_in(self, module: Any) -> bool:
+        """Whether `module` holds any of the modules of these buffers."""
+        owners = {id(owner()) for owner in self._owners}
+        return any(id(one) in owners for one in module.modules())
+
+    def is_evaluated_by(self, module: Any) -> bool:
+        """Whether `module` holds such buffers, and is in evaluation mode."""
+        return not module.training and self.is_in(module)
+
+
+_waiting: list[_Lost] = []
+_hooks: list[Any] = []
+_forward: list[Any] = []
+
+
+def remember(call: Call, notes: Iterable[KeptBuffers]) -> None:
+    """Take what a worker of `call` has kept."""
+    if "GG111" in call.dropped:
+        return
+    for kept in notes:
+        module = call.module_of(kept.number)
+        known = any(one.call is call and one.number == kept.number for one in _waiting)
+        if module is not None and not known:
+            _waiting.append(_Lost(call, kept, module))
+    if _waiting:
+        _listen()
+
+
+def _listen() -> None:
+    if not _hooks:
+        _patches.apply()
+        _hooks.append(register_optimizer_step_post_hook(_stepped))
+        torch_modules.copied.append(_copied)
+    evaluated = any(one.module is not None and not one.module.training for one in _waiting)
+    if evaluated and not _forward:
+        hook = torch.nn.modules.module.register_module_forward_pre_hook(_called)
+        _forward.append(hook)
+
+
+def undo() -> None:
+    """Stop looking at what the program does with modules."""
+    _waiting.clear()
+    _rest()
+
+
+def _rest() -> None:
+    _patches.undo()
+    if _copied in torch_modules.copied:
+        torch_modules.copied.remove(_copied)
+    for hooks in (_hooks, _forward):
+        while hooks:
+            hooks.pop().remove()
+
+
+watching.at_end(undo)
+
+
+# -- what the program does -----------------------------------------------------------------------
+
+
+def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
+    try:
+        held = {id(one) for group in optimizer.param_groups for one in group["params"]}
+
+        def steps(lost: _Lost) -> bool:
+            return any(id(one) in held for one in lost.module.parameters())
+
+        _used(Use.STEPS, steps)
+    except Exception as error:
+        fault(error)
+
+
+def _evaluating(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def train(self: Any, mode: Any = True) -> Any:
+        try:
+            outcome = original(self, mode)
+        except BaseException as error:
+            without_this_frame(error)
+            raise
+        if not mode and _by_the_program(sys._getframe(1)):
+            with theirs_only:
+                _used(Use.EVALUATES, lambda lost: lost.is_in(self))
+        return outcome
+
+    return train
+
+
+def _by_the_program(frame: Any) -> bool:
+    """Whether it is the program that calls, and not the method itself for a part of a module."""
+    own = torch.nn.Module.eval.__code__.co_filename
+    if frame.f_code.co_name == "eval" and frame.f_code.co_filename == own:
+        frame = frame.f_back
+    return frame is None or (frame.f_code.co_name, frame.f_code.co_filename) != ("train", own)
+
+
+def _called(module: Any, args: Any) -> None:
+    if not module.training:
+        _used(Use.EVALUATES, lambda lost: lost.is_evaluated_by(module))
+
+
+def _saving(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def save(obj: Any, *args: Any, **kwargs: Any) -> Any:
+        with theirs_only:
+            _used(Use.SAVES, lambda lost: _holds(obj, lost))
+        try:
+            return original(obj, *args, **kwargs)
+        except BaseException as error:
+            without_this_frame(error)
+            raise
+
+    return save
+
+
+def _holds(item: Any, lost: _Lost) -> bool:
+    """Whether `item` holds these buffers, as a module or as its state."""
+    memory = {
+        one.untyped_storage().data_ptr()
+        for name, _, one in kept_by(lost.module)
+        if name in lost.kept.names
+    }
+
+    def is_buffer(one: Any) -> bool:
+        return isinstance(one, torch.Tensor) and one.untyped_storage().data_ptr() in memory
+
+    return bool(locate.find([("", item)], is_buffer))
+
+
+def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not args and not {"destination", "prefix"} & kwargs.keys():
+            _used(Use.COPIES, lambda lost: lost.is_in(self))
+        try:
+            return original(self, *args, **kwargs)
+        except BaseException as error:
+            without_this_frame(error)
+            raise
+
+    return state_dict
+
+
+def _copied(module: Any) -> None:
+    _used(Use.COPIES, lambda lost: lost.module is module)
+
+
+_patches = Patches(
+    [
+        Patch(torch.nn.Module, "train", _evaluating),
+        Patch(torch.nn.Module, "state_dict", _reading),
+        Patch(torch, "save", _saving),
+    ]
+)
+
+
+# -- what that means -----------------------------------------------------------------------------
+
+_CERTAIN = frozenset({Use.EVALUATES, Use.SAVES})
+"""After these, new values come too late."""
+
+
+def _used(use: Use, concerned: Callable[[_Lost], bool]) -> None:
+    certain: list[tuple[collector.Collector, Evidence]] = []
+    try:
+        for lost in list(_waiting):
+            if lost.module is None:
+                _waiting.remove(lost)
+            elif concerned(lost):
+                if not lost.is_stale():
+                    _waiting.remove(lost)
+                    continue
+                evidence = _note(lost, use)
+                if use in _CERTAIN:
+                    _waiting.remove(lost)
+                    if evidence is not None:
+                        certain.append((lost.call.collector, evidence))
+        if not _waiting:
+            _rest()
+    except Exception as error:
+        fault(error)
+    for home, one in certain:
+        collector.announce(home, [one])
+
+
+def _note(lost: _Lost, use: Use) -> gg111.Evidence | None:
+    """The evidence of one more use of a module with old buffers; None: it is allowed here."""
+    call = lost.call
+    if "GG111" in collector.allowed_now():
+        return None
+    evidence = gg111.Evidence.of(call, about=(lost.kept.task, lost.kept.path))
+    if evidence is None:
+        return None
+    evidence.describe(lost.kept, use, callsite.user_site())
+    evidence.certain = evidence.certain or use in _CERTAIN
+    if lost.is_stale not in evidence.stale:
+        evidence.stale.append(lost.is_stale)
+    return evidence

@@ -1,0 +1,59 @@
+"""The site builds without a warning, and its pages name what there is."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from children import run_python
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+
+@pytest.mark.skipif(
+    not all(find_spec(name) for name in ("sphinx", "furo", "myst_parser")),
+    reason="Sphinx, furo or myst-parser is not installed",
+)
+def test_the_site_builds_and_every_link_inside_it_leads_somewhere(tmp_path: Path) -> None:
+    arguments = ("-W", "--keep-going", "-n", "-q", "-b", "html", "-d", tmp_path / "trees")
+    done = run_python("-m", "sphinx", *arguments, DOCS, tmp_path / "site", limit=240)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site" / "pitfalls" / "gg103.html").exists()
+
+
+def test_the_page_of_facts_is_up_to_date() -> None:
+    made = runpy.run_path(str(DOCS / "make_facts.py"))["page"]()
+    said = "run: python docs/make_facts.py > docs/facts.md"
+    assert (DOCS / "facts.md").read_text(encoding="utf-8") == made, said
+
+
+def test_every_promise_names_tests_that_there_are() -> None:
+    named = re.findall(r"`(tests/[\w/]+(?:\.py)?)(?:::(\w+))?`", (DOCS / "promises.md").read_text())
+    assert len(named) > 10
+    for path, test in named:
+        assert (ROOT / path).exists(), path
+        if test:
+            assert f"def {test}(" in (ROOT / path).read_text(encoding="utf-8"), test
+
+
+def test_the_report_in_the_first_steps_is_what_is_printed(tmp_path: Path) -> None:
+    if not (find_spec("torch") and find_spec("joblib")):
+        pytest.skip("torch or joblib is not installed")
+    page = (DOCS / "start.md").read_text(encoding="utf-8")
+    program = re.search(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    report = re.search(r"^```\n(error\[GG103\].*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert program
+    assert report
+    (tmp_path / "train.py").write_text(program[1].replace("    # gradguard reports", "#"))
+    done = run_python(
+        *("-m", "pytest_gradguard", "run", "train.py"),
+        folder=tmp_path,
+        environment={"COLUMNS": "100"},
+        forked=sys.platform == "linux",
+    )
+    assert report[1] in done.stderr
