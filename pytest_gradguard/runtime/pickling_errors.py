@@ -139,6 +139,7 @@ def _text(item: Any, path: str, current: Any, answer: str) -> str:
         fault = "has a graph, which cannot be sent"
         about = f"made by {type(history).__name__}"
     index, separator, inner = path.partition("|")
+    inner = inner.lstrip(".")
     if not separator:  # put on a queue, by the program itself
         name, role = f"`{path}`", "" if path == _ROOT else f"`{_ROOT}` is what was to be sent"
     elif not inner:

@@ -314,6 +314,7 @@ def _mapped(one: Arrived, array: Any, items: Any) -> tuple[Mapped, Any]:
     """What a memory map is to the task among `items` that got it; and that task's function."""
     paths = locate.find(roots_of(items), lambda item: item is array)
     index, _, path = paths.get(id(array), "0|").partition("|")
+    path = path.lstrip(".")
     function = items[int(index)][0] if items else None
     parameter = parameter_of(function, path) if path else None
     about = (tuple(map(int, array.shape)), str(array.dtype), one.filename is not None)
