@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pytest_gradguard.runtime import error_notes, locate, transfer
+from pytest_gradguard.runtime import callsite, error_notes, locate, transfer
 from pytest_gradguard.runtime.calls import UNPICKLED
 from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.quoting import quoted
@@ -102,22 +102,38 @@ def _is_machinery(item: Any) -> bool:
 
 
 def _culprit(error: BaseException) -> tuple[Callable[[Any], bool], str] | None:
-    """What is looked for, and what to do about it; None: nothing that the message tells."""
+    """What is looked for, and what to do about it; None: nothing tells."""
     text = str(error)
-    if isinstance(error, RuntimeError):
-        return (_has_history, _HISTORY) if text.startswith(_REFUSED) else None
-    if not isinstance(error, (TypeError, AttributeError, pickle.PicklingError)):
-        return None
-    if found := _TYPE.search(text):
-        name = found[1]
-        return (lambda item: name in _names(type(item))), _ANSWERS.get(name, _ANSWER)
-    if found := _LOCAL.search(text):
-        name = found[1]
-        return (lambda item: getattr(item, "__qualname__", None) == name), _FUNCTION
-    if found := _ADDRESS.search(text):
-        address = int(found[1], 16)
-        return (lambda item: id(item) == address), _FUNCTION if "function" in text else _ANSWER
-    return None
+    if isinstance(error, RuntimeError) and text.startswith(_REFUSED):
+        return _has_history, _HISTORY
+    if isinstance(error, (TypeError, AttributeError, pickle.PicklingError)):
+        if found := _TYPE.search(text):
+            name = found[1]
+            return (lambda item: name in _names(type(item))), _ANSWERS.get(name, _ANSWER)
+        if found := _LOCAL.search(text):
+            name = found[1]
+            return (lambda item: getattr(item, "__qualname__", None) == name), _FUNCTION
+        if found := _ADDRESS.search(text):
+            address = int(found[1], 16)
+            return (lambda item: id(item) == address), _FUNCTION if "function" in text else _ANSWER
+    refusing = _refusing(error)
+    return None if refusing is None else ((lambda item: item is refusing), _ANSWER)
+
+
+_REDUCING = ("__reduce__", "__reduce_ex__", "__getstate__")
+
+
+def _refusing(error: BaseException) -> Any:
+    """The object of a library's that raised `error` as it was to be pickled, if one did."""
+    frame = None
+    traceback = error.__traceback__
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_name in _REDUCING:
+            frame = traceback.tb_frame
+        traceback = traceback.tb_next
+    if frame is None or callsite.is_user_file(frame.f_code.co_filename):
+        return None  # the program's own class has its own reasons
+    return dict(callsite.local_names(frame)).get("self")
 
 
 def _names(kind: type) -> tuple[str, str]:
@@ -139,6 +155,7 @@ def _text(item: Any, path: str, current: Any, answer: str) -> str:
         fault = "has a graph, which cannot be sent"
         about = f"made by {type(history).__name__}"
     index, separator, inner = path.partition("|")
+    inner = inner.lstrip(".")
     if not separator:  # put on a queue, by the program itself
         name, role = f"`{path}`", "" if path == _ROOT else f"`{_ROOT}` is what was to be sent"
     elif not inner:

@@ -17,6 +17,7 @@ import torch
 import torch.multiprocessing
 from joblib import Parallel, delayed
 from torch import nn
+from torch.utils.data import DataLoader
 
 FORK = multiprocessing.get_context("fork")
 
@@ -78,6 +79,7 @@ if __name__ == "__main__":
         "generator": lambda: in_executor(k for k in range(2)),
         "file": lambda: in_executor(open(__file__)),
         "connection": lambda: in_executor(sqlite3.connect(":memory:")),
+        "iterator of a loader": lambda: in_executor(Logged(iter(DataLoader([1])))),
         "own error": lambda: in_executor(Unready()),
         "own error in joblib": lambda: in_joblib(task, Unready()),
         "sender has ended": sender_has_ended,
@@ -105,7 +107,7 @@ def told(program: Path) -> dict[str, tuple[str, list[str]]]:
     """The class and the notes of each error under the guard."""
     done = run_python("-m", "pytest_gradguard", "run", program, forked=True)
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
-    assert len(lines) == 15, done.stdout + done.stderr
+    assert len(lines) == 16, done.stdout + done.stderr
     assert "gradguard itself failed" not in done.stderr
     return {name: (kind, notes) for name, kind, notes in lines}
 
@@ -124,6 +126,7 @@ def told(program: Path) -> dict[str, tuple[str, list[str]]]:
         ("generator", "TypeError", "`generator`", "a list of its items"),
         ("file", "TypeError", "`_io.TextIOWrapper`", "Open the file in the task"),
         ("connection", "TypeError", "`sqlite3.Connection`", "Make it in the task"),
+        ("iterator of a loader", "NotImplementedError", ".log['open'][0]`", "Make it in the task"),
     ],
 )
 def test_a_note_names_the_object_and_the_way_out(told, case, kind, path, answer):

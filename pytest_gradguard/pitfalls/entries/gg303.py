@@ -11,11 +11,11 @@ PITFALL = Pitfall(
     severity=Severity.ERROR,
     happens=(
         "The program hangs forever (Linux): the parent's large operation started native "
-        "compute threads, and the same kind of operation in a forked worker waits for threads"
-        " that do not exist there. Operations too small to start the threads work, so it "
-        "often appears with the first real data. A PyTorch built with CUDA raises `RuntimeError: "
-        "Unable to handle autograd's threading in combination with fork-based multiprocessing` "
-        "instead, where autograd has used a GPU in the parent and a worker runs a backward pass. "
+        "compute threads, and the same kind of operation in a forked worker waits for threads "
+        "that do not exist there. Small operations start no threads and work, so it "
+        "often appears with the first real data. Once autograd has used a GPU in the parent, a "
+        "worker's backward pass raises `RuntimeError: Unable to handle autograd's threading in "
+        "combination with fork-based multiprocessing` instead. "
         "JAX starts its threads with its first operation, "
         "and every operation of its own in a forked worker waits for them."
     ),

@@ -314,6 +314,7 @@ def _mapped(one: Arrived, array: Any, items: Any) -> tuple[Mapped, Any]:
     """What a memory map is to the task among `items` that got it; and that task's function."""
     paths = locate.find(roots_of(items), lambda item: item is array)
     index, _, path = paths.get(id(array), "0|").partition("|")
+    path = path.lstrip(".")
     function = items[int(index)][0] if items else None
     parameter = parameter_of(function, path) if path else None
     about = (tuple(map(int, array.shape)), str(array.dtype), one.filename is not None)
@@ -324,13 +325,24 @@ class _Followed:
     """The writes of torch's to maps that can be written to, while the tasks of a batch run."""
 
     def __init__(self, arrived: list[Arrived]) -> None:
-        from pytest_gradguard.runtime.frameworks.torch.writes import Writes
-
         self._arrived = arrived
         self._regions: dict[int, dict[Region, None]] = {}
         self._places: dict[int, tuple[str | None, int | None]] = {}
-        self._mode = Writes(self._hear)
-        self._mode.__enter__()
+        self._mode: Any = None
+        self._thread = threading.get_ident()
+        self._watch = watching.when_imported("torch", self._start, self._stop)  # a task may do that
+
+    def _start(self) -> None:
+        if self._mode is None and self._thread == threading.get_ident():
+            from pytest_gradguard.runtime.frameworks.torch.writes import Writes
+
+            self._mode = Writes(self._hear)
+            self._mode.__enter__()
+
+    def _stop(self) -> None:
+        mode, self._mode = self._mode, None
+        if mode is not None:
+            mode.__exit__(None, None, None)
 
     def _hear(self, address: int, region: Region) -> None:
         for index, one in enumerate(self._arrived):
@@ -346,7 +358,7 @@ class _Followed:
 
     def stop(self, items: Any) -> list[Written] | None:
         """The writes, as the parent is told of them."""
-        self._mode.__exit__(None, None, None)
+        watching.forget(self._watch)
         found = []
         for index, regions in self._regions.items():
             one = self._arrived[index]
@@ -360,4 +372,4 @@ class _Followed:
 
 
 def _followed(arrived: list[Arrived]) -> _Followed | None:
-    return _Followed(arrived) if arrived and "torch" in sys.modules else None
+    return _Followed(arrived) if arrived else None

@@ -5,6 +5,7 @@ imports torch.
 """
 
 import ctypes
+import mmap
 import os
 
 import numpy as np
@@ -178,7 +179,8 @@ def test_numpy_refuses(values):
 
 def crash(array):
     torch.from_numpy(array).sum()
-    ctypes.string_at(1)
+    page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ)
+    ctypes.memset(np.frombuffer(page, dtype=np.uint8).ctypes.data, 1, 1)
 
 
 def test_another_crash(values):
