@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -25,7 +26,7 @@ from pytest_gradguard.runtime.evidence import Evidence
 from pytest_gradguard.runtime.faults import fault, theirs_only, without_this_frame
 from pytest_gradguard.runtime.frameworks.torch import modules as torch_modules
 from pytest_gradguard.runtime.patching import Patch, Patches
-from pytest_gradguard.runtime.probes.kept_buffers import kept_by, same, state_of
+from pytest_gradguard.runtime.probes.kept_buffers import kept_by, same
 from pytest_gradguard.runtime.references import Reference, refer
 
 
@@ -36,9 +37,8 @@ class _Lost:
         self.call = call
         self.kept = kept
         self.number = id(module)
-        self._module = refer(module, self._freed)
+        self._module = weakref.ref(module, self._freed)
         held = {name: (owner, one) for name, owner, one in kept_by(module) if name in kept.names}
-        self._states = {name: state_of(owner, one) for name, (owner, one) in held.items()}
         self._samples = {name: (refer(one), sample(one)) for name, (_, one) in held.items()}
         self._owners: list[Reference] = [refer(owner) for owner, _ in held.values()]
         self._was_stale: bool | None = None
@@ -48,7 +48,7 @@ class _Lost:
         """The module, or None where it is no more."""
         return self._module()
 
-    def _freed(self) -> None:
+    def _freed(self, _: object) -> None:
         # Its buffers live a little longer, unless the garbage collector has freed all at once.
         values = [(reference(), known) for reference, known in self._samples.values()]
         self._was_stale = all(
@@ -62,8 +62,15 @@ class _Lost:
         module = self.module
         if module is None:
             return True
-        now = {name: state_of(owner, one) for name, owner, one in kept_by(module)}
-        return all(same(state, now.get(name)) for name, state in self._states.items())
+        now = {name: one for name, _, one in kept_by(module)}
+        return all(
+            name in now and same(sample(now[name]), known)
+            for name, (_, known) in self._samples.items()
+        )
+
+    def settle(self) -> None:
+        """What is true now is true for good: the guard ends."""
+        self._was_stale = self.is_stale()
 
     def is_in(self, module: Any) -> bool:
         """Whether `module` holds any of the modules of these buffers."""
@@ -106,7 +113,8 @@ def _listen() -> None:
 
 def undo() -> None:
     """Stop looking at what the program does with modules."""
-    _waiting.clear()
+    while _waiting:
+        _waiting.pop().settle()
     _rest()
 
 
@@ -262,4 +270,5 @@ def _note(lost: _Lost, use: Use) -> gg111.Evidence | None:
     evidence.certain = evidence.certain or use in _CERTAIN
     if lost.is_stale not in evidence.stale:
         evidence.stale.append(lost.is_stale)
+        evidence.count += 1
     return evidence

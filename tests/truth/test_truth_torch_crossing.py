@@ -131,3 +131,22 @@ def test_hooks_of_parameters_stay_behind_silently_and_those_of_modules_travel(fa
     for backend in PROCESSES:
         assert found[backend] == {"of the parameter": [False] * 2, "of the module": [True] * 2}
     assert found["threading"] == {"of the parameter": [True] * 2, "of the module": [True] * 2}
+
+
+def test_running_statistics_stay_in_a_process(facts):
+    found = facts["statistics_after_gradients_from_a_worker"]
+    assert found == {**{key: [0.0, 0] for key in PROCESSES}, "threading": [pytest.approx(0.2), 1]}
+
+
+def test_batch_norm_changes_its_statistics_without_counting_that(facts):
+    """Its module counts batches, and that of `InstanceNorm` does not, whose statistics count."""
+    found = facts["what_counts_a_change_of_statistics"]
+    assert found == {"counts": [0, 1, 0, 1], "changed": [True] * 4, "instance": 0}
+
+
+def test_an_optimizer_keeps_the_parameters_that_were_sent(facts):
+    found = facts["old_optimizer_and_returned_model"]
+    assert found == {
+        **{key: [True, [1.0, 2.0]] for key in PROCESSES},
+        "threading": [False, [1.0] * 2],
+    }

@@ -78,6 +78,11 @@ print(model.running_mean)  # prints: tensor([0.5000, 0.5000])
         "or saves it. Nothing is reported for a copy that the worker trains by itself and throws "
         "away, nor where the parent writes the buffers itself."
     ),
+    reach=(
+        "Buffers in shared memory, as `multiprocessing.Pool` and `ProcessPoolExecutor` send them, "
+        "reach the parent when they are changed in place. The workers of a dask cluster and a "
+        "forked `Process` do not tell which buffers have changed."
+    ),
     silence=(
         "Where the parent's statistics are meant to stay as they are, or are computed anew "
         "before evaluation."

@@ -79,6 +79,10 @@ print(torch.equal(before, model.weight))  # prints: False
         "none. Nothing is reported once an optimizer holds the returned parameters, or where "
         "their values are loaded into the model that was sent."
     ),
+    reach=(
+        "A model is known by the module that arrived in the worker: a new one that the worker "
+        "builds or copies from it is not, nor is one that comes back from a dask cluster."
+    ),
     part="lost",
     silence="Only where both models go on side by side, and the step of the old one is meant.",
     links=(TORCH_OPTIM, TORCH_SERIALIZATION),

@@ -86,7 +86,6 @@ class Evidence(evidence.Evidence):
             self._uses.append(use)
             if line is not None:
                 self.add_step(f"the parent {use.value} here", line.path, line.line)
-        self.count += 1
 
     def message(self) -> str:
         task, buffers = self._kept.task.name, self._kept.names

@@ -274,6 +274,66 @@ def layer_shared_by_two_models():
     return {"in one task": in_one_task, "in two tasks": layers[0] is layers[1]}
 
 
+def gradients(norm, x):
+    return torch.autograd.grad(norm(x).square().sum(), list(norm.parameters()))
+
+
+@case
+def statistics_after_gradients_from_a_worker():
+    found = {}
+    for backend in BACKENDS:
+        norm = torch.nn.BatchNorm1d(1)
+        Parallel(2, backend=backend)([delayed(gradients)(norm, torch.tensor([[1.0], [3.0]]))])
+        found[backend] = [norm.running_mean.item(), norm.num_batches_tracked.item()]
+    return found
+
+
+def versions(x):
+    norm, own = torch.nn.BatchNorm1d(1), [torch.zeros(1), torch.ones(1)]
+    instance = torch.nn.InstanceNorm1d(1, track_running_stats=True)
+    torch.nn.functional.batch_norm(x, *own, training=True)
+    counted = [norm.running_mean, norm.num_batches_tracked, own[0], instance.running_mean]
+    before = [one._version for one in counted]
+    norm(x)
+    instance(x.reshape(1, 1, 2))
+    torch.nn.functional.batch_norm(x, *own, training=True)
+    return {
+        "counts": [one._version - first for one, first in zip(counted, before, strict=True)],
+        "changed": [bool(one.any()) for one in counted],
+        "instance": instance.num_batches_tracked.item(),
+    }
+
+
+@case
+def what_counts_a_change_of_statistics():
+    return versions(torch.tensor([[1.0], [3.0]]))
+
+
+def trained(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    model(torch.ones(1, 1)).sum().backward()
+    optimizer.step()
+    return model
+
+
+@case
+def old_optimizer_and_returned_model():
+    found = {}
+    for backend in BACKENDS:
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        [model] = Parallel(2, backend=backend)([delayed(trained)(model)])
+        before = model.weight.detach().clone()
+        grown = []
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.ones(1, 1)).sum().backward()
+            optimizer.step()
+            grown.append(model.weight.grad.item())
+        found[backend] = [torch.equal(before, model.weight), grown]
+    return found
+
+
 if __name__ == "__main__":
     sys.setswitchinterval(1e-4)  # so that threads which could lose a gradient do
     main()

@@ -1,0 +1,110 @@
+"""What a worker's copy leaves behind: what the findings say, when they stand, what is patched."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+joblib = pytest.importorskip("joblib")
+
+from pytest_gradguard import guard  # noqa: E402
+
+
+def gradients(model, x):
+    return torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
+
+
+def stepped(model):
+    """Step `model` with gradients from two workers, which keep its buffers."""
+    tasks = (joblib.delayed(gradients)(model, torch.ones(2, 3) * k) for k in (1.0, 2.0))
+    results = joblib.Parallel(2, batch_size=1)(tasks)
+    for parameter, *parts in zip(model.parameters(), *results, strict=True):
+        parameter.grad = sum(parts)
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+
+def normed():
+    return torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+
+
+PLACES = [
+    (torch.nn.Module, "train"),
+    (torch.nn.Module, "state_dict"),
+    (torch.optim.Optimizer, "add_param_group"),
+    (torch, "save"),
+]
+
+
+def standing():
+    """What stands in the places that are patched while something is waited for."""
+    return [vars(owner)[name] for owner, name in PLACES]
+
+
+def test_buffers_that_stay_in_a_worker():
+    before = standing()
+    with guard("record") as report:
+        model = normed()
+        stepped(model)
+        assert standing() != before
+        model.eval()
+        assert standing() == before  # nothing more is to be said of it
+    (finding,) = (found for found in report.findings if found.code == "GG111")
+    assert finding.message == (
+        "`gradients` updates 3 buffers of its copy of `model` in a loky worker (`1.running_mean`, "
+        "`1.running_var` and `1.num_batches_tracked`) and returns none of them. The parent then "
+        "steps its parameters and evaluates it with the values from before the call."
+    )
+    assert [step.message for step in finding.trace] == [
+        "`gradients` updates buffers of its copy, and does not return them",
+        "the parent steps its parameters here",
+        "the parent evaluates it here",
+    ]
+    assert finding.count == 1
+    assert finding.location.function == "stepped"
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_after_a_step_new_values_come_in_time(kept):
+    """Whether the module is still there as the findings are read, or is not."""
+    with guard("record") as report:
+        late, never = normed(), normed()
+        stepped(late)
+        stepped(never)
+        assert [found.count for found in report.findings if found.code == "GG111"] == [2]
+        late[1].running_mean.fill_(0.5)
+        never.load_state_dict(never.state_dict())
+        if not kept:
+            del late
+        assert [found.code for found in report.findings if found.code == "GG111"] == ["GG111"]
+        never[1].running_var.fill_(0.5)
+        if not kept:
+            del never
+        assert "GG111" not in {found.code for found in report.findings}
+    assert "GG111" not in {found.code for found in report.findings}
+
+
+def trained(model, x):
+    model(x).sum().backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    return model
+
+
+def test_a_model_that_came_back():
+    before = standing()
+    with guard("record") as report:
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        (model,) = joblib.Parallel(2)([joblib.delayed(trained)(model, torch.ones(1, 3))])
+        model(torch.ones(1, 3)).sum().backward()
+        for _ in range(2):
+            optimizer.step()
+    assert standing() == before
+    assert "__reduce_ex__" not in vars(torch.nn.Module)
+    (finding,) = (found for found in report.findings if found.code == "GG112")
+    assert finding.message == (
+        "`optimizer.step()` does not update the model in use: its 2 parameters (`weight` and "
+        "`bias`) have no gradient. They belong to the model that was sent to `trained` in a loky "
+        "worker. The gradients are in the copy that it returned, which this optimizer does not "
+        "hold."
+    )
+    assert (finding.severity.label, finding.count) == ("error", 2)
