@@ -20,9 +20,11 @@ _HOMES = {
     "allow": "pytest_gradguard.runtime",
     "guard": "pytest_gradguard.runtime",
     "install": "pytest_gradguard.runtime",
+    "load_ipython_extension": "pytest_gradguard.notebook",
     "register_framework": "pytest_gradguard.runtime.frameworks",
     "register_integration": "pytest_gradguard.runtime.integrations",
     "uninstall": "pytest_gradguard.runtime",
+    "unload_ipython_extension": "pytest_gradguard.notebook",
     "watch_gradients": "pytest_gradguard.gradients",
     "why_no_grad": "pytest_gradguard.gradients",
 }

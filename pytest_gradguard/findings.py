@@ -72,7 +72,7 @@ class Location:
     def to_dict(self) -> dict[str, Any]:
         return {
             "path": display_path(self.path),
-            **_named_cell(self.cell),
+            **_named_cell(cell_of(self.path) if self.cell is None else self.cell),
             "line": self.line,
             "column": self.column,
             "end_line": self.end_line if self.end_line is not None else self.line,
@@ -83,7 +83,7 @@ class Location:
 
 @dataclass(frozen=True)
 class TraceStep:
-    """One link of the chain that led to a finding: a place, what happens there, and in which lane."""
+    """One link of the chain that led to a finding: where it is, in which lane, what happens."""
 
     path: str
     line: int
@@ -99,7 +99,7 @@ class TraceStep:
     def to_dict(self) -> dict[str, Any]:
         return {
             "path": display_path(self.path),
-            **_named_cell(self.cell),
+            **_named_cell(cell_of(self.path) if self.cell is None else self.cell),
             "line": self.line,
             "message": self.message,
             **({} if self.lane is None else {"lane": self.lane}),
@@ -324,21 +324,19 @@ def report(findings: Iterable[Finding], errors: Iterable[ReadError] = ()) -> dic
 
 
 def display_place(path: str, line: int, column: int | None = None) -> str:
-    """A place as people read it: ``src/a.py:12:5``, or ``Cell In[3], line 2``."""
+    """A place as people read it: ``src/a.py:12:5``, in a notebook ``cell 3:12:5``."""
     shown = display_path(path)
-    if cell_of(path) is not None:
-        return f"{shown}, line {line}"
     return f"{shown}:{line}" if column is None else f"{shown}:{line}:{column}"
 
 
 def display_path(path: str) -> str:
     """`path` relative to the current folder where it lies below it, with forward slashes.
 
-    A cell of a notebook is shown as the notebook counts it: ``Cell In[3]``.
+    A cell of a notebook is shown as the notebook counts it: ``cell 3``.
     """
     cell = cell_of(path)
     if cell is not None:
-        return cell
+        return f"cell {cell}"
     if not path or path.startswith("<"):
         return path
     try:

@@ -5,6 +5,7 @@ IPython is asked, never imported: without it there are no cells.
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any
 
@@ -15,13 +16,14 @@ def _shell() -> Any:
     return None if get_ipython is None else get_ipython()
 
 
-def cell_of(path: str) -> str | None:
-    """The cell that was compiled under the file name `path`, such as ``Cell In[3]``, or None."""
+def cell_of(path: str) -> int | None:
+    """The number of the cell that was compiled under the file name `path`, or None."""
     if "IPython" not in sys.modules:
         return None
     label = getattr(getattr(_shell(), "compile", None), "format_code_name", None)
-    named = None if label is None else label(path)
-    return " ".join(named) if named else None
+    named = None if label is None else label(path)  # such as ("Cell", "In[3]")
+    number = re.search(r"\d+", " ".join(named)) if named else None
+    return None if number is None else int(number.group())
 
 
 def execution() -> int | None:

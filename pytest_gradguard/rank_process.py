@@ -68,7 +68,7 @@ class RankProcess:
         elif _C10D in sys.modules:
             self._watch(sys.modules[_C10D])
         else:
-            sys.meta_path.insert(0, _WhenImported(self._watch))  # type: ignore[arg-type]
+            sys.meta_path.insert(0, _WhenImported(self._watch))
 
     def _watch(self, c10d: Any) -> None:
         original = getattr(c10d, _JOINS)
@@ -130,7 +130,7 @@ class _WhenImported:
             return None
         from importlib.util import find_spec
 
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        sys.meta_path.remove(self)
         spec = find_spec(name)
         if spec is None or spec.loader is None:
             return spec

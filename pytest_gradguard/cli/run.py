@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
+from pytest_gradguard.cli import ranks
 from pytest_gradguard.cli.program import Program, ProgramNotFound, find_module, find_script
 from pytest_gradguard.disabled import VARIABLE, is_disabled
 from pytest_gradguard.findings import Finding, Severity
-from pytest_gradguard.reports.file import check_writable, write_report
+from pytest_gradguard.reports.file import check_writable, write_page, write_report
 from pytest_gradguard.reports.overview import count_line, gravest_first
+from pytest_gradguard.reports.target import TargetError
 from pytest_gradguard.reports.text import blocks, style_for, width_of
 from pytest_gradguard.runtime import Report, install
 from pytest_gradguard.settings import SettingsError, load
@@ -28,13 +30,16 @@ def build_parser() -> argparse.ArgumentParser:
     """The command line of ``gradguard run``."""
     parser = argparse.ArgumentParser(
         prog="gradguard run",
-        usage="gradguard run [-h] [--report FILE] [--min-severity LEVEL] [--simulate-gpu N] "
-        "(SCRIPT | -m MODULE) [ARG ...]",
+        usage="gradguard run [-h] [--report FILE] [--html FILE] [--min-severity LEVEL] "
+        "[--simulate-gpu N] (SCRIPT | -m MODULE) [ARG ...]",
         description="Run a program under the guard: the same results, the same exit status; "
         "at its end, the findings on standard error.",
         allow_abbrev=False,
     )
     parser.add_argument("--report", metavar="FILE", help="write the findings to this JSON file")
+    parser.add_argument(
+        "--html", metavar="FILE", help="write the findings to this page, for any browser"
+    )
     parser.add_argument(
         "--min-severity",
         metavar="{info,warning,error}",
@@ -66,9 +71,7 @@ def run(args: argparse.Namespace) -> int:
     name, *arguments = args.program[args.program[0] == "--" :]
     try:
         lowest = Severity.parse(args.min_severity)
-        report_path = None if args.report is None else Path(args.report).absolute()
-        if report_path is not None:
-            check_writable(report_path)
+        report_path, page_path = _path(args.report), _path(args.html)
         devices = None if args.simulate_gpu is None else _devices(args.simulate_gpu)
         ignored = load().ignored_codes()
         program = (find_module if args.as_module else find_script)(name)
@@ -82,10 +85,26 @@ def run(args: argparse.Namespace) -> int:
         from pytest_gradguard.runtime import simulated_devices
 
         simulated_devices.load().start(devices)
+    options = () if devices is None else ("--simulate-gpu", str(devices))
+    paths = (report_path, page_path)
+    output = _Output(report, paths, lowest, ranks.Launch(options), ranks.this_rank())
     # At exit, since threads and exit handlers of the program still run when its last line is done.
     # Handlers run in reverse order: this one, the first, is the last.
-    atexit.register(_conclude, report, report_path, lowest, os.getcwd(), os.getpid())
-    return _execute(program, arguments)
+    atexit.register(output.conclude)
+    return _execute(program, arguments, output)
+
+
+def _path(name: str | None) -> Path | None:
+    """The file of that name, which can be written.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if name is None:
+        return None
+    path = Path(name).absolute()
+    check_writable(path)
+    return path
 
 
 def _devices(text: str) -> int:
@@ -94,12 +113,14 @@ def _devices(text: str) -> int:
     return int(text)
 
 
-def _execute(program: Program, arguments: Sequence[str]) -> int:
+def _execute(program: Program, arguments: Sequence[str], output: _Output) -> int:
     try:
         program.execute(arguments)
-    except SystemExit:
+    except SystemExit as end:
+        output.failed(bool(end.code))
         raise  # the interpreter knows best what to do with it
     except BaseException as error:
+        output.failed(True)
         # The uncaught exception, shown as the interpreter would: without the frames below the
         # program's own.
         error.__traceback__ = _own_frames(error.__traceback__)
@@ -120,24 +141,59 @@ def _is_below(filename: str, package: str) -> bool:
     return filename.startswith((package + os.sep, "<frozen importlib", "<frozen runpy"))
 
 
-def _conclude(
-    report: Report, path: Path | None, lowest: Severity, folder: str, process: int
-) -> None:
-    """Print the findings and write the report; paths are relative to `folder`."""
-    if os.getpid() != process:
-        return  # a child that the program forked, and that ends as if it were the program
-    try:
-        os.chdir(folder)  # the program may have left it; nothing runs after this
-    except OSError:
-        pass
-    findings = gravest_first(report.findings)
-    _print(findings, lowest)
-    if path is not None:
+class _Output:
+    """What becomes of the findings at the program's end.
+
+    Args:
+        report: the findings.
+        paths: where to write the report and the page.
+        lowest: what is shown.
+        launch: the ranks that the program launches.
+        rank: the rank that it is itself.
+    """
+
+    def __init__(
+        self,
+        report: Report,
+        paths: tuple[Path | None, Path | None],
+        lowest: Severity,
+        launch: ranks.Launch,
+        rank: ranks.Rank | None,
+    ) -> None:
+        self._report = report
+        self._paths = paths
+        self._lowest = lowest
+        self._launch = launch
+        self._rank = rank
+        self._folder = os.getcwd()
+        self._process = os.getpid()
+        if rank is not None:
+            report.hear(rank.tell)
+
+    def failed(self, failed: bool) -> None:
+        """Say how the program has ended."""
+        if self._rank is not None:
+            self._rank.failed = failed
+
+    def conclude(self) -> None:
+        """Print the findings and write the report; paths are relative to where it began."""
+        if os.getpid() != self._process:
+            return  # a child that the program forked, and that ends as if it were the program
         try:
-            write_report(path, findings)
-        except OSError as error:
-            reason = error.strerror or error
-            print(f"gradguard run: cannot write {str(path)!r}: {reason}", file=sys.stderr)
+            os.chdir(self._folder)  # the program may have left it; nothing runs after this
+        except OSError:
+            pass
+        every = self._launch.end(self._report.findings)
+        said = ranks.Said(every, every) if self._rank is None else self._rank.end(every)
+        if said is None:
+            return  # another rank reports
+        _print(gravest_first(said.shown), self._lowest)
+        for path, write in zip(self._paths, (write_report, write_page), strict=True):
+            try:
+                if path is not None:
+                    write(path, gravest_first(said.every), self._report.calls)
+            except TargetError as error:
+                print(f"gradguard run: {error}", file=sys.stderr)
 
 
 def _print(findings: Sequence[Finding], lowest: Severity) -> None:

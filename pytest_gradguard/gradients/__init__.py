@@ -20,11 +20,15 @@ def watch_gradients(
     allow_none: str | Iterable[str] = (),
     finite: bool = True,
     nonzero: bool = False,
+    steps: int | None = None,
 ) -> Watch:
     """Watch tensors for the length of a `with` block: each must receive a gradient in it.
 
     A gradient counts that a backward brings between the block's begin and its end, whether or not
     it has been cleared since.
+
+    With `steps` no block is needed: the watch begins at once, and ends after so many steps of
+    torch optimizers that update one of the tensors.
 
     Args:
         watched: an `nn.Module`, a Keras model or layer, a tensor or variable, or a dict or list
@@ -32,6 +36,7 @@ def watch_gradients(
         allow_none: glob patterns of the dotted names that may stay without a gradient.
         finite: gradients must not hold NaN or infinity.
         nonzero: gradients must not be zero everywhere.
+        steps: for a loop: after how many optimizer steps to look, in the last of these steps.
 
     Returns:
         A context manager; it yields itself.
@@ -39,15 +44,16 @@ def watch_gradients(
     Raises:
         TypeError: `watched` holds something that cannot be watched, or an option is none of the
             allowed values.
-        ValueError: there is nothing to watch; or, at the end, a pattern of `allow_none` matches no
-            watched name.
+        ValueError: there is nothing to watch, or nothing that torch's optimizers update; or, at
+            the end, a pattern of `allow_none` matches no watched name.
         GradGuardError: at the end: watched tensors have no gradient. The findings (GG104) give
             their names and the reason for each, with the line to look at where it is known.
     """
     __tracebackhide__ = True
     from pytest_gradguard.gradients.watch import Watch
 
-    return Watch(watched, allow_none=allow_none, finite=finite, nonzero=nonzero)
+    watch = Watch(watched, allow_none=allow_none, finite=finite, nonzero=nonzero, steps=steps)
+    return watch if steps is None else watch.start()
 
 
 def why_no_grad(tensor: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from typing import Any
 
 from pytest_gradguard.findings import display_place
@@ -11,15 +10,21 @@ from pytest_gradguard.gradients.targets import items_of
 
 
 class Answer(str):
-    """A text that shows as it prints: at a prompt, and in a notebook."""
+    """A text that shows as it prints: at a prompt, and in a notebook.
 
-    __slots__ = ()
+    Attributes:
+        parts: the same, apart: the kind of the reason, the reason, what led to it, what to do.
+    """
+
+    parts: tuple[str, str, tuple[tuple[str, str], ...], str] | None = None
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(self)}</pre>"
+        from pytest_gradguard.reports.page import answer  # for notebooks alone
+
+        return answer(*(self.parts or ("", self, (), "")))
 
 
 def answer(tensor: Any) -> Answer:
@@ -48,12 +53,20 @@ def answer(tensor: Any) -> Answer:
         reason = torch_diagnosis.explain(tensor)
     if reason is None:
         return Answer("It has a gradient.")
-    return Answer(said(reason))
+    return said(reason)
 
 
-def said(reason: reasons.Reason) -> str:
+def said(reason: reasons.Reason) -> Answer:
     """A reason as text: what happened, where, and what to do."""
-    lines = [f"{reason.kind}: {reason.text()}."]
-    lines += [f"  {display_place(step.path, step.line)}: {step.message}" for step in reason.trace()]
-    lines.append(f"fix: {reason.fix()}")
-    return reasons.in_number("\n".join(lines), many=False)
+
+    def singular(text: str) -> str:
+        return reasons.in_number(text, many=False)
+
+    text, fix = singular(f"{reason.text()}."), singular(reason.fix())
+    steps = tuple(
+        (display_place(step.path, step.line), singular(step.message)) for step in reason.trace()
+    )
+    lines = [f"{reason.kind}: {text}", *(f"  {place}: {told}" for place, told in steps)]
+    shown = Answer("\n".join([*lines, f"fix: {fix}"]))
+    shown.parts = (reason.kind, text, steps, fix)
+    return shown

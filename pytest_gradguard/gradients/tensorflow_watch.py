@@ -58,6 +58,8 @@ class Entry:
 class TensorFlowWatch:
     """The TensorFlow part of one watch."""
 
+    counts_steps = False
+
     def __init__(self, items: list[targets.Item], *, check_values: bool) -> None:
         self._check_values = check_values
         self._models: list[tuple[str, weakref.ref[Any]]] = []
@@ -102,7 +104,15 @@ class TensorFlowWatch:
         """Look a last time, and leave everything as it was."""
         if self._log is not None:
             tensorflow_patches.stop(self)
-            self._look_for_new()
+            self.look()
+
+    def look(self) -> None:
+        """See which variables are new."""
+        self._look_for_new()
+
+    def watches(self, tensor: Any) -> bool:
+        """No tensor of torch is one."""
+        return False
 
     def sources(self) -> list[tuple[int, Any]]:
         """What is watched, by id: handles of variables, and tensors."""

@@ -183,6 +183,8 @@ def _uninitialised(tensor: Any) -> bool:
 class TorchWatch:
     """The torch part of one watch."""
 
+    counts_steps = True
+
     def __init__(self, items: list[targets.Item], *, check_values: bool) -> None:
         self._check_values = check_values
         self._modules: list[tuple[str, weakref.ref[Any]]] = []
@@ -296,10 +298,19 @@ class TorchWatch:
         torch_patches.stop(self)
         if self._before_swap in references.swapping:
             references.swapping.remove(self._before_swap)
+        self.look()
+        for entry in [*self._entries.values(), *self._replaced]:
+            entry.release()
+
+    def look(self) -> None:
+        """See what has arrived."""
         self._look_for_new()
         for entry in [*self._entries.values(), *self._replaced]:
             entry.look(state=not self._ran)
-            entry.release()
+
+    def watches(self, tensor: Any) -> bool:
+        """Whether `tensor` is one of those that are watched."""
+        return self.entry_of(tensor) is not None
 
     def _before_swap(self, tensor: Any) -> None:
         """Take the hook off `tensor`: it would go with the content. The next backward needs one."""

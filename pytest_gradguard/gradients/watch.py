@@ -23,6 +23,15 @@ class Part(Protocol):
     def start(self) -> None:
         """Begin to watch."""
 
+    counts_steps: bool
+    """Whether torch's optimizers step on such tensors."""
+
+    def watches(self, tensor: Any) -> bool:
+        """Whether `tensor` is one of those that are watched."""
+
+    def look(self) -> None:
+        """See what has arrived."""
+
     def stop(self) -> None:
         """Look a last time, and leave everything as it was."""
 
@@ -36,7 +45,12 @@ class Part(Protocol):
 class Watch:
     """The watched tensors of one call of `watch_gradients`; also a context manager.
 
+    Args:
+        watched, allow_none, finite, nonzero, steps: as `watch_gradients` takes them.
+        raises: what is missing after `steps` steps is raised there.
+
     Attributes:
+        judged: it was judged after `steps` steps, before its end.
         reasons: after the end, the reason for every name without a gradient.
         findings: after the end, the GG104 findings.
     """
@@ -48,16 +62,27 @@ class Watch:
         allow_none: str | Iterable[str] = (),
         finite: bool = True,
         nonzero: bool = False,
+        steps: int | None = None,
+        raises: bool = True,
     ) -> None:
         __tracebackhide__ = True
         frame = callsite.user_frame()
         self._site = None if frame is None else callsite.site_of(frame)
-        self._allow = _patterns(allow_none)
-        self._finite = _switch("finite", finite)
-        self._nonzero = _switch("nonzero", nonzero)
+        self._allow = patterns(allow_none)
+        self._finite = switch("finite", finite)
+        self._nonzero = switch("nonzero", nonzero)
+        self._steps = None if steps is None else step_count(steps)
+        self._raises = raises
+        self._hook: Any = None
         self._open = False
+        self.judged = False
         self._listener = collector.Collector()
         self._parts = _parts(items_of(watched, frame), check_values=finite or nonzero)
+        if steps is not None and not any(part.counts_steps for part in self._parts):
+            raise ValueError(
+                "watch_gradients: steps= counts the steps of torch's optimizers, and nothing that "
+                "is watched is torch's (without it, the watch ends with its `with` block)"
+            )
         self.reasons: dict[str, Reason] = {}
         self.findings: list[Finding] = []
 
@@ -70,7 +95,43 @@ class Watch:
             collector.enter_first(self._listener)
             for part in self._parts:
                 part.start()
+            if self._steps is not None:
+                optim = sys.modules["torch.optim.optimizer"]
+                self._hook = optim.register_optimizer_step_post_hook(self._stepped)
         return self
+
+    def _stepped(self, optimizer: Any, *_: Any) -> None:
+        """An optimizer has stepped.
+
+        Raises:
+            GradGuardError: it was the last step to wait for, and a tensor has no gradient.
+            ValueError: a pattern of `allow_none` matches no watched name.
+        """
+        __tracebackhide__ = True
+        if self._steps is None or self.judged or not self._open:
+            return
+        stepped = [one for group in optimizer.param_groups for one in group["params"]]
+        if not any(part.watches(one) for part in self._parts for one in stepped):
+            return
+        self._steps -= 1
+        if self._steps > 0:
+            return
+        self.judged = True
+        try:
+            for part in self._parts:
+                part.look()
+            self._judge()
+        except BaseException:
+            self.close()
+            raise
+        if self.findings and self._raises:
+            self.close()
+            raise GradGuardError(self.findings)
+        # Torch goes through its hooks now: ours are taken off as the next backward begins.
+        sys.modules[_ENGINE].subscribe(self._close_at)
+
+    def _close_at(self, backward: Any) -> None:
+        self.close()
 
     def stop(self) -> list[Finding]:
         """End the watch, and find out what is missing and why. Ending twice is ending once.
@@ -79,15 +140,27 @@ class Watch:
             ValueError: a pattern of `allow_none` matches no watched name.
         """
         __tracebackhide__ = True
-        if not self._open:
+        if not self._open or self.judged:
+            self.close()
             return self.findings
-        verdicts: dict[str, Reason | None] = {}
         try:
             for part in self._parts:
                 part.stop()
-                verdicts.update(part.verdicts(finite=self._finite, nonzero=self._nonzero))
+            self._judge()
         finally:
             self.close()
+        return self.findings
+
+    def _judge(self) -> None:
+        """Find out what is missing so far, and why.
+
+        Raises:
+            ValueError: a pattern of `allow_none` matches no watched name.
+        """
+        __tracebackhide__ = True
+        verdicts: dict[str, Reason | None] = {}
+        for part in self._parts:
+            verdicts.update(part.verdicts(finite=self._finite, nonzero=self._nonzero))
         allowed = self._allowed(list(verdicts))
         self.reasons = {
             name: reason
@@ -98,7 +171,6 @@ class Watch:
             Missing(name, reason, self._description(name)) for name, reason in self.reasons.items()
         ]
         self.findings = findings_of(missing, verdicts, self._site)
-        return self.findings
 
     @property
     def is_open(self) -> bool:
@@ -109,6 +181,9 @@ class Watch:
         """End the watch without a verdict."""
         if self._open:
             self._open = False
+            if self._hook is not None:
+                self._hook.remove()
+                sys.modules[_ENGINE].unsubscribe(self._close_at)
             for part in self._parts:
                 part.stop()
             collector.leave(self._listener)
@@ -122,7 +197,8 @@ class Watch:
             ValueError: a pattern of `allow_none` matches no watched name.
         """
         __tracebackhide__ = True
-        if self._open and self.stop():
+        told = self.judged
+        if self._open and self.stop() and not told:
             raise GradGuardError(self.findings)
 
     def __enter__(self) -> Watch:
@@ -159,29 +235,55 @@ class Watch:
         return {}
 
 
+_ENGINE = "pytest_gradguard.runtime.frameworks.torch.engine"
 _BAD_VALUES = ("not-finite", "all-zero")
 
 
-def _patterns(allow_none: str | Iterable[str]) -> list[str]:
+def patterns(allow_none: str | Iterable[str]) -> list[str]:
+    """The patterns of `allow_none`.
+
+    Raises:
+        TypeError: it is something else.
+    """
     __tracebackhide__ = True
-    patterns = [allow_none] if isinstance(allow_none, str) else allow_none
-    if isinstance(patterns, Iterable):
-        patterns = list(patterns)
-        if all(isinstance(pattern, str) for pattern in patterns):
-            return patterns
+    given = [allow_none] if isinstance(allow_none, str) else allow_none
+    if isinstance(given, Iterable):
+        found = list(given)
+        if all(isinstance(pattern, str) for pattern in found):
+            return found
     raise TypeError(
         f"watch_gradients: allow_none={allow_none!r} is not allowed "
         "(allowed: a glob pattern such as 'head.*', or several)"
     )
 
 
-def _switch(name: str, value: Any) -> bool:
+def switch(name: str, value: Any) -> bool:
+    """The `value` of the option `name`, which is on or off.
+
+    Raises:
+        TypeError: it is something else.
+    """
     __tracebackhide__ = True
     if not isinstance(value, bool):
         raise TypeError(
             f"watch_gradients: {name}={value!r} is not allowed (allowed: True or False)"
         )
     return value
+
+
+def step_count(steps: Any) -> int:
+    """A number of optimizer steps.
+
+    Raises:
+        TypeError: `steps` is something else.
+    """
+    __tracebackhide__ = True
+    if type(steps) is int and steps > 0:
+        return steps
+    raise TypeError(
+        f"watch_gradients: steps={steps!r} is not allowed (allowed: a number of optimizer steps, "
+        "1 or more)"
+    )
 
 
 def _parts(items: list[Any], *, check_values: bool) -> list[Part]:

@@ -6,7 +6,6 @@ installed plugin that nobody uses costs pytest's start next to nothing.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +58,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="auto",
         help="write annotations for GitHub at the line of each finding (auto: in its Actions)",
     )
-    group.addoption("--gradguard-html", metavar="FILE", default=None, help=argparse.SUPPRESS)
+    group.addoption(
+        "--gradguard-html",
+        metavar="FILE",
+        default=None,
+        help="write the findings of the whole run to this page, which opens in any browser",
+    )
     group.addoption(
         "--gradguard-simulate-gpu",
         metavar="N",
@@ -76,6 +80,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
     )
     parser.addini("gradguard_report", "as --gradguard-report; relative to the root folder")
+    parser.addini("gradguard_html", "as --gradguard-html; relative to the root folder")
     parser.addini("gradguard_simulate_gpu", "as --gradguard-simulate-gpu", default=None)
 
 
@@ -94,10 +99,6 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _MARKER)
     option = config.option
-    if option.gradguard_html is not None:
-        raise pytest.UsageError(
-            "--gradguard-html is not built yet; --gradguard-report=FILE writes a JSON report"
-        )
     try:
         simulated = option.gradguard_simulate_gpu or config.getini("gradguard_simulate_gpu")
         everywhere = bool(config.getini("gradguard") or option.gradguard or simulated)
@@ -109,8 +110,8 @@ def pytest_configure(config: pytest.Config) -> None:
         if not simulated_now():  # a conftest has named this plugin: it starts late
             start(config, simulated)
     flags = (option.gradguard_fail_on, option.gradguard_report, option.gradguard_annotate)
-    keys = ("gradguard_fail_on", "gradguard_ignore", "gradguard_report")
-    if everywhere or option.gradguard_report is not None:
+    keys = ("gradguard_fail_on", "gradguard_ignore", "gradguard_report", "gradguard_html")
+    if everywhere or _report_flag(config) is not None:
         _activate(config, everywhere=everywhere)
     elif {*flags, None, "auto"} != {None, "auto"} or any(config.getini(key) for key in keys):
         from pytest_gradguard.plugin.settings import read_settings
@@ -140,20 +141,27 @@ def pytest_collection_modifyitems(
             _refuse(config, items, str(error))
     if any("gradguard" in getattr(item, "fixturenames", ()) for item in items):
         _activate(config, everywhere=False)
-    elif items and _nothing_to_report_of(config):
+    elif items and (flag := _report_flag(config)) and not _everywhere(config):
         _refuse(
             config,
             items,
-            "--gradguard-report: no test is guarded, so there is nothing to report; add "
+            f"{flag}: no test is guarded, so there is nothing to report; add "
             "--gradguard (or use the fixture gradguard)",
         )
     return result
 
 
-def _nothing_to_report_of(config: pytest.Config) -> bool:
-    """Whether a report is asked for, although not every test is guarded."""
-    active = config.pluginmanager.get_plugin(ACTIVE)
-    return config.option.gradguard_report is not None and not getattr(active, "everywhere", False)
+def _report_flag(config: pytest.Config) -> str | None:
+    """The flag by which a report is asked for; None where none is."""
+    for kind in ("report", "html"):
+        if getattr(config.option, f"gradguard_{kind}") is not None:
+            return f"--gradguard-{kind}"
+    return None
+
+
+def _everywhere(config: pytest.Config) -> bool:
+    """Whether every test is guarded."""
+    return bool(getattr(config.pluginmanager.get_plugin(ACTIVE), "everywhere", False))
 
 
 def _refuse(config: pytest.Config, items: list[pytest.Item], message: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Generator, Iterable
 from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +19,13 @@ from pytest_gradguard.plugin.received import IN_SECTION, Received
 from pytest_gradguard.plugin.settings import Settings
 from pytest_gradguard.plugin.simulating import simulated_now
 from pytest_gradguard.runtime import Report, guard
+from pytest_gradguard.tallies import Tally, merge_tallies
 
 __all__ = ["GuardPlugin"]
 
 _GUARD = pytest.StashKey[ItemGuard]()
 _WORKER_OUTPUT = "gradguard_findings"
+_WORKER_CALLS = "gradguard_calls"
 _BY_FIXTURE = "the tests that use the fixture gradguard"
 
 
@@ -36,7 +40,8 @@ class GuardPlugin:
         self._received = Received()
         self._guards: list[ItemGuard] = []
         self._write_error: str | None = None
-        self._written = False
+        self._written: list[Path] = []
+        self._calls: list[Tally] = []
         self._outside: Report | None = None
         self._simulated = simulated_now()
         self._session = ExitStack()
@@ -125,31 +130,61 @@ class GuardPlugin:
         text = (getattr(node, "workeroutput", None) or {}).get(_WORKER_OUTPUT)
         if text:
             self._received.add_of_worker(text)
+        text = (getattr(node, "workeroutput", None) or {}).get(_WORKER_CALLS)
+        if text:
+            from pytest_gradguard.plugin.transport import unpack_calls
+
+            self._calls += unpack_calls(text)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         late = self._late()
+        self._calls += self._called()
         output = getattr(self.config, "workeroutput", None)
         if output is not None:
             if late:
                 from pytest_gradguard.plugin.transport import pack
 
                 output[_WORKER_OUTPUT] = pack(late)
+            if self._calls:
+                from pytest_gradguard.plugin.transport import pack_calls
+
+                output[_WORKER_CALLS] = pack_calls(self._calls)
             return
         self._received.add(late)
-        if self.settings.report is None or session.exitstatus == pytest.ExitCode.USAGE_ERROR:
+        if session.exitstatus == pytest.ExitCode.USAGE_ERROR:
             return  # a run that was refused has nothing to report
-        from pytest_gradguard.reports.file import write_report
+        if self.settings.report is not None or self.settings.html is not None:
+            self._write(session)
 
-        try:
-            guarded = None if self.everywhere else _BY_FIXTURE
-            write_report(self.settings.report, self._received.findings(), guarded)
-            self._written = True
-        except OSError as error:
-            # The path was fine at the start; a run without its report must not look like one.
-            reason = error.strerror or str(error)
-            self._write_error = f"cannot write {str(self.settings.report)!r}: {reason}"
-            session.exitstatus = pytest.ExitCode.USAGE_ERROR
+    def _write(self, session: pytest.Session) -> None:
+        """Write the reports that were asked for."""
+        from pytest_gradguard.reports.file import write_page, write_report
+        from pytest_gradguard.reports.target import TargetError
+
+        guarded = None if self.everywhere else _BY_FIXTURE
+        findings, calls = self._received.findings(), merge_tallies(self._calls)
+        page = partial(write_page, base=self.base)
+        for path, write in ((self.settings.report, write_report), (self.settings.html, page)):
+            if path is None:
+                continue
+            try:
+                write(path, findings, calls, guarded=guarded)
+                self._written.append(path)
+            except TargetError as error:
+                # The path was fine at the start; a run without its report must not look like one.
+                self._write_error = str(error)
+                session.exitstatus = pytest.ExitCode.USAGE_ERROR
+
+    def _called(self) -> list[Tally]:
+        """The parallel calls of the tests, and of what runs outside of them."""
+        tallies = [tally for of_item in self._guards for tally in of_item.calls]
+        tallies += [] if self._outside is None else self._outside.calls
+        if not tallies:
+            return []
+        from pytest_gradguard.plugin.transport import relative_call
+
+        return merge_tallies(relative_call(tally, self.base) for tally in tallies)
 
     def _late(self) -> list[Finding]:
         """What no test has reported: found after its end, or outside of all tests."""
@@ -219,11 +254,10 @@ class GuardPlugin:
                 write_annotations(terminalreporter, findings, self._received.marks(), self.base)
         if self._write_error is not None:
             terminalreporter.write_line(f"gradguard: {self._write_error}", red=True)
-        elif self._written and self.config.option.verbose >= 0:
+        if self._written and self.config.option.verbose >= 0:
             only = "" if self.everywhere else f" of {_BY_FIXTURE} (--gradguard: of all)"
-            terminalreporter.write_line(
-                f"gradguard: report{only} written to {self.settings.report}"
-            )
+            paths = " and ".join(map(str, self._written))
+            terminalreporter.write_line(f"gradguard: report{only} written to {paths}")
 
 
 def _settled(item: pytest.Item) -> Generator[None, Any, Any]:

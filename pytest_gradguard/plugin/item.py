@@ -22,6 +22,7 @@ from pytest_gradguard.plugin.settings import Settings, marker_settings
 from pytest_gradguard.runtime import allow
 from pytest_gradguard.runtime.collector import Collector, collecting
 from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.tallies import Tally
 
 __all__ = ["ItemGuard", "not_found"]
 
@@ -74,6 +75,11 @@ class ItemGuard:
     def _unexpected(self) -> list[Finding]:
         """Those of `findings` that no marker expects: they are what reports show."""
         return [finding for finding in self.findings if finding.code not in self._expected]
+
+    @property
+    def calls(self) -> list[Tally]:
+        """The parallel calls of this test."""
+        return self._collector.tallies
 
     def allow(self, *codes: str, reason: str | None = None) -> AbstractContextManager[None]:
         """Inside this context, findings of `codes` are expected and not reported.

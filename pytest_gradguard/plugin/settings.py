@@ -29,6 +29,7 @@ class Settings(NamedTuple):
     fail_on: Severity | None
     ignore: frozenset[str]
     report: Path | None
+    html: Path | None
     annotate: bool
 
 
@@ -68,19 +69,6 @@ def read_settings(config: pytest.Config) -> Settings:
     else:
         value = _ini(config, "gradguard_fail_on") or table.fail_on or "error"
         fail_on = _fail_on(value, "ini key gradguard_fail_on")
-    report: Path | None
-    if hasattr(config, "workerinput"):
-        report = None  # the controller writes it, and has checked the path
-    elif option.gradguard_report is not None:
-        report = _report(
-            option.gradguard_report, config.invocation_params.dir, "--gradguard-report"
-        )
-    elif _ini(config, "gradguard_report"):
-        report = _report(
-            _ini(config, "gradguard_report"), config.rootpath, "ini key gradguard_report"
-        )
-    else:
-        report = None
     ignore = _codes(_ini(config, "gradguard_ignore") or (), "ini key gradguard_ignore")
     annotate = option.gradguard_annotate
     if annotate not in _ANNOTATE:
@@ -89,7 +77,13 @@ def read_settings(config: pytest.Config) -> Settings:
         )
     if annotate == "auto":
         annotate = "always" if os.environ.get("GITHUB_ACTIONS") == "true" else "never"
-    return Settings(_FAIL_ON[fail_on], ignore | table.ignored_codes(), report, annotate == "always")
+    return Settings(
+        _FAIL_ON[fail_on],
+        ignore | table.ignored_codes(),
+        _file(config, "report"),
+        _file(config, "html"),
+        annotate == "always",
+    )
 
 
 def _table(config: pytest.Config) -> settings.Settings:
@@ -156,6 +150,18 @@ def _fail_on(value: object, source: str) -> str:
     if isinstance(value, str) and value in _FAIL_ON:
         return value
     raise pytest.UsageError(f"{source}: unknown value {value!r} (allowed: {', '.join(_FAIL_ON)})")
+
+
+def _file(config: pytest.Config, kind: str) -> Path | None:
+    """Where the report of that kind goes, by its option or its ini key."""
+    if hasattr(config, "workerinput"):
+        return None  # the controller writes it, and has checked the path
+    option: str | None = getattr(config.option, f"gradguard_{kind}")
+    if option is not None:
+        return _report(option, config.invocation_params.dir, f"--gradguard-{kind}")
+    key = f"gradguard_{kind}"
+    value = _ini(config, key)
+    return _report(value, config.rootpath, f"ini key {key}") if value else None
 
 
 def _report(value: str, base: Path, source: str) -> Path:

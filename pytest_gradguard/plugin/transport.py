@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_gradguard.findings import Finding, Location, Reference, Severity, TraceStep
+from pytest_gradguard.tallies import Tally
 
-__all__ = ["pack", "relative", "unpack"]
+__all__ = ["pack", "pack_calls", "relative", "relative_call", "unpack", "unpack_calls"]
 
 
 def relative(finding: Finding, base: str) -> Finding:
@@ -22,6 +23,24 @@ def relative(finding: Finding, base: str) -> Finding:
     trace = tuple(replace(step, path=_below(step.path, base)) for step in finding.trace)
     explains = tuple(one._replace(path=_below(one.path, base)) for one in finding.explains)
     return replace(finding, location=where, trace=trace, explains=explains)
+
+
+def relative_call(tally: Tally, base: str) -> Tally:
+    """`tally` with its path relative to the folder `base` where it lies below it."""
+    where = tally.location
+    return replace(tally, location=replace(where, path=_below(where.path, base)))
+
+
+def pack_calls(tallies: Iterable[Tally]) -> str:
+    """`tallies` as one line of JSON."""
+    return json.dumps([{**vars(one), "location": vars(one.location)} for one in tallies])
+
+
+def unpack_calls(text: str) -> list[Tally]:
+    """What `pack_calls` wrote."""
+    return [
+        Tally(**{**entry, "location": Location(**entry["location"])}) for entry in json.loads(text)
+    ]
 
 
 def _below(path: str, base: str) -> str:

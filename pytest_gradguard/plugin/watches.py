@@ -54,9 +54,12 @@ class Watches:
         allow_none: str | Iterable[str] = (),
         finite: bool = True,
         nonzero: bool = False,
+        steps: int | None = None,
         **unknown: Any,
     ) -> Watch:
         """Watch `watched` from now to the test's end, or to that of a `with` block over the result.
+
+        With `steps`, it is judged after so many optimizer steps, and the test fails at its end.
 
         Raises:
             TypeError: `watched` holds something that cannot be watched, or an option or its value
@@ -67,9 +70,17 @@ class Watches:
         self._called = True
         for name in unknown:
             raise TypeError(
-                f"watch_gradients has no option {name!r} (allowed: allow_none, finite, nonzero)"
+                f"watch_gradients has no option {name!r} "
+                "(allowed: allow_none, finite, nonzero, steps)"
             )
-        watch = Watch(watched, allow_none=allow_none, finite=finite, nonzero=nonzero)
+        watch = Watch(
+            watched,
+            allow_none=allow_none,
+            finite=finite,
+            nonzero=nonzero,
+            steps=steps,
+            raises=False,
+        )
         self._open.append(watch.start())
         if self._test is None:
             # The test's own frame keeps its variables until the verdict, and nothing longer.
@@ -93,7 +104,7 @@ class Watches:
         found: dict[object, Finding] = {}
         try:
             for watch in self._open:
-                if watch.is_open:
+                if watch.is_open or watch.judged:
                     for finding in watch.stop():
                         found.setdefault((finding.key, finding.message), finding)
         finally:

@@ -1,4 +1,4 @@
-"""The JSON report as a file: checked before a run starts, written at its end."""
+"""A run's report as a file, JSON or a page: checked before it starts, written at its end."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pathlib import Path
 
 from pytest_gradguard.findings import Finding, report
 from pytest_gradguard.reports.overview import linked
+from pytest_gradguard.reports.target import Target
+from pytest_gradguard.tallies import Tally
 
-__all__ = ["check_writable", "write_report"]
+__all__ = ["check_writable", "write_page", "write_report"]
 
 
 def check_writable(path: Path) -> None:
@@ -33,20 +35,58 @@ def check_writable(path: Path) -> None:
         raise ValueError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
 
 
-def write_report(path: Path, findings: Iterable[Finding], guarded: str | None = None) -> None:
+def write_report(
+    path: Path,
+    findings: Iterable[Finding],
+    calls: Iterable[Tally] = (),
+    *,
+    guarded: str | None = None,
+) -> None:
     """Write the JSON object of a whole run to `path`.
 
     Args:
         path: the file.
         findings: what was found.
+        calls: the parallel calls.
         guarded: what the run was guarded in, where that is not all of it: the report says so.
 
     Raises:
-        OSError: the file cannot be written.
+        TargetError: the file cannot be written; an earlier one is as it was.
     """
     # `default=str`: details may hold what JSON has no word for; a name beats a lost report.
     whole = report(linked(findings))
     if guarded is not None:
         whole["guarded"] = guarded
+    called = [call.to_dict() for call in calls]
+    if called:
+        whole["calls"] = called
     text = json.dumps(whole, indent=2, default=str, ensure_ascii=False)
-    path.write_text(text + "\n", encoding="utf-8")
+    with Target(str(path)) as target:
+        target.write(text + "\n")
+
+
+def write_page(
+    path: Path,
+    findings: Iterable[Finding],
+    calls: Iterable[Tally] = (),
+    *,
+    base: str | None = None,
+    guarded: str | None = None,
+) -> None:
+    """Write the page of a whole run to `path`.
+
+    Args:
+        path: the file.
+        findings: what was found.
+        calls: the parallel calls.
+        base: the folder that the paths of both are relative to; by default the current one.
+        guarded: what the run was guarded in, where that is not all of it.
+
+    Raises:
+        TargetError: the file cannot be written; an earlier one is as it was.
+    """
+    from pytest_gradguard.reports.page import page  # only now: it imports jinja2
+
+    text = page(findings, calls, base=base, guarded=guarded)
+    with Target(str(path)) as target:
+        target.write(text)

@@ -5,7 +5,6 @@ One layout, used by lint, the terminal summary of pytest, `gradguard run`, noteb
 
 from __future__ import annotations
 
-import html
 import linecache
 import os
 import textwrap
@@ -36,15 +35,6 @@ _ANSI = {
     "removed": "31",
     "added": "32",
 }
-_CSS = {
-    "error": "color: #d32f2f; font-weight: bold",
-    "warning": "color: #b26a00; font-weight: bold",
-    "info": "color: #00838f; font-weight: bold",
-    "strong": "font-weight: bold",
-    "dim": "opacity: 0.6",
-    "removed": "color: #d32f2f",
-    "added": "color: #2e7d32",
-}
 
 
 def plain(role: str, text: str) -> str:
@@ -55,12 +45,6 @@ def plain(role: str, text: str) -> str:
 def ansi(role: str, text: str) -> str:
     """Markup for a colour terminal."""
     return f"\x1b[{_ANSI[role]}m{text}\x1b[0m" if text and role in _ANSI else text
-
-
-def _css(role: str, text: str) -> str:
-    """Markup for a web page, whatever `text` holds."""
-    text = html.escape(text)
-    return f'<span style="{_CSS[role]}">{text}</span>' if text and role in _CSS else text
 
 
 def style_for(stream: Any, colour: str = "auto") -> Style:
@@ -126,12 +110,6 @@ def blocks(
         yield from render(
             finding, because, style=style, source_line=source_line, width=width, unsafe=unsafe
         )
-
-
-def as_html(findings: Iterable[Finding]) -> str:
-    """`findings` as a piece of a web page."""
-    text = "\n".join(blocks(findings, style=_css))
-    return f"<pre>{text}</pre>" if text else ""
 
 
 def render(

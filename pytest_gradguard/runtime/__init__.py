@@ -6,7 +6,7 @@ It watches joblib's own pickling; it imports no framework that the program has n
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Literal
 
@@ -50,11 +50,13 @@ class Report:
         return f"<gradguard report: {count_line(self.findings)}>"
 
     def _repr_html_(self) -> str:
-        from pytest_gradguard.reports.overview import count_line, gravest_first
-        from pytest_gradguard.reports.text import as_html
+        from pytest_gradguard.reports.page import fragment
 
-        findings = gravest_first(self.findings)
-        return f"{as_html(findings)}<p>gradguard: {count_line(findings)}</p>"
+        return fragment(self.findings)
+
+    def hear(self, then: Callable[[list[Finding]], None]) -> None:
+        """Call `then` with all findings whenever there is a new one, and do nothing else."""
+        self._collector.announce = lambda new: then(self.findings) if new else None
 
     @property
     def findings(self) -> list[Finding]:
@@ -63,7 +65,7 @@ class Report:
 
     @property
     def calls(self) -> list[Tally]:
-        """The parallel calls so far, by line: how many tasks, and what is known of size and time."""
+        """The parallel calls so far, by line: their tasks, and what is known of size and time."""
         return self._collector.tallies
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import Any
 
 from pytest_gradguard.findings import Finding
 from pytest_gradguard.messages import GradGuardError, GradGuardWarning
-from pytest_gradguard.runtime import checks, collector, probes, registry, worker
+from pytest_gradguard.runtime import checks, collector, error_notes, probes, registry, worker
 from pytest_gradguard.runtime.callsite import Site, user_site
 from pytest_gradguard.runtime.collector import Collector, allowed_now
 from pytest_gradguard.runtime.evidence import NOWHERE, Evidence, Object, TransferEvidence
@@ -179,9 +180,15 @@ def begin() -> Call | None:
         return None
 
 
+UNPICKLED = "unpickled"
+"""Under this name a call remembers what of it could not be pickled, in words."""
+
+
 def failed(call: Call, error: BaseException) -> None:
     """Announce what was found in a call that ends with `error`, as the program raised it."""
     error.__dict__.pop(worker.MESSENGERS, None)  # they have been heard
+    if UNPICKLED in call.remembered and isinstance(error, pickle.PicklingError):
+        error_notes.add(error, call.remembered[UNPICKLED])  # of loky's, which stands for the first
     try:
         collector.announce(call.collector, call.evidence.values())
     except (GradGuardError, GradGuardWarning):

@@ -27,7 +27,7 @@ class Shipment:
 
     def __init__(self, call: Call, items: Any) -> None:
         self.call = call
-        self._items = items
+        self.items = items
 
     # Most batches carry nothing that counts: what there is to remember is made as it is met.
 
@@ -61,14 +61,14 @@ class Shipment:
         if framework.history(tensor) is None:
             return False
         if self._remade is None:
-            self._remade = framework.remade(roots_of(self._items))
+            self._remade = framework.remade(roots_of(self.items))
         return id(tensor) in self._remade
 
     def _is_kept(self, tensor: Any, framework: Framework) -> bool:
         """Whether an object only keeps `tensor`, as an estimator does with its last loss."""
         if not framework.spent(tensor):
             return False
-        roots = roots_of(self._items)
+        roots = roots_of(self.items)
         if self._handed is None:
             self._handed = framework.find(roots, deep=False)
         if id(tensor) in self._handed:
@@ -111,7 +111,7 @@ class Shipment:
 
         if reduction is not None:
             return torch_transforms.on_its_way(reduction)
-        return torch_transforms.not_pickled(self.call, self._items, tensor)
+        return torch_transforms.not_pickled(self.call, self.items, tensor)
 
     def _ship(self, code: str, item: Any, framework: Framework) -> None:
         if code in self._uncounted:
@@ -176,11 +176,11 @@ class Shipment:
     def _sample(self, item: Any, history: Any, framework: Framework) -> Object:
         paths = self._paths.get(id(framework))
         if paths is None:
-            paths = self._paths[id(framework)] = framework.find(roots_of(self._items))
+            paths = self._paths[id(framework)] = framework.find(roots_of(self.items))
         owner, rest = framework.met(item)
         index, _, path = paths.get(id(owner), "0|args").partition("|")
         path = path.lstrip(".") + rest
-        function = self._items[int(index)][0]
+        function = self.items[int(index)][0]
         return Object(
             path=path,
             task=task_of(function),

@@ -132,10 +132,15 @@ def reseeds(function: Any, also: frozenset[str] = frozenset()) -> bool:
 def mentions(function: Any, names: frozenset[str]) -> bool:
     """Whether the code of a task, or of functions in it, uses one of `names`."""
     code = getattr(function_of(function), "__code__", None)
-    codes = [code] if isinstance(code, types.CodeType) else []
+    return isinstance(code, types.CodeType) and not names.isdisjoint(names_in(code))
+
+
+def names_in(code: types.CodeType) -> set[str]:
+    """The globals and attributes that `code`, and the functions written inside it, name."""
+    found: set[str] = set()
+    codes = [code]
     while codes:
         code = codes.pop()
-        if not names.isdisjoint(code.co_names):
-            return True
+        found.update(code.co_names)
         codes += [one for one in code.co_consts if isinstance(one, types.CodeType)]
-    return False
+    return found

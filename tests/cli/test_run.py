@@ -105,6 +105,7 @@ def test_an_interrupt_is_130(tmp_path: Path) -> None:
         (["package"], "__main__.py"),
         (["--report", "none/r.json", "program.py"], "none/r.json"),
         (["--report", ".", "program.py"], "folder"),
+        (["--html", "none/page.html", "program.py"], "none/page.html"),
         (["--min-severity", "grave", "program.py"], "info, warning, error"),
         (["--unknown", "program.py"], "--unknown"),
         ([], "PROGRAM"),
@@ -152,7 +153,7 @@ if __name__ == "__main__":
 def losing(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
     folder = tmp_path_factory.mktemp("losing")
     (folder / "program.py").write_text(LOSING)
-    return folder, guarded(folder, "--report", "report.json", "program.py")
+    return folder, guarded(folder, "--report", "report.json", "--html=page.html", "program.py")
 
 
 def test_the_program_sees_nothing_of_the_guard(losing: tuple[Path, Done]) -> None:
@@ -177,6 +178,10 @@ def test_the_report_is_written_though_the_program_failed(losing: tuple[Path, Don
     assert report["summary"] == {"error": 1, "warning": 2, "info": 0}
     assert {finding["location"]["path"] for finding in report["findings"]} == {"program.py"}
     assert {finding["test"] for finding in report["findings"]} == {None}
+    page = (folder / "page.html").read_text()
+    assert page.count("<article") == 1
+    assert '<figure class="gg-lanes">' in page
+    assert ">program.py:" in page
 
 
 def test_a_forked_child_repeats_nothing(tmp_path: Path) -> None:

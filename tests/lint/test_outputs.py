@@ -147,7 +147,7 @@ def test_sarif(project, findings):
     run = checked_sarif(output(project, "sarif"))
     rules = run["tool"]["driver"]["rules"]
     assert [rule["id"] for rule in rules] == sorted({one["code"] for one in findings})
-    assert all(rule["helpUri"].endswith(f"#{rule['id'].lower()}-{rule['name']}") for rule in rules)
+    assert all(rule["helpUri"].endswith(f"/pitfalls/{rule['id'].lower()}.md") for rule in rules)
     assert run["originalUriBaseIds"]["%SRCROOT%"]["uri"] == project.root.as_uri() + "/"
     found = []
     for result, one in zip(run["results"], findings, strict=True):

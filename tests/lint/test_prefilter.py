@@ -41,6 +41,12 @@ def kept(text, **others):
         "import tensorflow as tf\ntf.map_fn(f, (x, (y)), parallel_iterations=4)\n",
         "from sklearn.model_selection import GridSearchCV\nimport xgboost\n"
         "GridSearchCV(xgboost.XGBClassifier(device='cuda'), {}, n_jobs=-1)\n",
+        TORCH + "import torch.distributed as dist\ndist.all_gather(o, y)\nloss.backward()\n",
+        TORCH + "from torch.nn.parallel import DistributedDataParallel as DDP\nl.backward()\n",
+        "from torch.utils.data import DataLoader, DistributedSampler\n"
+        "DataLoader(d, sampler=DistributedSampler(d))\n",
+        TORCH + "from accelerate import Accelerator\na = Accelerator()\nloss.backward()\n",
+        "import lightning\nself.all_gather(y)\ndef training_step(self, batch):\n    pass\n",
     ],
 )
 def test_what_may_have_a_pitfall_is_kept(text):
@@ -51,6 +57,8 @@ def test_what_may_have_a_pitfall_is_kept(text):
     "text",
     [
         TORCH + "import torch.distributed as dist\nrpc.remote('a', f)\n",
+        TORCH + "import torch.distributed as dist\ndist.all_gather(o, y)\n",
+        TORCH + "torch.gather(x, 1, i)\nloss.backward()\n",
         TORCH + "# from multiprocessing import Pool\n# Pool(2).map(f, x)\n",
         TORCH + '"""\n>>> from joblib import delayed\n>>> delayed(f)(1)\n"""\n',
         "from joblib import parallel_config\nParallel\nparallel_config(n_jobs=2, backend='dask')\n",
@@ -73,6 +81,20 @@ def test_workers_of_other_modules_are_followed():
     assert kept(runs, jobs=TORCH)
     assert kept(runs, jobs="from deep import work\n", deep=TORCH)
     assert not kept(runs, jobs="import json\n", deep=TORCH)
+
+
+def test_modules_that_train_together_are_followed():
+    losses = TORCH + "import torch.distributed as dist\ndist.all_gather(o, y)\n"
+    trains = TORCH + "from losses import loss\nloss(y).backward()\n"
+    wraps = TORCH + "from torch.nn.parallel import DistributedDataParallel\nimport engine\n"
+    wraps += "engine.train(DistributedDataParallel(net))\n"
+    starts = TORCH + "import engine, losses\nif __name__ == '__main__':\n    pass\n"
+    assert kept(trains, losses=losses)
+    assert not kept(trains, losses=TORCH)
+    assert kept(wraps, engine=trains)
+    assert not kept(wraps, engine=TORCH)
+    assert kept(starts, engine=trains, losses=losses)
+    assert not kept(starts, engine=TORCH, losses=losses)
 
 
 def test_imports_are_found_where_they_stand():

@@ -30,5 +30,7 @@ def situations(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plain_run(situations: Path) -> Run:
     """All situations in one process, with the default settings."""
     return run_pytest(
-        situations, "--gradguard", "-rA", "--gradguard-report=plain.json", "--junitxml=plain.xml"
+        situations,
+        *("--gradguard", "-rA", "--junitxml=plain.xml"),
+        *("--gradguard-report=plain.json", "--gradguard-html=plain.html"),
     )

@@ -167,10 +167,18 @@ def test_junit_has_the_findings_of_each_test(plain_run: Run) -> None:
 def test_xdist_finds_the_same(situations: Path, plain_run: Run) -> None:
     # --dist=loadfile: a fixture of the module runs once, as in one process
     run = run_pytest(
-        situations, "--gradguard", "-rA", "-n2", "--dist=loadfile", "--gradguard-report=xdist.json"
+        situations,
+        *("--gradguard", "-rA", "-n2", "--dist=loadfile"),
+        *("--gradguard-report=xdist.json", "--gradguard-html=xdist.html"),
     )
     assert len(plain_run.report("plain.json")["findings"]) > len(CODES)
-    assert (situations / "xdist.json").read_bytes() == (situations / "plain.json").read_bytes()
+    reports = [run.report("xdist.json"), plain_run.report("plain.json")]
+    for call in (call for report in reports for call in report["calls"]):
+        assert call.pop("seconds") > 0
+    assert reports[0] == reports[1]
+    pages = [(situations / name).read_text() for name in ("xdist.html", "plain.html")]
+    assert pages[0].count("<article") == pages[1].count("<article") > 4
+    assert re.sub(r"[\d.]+ s<", "<", pages[0]) == re.sub(r"[\d.]+ s<", "<", pages[1])
     assert " warning" not in run.text.splitlines()[-1]
     assert outcomes(run) == OUTCOMES
     assert failure_of(run, "test_backward").partition("\n")[2].startswith("error[GG103]")

@@ -172,10 +172,13 @@ def test_nothing_found_is_a_report_too(tmp_path: Path) -> None:
 def test_a_report_that_cannot_be_written_in_the_end_is_no_success(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "test_it.py").write_text("import os\ndef test_it():\n    os.rmdir('out')\n")
-    run = run_pytest(tmp_path, "--gradguard", "--gradguard-report=out/report.json")
+    run = run_pytest(
+        tmp_path, "--gradguard", "--gradguard-report=out/r.json", "--gradguard-html=page.html"
+    )
     assert run.status == pytest.ExitCode.USAGE_ERROR
     assert "1 passed" in run.text
-    assert re.search(r"^gradguard: cannot write '.*report.json': No such file", run.text, re.M)
+    said = r"^gradguard: .*/out/r.json: cannot be written: there is no folder .*/out$"
+    assert re.search(said, run.text, re.M)
 
 
 def test_collecting_alone_writes_a_report_without_findings(tmp_path: Path) -> None:

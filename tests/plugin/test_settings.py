@@ -38,7 +38,9 @@ def refused(pytester: pytest.Pytester, *arguments: str) -> str:
         (["--gradguard-report=."], ["--gradguard-report", "folder, not a file"]),
         (["--gradguard-annotate=on"], ["--gradguard-annotate", "'on'", "auto, always, never"]),
         (["--gradguard-report="], ["--gradguard-report", "empty"]),
-        (["--gradguard-html=r.html"], ["--gradguard-html", "not built yet"]),
+        (["--gradguard-html="], ["--gradguard-html", "empty"]),
+        (["--gradguard-html=none/r.html"], ["--gradguard-html", "none/r.html", "no folder"]),
+        (["-o", "gradguard_html=none/r.html"], ["gradguard_html", "none/r.html", "no folder"]),
         (["-o", "gradguard=perhaps"], ["gradguard", "perhaps", "true, false"]),
         (
             ["-o", "gradguard_fail_on=info"],
@@ -158,7 +160,7 @@ def test_markers_add_up_and_the_closest_decides(pytester: pytest.Pytester) -> No
     assert "GG103" not in found.allow
     assert [selector for selector, _ in found.expect] == ["GG103", "GG10"]
     assert {"GG101", "GG103"} <= found.expected
-    run = Settings(fail_on=Severity.ERROR, ignore=frozenset(), report=None, annotate=False)
+    run = Settings(Severity.ERROR, ignore=frozenset(), report=None, html=None, annotate=False)
     assert found.fails_at(run) is Severity.WARNING
 
 
@@ -166,7 +168,7 @@ def test_a_test_without_markers_follows_the_run(pytester: pytest.Pytester) -> No
     found = marker_settings(pytester.getitem("def test_func(): pass"))
     assert found.allow == frozenset()
     assert not found.expect
-    run = Settings(fail_on=None, ignore=frozenset(), report=None, annotate=False)
+    run = Settings(None, ignore=frozenset(), report=None, html=None, annotate=False)
     assert found.fails_at(run) is None
 
 

@@ -70,28 +70,26 @@ def notebook() -> Iterator[Notebook]:
 
 def test_a_notebook(notebook: Notebook) -> None:
     first = notebook.run(LOSING)
-    places = re.findall(r"(GradGuard\w+: GG\d+) [\w-]+ at (Cell In\[1\], line \d+): ", first.text)
+    places = re.findall(r"(GradGuard\w+: GG\d+) [\w-]+ at (cell 1:\d+):\d+: ", first.text)
     assert places == [
-        ("GradGuardSuspicion: GG101", "Cell In[1], line 9"),
-        ("GradGuardSuspicion: GG102", "Cell In[1], line 9"),
-        ("GradGuardConfirmed: GG103", "Cell In[1], line 10"),
+        ("GradGuardSuspicion: GG101", "cell 1:9"),
+        ("GradGuardSuspicion: GG102", "cell 1:9"),
+        ("GradGuardConfirmed: GG103", "cell 1:10"),
     ]
     assert "`x.clone()` (parameter `tensor` of `add`, " in first.text
 
     # The same mistake in the same cell, run again: silence would say that it is gone.
-    assert (
-        "GG103 backward-through-worker-result at Cell In[2], line 10: " in notebook.run(LOSING).text
-    )
+    assert "GG103 backward-through-worker-result at cell 2:10:5: " in notebook.run(LOSING).text
     again = notebook.run("lose()\nlose()").text
     assert again.count("GG103 ") == 1
 
     shown = notebook.run("report").result
     assert shown["text/plain"] == "<gradguard report: 1 error, 2 warnings>"
-    assert "sent: GG101 at line 9: `x.clone()`, parameter `tensor` of `add`" in shown["text/html"]
-    assert "Cell In[2], line 10 in lose\n" in notebook.run("print(report)").text
+    assert "<code>x.clone()</code>" in shown["text/html"]
+    assert "cell 2:10:5 in lose\n" in notebook.run("print(report)").text
     finding = notebook.run("report.findings[-1]").result
     assert finding["text/plain"] == (
-        "<Finding error[GG103] backward-through-worker-result at Cell In[2], line 10>"
+        "<Finding error[GG103] backward-through-worker-result at cell 2:10:5>"
     )
     assert html.escape('`backend="threading"`') in finding["text/html"]
     why = notebook.run(
@@ -119,11 +117,11 @@ def test_no_frame_of_the_guards_in_a_notebook(notebook: Notebook) -> None:
 def test_ipython() -> None:
     pytest.importorskip("IPython")
     done = run_python("-m", "IPython", "--colors=NoColor", "-c", LOSING)
-    said = re.findall(r"(GG\d+) [\w-]+ at (Cell In\[\d+\], line \d+): ", done.stderr + done.stdout)
+    said = re.findall(r"(GG\d+) [\w-]+ at (cell \d+:\d+):\d+: ", done.stderr + done.stdout)
     assert said == [
-        ("GG101", "Cell In[1], line 9"),
-        ("GG102", "Cell In[1], line 9"),
-        ("GG103", "Cell In[1], line 10"),
+        ("GG101", "cell 1:9"),
+        ("GG102", "cell 1:9"),
+        ("GG103", "cell 1:10"),
     ]
 
 

@@ -155,7 +155,7 @@ TOGETHER = (
 )
 """What processes that train together call: literals, and their pattern."""
 
-GROUPS = (b"distributed", b"DistributedDataParallel", b"accelerate", b"lightning")
+GROUPS = (b"distributed", b"Distributed", b"accelerate", b"lightning")
 """What a module mentions that has one of these names."""
 
 TRAINS = (

@@ -13,7 +13,10 @@ PITFALL = Pitfall(
         "The program hangs forever (Linux): the parent's large operation started native "
         "compute threads, and the same kind of operation in a forked worker waits for threads"
         " that do not exist there. Operations too small to start the threads work, so it "
-        "often appears with the first real data. JAX starts its threads with its first operation, "
+        "often appears with the first real data. A PyTorch built with CUDA raises `RuntimeError: "
+        "Unable to handle autograd's threading in combination with fork-based multiprocessing` "
+        "instead, where autograd has used a GPU in the parent and a worker runs a backward pass. "
+        "JAX starts its threads with its first operation, "
         "and every operation of its own in a forked worker waits for them."
     ),
     why=(
@@ -59,7 +62,8 @@ print(results)  # prints: [4000000.0, 4000000.0]
     ),
     runtime=(
         "When a task in a forked worker runs torch or TensorFlow compute while the parent's "
-        "compute threads were up at the fork; reported instead of hanging."
+        "compute threads were up at the fork; reported instead of hanging. And beside "
+        "autograd's own error, when it refuses to run in a forked worker."
     ),
     silence=(
         "Where the compute threads are known to be limited to one before the fork, in a way "

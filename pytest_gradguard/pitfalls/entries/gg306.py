@@ -67,8 +67,10 @@ print(Parallel(n_jobs=2)(tasks))  # prints: [2000000.0, 2000000.0]
     ),
     runtime=(
         "When a write to such an array kills a worker (Linux): beside joblib's error, with the "
-        'array, the task and the line. With `mmap_mode="r+"`, when two tasks of a call have '
-        "written to the same elements. Reading, copies and the program's own writable memory maps "
+        "array, the task and the line. With joblib's multiprocessing backend, the call raises "
+        "`WorkerKilledError` instead of waiting forever. "
+        'With `mmap_mode="r+"`, when two tasks of a call have written to the same elements. '
+        "Reading, copies and the program's own writable memory maps "
         "are not reported."
     ),
     silence="Where the array is known to stay below `max_nbytes`.",

@@ -1,6 +1,7 @@
 """GG303: tasks in forked workers that would wait forever for compute threads of the parent.
 
-`fork_safety` sees the fork and the wait, `probes.forked` the tasks.
+`fork_safety` sees the fork and the wait, `probes.forked` the tasks; where autograd raises an error
+instead of waiting, `probes.autograd_threads` hears it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,11 @@ PROBES = (
         asks=frameworks.modules,
         ships=forked,
     ),
+    Probe(
+        "gg303_autograd",
+        "pytest_gradguard.runtime.probes.autograd_threads",
+        by_error=True,
+    ),
 )
 
 
@@ -30,29 +36,42 @@ class Hang(NamedTuple):
         framework: whose threads it waits for.
         task: the function that ran.
         path, line: the user's line that waited, where it is known.
+        refused: autograd has refused to run there, with an error.
     """
 
     framework: str
     task: Task
     path: str | None = None
     line: int | None = None
+    refused: bool = False
 
 
 class Evidence(TaskEvidence):
     """Tasks of one call that hang without the guard."""
 
     code = CODE
+    refused = False
 
     def hear(self, told: Hang) -> None:
         """Count one more task that hangs."""
         self.details["framework"] = told.framework
-        if told.path is not None and told.line is not None:
+        self.refused = self.refused or told.refused
+        if told.refused:
+            text = f"autograd refuses to run the backward pass of `{told.task.name}` here"
+            self.add(told.task, text, told.path, told.line)
+        elif told.path is not None and told.line is not None:
             self.add(told.task, f"`{told.task.name}` waits here", told.path, told.line)
         else:
             self.add(told.task, f"`{told.task.name}` computes with the threads of its parent")
 
     def message(self) -> str:
         name = frameworks.named(self.details["framework"]).title
+        if self.refused:
+            return (
+                f"Autograd's threads were started in this process before it forked the worker that "
+                f"runs `{self.first.name}`. They do not exist in the worker, so that {name} "
+                "refuses to run a backward pass there, instead of waiting for them forever."
+            )
         if self.details["framework"] == "torch":
             end = "without the guard this program hangs forever here"
         else:

@@ -7,7 +7,6 @@ each worker is looked at. Python's own `random` is seeded anew in a forked proce
 from __future__ import annotations
 
 import os
-import sys
 import weakref
 from typing import Any, NamedTuple
 
@@ -112,10 +111,5 @@ def begin(asked: int | None, process: bool) -> After | None:
 
 def _generators() -> dict[str, Any]:
     """The global generators of the libraries that are loaded."""
-    found = {}
-    numpy: Any = sys.modules.get("numpy.random.mtrand")
-    if numpy is not None:
-        found["numpy"] = numpy._rand
-    if "torch.nn.parameter" in sys.modules:
-        found["torch"] = sys.modules["torch"].default_generator
-    return found
+    found = {name: random_states.global_generator(name) for name in ("numpy", "torch")}
+    return {name: generator for name, generator in found.items() if generator is not None}

@@ -41,8 +41,8 @@ class Evidence(evidence.Evidence):
         fails: bool,
     ) -> None:
         name, about = given
-        self.advice = _BROADCAST if function == "broadcast" else None
         super().__init__(site, "torch.distributed", direction="result", object=name, **about)
+        self.advice = _BROADCAST if function == "broadcast" else None
         self.details["function"] = function
         self._name = f"`{name}`" if name else "a tensor with history"
         self._function = function

@@ -13,6 +13,7 @@ from pytest_gradguard.runtime.dispatch.methods import maps, submits
 from pytest_gradguard.runtime.dispatch.remote import Chunk
 from pytest_gradguard.runtime.integrations import joblib
 from pytest_gradguard.runtime.patching import Patch
+from pytest_gradguard.runtime.pickling_errors import watched_dump
 from pytest_gradguard.runtime.registry import THREADS, Integration, Workers
 
 EXECUTOR = Workers("ProcessPoolExecutor", forks=True, shares_memory=True)
@@ -59,6 +60,10 @@ def chunk_of(function: Any, args: Any, kwargs: Any) -> Chunk | None:
     return Chunk(function.args[0], args[0], star=True)
 
 
+def _pickling(module: ModuleType) -> list[Patch]:
+    return [Patch(module, "dump", watched_dump)]
+
+
 def _pickles(kind: type) -> bool:
     """Whether these threads run interpreters of their own, which share no objects."""
     return any(base.__module__ == "concurrent.futures.interpreter" for base in kind.__mro__)
@@ -83,6 +88,8 @@ INTEGRATION = Integration(
             _patches, "ProcessPoolExecutor", LOKY
         ),
         "loky.process_executor": functools.partial(_patches, "ProcessPoolExecutor", LOKY),
+        "joblib.externals.loky.backend.reduction": _pickling,
+        "loky.backend.reduction": _pickling,
     },
     packages=("concurrent", "loky", "joblib.externals.loky"),
     transparent=True,

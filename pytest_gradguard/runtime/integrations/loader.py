@@ -34,6 +34,7 @@ from pytest_gradguard.runtime import (
     worker,
 )
 from pytest_gradguard.runtime.calls import Call
+from pytest_gradguard.runtime.checks import gg206
 from pytest_gradguard.runtime.checks import gg305 as generators
 from pytest_gradguard.runtime.dispatch import remote
 from pytest_gradguard.runtime.dispatch.calling import Family
@@ -158,15 +159,26 @@ def _watched_iterator(original: Callable[..., Any]) -> Callable[..., Any]:
             original(self, loader)
         except BaseException as error:
             without_this_frame(error)
-            if call is not None:
-                calls.failed(call, error)
+            _ended(call, error, gg206.asked(loader))
             raise
         finally:
             _starting.call, _starting.patient = before
         if call is not None:
             self._gradguard_call = call
+            self._gradguard_asked = gg206.asked(loader)
 
     return __init__
+
+
+def _ended(call: Call | None, error: BaseException, asked: gg206.Asked) -> None:
+    """An iteration has ended with `error`."""
+    if call is None:
+        return
+    try:
+        gg206.failed(asked, error)
+    except Exception as mistake:
+        fault(mistake)
+    calls.failed(call, error)
 
 
 def _begin(loader: Any) -> Call | None:
@@ -191,8 +203,8 @@ def _watched_next(original: Callable[..., Any]) -> Callable[..., Any]:
         except BaseException as error:
             without_this_frame(error)
             call = getattr(self, "_gradguard_call", None)
-            if call is not None and call.evidence and not isinstance(error, StopIteration):
-                calls.failed(call, error)
+            if call is not None and not isinstance(error, StopIteration):
+                _ended(call, error, self._gradguard_asked)
             raise
         call = getattr(self, "_gradguard_call", None)
         if call is not None and call.evidence:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
 from typing import Any
 
+from pytest_gradguard.runtime import received_tensors
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.dispatch import calling, futures
 from pytest_gradguard.runtime.dispatch.remote import Chunk
@@ -19,6 +20,7 @@ from pytest_gradguard.runtime.dispatch.shipped import guarded
 from pytest_gradguard.runtime.faults import fault, hidden_frame
 from pytest_gradguard.runtime.fork_safety.ending_pools import workers_hold_no_lock
 from pytest_gradguard.runtime.patching import Patch
+from pytest_gradguard.runtime.pickling_errors import watched_dump
 from pytest_gradguard.runtime.registry import PROCESSES, THREADS, Integration, Workers
 
 _NO_KEYWORDS: dict[str, Any] = {}
@@ -134,9 +136,18 @@ def answer(frame: FrameType, error: BaseException) -> None:
     known["put"]((known["job"], known["i"], (False, error)))
 
 
+def _pickling(module: ModuleType) -> list[Patch]:
+    """What pools, executors, queues and spawned processes pickle by."""
+    return [Patch(module.ForkingPickler, "dump", watched_dump, inherited=True)]
+
+
 INTEGRATION = Integration(
     name="pools",
-    patches={"multiprocessing.pool": patches(PROCESSES)},
+    patches={
+        "multiprocessing.pool": patches(PROCESSES),
+        "multiprocessing.reduction": _pickling,
+        "torch.multiprocessing.reductions": received_tensors.patches,
+    },
     packages=("multiprocessing", "torch.multiprocessing"),
     transparent=True,
     runners={"multiprocessing.pool": {"worker": answer}, "torch.multiprocessing.pool": {}},

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from pytest_gradguard.runtime import transfer
+from pytest_gradguard.runtime import pickling_errors, transfer
 from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.frameworks.torch import FRAMEWORK
 from pytest_gradguard.runtime.frameworks.torch import tensors as torch_tensors
@@ -43,6 +43,7 @@ def _watched(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         except BaseException as error:
             without_this_frame(error)
             active.transfer = None  # this pickling has failed, and will not end otherwise
+            pickling_errors.explain(error, current)
             if isinstance(error, NotImplementedError):
                 torch_tensors.refused(current, tensor)
             raise

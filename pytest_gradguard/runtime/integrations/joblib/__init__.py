@@ -18,6 +18,7 @@ from pytest_gradguard.runtime.faults import fault, hidden_frame, theirs_only, wi
 from pytest_gradguard.runtime.integrations.joblib import backends, memory_maps
 from pytest_gradguard.runtime.integrations.joblib.backends import ThreadBatch
 from pytest_gradguard.runtime.patching import Patch
+from pytest_gradguard.runtime.pickling_errors import watched_dump
 from pytest_gradguard.runtime.registry import THREADS, Integration, UnknownLayout, Workers
 from pytest_gradguard.runtime.shipment import Shipment
 from pytest_gradguard.runtime.transfer import bracketed
@@ -241,7 +242,7 @@ def _guarded(batch: Any, parallel: Any, call: Call) -> tuple[Any, bool]:
         asked = probes.ship(call, batch.items)
         if asked:
             return ThreadBatch(batch, call, asked), False
-        return batch, not probes.questions(call).ships
+        return batch, probes.questions(call).lasting
     except Exception as error:
         fault(error)
         return batch, False
@@ -256,10 +257,15 @@ def _know(batch: Any, call: Call) -> None:
         _by_cache[key] = Known(weakref.ref(call, lambda _: _by_cache.pop(key, None)))
 
 
+def _pickling(module: ModuleType) -> list[Patch]:
+    return [Patch(module.CustomizablePickler, "dump", watched_dump, inherited=True)]
+
+
 INTEGRATION = Integration(
     name="joblib",
     patches={
         "joblib.parallel": _patches,
+        "joblib.pool": _pickling,
         memory_maps.MODULE: memory_maps.patches,
         # Where loky pickles a batch, and has its bytes in hand.
         "joblib.externals.loky.backend.queues": lambda module: [Patch(module, "dumps", _weighed)],

@@ -1,0 +1,239 @@
+"""``gradguard run`` in several ranks at once: one report, of what all of them have found.
+
+Ranks of one machine share a folder, in which each keeps its findings as they come. Whoever ends
+last reports all, and nobody waits for the others. A rank that fails reports at once what there is,
+for its launcher is about to end the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pytest_gradguard.findings import Finding, merge
+from pytest_gradguard.runtime import watching
+from pytest_gradguard.runtime.patching import LatePatches, Patch
+
+_FOLDER = "GRADGUARD_RANKS"
+"""The variable by which a launcher under the guard tells its ranks where their findings go."""
+_OF_THE_LAUNCH = (
+    *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT"),
+    "GROUP_RANK",
+)
+_PREFIX, _RUNS = "gradguard-ranks-", "*.runs"
+_WANTED = ("RANK", "WORLD_SIZE", "MASTER_PORT")
+_PATIENCE = 5.0
+"""For how many seconds a rank waits for others to begin."""
+_MOMENT = 0.3
+_LEFT = 3600.0
+"""After how many seconds a folder is removed that ranks have left which were killed."""
+_LAUNCHER = "torch.distributed.launcher.api"
+
+
+class Said(NamedTuple):
+    """What one process is to report.
+
+    Attributes:
+        shown: what no other rank has reported yet.
+        every: all findings.
+    """
+
+    shown: list[Finding]
+    every: list[Finding]
+
+
+class Rank:
+    """This process as one of several ranks of one machine.
+
+    Args:
+        folder: what they share.
+        number: its number.
+        expected: how many there are on this machine; 0: nobody knows.
+        launched: a launcher under the guard reports.
+    """
+
+    def __init__(self, folder: Path, number: int, expected: int, launched: bool) -> None:
+        self.failed = False
+        self._folder = folder
+        self._number = number
+        self._expected = expected
+        self._launched = launched
+        self._process = os.getpid()
+        self._file = folder / f"{number}-{self._process}.findings"
+        with _locked(folder):
+            if not launched and not any(_runs(one) for one in folder.glob(_RUNS)):
+                for left in [*folder.glob("*.findings"), *folder.glob("reported")]:
+                    left.unlink()  # of a run whose ranks were all killed
+            self._alive = _hold(self._file.with_suffix(".runs"))
+
+    def tell(self, findings: Sequence[Finding]) -> None:
+        """Keep what was found up to now, for whoever reports."""
+        if os.getpid() == self._process:
+            named = [
+                replace(one, details={**one.details, "ranks": [self._number]}) for one in findings
+            ]
+            _write(self._file, named)
+
+    def end(self, findings: Sequence[Finding]) -> Said | None:
+        """What is to be reported here, where this rank ends; None: nothing, others will."""
+        self.tell(findings)
+        self._alive.close()
+        if self._launched:
+            return None
+        if self.failed:
+            time.sleep(_MOMENT)  # others may be where this one has just been
+        until = time.monotonic() + _PATIENCE
+        while True:
+            with _locked(self._folder):
+                files = list(self._folder.glob(_RUNS))
+                running = any(map(_runs, files))
+                if self.failed or (not running and len(files) >= self._expected):
+                    return self._report(running)
+            if running or time.monotonic() > until:
+                break
+            time.sleep(0.05)
+        if running:
+            return None
+        with _locked(self._folder):
+            return self._report(running)
+
+    def _report(self, running: bool) -> Said:
+        every = _read(self._folder)
+        reported = self._folder / "reported"
+        known = pickle.loads(reported.read_bytes()) if reported.exists() else set()
+        if running:
+            reported.write_bytes(pickle.dumps(known | {one.key for one in every}))
+        else:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        return Said([one for one in every if one.key not in known], every)
+
+
+def this_rank() -> Rank | None:
+    """This process as a rank, or None where it is alone, or cannot share a folder."""
+    given = os.environ.get(_FOLDER)
+    numbers = [os.environ.get(name, "") for name in _WANTED]
+    if not all(number.isdecimal() for number in numbers) or (int(numbers[1]) < 2 and not given):
+        return None
+    expected = os.environ.get("LOCAL_WORLD_SIZE", "")
+    try:
+        folder = Path(given) if given else _shared()
+        return Rank(folder, int(numbers[0]), int(expected or 0), bool(given))
+    except (ImportError, OSError, ValueError):  # then each reports by itself
+        return None
+
+
+def _shared() -> Path:
+    """The folder of the ranks that were launched together, by this user."""
+    launch = [os.environ.get(name, "") for name in _OF_THE_LAUNCH]
+    key = hashlib.sha256(repr([launch, os.getppid(), os.getuid()]).encode()).hexdigest()[:16]
+    root = Path(tempfile.gettempdir())
+    for left in root.glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            old = time.time() - left.stat().st_mtime > _LEFT
+            if old and left.stat().st_uid == os.getuid() and not any(map(_runs, left.glob(_RUNS))):
+                shutil.rmtree(left)
+    folder = root / f"{_PREFIX}{key}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid() or folder.is_symlink():
+        raise PermissionError(folder)
+    return folder
+
+
+def _write(file: Path, findings: list[Finding]) -> None:
+    with suppress(OSError):
+        new = file.with_suffix(".new")
+        new.write_bytes(pickle.dumps(findings))
+        new.replace(file)
+
+
+def _read(folder: Path) -> list[Finding]:
+    """What all ranks have found, in the order of their numbers."""
+    files = sorted(folder.glob("*.findings"), key=lambda one: int(one.name.split("-")[0]))
+    return merge(finding for file in files for finding in pickle.loads(file.read_bytes()))
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    import fcntl
+
+    with open(folder / "lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _hold(file: Path) -> Any:
+    """Lock `file` as long as this process lives, however it ends."""
+    import fcntl
+
+    held = open(file, "a")  # noqa: SIM115
+    fcntl.lockf(held, fcntl.LOCK_EX)
+    return held
+
+
+def _runs(file: Path) -> bool:
+    """Whether the rank that holds `file` is still at work."""
+    import fcntl
+
+    with open(file, "a") as held:
+        try:
+            fcntl.lockf(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
+# -- a launcher under the guard ------------------------------------------------------------------
+
+
+class Launch:
+    """The ranks that `torch.distributed.run`, or what stands on it, starts as programs.
+
+    Args:
+        options: of ``gradguard run``, for each of them.
+    """
+
+    def __init__(self, options: Sequence[str]) -> None:
+        self._options = list(options)
+        self._folder: str | None = None
+        self._patches = LatePatches(self._make)
+        watching.when_imported(_LAUNCHER, self._patches.apply, self._patches.undo)
+
+    def _make(self) -> list[Patch]:
+        return [Patch(sys.modules[_LAUNCHER].elastic_launch, "__call__", self._launching)]
+
+    def _launching(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def __call__(launch: Any, *args: Any) -> Any:
+            if launch._entrypoint == os.environ.get("PYTHON_EXEC", sys.executable):
+                args = self._under_guard(*args)
+            return original(launch, *args)
+
+        return __call__
+
+    def _under_guard(self, *args: Any) -> tuple[Any, ...]:
+        """The arguments of Python that run the same program under the guard."""
+        flags = 1 if args and args[0] == "-u" else 0
+        program = args[flags:]
+        known = program and (program[0] == "-m" or not str(program[0]).startswith("-"))
+        if not known or program[1:2] in (("pytest_gradguard",), ("gradguard",)):
+            return args
+        if self._folder is None:
+            self._folder = os.environ[_FOLDER] = tempfile.mkdtemp(prefix=_PREFIX)
+        return (*args[:flags], "-m", "pytest_gradguard", "run", *self._options, *program)
+
+    def end(self, findings: Sequence[Finding]) -> list[Finding]:
+        """`findings` of the launcher, and those of its ranks."""
+        if self._folder is None:
+            return list(findings)
+        every = merge([*findings, *_read(Path(self._folder))])
+        shutil.rmtree(self._folder, ignore_errors=True)
+        return every

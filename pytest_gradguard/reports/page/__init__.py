@@ -1,0 +1,187 @@
+"""The findings of a run as one page of HTML, which needs nothing else; and parts of it."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import linecache
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jinja2
+from markupsafe import Markup
+
+from pytest_gradguard import __version__, pitfalls
+from pytest_gradguard.findings import Finding, Severity, display_path, display_place, merge
+from pytest_gradguard.reports.overview import Group, count_line, group_by_place
+from pytest_gradguard.reports.page.excerpts import excerpts
+from pytest_gradguard.reports.page.picture import Event, picture, tree
+from pytest_gradguard.reports.printable import shown
+from pytest_gradguard.reports.repairs import hunks
+from pytest_gradguard.tallies import Tally
+
+__all__ = ["answer", "fragment", "page"]
+
+SourceLine = Callable[[str, int], str]
+
+
+class _Fact(NamedTuple):
+    """What the filters know of one finding."""
+
+    group: Group
+    codes: Sequence[str]
+    files: Sequence[str]
+    tests: Sequence[str]
+
+
+def page(
+    findings: Iterable[Finding],
+    calls: Iterable[Tally] = (),
+    *,
+    base: str | None = None,
+    guarded: str | None = None,
+) -> str:
+    """The page of a whole run.
+
+    Args:
+        findings: what was found.
+        calls: the parallel calls.
+        base: the folder that their paths are relative to; by default the current one.
+        guarded: what the run was guarded in, where that is not all of it.
+    """
+    findings = list(findings)
+    facts = [_fact(group) for group in group_by_place(findings)]
+    style, script = (_file(name) for name in ("page.css", "page.js"))
+    merged = merge(findings)
+    return (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            facts=facts,
+            calls=list(calls),
+            guarded=guarded,
+            version=__version__,
+            count=count_line(merged),
+            beside=len(merged) - len(merge(fact.group.finding for fact in facts)),
+            severities=[
+                (severity.label, sum(fact.group.finding.severity is severity for fact in facts))
+                for severity in reversed(Severity)
+            ],
+            codes=_counted(fact.codes for fact in facts),
+            files=_counted(fact.files for fact in facts),
+            tests=_counted(fact.tests for fact in facts),
+            style=Markup(_file("parts.css") + style),
+            script=Markup(script),
+            style_hash=_digest(_file("parts.css") + style),
+            script_hash=_digest(script),
+            source_line=_reader(base),
+        )
+    )
+
+
+def fragment(findings: Iterable[Finding], *, count: bool = True) -> str:
+    """`findings` as a piece of a notebook's page; `count`: with a line that counts them."""
+    findings = list(findings)
+    return (
+        _environment()
+        .get_template("fragment.html.j2")
+        .render(
+            groups=group_by_place(findings),
+            count=count_line(merge(findings)) if count else None,
+            style=Markup(_file("parts.css")),
+            source_line=linecache.getline,
+        )
+    )
+
+
+def answer(kind: str, text: str, steps: Iterable[tuple[str, str]], fix: str) -> str:
+    """What `why_no_grad` says, as a piece of a notebook's page.
+
+    Args:
+        kind: the kind of the reason.
+        text: the reason.
+        steps: places, and what happened there.
+        fix: what to do.
+    """
+    return (
+        _environment()
+        .get_template("answer.html.j2")
+        .render(kind=kind, text=text, steps=list(steps), fix=fix, style=Markup(_file("parts.css")))
+    )
+
+
+def _fact(group: Group) -> _Fact:
+    every = group.findings
+    places = [one.location.path for one in every]
+    places += [step.path for one in every for step in one.trace]
+    return _Fact(
+        group,
+        list(dict.fromkeys(one.code for one in every)),
+        list(dict.fromkeys(shown(display_path(place)) for place in places)),
+        list(map(shown, group.tests)),
+    )
+
+
+def _counted(values: Iterable[Iterable[str]]) -> list[tuple[str, int]]:
+    return sorted(Counter(value for some in values for value in some).items())
+
+
+def _reader(base: str | None) -> SourceLine:
+    linecache.checkcache()  # the lines as they are now, not as they were when a test read them
+
+    def source_line(path: str, line: int) -> str:
+        return linecache.getline(path if base is None else os.path.join(base, path), line)
+
+    return source_line
+
+
+@functools.cache
+def _file(name: str) -> str:
+    loader = _environment().loader
+    assert loader is not None
+    return loader.get_source(_environment(), name)[0]
+
+
+def _digest(text: str) -> str:
+    """How a content security policy names an inline style or script."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("pytest_gradguard.reports.page"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_visible,
+    )
+    environment.filters["prose"] = _prose
+    environment.globals.update(
+        pitfall=pitfalls.get,
+        excerpts=excerpts,
+        picture=picture,
+        tree=tree,
+        hunks=hunks,
+        display_place=display_place,
+    )
+    environment.tests["event"] = lambda row: isinstance(row, Event)
+    return environment
+
+
+def _visible(value: Any) -> Any:
+    """What a browser would obey, or not show at all, is shown."""
+    return shown(value) if type(value) is str else value
+
+
+def _prose(text: str) -> Markup:
+    """`text` with what stands between backticks as code."""
+    parts = shown(text).split("`")
+    if not len(parts) % 2:
+        return Markup.escape("`".join(parts))
+    marked = (Markup("<code>{}</code>") if n % 2 else Markup("{}") for n in range(len(parts)))
+    return Markup("").join(mark.format(part) for mark, part in zip(marked, parts, strict=True))

@@ -1,0 +1,157 @@
+"""Why something could not be pickled for a worker: which object it was, and the way out.
+
+Picklers name the class of what they cannot pickle, or nothing but its function. Where that happens
+on the way to a worker or a queue, and only then, the object is searched for, and the error gets a
+note with the path to it.
+"""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pytest_gradguard.runtime import error_notes, locate, transfer
+from pytest_gradguard.runtime.calls import UNPICKLED
+from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.quoting import quoted
+from pytest_gradguard.runtime.tasks import parameter_of, roots_of, task_of
+
+_REFUSED = "Cowardly refusing to serialize non-leaf tensor"
+_TYPE = re.compile(r"(?:cannot|can't) pickle '?([\w.]+)'? objects?\b")
+_LOCAL = re.compile(r"Can't (?:pickle|get) local object '?([^']+?)'?$")
+_ADDRESS = re.compile(r"at 0x([0-9a-fA-F]+)")
+_ANSWERS = {
+    "generator": "Send a list of its items.",
+    "_io.TextIOWrapper": "Open the file in the task.",
+    "_io.BufferedReader": "Open the file in the task.",
+    "_io.BufferedWriter": "Open the file in the task.",
+}
+_ANSWER = (
+    "Make it in the task, or leave it out of what is sent (in `__getstate__` of the object that "
+    "holds it)."
+)
+_FUNCTION = (
+    "Define the function at the top level of a module, or use joblib's loky backend, which sends "
+    "functions by value."
+)
+_ROOT = "object"
+_HISTORY = (
+    "Send `tensor.detach()`, or, where the gradient has to come back, use threads or "
+    "`pytest_gradguard.parallel.Parallel`."
+)
+
+
+def watched_dump(original: Callable[..., Any]) -> Callable[..., Any]:
+    """What stands in the place of a pickler's method `dump`, or of a function of that name."""
+
+    @functools.wraps(original)
+    def dump(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        except BaseException as error:
+            without_this_frame(error)
+            current, transfer.active.transfer = transfer.active.transfer, None
+            explain(error, current, args)
+            raise
+
+    return dump
+
+
+def explain(error: BaseException, current: Any, objects: Iterable[Any] = ()) -> None:
+    """Add to an `error` of pickling which object it means, if it can be found.
+
+    Args:
+        error: what the pickler raised.
+        current: the transfer that was active.
+        objects: what was to be pickled, where there was none.
+    """
+    try:
+        matches = None if error_notes.explained(error) else _culprit(error)
+        if matches is None:
+            return
+        wanted, answer = matches
+        items = getattr(current, "items", None)
+        if items is None:
+            roots = [(_ROOT, one) for one in objects if not _is_machinery(one)]
+        else:
+            roots = roots_of(items)
+        found: list[Any] = []
+
+        def look(item: Any) -> bool:
+            if not wanted(item):
+                return False
+            found.append(item)
+            return True
+
+        paths = locate.find(roots, look)
+        if found:
+            text = _text(found[0], paths[id(found[0])], current, answer)
+            error_notes.add(error, text)
+            call = getattr(current, "call", None)
+            if call is not None:
+                call.remembered[UNPICKLED] = text
+    except Exception as mistake:
+        fault(mistake)
+
+
+def _is_machinery(item: Any) -> bool:
+    return isinstance(item, pickle.Pickler) or hasattr(item, "getbuffer") or item is None
+
+
+def _culprit(error: BaseException) -> tuple[Callable[[Any], bool], str] | None:
+    """What is looked for, and what to do about it; None: nothing that the message tells."""
+    text = str(error)
+    if isinstance(error, RuntimeError):
+        return (_has_history, _HISTORY) if text.startswith(_REFUSED) else None
+    if not isinstance(error, (TypeError, AttributeError, pickle.PicklingError)):
+        return None
+    if found := _TYPE.search(text):
+        name = found[1]
+        return (lambda item: name in _names(type(item))), _ANSWERS.get(name, _ANSWER)
+    if found := _LOCAL.search(text):
+        name = found[1]
+        return (lambda item: getattr(item, "__qualname__", None) == name), _FUNCTION
+    if found := _ADDRESS.search(text):
+        address = int(found[1], 16)
+        return (lambda item: id(item) == address), _FUNCTION if "function" in text else _ANSWER
+    return None
+
+
+def _names(kind: type) -> tuple[str, str]:
+    """How picklers name a class: those of C modules by their full name."""
+    return kind.__name__, f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _has_history(item: Any) -> bool:
+    from pytest_gradguard.runtime.frameworks.torch import tensors
+
+    return tensors.is_tensor(item) and tensors.grad_fn(item) is not None
+
+
+def _text(item: Any, path: str, current: Any, answer: str) -> str:
+    history = getattr(item, "grad_fn", None) if answer is _HISTORY else None
+    fault = "cannot be pickled"
+    about = "" if answer is _FUNCTION else f"a `{_kind(item)}`"
+    if history is not None:
+        fault = "has a graph, which cannot be sent"
+        about = f"made by {type(history).__name__}"
+    index, separator, inner = path.partition("|")
+    if not separator:  # put on a queue, by the program itself
+        name, role = f"`{path}`", "" if path == _ROOT else f"`{_ROOT}` is what was to be sent"
+    elif not inner:
+        name, role = "the function of the task", ""
+    else:
+        function = current.items[int(index)][0]
+        call = getattr(current, "call", None)
+        site = None if call is None else call.site
+        name, role = quoted(site, inner, parameter_of(function, inner), task_of(function).name)
+    more = ", ".join(filter(None, (role, about)))
+    return f"{name}{f' ({more})' if more else ''} {fault}. {answer}"
+
+
+def _kind(item: Any) -> str:
+    name, full = _names(type(item))
+    return name if type(item).__module__ == "builtins" else full

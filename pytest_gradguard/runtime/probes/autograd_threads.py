@@ -1,0 +1,62 @@
+"""GG303: autograd refuses to run in a forked worker, for its threads stayed behind in the parent.
+
+PyTorch does so, instead of waiting forever, once autograd has used threads for devices in the
+parent, as it does with a GPU. The error of the task tells.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from pytest_gradguard.runtime import callsite
+from pytest_gradguard.runtime.checks.gg303 import Hang
+from pytest_gradguard.runtime.probes import After
+from pytest_gradguard.runtime.probes.forked import heard
+from pytest_gradguard.runtime.tasks import task_of
+
+__all__ = ["begin", "heard", "roused", "roused_by"]
+
+_REFUSED = "Unable to handle autograd's threading in combination with fork-based multiprocessing"
+
+
+def roused_by(error: BaseException) -> bool:
+    """Whether a task failed because autograd refuses to run in this process, a forked one."""
+    return isinstance(error, RuntimeError) and str(error).startswith(_REFUSED) and _is_forked()
+
+
+def _is_forked() -> bool:
+    module: Any = sys.modules.get("multiprocessing.process")
+    return module is not None and getattr(module.current_process(), "_start_method", "") == "fork"
+
+
+def begin(asked: None, process: bool) -> After | None:
+    """Nothing to do before the tasks."""
+    return roused
+
+
+def roused(items: Any, results: Any, error: BaseException | None) -> Hang | None:
+    """The task that failed of it, if the error says so."""
+    for _ in range(_CHAINED):
+        if error is None:
+            return None
+        if roused_by(error):
+            path, line = _line_of(error)
+            return Hang("torch", task_of(items[-1][0]), path, line, refused=True)
+        error = error.__cause__ or error.__context__
+    return None
+
+
+_CHAINED = 10
+
+
+def _line_of(error: BaseException) -> tuple[str | None, int | None]:
+    """The user's innermost line that `error` came through."""
+    found: tuple[str | None, int | None] = (None, None)
+    traceback = error.__traceback__
+    while traceback is not None:
+        path = traceback.tb_frame.f_code.co_filename
+        if callsite.is_user_file(path):
+            found = path, traceback.tb_lineno
+        traceback = traceback.tb_next
+    return found

@@ -1,0 +1,328 @@
+"""The page as a browser shows it: light and dark, on a phone, by keyboard, with many findings.
+
+Pictures of it are kept in the folder that GRADGUARD_PICTURES names.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_page import PROGRAM, loss
+
+from pytest_gradguard.findings import Finding, Location, Severity
+from pytest_gradguard.reports.file import write_page
+from pytest_gradguard.tallies import Tally
+
+PHONE, DESK = 390, 1200
+
+CONTRAST = """
+const channel = (v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+const luminance = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
+const behind = (element) => {
+  for (; element; element = element.parentElement) {
+    const colour = numbers(getComputedStyle(element).backgroundColor);
+    if (colour.length < 4 || colour[3] === 1) return colour;
+  }
+  return [255, 255, 255];
+};
+const low = [];
+for (const element of document.querySelectorAll("body *")) {
+  const own = [...element.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
+  if (!own || !element.checkVisibility() || element.matches("script, option")) continue;
+  const [a, b] = [numbers(getComputedStyle(element).color), behind(element)].map(luminance);
+  const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+  if (ratio < 4.5) low.push([element.className || element.tagName, element.textContent, ratio]);
+}
+return low;
+"""
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[Any]:
+    """A Chromium that nobody sees."""
+    webdriver = pytest.importorskip("selenium.webdriver")
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    service = shutil.which("chromedriver")
+    if browser is None or service is None:
+        pytest.skip("there is no Chromium with its chromedriver here")
+    options = webdriver.ChromeOptions()
+    options.binary_location = browser
+    for argument in ("--headless", "--no-sandbox", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    started = webdriver.Chrome(
+        options=options, service=webdriver.ChromeService(executable_path=service)
+    )
+    yield started
+    started.quit()
+
+
+class Browser:
+    """The browser, as the tests use it."""
+
+    def __init__(self, driver: Any, folder: Path) -> None:
+        self.driver = driver
+        self._pictures = Path(os.environ.get("GRADGUARD_PICTURES") or folder)
+
+    def open(self, page: Path, *, width: int = DESK, scheme: str = "light", at: str = "") -> None:
+        self._tell(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": scheme}],
+        )
+        self._tell(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=1000,
+            deviceScaleFactor=1,
+            mobile=width == PHONE,
+        )
+        self.driver.get("about:blank")
+        self.driver.get(page.as_uri() + at)
+
+    def _tell(self, command: str, **arguments: Any) -> Any:
+        return self.driver.execute_cdp_cmd(command, arguments)
+
+    def run(self, script: str) -> Any:
+        return self.driver.execute_script(script)
+
+    def find(self, selector: str) -> Any:
+        return self.driver.find_element("css selector", selector)
+
+    def choose(self, name: str, value: str) -> None:
+        """Choose `value` in the filter of that name."""
+        from selenium.webdriver.support.ui import Select
+
+        Select(self.find(f"select[name={name}]")).select_by_value(value)
+
+    def shown(self) -> list[str]:
+        """The findings that the filters leave, by their places."""
+        return self.run(
+            "return [...document.querySelectorAll('article')].filter((one) => !one.hidden)"
+            ".map((one) => one.querySelector('.gg-where').textContent)"
+        )
+
+    def press(self, *keys: str) -> None:
+        from selenium.webdriver.common.action_chains import ActionChains
+        from selenium.webdriver.common.keys import Keys
+
+        actions = ActionChains(self.driver)
+        for key in keys:
+            actions.send_keys(getattr(Keys, key))
+        actions.perform()
+
+    def outline(self) -> list[tuple[str, str]]:
+        """What a screen reader is told: roles and names."""
+        self._tell("Accessibility.enable")
+        nodes = self._tell("Accessibility.getFullAXTree")["nodes"]
+        return [
+            (node.get("role", {}).get("value", ""), node.get("name", {}).get("value", ""))
+            for node in nodes
+            if not node.get("ignored")
+        ]
+
+    def picture(self, name: str) -> None:
+        """Take a picture of the whole page."""
+        height = min(self.run("return document.documentElement.scrollHeight"), 6000)
+        width = self.run("return innerWidth")
+        self._tell(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width == PHONE,
+        )
+        picture = self.driver.get_screenshot_as_png()
+        assert picture.startswith(b"\x89PNG")
+        assert len(picture) > 5_000
+        (self._pictures / f"{name}.png").write_bytes(picture)
+
+
+@pytest.fixture
+def browser(driver: Any, tmp_path: Path) -> Iterator[Browser]:
+    yield Browser(driver, tmp_path)
+    # No test may have made an error: of the script, of the policy, or of what the page asks for.
+    assert driver.get_log("browser") == []
+
+
+WATCHED = Finding(
+    "GG104",
+    "missing-gradient",
+    Severity.ERROR,
+    "runtime",
+    "no gradient for `encoder.0.weight`: `.detach()` at b.py:3 cuts the graph.",
+    Location("b.py", 3, 5, 3, 10, "forward"),
+    fix="Leave out `.detach()`.",
+    test="test_b.py::test_learns",
+    details={
+        "watched": {"encoder.0.weight": "missing", "encoder.0.bias": "allowed", "w": "arrived"},
+        "objects": ["encoder.0.weight"],
+        "backend": None,
+    },
+)
+CROSSED = Finding(
+    "GG107",
+    "parameters-to-worker",
+    Severity.INFO,
+    "runtime",
+    "2 parameters are pickled.",
+    Location("c.py", 5),
+    test="test_c.py::test_reads",
+    details={"backend": "loky"},
+)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page with a loss, a watch and what is worth knowing."""
+    folder = tmp_path_factory.mktemp("page")
+    for name in ("a.py", "b.py", "c.py"):
+        (folder / name).write_text(PROGRAM)
+    findings = [*loss(test="test_a.py::test_step"), WATCHED, CROSSED]
+    calls = [Tally(Location("a.py", 6, function="step"), "loky", 1, 2, 1840, 0.42)]
+    write_page(folder / "page.html", findings, calls, base=str(folder))
+    return folder / "page.html"
+
+
+@pytest.fixture(scope="module")
+def thousand(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page with a thousand losses."""
+    folder = tmp_path_factory.mktemp("thousand")
+    findings: list[Finding] = []
+    for number in range(1000):
+        name = f"module_{number:03}.py"
+        (folder / name).write_text(PROGRAM)
+        findings += loss(name, f"x{number}", test=f"test_{number % 10}.py::test_{number}")
+    write_page(folder / "page.html", findings, base=str(folder))
+    return folder / "page.html"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [DESK, PHONE])
+def test_it_can_be_read(browser: Browser, report: Path, width: int, scheme: str) -> None:
+    browser.open(report, width=width, scheme=scheme)
+    browser.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    assert browser.run(CONTRAST) == []
+    wide = browser.run("return document.documentElement.scrollWidth - innerWidth")
+    assert wide <= 0
+    dark = browser.run("return getComputedStyle(document.body).backgroundColor") != (
+        "rgb(255, 255, 255)"
+    )
+    assert dark == (scheme == "dark")
+    assert browser.run("return performance.getEntriesByType('resource').length") == 0
+    browser.picture(f"page-{width}-{scheme}")
+
+
+def test_the_lanes_stand_side_by_side(browser: Browser, report: Path) -> None:
+    where = """
+    return [...document.querySelectorAll(".gg-lanes .gg-event, .gg-lanes .gg-crossing")].map(
+      (one) => { const box = one.getBoundingClientRect(); return [box.left, box.right, box.top]; });
+    """
+    browser.open(report)
+    call, sent, task, returned, backward, lost = browser.run(where)
+    assert call[0] == backward[0] == lost[0]
+    assert call[1] < task[0]
+    assert sent[0] <= call[0] < task[1] <= sent[1]
+    tops = [one[2] for one in (call, sent, task, returned, backward, lost)]
+    assert tops == sorted(tops)
+    browser.open(report, width=PHONE)
+    call, sent, task, returned, backward, lost = browser.run(where)
+    assert call[0] < task[0] < call[1] < task[1]
+
+
+def test_filters_choose_by_code_test_file_severity_and_text(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    everything = ["a.py:8:2 in step", "b.py:3:5 in forward"]
+    assert browser.shown() == everything
+    assert browser.find("output").text == "2 of 3 shown"
+    browser.choose("code", "GG101")  # what explains a loss counts as it does
+    assert browser.shown() == everything[:1]
+    browser.choose("file", "b.py")
+    assert browser.shown() == []
+    assert browser.find("#none").is_displayed()
+    browser.choose("code", "")
+    assert browser.shown() == everything[1:]
+    assert browser.run("return location.hash") == "#file=b.py"
+    browser.find("button[type=reset]").click()
+    assert len(browser.shown()) == 3  # info, too
+    browser.choose("test", "test_c.py::test_reads")
+    assert browser.shown() == ["c.py:5:1"]
+    browser.find("input[name=info]").click()
+    assert browser.shown() == []
+    browser.choose("test", "")
+    browser.find("input[type=search]").send_keys("Detach B.PY")
+    assert browser.shown() == everything[1:]
+    browser.open(report, at="#code=GG107&info=1")  # as somebody was sent it
+    assert browser.shown() == ["c.py:5:1"]
+    browser.open(report, at="#f3")
+    assert browser.find("#f3 .gg-message").is_displayed()
+
+
+def test_the_keyboard_is_enough(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    focused = "return document.activeElement"
+    browser.press("TAB")
+    assert browser.run(focused).text == "Skip to the findings"
+    browser.press("ENTER", "TAB")
+    first = browser.run(focused)
+    assert first.tag_name == "summary"
+    assert browser.find("#f1 .gg-message").is_displayed()
+    browser.press("ENTER")
+    assert not browser.find("#f1 .gg-message").is_displayed()
+    browser.press("TAB", "ENTER")
+    assert browser.find("#f2 .gg-message").is_displayed()
+    outline = "return getComputedStyle(document.activeElement).outlineStyle"
+    assert browser.run(outline) == "solid"
+
+
+def test_a_screen_reader_is_told_what_there_is(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    browser.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    told = browser.outline()
+    roles = [role for role, _ in told]
+    assert {"banner", "main", "search", "contentinfo", "table", "status"} <= set(roles)
+    assert ("heading", "gradguard") in told
+    assert ("heading", "backward-through-worker-result") in told
+    assert ("region", "Where gradients arrive") in told
+    named = ("combobox", "searchbox", "checkbox", "button", "link", "region", "search")
+    assert [role for role, name in told if role in named and not name] == []
+    assert ("columnheader", "Tasks") in told
+    for lane in ("your program", "the loky workers"):
+        assert ("StaticText", f"In {lane}:") in told
+    for way in ("Sent to", "Returned from"):
+        assert ("StaticText", f"{way} the workers:") in told
+
+
+def test_a_thousand_findings_are_laid_out_as_they_are_opened(
+    browser: Browser, thousand: Path
+) -> None:
+    browser.open(thousand)
+    assert browser.find("output").text == "1000 of 1000 shown"
+    laid_out = """
+    const lanes = [...document.querySelectorAll(".gg-lanes")];
+    return lanes.filter((one) => one.checkVisibility()).length;
+    """
+    assert browser.run(laid_out) == 1
+    browser.picture("thousand-light")
+    browser.find("#f777 summary").click()
+    assert browser.run(laid_out) == 2
+    browser.find("input[type=search]").send_keys("x99")
+    assert [place.split(":")[0] for place in browser.shown()] == [
+        f"module_{number:03}.py" for number in (99, *range(990, 1000))
+    ]
+
+
+def test_without_its_script_it_is_all_there(browser: Browser, report: Path) -> None:
+    browser._tell("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        browser.open(report)
+        assert not browser.find("#filters").is_displayed()
+        browser.find("#f3 summary").click()
+        assert browser.find("#f3 .gg-message").is_displayed()
+    finally:
+        browser._tell("Emulation.setScriptExecutionDisabled", value=False)

@@ -1,0 +1,102 @@
+"""Findings of every rank, in one report: ranks that the program spawns, and those of a launcher."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from children import Done, run_python
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="gloo, fcntl and fork: Linux")
+
+PROGRAM = Path(__file__).with_name("ranks_program.py")
+GUARDED = ("-m", "pytest_gradguard", "run")
+
+DUE = {
+    (code, number): json.loads(ranks)
+    for number, line in enumerate(PROGRAM.read_text().splitlines(), 1)
+    for code, ranks in re.findall(r"# -> (GG\d+) (\[.*\])", line)
+}
+TRUE = {
+    "all_gather": "[None, None] [None, None]",
+    "gather": "[None, None] [None, None]",
+    "objects": "[None, None] [None, None]",
+    "ddp_module": "[1.2] [2.4]",
+    "ddp_itself": "[1.8] [1.8]",
+    "accumulated": "[3.6] [3.6]",
+    "reduced_by_hand": "[3.6] [3.6]",
+}
+"""What the two ranks have: gradients, or by how much a step has changed the weight."""
+
+
+def found(report: Path) -> dict[tuple[str, int], Sequence[int]]:
+    findings = json.loads(report.read_text())["findings"]
+    assert all(one["count"] == len(one["details"]["ranks"]) for one in findings)
+    return {(one["code"], one["location"]["line"]): one["details"]["ranks"] for one in findings}
+
+
+def numbers(done: Done) -> dict[str, str]:
+    lines = (line.partition(" ") for line in done.stdout.splitlines())
+    return {name: rest for name, _, rest in lines if rest.startswith("[")}
+
+
+def launcher() -> tuple[str, ...]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    options = ("--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(port))
+    return ("-m", "torch.distributed.run", *options)
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_what_spawned_ranks_find_is_reported_once(tmp_path: Path, method: str) -> None:
+    report = tmp_path / "report.json"
+    done = run_python(*GUARDED, "--report", report, PROGRAM, method)
+    assert done.returncode == 0, done.stderr
+    assert found(report) == DUE
+    assert done.stderr.count("error[GG501]") == sum(code == "GG501" for code, _ in DUE)
+    assert numbers(done).items() >= TRUE.items()
+
+
+def test_the_numbers_are_those_of_the_program_alone() -> None:
+    done = run_python(PROGRAM, "spawn")
+    assert numbers(done).items() >= TRUE.items(), done.stderr
+    assert numbers(done)["broadcast"] == numbers(run_python(*GUARDED, PROGRAM, "fork"))["broadcast"]
+
+
+def test_a_rank_that_is_killed_loses_nothing_of_the_other(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    done = run_python(*GUARDED, "--report", report, PROGRAM, "fork", "kill")
+    assert done.returncode == 1
+    assert "terminated with signal SIGKILL" in done.stderr
+    assert found(report) == DUE
+
+
+@pytest.mark.parametrize("ranks_are_guarded", [True, False])
+def test_ranks_of_a_launcher_make_one_report(tmp_path: Path, ranks_are_guarded: bool) -> None:
+    report = tmp_path / "report.json"
+    guarded = (*GUARDED, "--report", report)
+    if ranks_are_guarded:
+        command = (*launcher(), *guarded, PROGRAM)
+    else:
+        command = (*guarded, *launcher(), PROGRAM)
+    done = run_python(*command, environment={"TMPDIR": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    assert found(report) == DUE
+    assert done.stderr.count("gradguard: ") == 1
+    assert numbers(done).items() >= TRUE.items()
+    assert list(tmp_path.iterdir()) == [report]
+
+
+def test_a_launcher_reports_what_killed_ranks_had_found(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    command = (*GUARDED, "--report", report, *launcher(), PROGRAM, "kill")
+    done = run_python(*command, environment={"TMPDIR": str(tmp_path)})
+    assert done.returncode == 1
+    assert found(report) == DUE
