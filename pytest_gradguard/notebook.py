@@ -87,6 +87,7 @@ class GradGuardMagics:
     def end(self) -> None:
         """Undo `begin`."""
         shell = self._shell
+        self._leave()
         if self._everywhere:
             self._off()
         shell.events.unregister("pre_execute", self._before)

@@ -229,6 +229,9 @@ def test_it_is_unloaded(kernel: Kernel) -> None:
     kernel.run("%gradguard on")
     assert kernel.run("%unload_ext pytest_gradguard").error is None
     assert kernel.run("x, out = results()").displayed == []
+    assert (
+        kernel.run("from pytest_gradguard.runtime import collector; collector.stack").value == "[]"
+    )
     assert kernel.run("%%gradguard\n1").error == "UsageError"
     assert kernel.run("%reload_ext pytest_gradguard").error is None
     assert kernel.run(LOSING).displayed

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pytest_gradguard.findings import Finding, report
 from pytest_gradguard.reports.overview import linked
-from pytest_gradguard.reports.target import Target
+from pytest_gradguard.reports.target import Target, TargetError
 from pytest_gradguard.tallies import Tally
 
 __all__ = ["check_writable", "write_page", "write_report"]
@@ -87,6 +87,9 @@ def write_page(
     """
     from pytest_gradguard.reports.page import page  # only now: it imports jinja2
 
-    text = page(findings, calls, base=base, guarded=guarded)
+    try:
+        text = page(findings, calls, base=base, guarded=guarded)
+    except Exception as error:  # a fault of ours, which must not end the program's run
+        raise TargetError(f"{path}: the page could not be made: {error!r}") from error
     with Target(str(path)) as target:
         target.write(text)

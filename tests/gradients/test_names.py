@@ -49,6 +49,19 @@ def test_nothing_is_refused() -> None:
         watch_gradients([])
 
 
+def test_findings_tell_where_gradients_arrive_too() -> None:
+    net = nn.ModuleDict({"body": nn.Linear(2, 2), "head": nn.Linear(2, 1)})
+    watch = watch_gradients(net, allow_none="body.bias").start()
+    net["head"](net["body"](torch.ones(2)).detach()).sum().backward()
+    (finding,) = watch.stop()
+    assert finding.details["watched"] == {
+        "body.weight": "missing",
+        "body.bias": "allowed",
+        "head.weight": "arrived",
+        "head.bias": "arrived",
+    }
+
+
 def test_allow_none_takes_patterns_and_refuses_those_that_fit_nothing() -> None:
     net = nn.ModuleDict({"body": nn.Linear(2, 2), "head": nn.Linear(2, 1)})
     assert missing(net, allow_none="body.*") == ["head.weight", "head.bias"]

@@ -164,6 +164,31 @@ def test_junit_has_the_findings_of_each_test(plain_run: Run) -> None:
     assert "pytest_gradguard/" not in (failure.text or "")
 
 
+def test_a_report_tells_what_crossed_and_in_which_lane(plain_run: Run) -> None:
+    found = {
+        one["code"]: one
+        for one in plain_run.report("plain.json")["findings"]
+        if one["test"] == "test_situations.py::test_backward"
+    }
+    lanes = {code: [step.get("lane") for step in one["trace"]] for code, one in found.items()}
+    assert lanes == {"GG101": ["worker"], "GG102": ["worker"], "GG103": ["parent", "worker"]}
+    (sent,) = found["GG101"]["details"]["tensors"]
+    assert sent == {
+        "name": "`x.clone()`",
+        "object": "args[0]",
+        "direction": "argument",
+        "function": "add",
+        "parameter": "tensor",
+        "history": "CloneBackward0",
+        "type": "Tensor",
+        "shape": [3],
+        "dtype": "float32",
+        "device": "cpu",
+    }
+    (returned,) = found["GG103"]["details"]["tensors"]
+    assert (returned["name"], returned["history"]) == ("the result of `add`", "AddBackward0")
+
+
 def test_xdist_finds_the_same(situations: Path, plain_run: Run) -> None:
     # --dist=loadfile: a fixture of the module runs once, as in one process
     run = run_pytest(

@@ -267,7 +267,7 @@ def test_a_page_is_written_whole_or_not_at_all(
     before = target.read_bytes()
     assert before.endswith(b"</html>")
     broken = Finding(**{**vars(loss()[1]), "details": {"watched": "no mapping"}})
-    with pytest.raises(AttributeError):
+    with pytest.raises(TargetError, match="the page could not be made"):
         write_page(target, [broken])
     assert target.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]

@@ -100,6 +100,10 @@ def main() -> None:
             tape.gradient(total, weight)
         except GradGuardError as error:
             told["raised"] = [finding.code for finding in error.findings]
+            (confirmed,) = error.findings
+            told["lanes"] = [step.lane for step in confirmed.trace]
+            tensors = confirmed.details["tensors"]
+            told["tensors"] = [[one["direction"], one["type"], one["shape"]] for one in tensors]
     with guard("record") as report, allow("GG105"), tf.GradientTape():
         calls(weight)
     told["allowed"] = [finding.code for finding in report.findings]

@@ -40,6 +40,11 @@ def test_mode_error_raises_where_the_gradient_is_asked(told: Any) -> None:
     assert told["raised"] == ["GG105"]
 
 
+def test_a_loss_tells_what_crossed_and_in_which_lane(told: Any) -> None:
+    assert told["lanes"] == ["worker", "worker", "parent"]
+    assert told["tensors"] == [["argument", "Variable", [2]], ["result", "EagerTensor", []]]
+
+
 def test_an_allowed_code_is_dropped(told: Any) -> None:
     assert told["allowed"] == []
 

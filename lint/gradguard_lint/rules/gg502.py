@@ -18,11 +18,14 @@ def check(program: Program) -> Iterator[Report]:
         forward = forwards.get(effect.ident)
         if forward is None:
             continue
+        wrapper = str(forward.value.constant or "DistributedDataParallel").rpartition(".")[2]
+        prepared = wrapper == "prepare"  # a single process has no wrapper
         yield Report(
             forward.site,
-            f"{forward.what} bypasses DistributedDataParallel: the optimizer steps with the "
-            "gradients of this rank alone, and the ranks drift apart.",
+            f"{forward.what} bypasses {'what `prepare` gives' if prepared else wrapper}: the "
+            "optimizer steps with the gradients of this rank alone, and the ranks drift apart.",
             (*forward.chain, Step(effect.site, "steps with gradients that no rank averaged")),
+            severity="warning" if prepared else None,
             what=forward.what,
         )
 

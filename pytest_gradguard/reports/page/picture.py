@@ -22,11 +22,17 @@ class Event(NamedTuple):
 
 
 class Crossing(NamedTuple):
-    """Tensors that go from one lane to the other; `cut`: their graph does not come along."""
+    """Tensors that go from one lane to the other.
+
+    Attributes:
+        way: from which lane.
+        tensors: what the findings tell of them.
+        cut: their graph does not come along (``dropped``), or leads to copies (``copied``).
+    """
 
     way: Literal["sent", "returned"]
     tensors: Sequence[Mapping[str, Any]]
-    cut: bool
+    cut: Literal["dropped", "copied"] | None
 
 
 class Picture(NamedTuple):
@@ -86,11 +92,11 @@ def picture(finding: Finding, because: Iterable[Finding], source_line: Any) -> P
     returned = [one for one in tensors if one["direction"] == "result"]
     if returned:
         last = max((n for n, row in enumerate(rows) if _is_in(row, "worker")), default=0)
-        cut = any(one["history"] for one in returned)
-        rows.insert(last + 1, Crossing("returned", returned, cut))
+        cut: Literal["dropped", "copied"] = "copied" if details.get("over_copies") else "dropped"
+        rows.insert(last + 1, Crossing("returned", returned, cut if _made(returned) else None))
     if sent:
         last = min((n for n, row in enumerate(rows) if _is_in(row, "worker")), default=len(rows))
-        rows.insert(last, Crossing("sent", sent, any(one["history"] for one in sent)))
+        rows.insert(last, Crossing("sent", sent, "dropped" if _made(sent) else None))
     return Picture(
         f"{backend} workers",
         rows,
@@ -98,6 +104,11 @@ def picture(finding: Finding, because: Iterable[Finding], source_line: Any) -> P
         details.get("without_gradient") or (),
         details.get("partial_gradient") or (),
     )
+
+
+def _made(tensors: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether any of them was computed, and so has a graph to lose."""
+    return any(one["history"] for one in tensors)
 
 
 def _is_in(row: Event | Crossing, lane: Lane) -> bool:

@@ -43,6 +43,9 @@ OWN = "<own slot>"
 WRAPPED = "<wrapped>"
 """Of a module, or a part of one: the module that DistributedDataParallel wraps."""
 
+WRAPPER = "<wrapper>"
+"""Of a wrapped module: the name of what wraps it."""
+
 AVERAGED = "<averaged>"
 """Of a wrapped module: whether gradients may have been averaged since the last step."""
 
@@ -339,6 +342,7 @@ def wrap(m: Machine, node: ast.AST, name: str, atom: Atom) -> Value:
     for ident in _parts(m, atom):
         m.store[ident, WRAPPED] = constant(atom.ident)
     m.store[atom.ident, AVERAGED] = constant(False)
+    m.store[atom.ident, WRAPPER] = constant(name)
     m.store[atom.ident, ALONE] = NOTHING
     tops = {*_wrapped_modules(m), atom.ident}
     m.store[0, WRAPPED] = constant(tuple(sorted(tops)))
@@ -377,6 +381,46 @@ def wrapper_call(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Ar
     return _noted(m, node, model.ident, result, by_wrapper=True)
 
 
+def is_wrapper(m: Machine, value: Value, kind: Value) -> Value:
+    """``isinstance(value, DistributedDataParallel)``, or one of several kinds."""
+    registry = registry_of(m)
+    rows = [
+        registry.row(registry.canonical(atom.name)) if isinstance(atom, External) else None
+        for atom in inner(kind, 1)
+        if not isinstance(atom, Items)
+    ]
+    wrappers = [row is not None and row.does == "data-parallel" for row in rows]
+
+    def ask(atom: Atom) -> Value:
+        if _is_module(atom) and any(wrappers) and _module_in(atom) is not None:
+            return constant(True)
+        return constant(False) if _is_module(atom) and wrappers and all(wrappers) else UNKNOWN
+
+    return value.map(ask)
+
+
+def has_attribute(value: Value, name: Value) -> Value:
+    """``hasattr(value, "module")``."""
+    if name.constant != "module":
+        return UNKNOWN
+
+    def ask(atom: Atom) -> Value:
+        return constant(True) if _module_in(atom) is not None else UNKNOWN
+
+    return value.map(ask)
+
+
+def _is_module(atom: Atom) -> bool:
+    if isinstance(atom, Instance):
+        return atom.cls.what == "torch"
+    return isinstance(atom, Thing) and atom.kind == "model"
+
+
+def _module_in(atom: Atom) -> Value | None:
+    """The module that `atom` wraps."""
+    return atom.part("module") if isinstance(atom, Thing) and atom.kind == "model" else None
+
+
 def _noted(m: Machine, node: ast.AST, top: int, result: Value, *, by_wrapper: bool) -> Value:
     """`result`, which tells by which forward of the module `top` it came."""
     if not m.modes.grad:
@@ -409,18 +453,35 @@ def direct_call(
     m.modes = modes
     past = m.ident_at(node, "past wrapper")
     called = ast.unparse(node.func) if isinstance(node, ast.Call) else "the module"
-    m.effect(frame, "ddp-bypass", node, f"`{called}(...)`", ident=past)
+    wrapper = m.read(top, WRAPPER) or UNKNOWN
+    m.effect(frame, "ddp-bypass", node, f"`{called}(...)`", ident=past, value=wrapper)
     return _noted(m, node, top, result, by_wrapper=False)
 
 
 def step(m: Machine, frame: Frame, node: ast.AST, optimizer: Thing) -> None:
     """An optimizer steps: over gradients of this process alone?"""
     for top in _steps_over(m, optimizer):
-        past = _number(m, top, ALONE)
+        past = _on_its_way(m, top)
         if past and _is(m, top, AVERAGED, False):
             m.effect(frame, "ddp-step", node, "`optimizer.step()`", ident=past)
         m.store[top, ALONE] = NOTHING
         m.store[top, AVERAGED] = constant(False)
+
+
+def _on_its_way(m: Machine, top: int) -> int:
+    """The one forward past the wrapper that gave the gradients, on all ways here or on a known
+    one of them; 0 where there is none."""
+    value = m.read(top, ALONE) or NOTHING
+    found = {
+        choice.atom.value: choice.when
+        for choice in value.choices
+        if isinstance(choice.atom, Const) and choice.atom.value is not None
+    }
+    if len(found) != 1 or any(isinstance(atom, Unknown) for atom in value.atoms):
+        return 0
+    ((number, when),) = found.items()
+    sure = len(value.choices) == 1 or bool(when)
+    return number if sure and isinstance(number, int) else 0
 
 
 def cleared(m: Machine, value: Value) -> None:
@@ -606,7 +667,7 @@ def accelerator_method(
     if name in ("prepare_model", "prepare_optimizer") and first is not None:
         return _prepared(m, node, first)
     if name == "unwrap_model" and first is not None:
-        return first.map(lambda a: (a.part("module") if isinstance(a, Thing) else None) or of(a))
+        return first.map(lambda atom: _module_in(atom) or of(atom))
     return None
 
 

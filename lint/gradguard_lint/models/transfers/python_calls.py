@@ -32,6 +32,7 @@ from gradguard_lint.engine.machine import (
 )
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
+from gradguard_lint.models.transfers import distributed
 from gradguard_lint.models.transfers.tensors import operation
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
@@ -209,7 +210,10 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     if short in ("int", "bool", "float") and first is not None:
         if any(first.tensors()):
             return NUMBER
-        return first if isinstance(first.only, Const) else UNKNOWN
+        only = first.only
+        if isinstance(only, Unknown) and only.key is not None and not args.positional[1:]:
+            return unknown(("number", short, only.key))
+        return first if isinstance(only, Const) else UNKNOWN
     if short == "len" and first is not None:
         only = first.only
         if isinstance(only, Items) and only.items is not None:
@@ -222,10 +226,12 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         if isinstance(wanted, str):
             return m.attribute(frame, node, args.positional[0], wanted)
         return UNKNOWN
+    if short == "hasattr" and len(args.positional) == 2:
+        return distributed.has_attribute(*args.positional)
     if short == "setattr":
         return NOTHING
     if short == "isinstance":
-        return _isinstance(args)
+        return _isinstance(m, args)
     if short in ("staticmethod", "classmethod", "property"):
         return first or UNKNOWN
     if short == "vars":
@@ -250,7 +256,7 @@ def _as_text(atom: Atom) -> Value:
     return unknown(("str", atom.key)) if isinstance(atom, Unknown) and atom.key else UNKNOWN
 
 
-def _isinstance(args: Args) -> Value:
+def _isinstance(m: Machine, args: Args) -> Value:
     if len(args.positional) != 2:
         return UNKNOWN
     value, kind = args.positional
@@ -258,7 +264,7 @@ def _isinstance(args: Args) -> Value:
     names = {atom.name for atom in kind.of(External)}
     if isinstance(only, Tensor) and names == {"torch.Tensor"}:
         return constant(only.framework == "torch")
-    return UNKNOWN
+    return distributed.is_wrapper(m, value, kind)
 
 
 def environ_set(m: Machine, frame: Frame, node: ast.AST, key: Value, value: Value) -> None:
