@@ -34,6 +34,8 @@ def kept(text, **others):
         "from joblib import Parallel\nkind = 'dask'\nParallel(2, backend=kind)\n",
         "import numpy as np\nfrom multiprocessing import Pool\ndef f(k):\n"
         "    return np.random.rand()\nPool(2).map(f, x)\n",
+        "import random\nfrom joblib import Parallel, delayed\ndef f(k):\n"
+        "    return random.random()\nrandom.seed(0)\nParallel(2)(delayed(f)(k) for k in x)\n",
         "import numpy as np\nfrom joblib import delayed\ndef g():\n"
         "    rng = np.random.default_rng()\n    return delayed(f)(rng)\n",
         "import tensorflow as tf\ntf.map_fn(f, (x, (y)), parallel_iterations=4)\n",
@@ -62,6 +64,8 @@ def test_what_may_have_a_pitfall_is_kept(text):
         "from joblib import parallel_config\nParallel\nparallel_config(n_jobs=2, backend='dask')\n",
         "import numpy as np\nfrom multiprocessing import Pool\ndef test_f():\n"
         "    x = np.random.rand(3)\n    Pool(2).map(g, x)\n",
+        "import random\nfrom joblib import Parallel, delayed\nx = [random.random()]\n"
+        "random.seed(0)\nParallel(2)(delayed(f)(k) for k in x)\n",
         "import tensorflow as tf\ntf.map_fn(f, x)\nloop(parallel_iterations=1)\n",
         "import xgboost\nxgboost.XGBClassifier(device='cuda', n_jobs=1)\n",
     ],

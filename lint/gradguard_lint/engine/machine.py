@@ -153,6 +153,8 @@ class Machine:
         """What had happened each time that the workers of a pool came into being."""
         self.before_main: Past | None = None
         """What happened before the module's own ``if __name__ == "__main__"``."""
+        self.coming_back: set[int] = set()
+        """The objects that a result holds, while what they hold is looked at."""
         self.last_task_state: State | None = None
         """How the last task left things in its worker."""
         self.last_returns: tuple[Module, str, list[tuple[Value, ast.AST]]] | None = None

@@ -33,6 +33,9 @@ QUESTIONS = words(
 HOOKS = words("register_hook register_post_accumulate_grad_hook")
 """Methods of tensors that put a hook on them."""
 
+PARAMETERS = words("weight bias in_proj_weight in_proj_bias")
+"""What modules call their parameters."""
+
 SEVERAL = words(
     "split chunk unbind tensor_split topk sort broadcast_tensors meshgrid svd qr eigh "
     "split_with_sizes"

@@ -97,11 +97,17 @@ def _use(program: Program, task: TaskRun, sent: set[int]) -> Effect | None:
             continue
         if effect.kind == "model-change":
             return None
-        if effect.kind != "in-place":
+        if effect.kind != "in-place" or _in_forward(effect):
             found = found or effect
         elif not idents(effect.target).isdisjoint(program.buffers):
             return None
     return found
+
+
+def _in_forward(effect: Effect) -> bool:
+    """Whether a forward pass of the module does this."""
+    places = (effect.site, *(step.site for step in effect.chain))
+    return any((place.function or "").endswith(".forward") for place in places)
 
 
 _CLASS = """\

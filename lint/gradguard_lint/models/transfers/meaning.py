@@ -38,7 +38,7 @@ from gradguard_lint.engine.machine import (
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.known import Known
 from gradguard_lint.models.rows import CALLED_BY_HOSTS
-from gradguard_lint.models.torch import HOOKS
+from gradguard_lint.models.torch import HOOKS, PARAMETERS
 from gradguard_lint.models.transfers import (
     arrays,
     containers,
@@ -150,7 +150,7 @@ class Meaning(Known):
         if key in m.unknown_modules:
             model = Thing("model", "Module", m.ident_of(key), m.worker_ident)
             return torch_modules.model_call(m, frame, node, model, args)
-        if name in HOOKS and base is not None:
+        if name in HOOKS and isinstance(base, tuple) and base[-1] in PARAMETERS:
             return torch_tensors.hooked(m, frame, node, Unknown(base))
         if isinstance(name, str):
             _given_a_gpu(m, frame, node, f".{name}", args)

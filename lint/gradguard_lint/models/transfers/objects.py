@@ -25,7 +25,7 @@ from gradguard_lint.engine.machine import (
 )
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import descend
-from gradguard_lint.models.torch import BUFFERS
+from gradguard_lint.models.torch import BUFFERS, PARAMETERS
 from gradguard_lint.models.transfers import (
     distributed,
     python_calls,
@@ -68,7 +68,7 @@ def attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) ->
             return UNKNOWN
         if name in BUFFERS and atom.part("statistics") is not None:
             return of(torch_modules.buffer_of(m, atom.ident))
-        if name in ("weight", "bias"):
+        if name in PARAMETERS:
             return of(Tensor("torch", "parameter", atom.gpu, m.worker_ident, atom.ident))
     if kind in KERAS_KINDS:
         values = (

@@ -216,6 +216,10 @@ def returned(m: Machine, atom: Thing | Instance, call: ParallelCall) -> Atom:
     ident = _copy(m, atom.ident, call)
     if ident == atom.ident:
         return atom
+    copy = replace(atom, born=0, ident=ident)
+    if ident in m.coming_back:  # it holds itself
+        return copy
+    m.coming_back.add(ident)
     m.program.returned[ident] = (call.ident, atom.ident)
     after = m.last_task_state or m.state
     for name in ("<gpu>", "<frozen>", "<training>"):
@@ -228,7 +232,8 @@ def returned(m: Machine, atom: Thing | Instance, call: ParallelCall) -> Atom:
             m.set_field(ident, name, sent_back(m, value, call))
     if atom.ident in m.program.moved:
         m.program.moved[ident] = m.program.moved[atom.ident]
-    return replace(atom, born=0, ident=ident)
+    m.coming_back.discard(ident)
+    return copy
 
 
 def _copy(m: Machine, ident: int, call: ParallelCall) -> int:
