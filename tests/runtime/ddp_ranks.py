@@ -83,7 +83,11 @@ def run(case: Callable[[], Any], *, guarded: bool) -> dict[str, Any]:
         except RuntimeError as error:
             raised = [str(error), *getattr(error, "__notes__", ())]
     findings = [] if report is None else report.findings
-    found = [[f.code, f.message, f.details] for f in findings if f.severity.label != "info"]
+    found = [
+        [f.code, f.message, {**f.details, "fix": f.fix}]
+        for f in findings
+        if f.severity.label != "info"
+    ]
     return {"result": result, "raised": raised, "found": found}
 
 

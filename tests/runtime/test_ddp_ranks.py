@@ -43,14 +43,16 @@ def test_each_rank_has_its_own_reason(
     outcomes: dict[tuple[str, int], Any], rank: int, reason: str
 ) -> None:
     outcome = outcomes["different_reasons", rank]
-    error, note = outcome["raised"]
+    error, *notes = outcome["raised"]
     assert error.startswith(ERROR)
     ((code, message, details),) = outcome["found"]
     assert code == "GG504"
-    assert note == f"GG504: {message}"
+    assert notes == ([f"GG504: {message}"] if sys.version_info >= (3, 11) else [])
     assert f"on rank {rank}, " in message
     assert "`extra.weight` and `extra.bias` (2 of 4 parameters)" in message
     assert details["reason"] == reason
+    assert "or freeze them before you wrap the model" in details["fix"]
+    assert "allow_none" not in details["fix"]
     assert details["rank"] == rank
     assert details["backend"] == "gloo"
 
