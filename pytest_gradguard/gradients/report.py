@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -61,7 +62,10 @@ def _finding(
     many = len(names) > 1
     count = f" ({len(names)} of {len(everything)} watched)" if many else ""
     return gg104.finding(
-        in_number(f"{reason.head} {shown(names, everything)}{count}: {reason.text()}.", many=many),
+        in_number(
+            f"{_where()}{reason.head} {shown(names, everything)}{count}: {reason.text()}.",
+            many=many,
+        ),
         names,
         members[0].description,
         reason=reason.kind,
@@ -73,14 +77,23 @@ def _finding(
 
 def _rest(members: list[Missing], kinds: int, everything: list[str], site: Site | None) -> Finding:
     names = [one.name for one in members]
+    count = f"{len(names)} of {len(everything)} watched"
     return gg104.finding(
-        f"no gradient for {shown(names, everything)} ({len(names)} of {len(everything)} watched), "
-        f"for {kinds} more reasons; `why_no_grad(tensor)` says each.",
+        f"{_where()}no gradient for {shown(names, everything)} ({count}), for {kinds} more "
+        "reasons; `why_no_grad(tensor)` says each.",
         names,
         members[0].description,
         reason="several",
         site=site,
     )
+
+
+def _where() -> str:
+    """``on rank 1: ``, in one of several ranks."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return ""
+    return f"on rank {distributed.get_rank()}: " if distributed.get_world_size() > 1 else ""
 
 
 class _Node:

@@ -37,6 +37,8 @@ EXPECT = {
     "test_statistics_first": set(),
     "test_validation_without_gradients": set(),
     "test_validation_that_shuffles": set(),
+    "test_evaluation_alone": set(),
+    "test_first_batch_of_each_epoch": set(),
     "test_two_samplers": set(),
     "test_two_loops_an_epoch": set(),
     "test_subclass_that_shuffles_itself": set(),
@@ -303,6 +305,23 @@ def test_validation_that_shuffles(model, optimizer):
         for (rows,) in held_out:
             with torch.no_grad():
                 model(rows)
+
+
+@torch.no_grad()
+def test_evaluation_alone(model):
+    batches = loader(sampler())
+    for _ in range(2):
+        for (rows,) in batches:
+            model(rows)
+
+
+def test_first_batch_of_each_epoch(model, optimizer):
+    """A dry run, as `fast_dev_run` makes it."""
+    batches = loader(sampler())
+    for _ in range(2):
+        for batch in batches:
+            learn(model, optimizer, batch)
+            break
 
 
 def test_two_samplers(model, optimizer):

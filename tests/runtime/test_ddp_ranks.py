@@ -1,0 +1,78 @@
+"""DDP on two gloo ranks: each says what it lacks, and computes what it computes unguarded."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from children import run_python
+
+torch = pytest.importorskip("torch")
+
+PROGRAM = Path(__file__).with_name("ddp_ranks.py")
+ERROR = "Expected to have finished reduction in the prior iteration"
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks the second rank")
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Any]:
+    folder = tmp_path_factory.mktemp("ranks")
+    done = run_python(PROGRAM, folder, limit=240)
+    assert done.returncode == 0, done.stderr
+    assert "gradguard itself failed" not in done.stderr
+    lines = [
+        line for rank in (0, 1) for line in json.loads((folder / f"rank{rank}.json").read_text())
+    ]
+    return {(line["case"], line["rank"]): line for line in lines}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_parameters_are_the_same_under_the_guard(
+    outcomes: dict[tuple[str, int], Any], rank: int
+) -> None:
+    assert outcomes["used", rank] == {**outcomes["bare", rank], "case": "used"}
+    assert outcomes["used", 0]["result"] == outcomes["used", 1]["result"]
+
+
+@pytest.mark.parametrize(("rank", "reason"), [(0, "cut"), (1, "not-in-graph")])
+def test_each_rank_has_its_own_reason(
+    outcomes: dict[tuple[str, int], Any], rank: int, reason: str
+) -> None:
+    outcome = outcomes["different_reasons", rank]
+    error, *notes = outcome["raised"]
+    assert error.startswith(ERROR)
+    ((code, message, details),) = outcome["found"]
+    assert code == "GG504"
+    assert notes == ([f"GG504: {message}"] if sys.version_info >= (3, 11) else [])
+    assert f"on rank {rank}, " in message
+    assert "`extra.weight` and `extra.bias` (2 of 4 parameters)" in message
+    assert details["reason"] == reason
+    assert "or freeze them before you wrap the model" in details["fix"]
+    assert "allow_none" not in details["fix"]
+    assert details["rank"] == rank
+    assert details["backend"] == "gloo"
+
+
+@pytest.mark.parametrize(("rank", "why"), [(0, "`.detach()` at "), (1, "not in the graph")])
+def test_a_watch_says_what_its_rank_lacks(
+    outcomes: dict[tuple[str, int], Any], rank: int, why: str
+) -> None:
+    (message,) = outcomes["watched", rank]["result"]
+    assert message.startswith(f"on rank {rank}: no gradient for `extra.weight` and `extra.bias`")
+    assert why in message
+    assert "module." not in message
+
+
+def test_the_rank_that_lacks_a_gradient_is_the_one_that_reports(
+    outcomes: dict[tuple[str, int], Any],
+) -> None:
+    lacking, waiting = (outcomes["one_rank_lacks_it", rank] for rank in (0, 1))
+    assert [code for code, *_ in lacking["found"]] == ["GG504"]
+    assert lacking["raised"][0].startswith(ERROR)
+    assert waiting["found"] == []
+    assert waiting["raised"]
+    assert ERROR not in waiting["raised"][0]
