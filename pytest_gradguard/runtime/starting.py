@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pytest_gradguard.runtime import backwards, cuda, integrations, tapes, watching
+from pytest_gradguard.runtime import backwards, cuda, integrations, seeding, tapes, watching
 from pytest_gradguard.runtime.checks import gg108
 
-_DECLARING = (backwards, cuda, gg108, tapes)
+_DECLARING = (backwards, cuda, gg108, seeding, tapes)
 """Beside the integrations: what says itself which modules it waits for, as it is imported."""
 
 
