@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import random
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,9 +49,13 @@ def from_numpy(size: int) -> float:
     return float(numpy.random.rand(size).sum())
 
 
-def from_python(size: int) -> float:
-    time.sleep(0.3)  # the other worker gets the other task
-    return sum(random.random() for _ in range(size))
+def from_python(folder: str) -> float:
+    """Draws once the other worker has the other task."""
+    Path(folder, str(os.getpid())).touch()
+    end = time.monotonic() + 120
+    while len(os.listdir(folder)) < 2 and time.monotonic() < end:
+        time.sleep(0.01)
+    return random.random()
 
 
 def from_dropout(model: Any) -> float:
@@ -63,11 +69,15 @@ def own_generators(seed: int) -> float:
 
 def seeds_itself(seed: int) -> float:
     seed_everything(seed)
-    return from_torch(1) + from_numpy(1) + from_python(1)
+    return from_torch(1) + from_numpy(1) + random.random()
 
 
 def computes(size: int) -> float:
     return float(torch.ones(size).sum() + numpy.ones(size).sum())
+
+
+def nothing(seed: int) -> None:
+    pass
 
 
 def run(
@@ -88,13 +98,10 @@ def run(
     [
         (from_torch, torch.manual_seed, "torch"),
         (from_numpy, numpy.random.seed, "numpy"),
-        (from_python, random.seed, "random"),
         (from_torch, seed_everything, "torch"),
     ],
 )
 def test_a_seed_does_not_reach_loky(function: Any, seeds: Any, library: str) -> None:
-    if seeds is random.seed:
-        seeds = lambda seed: random.seed(seed)  # noqa: E731  # wrapped while the guard is on
     (finding,) = run(function, seeds=seeds)
     assert finding.severity is Severity.INFO
     assert finding.details["generators"] == [library]
@@ -103,13 +110,24 @@ def test_a_seed_does_not_reach_loky(function: Any, seeds: Any, library: str) -> 
     assert f"`{function.__name__}`" in finding.message
 
 
+def seed_python(seed: int) -> None:
+    random.seed(seed)
+
+
+def test_a_seed_of_pythons(tmp_path: Path) -> None:
+    """Two workers in different states tell that nothing has seeded them."""
+    (finding,) = run(from_python, str(tmp_path), seeds=seed_python)
+    assert finding.details["generators"] == ["random"]
+    assert "random numbers of Python in loky workers" in finding.message
+
+
+def test_no_seed_of_pythons(tmp_path: Path) -> None:
+    assert run(from_python, str(tmp_path), seeds=nothing) == []
+
+
 def test_what_a_model_draws() -> None:
     (finding,) = run(from_dropout, torch.nn.Dropout(), seeds=torch.manual_seed)
     assert finding.details["generators"] == ["torch"]
-
-
-def nothing(seed: int) -> None:
-    pass
 
 
 @pytest.mark.parametrize(
@@ -124,7 +142,6 @@ def nothing(seed: int) -> None:
         pytest.param(from_torch, seed_everything, {"n_jobs": 1}, id="one job"),
         pytest.param(from_torch, nothing, {}, id="no seed"),
         pytest.param(from_numpy, nothing, {}, id="no seed of NumPy's"),
-        pytest.param(from_python, nothing, {}, id="no seed of Python's"),
         pytest.param(from_torch, numpy.random.seed, {}, id="a seed for NumPy alone"),
         pytest.param(from_numpy, torch.manual_seed, {}, id="a seed for torch alone"),
     ],
