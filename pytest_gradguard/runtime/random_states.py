@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import random
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from pytest_gradguard.runtime import simulated_devices
@@ -62,6 +62,15 @@ def kinds() -> list[type]:
         if isinstance(kind, type):
             found.append(kind)
     return found + simulated_devices.generators
+
+
+def titled(libraries: Sequence[str]) -> str:
+    """The names of libraries as a sentence lists them."""
+    *others, last = [_TITLES.get(library, library) for library in libraries]
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+_TITLES = {"numpy": "NumPy", "random": "Python", "tensorflow": "TensorFlow"}
 
 
 def global_generator(library: str) -> Any:

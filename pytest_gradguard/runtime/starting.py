@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from pytest_gradguard.runtime import backwards, cuda, distributed, integrations, tapes, watching
+from pytest_gradguard.runtime import (
+    backwards,
+    cuda,
+    distributed,
+    integrations,
+    seeding,
+    tapes,
+    watching,
+)
 from pytest_gradguard.runtime.checks import gg108, gg503, gg504
 
-_DECLARING = (backwards, cuda, distributed, gg108, gg503, gg504, tapes)
+_DECLARING = (backwards, cuda, distributed, gg108, gg503, gg504, seeding, tapes)
 """Beside the integrations: what says itself which modules it waits for, as it is imported."""
 
 

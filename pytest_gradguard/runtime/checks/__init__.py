@@ -83,6 +83,11 @@ def apart(workers: Workers) -> bool:
     return workers.carries != "thread"
 
 
+def apart_for_tasks(workers: Workers) -> bool:
+    """Whether they have objects of their own, and the library does not prepare them for that."""
+    return apart(workers) and not workers.loads_data
+
+
 def copied(workers: Workers) -> bool:
     """Whether a service of their own copies what they get."""
     return workers.carries == "copy"

@@ -15,16 +15,15 @@ import types
 import weakref
 from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime import callsite, random_states, seeding, used_globals
+from pytest_gradguard.runtime import callsite, random_states, seeding
 from pytest_gradguard.runtime.checks import Probe, threads
 from pytest_gradguard.runtime.evidence import TaskEvidence
 from pytest_gradguard.runtime.probes import After
-from pytest_gradguard.runtime.tasks import Task, function_of, names_in, task_of
+from pytest_gradguard.runtime.tasks import Task, task_of
 
 CODE = "GG308"
 PROBES = (Probe("gg308", __name__, asks=("random",), ships=threads, by_function=True),)
 
-_TITLES = {"numpy": "NumPy", "random": "Python", "tensorflow": "TensorFlow"}
 _WAYS = {
     "torch": "`torch.Generator().manual_seed(seed)`",
     "numpy": "`np.random.default_rng(seed)`",
@@ -73,31 +72,15 @@ class Seeded(NamedTuple):
 
 # -- as the tasks leave ----------------------------------------------------------------------------
 
-_may_seed: dict[tuple[Any, type], bool] = {}
-
 
 def ship(call: Any, items: Any) -> Asked | None:
     """The call of tasks that may seed, which is heard from now on."""
     functions = itertools.groupby(item[0] for item in items)
-    if not any(_mentions_seeds(function) for function, _ in functions):
+    if not any(seeding.may_seed(function) for function, _ in functions):
         return None
     seeding.watch()
     return Asked(call.family.token, call.shared is not None, time.monotonic())
 
-
-def _mentions_seeds(function: Any) -> bool:
-    """Whether a task's code, or that of the program's own functions it calls, names a seed."""
-    inner = function_of(function)
-    key = getattr(inner, "__code__", type(inner)), type(getattr(function, "__self__", None))
-    if key not in _may_seed:
-        if len(_may_seed) >= _KNOWN:
-            _may_seed.clear()
-        functions = used_globals.uses_of(function).functions
-        _may_seed[key] = any("seed" in name for one in functions for name in names_in(one.__code__))
-    return _may_seed[key]
-
-
-_KNOWN = 1_000
 
 # -- where they run --------------------------------------------------------------------------------
 
@@ -247,10 +230,9 @@ class Evidence(TaskEvidence):
         )
 
     def message(self) -> str:
-        libraries = [_TITLES.get(library, library) for library in self.details["generators"]]
-        *others, last = libraries
-        whose = f"{', '.join(others)} and {last}" if others else last
-        what, it = ("generators", "them") if others else ("generator", "it")
+        libraries = self.details["generators"]
+        whose = random_states.titled(libraries)
+        what, it = ("generators", "them") if len(libraries) > 1 else ("generator", "it")
         return (
             f"`{self.first.name}` seeds the global {what} of {whose} in several threads, which "
             f"share {it}: the numbers that its tasks draw depend on timing."

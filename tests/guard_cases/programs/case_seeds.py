@@ -253,11 +253,11 @@ def test_one_thread():
 
 
 def test_awaited_one_by_one():
-    alone = meeting(1)
-    with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
-        for seed in range(2):
-            first.submit(sample, seed, alone).result()
-            second.submit(sample, seed, alone).result()
+    both, single = meeting(), meeting(1)
+    with ThreadPoolExecutor(2) as executor:
+        list(executor.map(lambda _: both.wait(), range(2)))  # both threads are there
+        for seed in range(4):
+            executor.submit(sample, seed, single).result()
 
 
 def locked(seed):
