@@ -409,6 +409,7 @@ def _follow_here() -> None:
     if _thread.mode is None:
         if not _hooks:
             _hooks.append(register_optimizer_step_pre_hook(_stepping))
+        engine.subscribe(_backward, engine.Order.REPORTS)
         _thread.mode = _Following()
         push_below(_thread.mode)
     _thread.mode.done = False
@@ -496,9 +497,8 @@ _patches = functools.cache(_make)
 
 
 def apply() -> None:
-    """Watch the collectives, and the backward passes that may begin at what they hand out."""
+    """Watch the collectives; backward passes only once one has handed out what is followed."""
     _patches().apply()
-    engine.subscribe(_backward, engine.Order.REPORTS)
 
 
 def undo() -> None:

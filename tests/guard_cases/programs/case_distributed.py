@@ -60,6 +60,7 @@ EXPECT = {
     "test_loss_is_reduced": {"GG502"},
     "test_closure": {"GG502"},
     "test_some_of_the_parameters": {"GG502"},
+    "test_after_many_right_steps": {"GG502"},
     "test_ddp": set(),
     "test_ddp_without_synchronization": set(),
     "test_accumulation": set(),
@@ -544,6 +545,14 @@ def test_some_of_the_parameters():
     optimizer = torch.optim.Adam(ddp.module[1].parameters())
     ddp.module(BATCH).sum().backward()
     optimizer.step()  # -> GG502
+
+
+def test_after_many_right_steps():
+    ddp, optimizer = wrapped()
+    for step in range(20):
+        optimizer.zero_grad()
+        (ddp if step < 10 else ddp.module)(BATCH).sum().backward()
+        optimizer.step()  # -> GG502
 
 
 def test_ddp():
