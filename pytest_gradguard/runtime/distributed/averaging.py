@@ -85,7 +85,7 @@ class _Model:
 
 _models: list[_Model] = []
 _stepping: weakref.WeakKeyDictionary[Any, tuple[int, list[_Model]]] = weakref.WeakKeyDictionary()
-"""By optimizer: how many parameters it held when it was asked, and the modules that have some."""
+"""By optimizer: how many groups of parameters it had, and the modules that share some with it."""
 _hooks: list[Any] = []
 _SINK = "_DDPSinkBackward"
 """The node in which a module's reducer is told that a backward of its output begins."""
@@ -305,12 +305,11 @@ def _step(optimizer: Any, models: list[_Model]) -> None:
 def _with_parameters_of(optimizer: Any) -> list[_Model]:
     """The modules that have parameters of `optimizer`."""
     groups = optimizer.param_groups
-    count = sum(len(group["params"]) for group in groups)
     known = _stepping.get(optimizer)
-    if known is None or known[0] != count:
+    if known is None or known[0] != len(groups):
         held = {id(p) for group in groups for p in group["params"]}
         models = [one for one in _models if held & _parameters(one.module).keys()]
-        known = _stepping[optimizer] = (count, models)
+        known = _stepping[optimizer] = (len(groups), models)
     return known[1]
 
 
