@@ -49,6 +49,8 @@ _COMBINES = frozenset(
     )
 )
 """The same, as functions that return what they have put together."""
+_COLLECTIVES = "torch.distributed"
+"""Whose functions come through a mode, too: what they hand out is known already."""
 _FRAMES = 3
 """In how many functions of the program a tensor's name is looked for."""
 
@@ -375,7 +377,7 @@ class _Following(TorchFunctionMode):  # type: ignore[misc]
 
 
 def _follow(func: Any, args: Any, kwargs: Any, result: Any) -> None:
-    if is_constant(func):
+    if is_constant(func) or str(getattr(func, "__module__", "")).startswith(_COLLECTIVES):
         return
     given = tensors_in((args, kwargs))
     cuts = frozenset().union(*map(_cuts_of, given))
