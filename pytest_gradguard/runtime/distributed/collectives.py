@@ -366,10 +366,6 @@ class _Following(TorchFunctionMode):  # type: ignore[misc]
         result = func(*args, **(kwargs or {}))
         if _marks and not self.done and not _compiling():
             try:
-                if getattr(func, "__name__", "") == "__iter__":
-                    parts = tuple(result)
-                    _follow(func, args, kwargs, parts)
-                    return iter(parts)
                 _follow(func, args, kwargs, result)
             except Exception as error:
                 fault(error)
