@@ -7,15 +7,15 @@ processes never join a group.
 
 from __future__ import annotations
 
-import os
-import pickle
 import sys
+from importlib import import_module
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+_RUNTIME = "pytest_gradguard.runtime"
 _C10D = "torch.distributed.distributed_c10d"
 _JOINS = "_update_default_pg"
 
@@ -39,8 +39,7 @@ class RankProcess:
         self._write = write
         self._ignore = ignore
         self._forked = forked
-        self._collector: Any = None
-        self._rank = 0
+        self._rank: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         arguments = (self._process, self._inner, self._write, self._ignore, self._forked)
@@ -56,15 +55,13 @@ class RankProcess:
                 error.__traceback__ = error.__traceback__.tb_next  # the program's frames alone
             raise
         finally:
-            if self._collector is not None:
-                _safely(self._tell)
+            if self._rank is not None:
+                _safely(self._rank.tell)
 
     def _wait(self) -> None:
         """Wait until this process joins a group."""
         if self._forked:
-            from pytest_gradguard.runtime.distributed import groups
-
-            groups.joined.append(self._joined)
+            import_module(f"{_RUNTIME}.distributed.groups").joined.append(self._joined)
         elif _C10D in sys.modules:
             self._watch(sys.modules[_C10D])
         else:
@@ -84,39 +81,16 @@ class RankProcess:
 
     def _joined(self) -> None:
         """Guard what this rank does from now on."""
-        if self._collector is not None:
-            return
-        from pytest_gradguard.runtime import collector, starting
-
-        self._rank = sys.modules[_C10D].get_rank()
-        self._collector = collector.Collector(
-            ignore=self._ignore, announce=lambda found: _safely(self._tell)
-        )
-        collector.enter(self._collector)
-        if not self._forked:
-            starting.start()
-
-    def _tell(self) -> None:
-        """Tell all that was found up to now."""
-        from dataclasses import replace
-
-        found = [
-            replace(one, details={**one.details, "ranks": [self._rank]})
-            for one in self._collector.findings
-        ]
-        if found:
-            descriptor = self._write.fileno()
-            os.set_blocking(descriptor, False)  # nobody may be listening
-            os.write(descriptor, pickle.dumps(found))
+        if self._rank is None:
+            rank = import_module(f"{_RUNTIME}.distributed.rank").Rank
+            self._rank = rank(self._write, self._ignore, self._forked)
 
 
 def _safely(step: Callable[[], object]) -> None:
     try:
         step()
     except Exception as error:
-        from pytest_gradguard.runtime.faults import fault
-
-        fault(error)
+        import_module(f"{_RUNTIME}.faults").fault(error)
 
 
 class _WhenImported:

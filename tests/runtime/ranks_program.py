@@ -1,8 +1,8 @@
 """Two ranks on gloo: what each of them has of collectives and of DDP, one case after the other.
 
-``# -> GG501 [0, 1]`` is what is due at a line, and of which ranks. Run by `test_ranks`: started by
-`torch.multiprocessing`, with the start method and what ends the second rank as arguments; or by a
-launcher, without.
+What is due at a line, and of which ranks, is said in a comment behind it. Run by `test_ranks`:
+started by `torch.multiprocessing`, with the start method and what ends the second rank as
+arguments; or by a launcher, without.
 """
 
 import os

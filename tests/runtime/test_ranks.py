@@ -91,7 +91,7 @@ def test_ranks_of_a_launcher_make_one_report(tmp_path: Path, ranks_are_guarded: 
     assert found(report) == DUE
     assert done.stderr.count("gradguard: ") == 1
     assert numbers(done).items() >= TRUE.items()
-    assert list(tmp_path.iterdir()) == [report]
+    assert not list(tmp_path.glob("gradguard*"))
 
 
 def test_a_launcher_reports_what_killed_ranks_had_found(tmp_path: Path) -> None:

@@ -11,10 +11,15 @@ from pytest_gradguard.runtime import evidence
 from pytest_gradguard.runtime.callsite import Site
 
 CODE = "GG501"
-_BROADCAST = (
-    "Broadcast `tensor.detach().clone()` where no gradient is wanted; for the gradients of all "
-    "ranks, use `torch.distributed.nn.functional.broadcast`."
-)
+LIGHTNING = "LightningModule.all_gather"
+_ADVICE = {
+    LIGHTNING: "Gather with `self.all_gather(features, sync_grads=True)` where a loss needs it.",
+    "broadcast": (
+        "Broadcast `tensor.detach().clone()` where no gradient is wanted; for the gradients of all "
+        "ranks, use `torch.distributed.nn.functional.broadcast`."
+    ),
+}
+"""What to do, where it is not to put the own slot back."""
 
 
 class Evidence(evidence.Evidence):
@@ -42,7 +47,7 @@ class Evidence(evidence.Evidence):
     ) -> None:
         name, about = given
         super().__init__(site, "torch.distributed", direction="result", object=name, **about)
-        self.advice = _BROADCAST if function == "broadcast" else None
+        self.advice = _ADVICE.get(function)
         self.details["function"] = function
         self._name = f"`{name}`" if name else "a tensor with history"
         self._function = function

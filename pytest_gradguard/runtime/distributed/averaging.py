@@ -1,6 +1,7 @@
 """GG502: whether a DistributedDataParallel module averaged the gradients that an optimizer uses.
 
-Each reducer notes when it saw the gradients of a backward: by that it is known to have run.
+Each reducer notes when it saw the gradients of a backward: by that it is known to have run. Once it
+has done so for a few steps, only the steps are looked at, until there is one without it.
 """
 
 from __future__ import annotations
@@ -37,8 +38,20 @@ class _Model:
     """
 
     def __init__(self, module: Any) -> None:
-        self._seen = module.reducer.get_backward_stats()
+        self._reference = weakref.ref(module, self._gone)
+        self._stats = module.reducer.get_backward_stats
+        self._seen = self._stats()
         self.stepped()
+
+    def _gone(self, _: object) -> None:
+        if self in _models:
+            _models.remove(self)
+        _stepping.clear()
+
+    @property
+    def module(self) -> Any:
+        """The module; None where it is about to be no more."""
+        return self._reference()
 
     def stepped(self) -> None:
         """An optimizer has used the gradients."""
@@ -47,13 +60,19 @@ class _Model:
         self.before: dict[int, _State] = {}
         self.heard = 0
 
-    def look(self, module: Any, run: engine.Backward) -> None:
-        """After a backward: see whether the reducer ran in it."""
-        seen = module.reducer.get_backward_stats()
-        if seen != self._seen:
-            self._seen = seen
-            self.averaged = True
-        elif module.static_graph and not any(seen):  # in its first backward it runs at the end
+    def look(self) -> bool:
+        """See whether the reducer ran since this was asked last."""
+        seen = self._stats()
+        self.averaged = self.averaged or seen != self._seen
+        self._seen = seen
+        return self.averaged
+
+    def backward_ended(self, run: engine.Backward) -> None:
+        """After a backward."""
+        module = self.module
+        if self.look() or module is None:
+            return
+        if module.static_graph and not any(self._seen):  # in its first backward it runs at the end
             self.averaged = any(map(_through_ddp, run.outputs))
         elif not module.require_backward_grad_sync:
             self.paused = True
@@ -64,10 +83,15 @@ class _Model:
         return self.averaged or self.paused
 
 
-_models: weakref.WeakKeyDictionary[Any, _Model] = weakref.WeakKeyDictionary()
+_models: list[_Model] = []
+_stepping: weakref.WeakKeyDictionary[Any, tuple[int, list[_Model]]] = weakref.WeakKeyDictionary()
+"""By optimizer: how many groups of parameters it had, and the modules that share some with it."""
 _hooks: list[Any] = []
 _SINK = "_DDPSinkBackward"
 """The node in which a module's reducer is told that a backward of its output begins."""
+_CALM = 5
+"""After how many steps in a row with averaged gradients no backward is looked at any more."""
+_calm = 0
 _heard = 0
 """How many collectives have taken something that may be gradients."""
 
@@ -80,7 +104,8 @@ def _through_ddp(output: Any) -> bool:
 
 def _parameters(module: Any) -> dict[int, Any]:
     """The parameters whose gradients `module` averages, by id."""
-    return {id(one): one for one in module._module_parameters if one.requires_grad}
+    every = () if module is None else module._module_parameters
+    return {id(one): one for one in every if one.requires_grad}
 
 
 def _state(parameter: Any) -> _State:
@@ -93,11 +118,19 @@ def _state(parameter: Any) -> _State:
 
 def _remember(module: Any) -> None:
     if not getattr(module, "_use_python_reducer", False):
-        _models[module] = _Model(module)
+        _models.append(_Model(module))
+        _stepping.clear()
         if not _hooks:
             _hooks.append(register_optimizer_step_post_hook(_stepped))
-            engine.subscribe(_backward)
             _collectives().apply()
+        _listen()
+
+
+def _listen() -> None:
+    """Hear of each backward, for as long as there may be something to say."""
+    global _calm
+    _calm = 0
+    engine.subscribe(_backward)
 
 
 def _wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -119,9 +152,9 @@ def _wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
 def _pausing(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def no_sync(self: Any, *args: Any, **kwargs: Any) -> Any:
-        known = _models.get(self)
-        if known is not None:
-            known.paused = True
+        for known in _models:
+            if known.module is self:
+                known.paused = True
         return original(self, *args, **kwargs)
 
     return no_sync
@@ -171,8 +204,8 @@ def _may_be_gradient(tensor: Any) -> bool:
         place = tensor.untyped_storage().data_ptr()
         return any(
             one.grad is not None and one.grad.untyped_storage().data_ptr() == place
-            for module in list(_models)
-            for one in module._module_parameters
+            for model in list(_models)
+            for one in _parameters(model.module).values()
         )
 
 
@@ -201,30 +234,29 @@ def _resolving(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _backward(run: engine.Backward) -> engine.End | None:
-    if all(model.averaged for model in _models.values()):
+    open_ones = [model for model in _models if not model.averaged]
+    if not open_ones:
         return None
     heard = _heard
-    states = {}
+    states: dict[int, _State] = {}
     if not run.accumulates:
         asked = {id(one) for one in run.inputs}
-        for module in list(_models):
-            given = _parameters(module)
+        for model in open_ones:
+            given = _parameters(model.module)
             states.update({one: _state(given[one]) for one in asked & given.keys()})
 
     def ended(_: Any, raised: BaseException | None) -> None:
-        models = list(_models.items())
-        for module, model in models:
-            if not model.averaged:
-                model.look(module, run)
-        open_ones = [(module, one) for module, one in models if not (one.settled or one.backward)]
-        if open_ones and raised is None:
-            _note(open_ones, run, states, heard)
+        for model in open_ones:
+            model.backward_ended(run)
+        without = [one for one in open_ones if not (one.settled or one.backward)]
+        if without and raised is None:
+            _note(without, run, states, heard)
 
     return ended
 
 
 def _note(
-    models: list[tuple[Any, _Model]], run: engine.Backward, states: dict[int, _State], heard: int
+    models: list[_Model], run: engine.Backward, states: dict[int, _State], heard: int
 ) -> None:
     """See which of `models` this backward gave gradients that nobody averaged."""
     if run.accumulates:
@@ -235,8 +267,8 @@ def _note(
         return
     frame = callsite.user_frame()
     site = None if frame is None else callsite.site_of(frame)
-    for module, model in models:
-        if reached & _parameters(module).keys():
+    for model in models:
+        if reached & _parameters(model.module).keys():
             model.backward = (site, "backward" if run.accumulates else "autograd.grad")
             model.before = states
             model.heard = heard
@@ -245,27 +277,51 @@ def _note(
 def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
     with theirs_only:
         try:
-            _step(optimizer)
+            models = _with_parameters_of(optimizer)
+            if models:
+                _step(optimizer, models)
         except Exception as error:
             fault(error)
 
 
-def _step(optimizer: Any) -> None:
-    models = list(_models.items())
-    held = {id(p): p for group in optimizer.param_groups for p in group["params"]}
-    of = {id(model): _parameters(module) for module, model in models}
-    averaged = {i for _, model in models if model.averaged for i in of[id(model)]}
+def _step(optimizer: Any, models: list[_Model]) -> None:
+    global _calm
     try:
-        for module, model in models:
-            if model.backward is not None and not model.settled and _heard == model.heard:
-                mine = held.keys() & of[id(model)].keys() - averaged
-                own = [held[i] for i in mine if _received(held[i], model)]
-                if own and torch.distributed.is_initialized():
-                    _report(module, model.backward, own, len(held))
+        averaged = [model.averaged or model.look() for model in models]
+        if all(averaged):
+            _calm += 1
+            if _calm == _CALM:
+                engine.unsubscribe(_backward)
+            return
+        if not all(model.paused for model in models):
+            _listen()
+        if any(one.backward and not one.settled and _heard == one.heard for one in models):
+            _confirm(optimizer, models)
     finally:
-        for _, model in models:
-            if held.keys() & of[id(model)].keys():
-                model.stepped()
+        for model in models:
+            model.stepped()
+
+
+def _with_parameters_of(optimizer: Any) -> list[_Model]:
+    """The modules that have parameters of `optimizer`."""
+    groups = optimizer.param_groups
+    known = _stepping.get(optimizer)
+    if known is None or known[0] != len(groups):
+        held = {id(p) for group in groups for p in group["params"]}
+        models = [one for one in _models if held & _parameters(one.module).keys()]
+        known = _stepping[optimizer] = (len(groups), models)
+    return known[1]
+
+
+def _confirm(optimizer: Any, models: list[_Model]) -> None:
+    held = {id(p): p for group in optimizer.param_groups for p in group["params"]}
+    averaged = {i for one in _models if one.averaged for i in _parameters(one.module)}
+    for model in models:
+        if model.backward is not None and not model.settled and _heard == model.heard:
+            mine = [i for i in _parameters(model.module) if i in held and i not in averaged]
+            own = [held[i] for i in mine if _received(held[i], model)]
+            if own and torch.distributed.is_initialized():
+                _report(model.module, model.backward, own, len(held))
 
 
 def _received(parameter: Any, model: _Model) -> bool:
@@ -359,5 +415,6 @@ def undo() -> None:
     _forget_functional()
     engine.unsubscribe(_backward)
     _models.clear()
+    _stepping.clear()
     while _hooks:
         _hooks.pop().remove()

@@ -49,6 +49,8 @@ _COMBINES = frozenset(
     )
 )
 """The same, as functions that return what they have put together."""
+_COLLECTIVES = "torch.distributed"
+"""Whose functions come through a mode, too: what they hand out is known already."""
 _FRAMES = 3
 """In how many functions of the program a tensor's name is looked for."""
 
@@ -118,6 +120,16 @@ def _name_of(tensor: Any, frame: Any) -> str:
 
 _marks: Marks[Cut] = Marks()
 """The tensors that were computed from values without their graph."""
+_within: Marks[Cut] = Marks()
+"""The same where gradients were off: what an autograd function returns gets a graph afterwards."""
+
+
+def _cuts_of(tensor: Any) -> frozenset[Cut]:
+    """The values without their graph that `tensor` was computed from, as one that has gradients."""
+    cuts = _marks.of(tensor)
+    if _within and (not torch.is_grad_enabled() or tensors.requires_grad(tensor)):
+        cuts |= _within.of(tensor)
+    return cuts
 
 
 # -- the collectives -----------------------------------------------------------------------------
@@ -200,7 +212,8 @@ def _watched(name: str, parts: _Parts) -> Callable[[Any], Callable[..., Any]]:
 
 def _gathered(name: str, part: _Part) -> None:
     """Take what a collective was given, and what it handed out for it."""
-    _marks.drop(part.output)  # a buffer that is used again
+    for marks in (_marks, _within):
+        marks.drop(part.output)  # a buffer that is used again
     cut = _cut(name, part.given)
     if cut is not None:
         cut.own_part(part.output, part.part, part.parts)
@@ -351,12 +364,8 @@ class _Following(TorchFunctionMode):  # type: ignore[misc]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if _marks and not self.done and torch.is_grad_enabled() and not _compiling():
+        if _marks and not self.done and not _compiling():
             try:
-                if getattr(func, "__name__", "") == "__iter__":
-                    parts = tuple(result)
-                    _follow(func, args, kwargs, parts)
-                    return iter(parts)
                 _follow(func, args, kwargs, result)
             except Exception as error:
                 fault(error)
@@ -364,24 +373,25 @@ class _Following(TorchFunctionMode):  # type: ignore[misc]
 
 
 def _follow(func: Any, args: Any, kwargs: Any, result: Any) -> None:
-    if is_constant(func):
+    if is_constant(func) or str(getattr(func, "__module__", "")).startswith(_COLLECTIVES):
         return
     given = tensors_in((args, kwargs))
-    cuts = frozenset().union(*map(_marks.of, given))
+    cuts = frozenset().union(*map(_cuts_of, given))
     cuts = frozenset(cut for cut in cuts if not (cut.over or cut.settled))
     if not cuts:
         return
     name = getattr(func, "__name__", "")
-    own = any(tensors.requires_grad(one) and not _marks.of(one) for one in given)
+    own = any(tensors.requires_grad(one) and not _cuts_of(one) for one in given)
     if own and (name in _WRITES or name in _COMBINES):
         for cut in cuts if name in _WRITES else ():
             cut.settled = True
         return
+    marks = _marks if torch.is_grad_enabled() else _within
     for tensor in tensors_in(args[:1] if result is None else result):
         if has_derivative(tensor):
             held = frozenset(cut for cut in cuts if cut.overlaps(tensor))
             if held:
-                _marks.add(tensor, held)
+                marks.add(tensor, held)
 
 
 class _Thread(threading.local):
@@ -397,6 +407,7 @@ def _follow_here() -> None:
     if _thread.mode is None:
         if not _hooks:
             _hooks.append(register_optimizer_step_pre_hook(_stepping))
+        engine.subscribe(_backward, engine.Order.REPORTS)
         _thread.mode = _Following()
         push_below(_thread.mode)
     _thread.mode.done = False
@@ -424,7 +435,7 @@ def _rest() -> None:
 def _backward(run: engine.Backward) -> engine.End | None:
     if not _marks:
         return None
-    cuts = {cut for output in run.outputs for cut in _marks.of(output) if not cut.settled}
+    cuts = {cut for output in run.outputs for cut in _cuts_of(output) if not cut.settled}
     cuts = {cut for cut in cuts if cut.wanted(run.inputs)}
     fails = not any(map(tensors.requires_grad, run.outputs))
 
@@ -484,9 +495,8 @@ _patches = functools.cache(_make)
 
 
 def apply() -> None:
-    """Watch the collectives, and the backward passes that may begin at what they hand out."""
+    """Watch the collectives; backward passes only once one has handed out what is followed."""
     _patches().apply()
-    engine.subscribe(_backward, engine.Order.REPORTS)
 
 
 def undo() -> None:
@@ -494,6 +504,7 @@ def undo() -> None:
     _patches().undo()
     engine.unsubscribe(_backward)
     _marks.clear()
+    _within.clear()
     _rest()
     while _hooks:
         _hooks.pop().remove()

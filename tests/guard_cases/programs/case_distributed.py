@@ -31,6 +31,8 @@ EXPECT = {
     "test_every_step": {"GG501"},
     "test_asked_for_by_name": {"GG501"},
     "test_checkpointed": {"GG501"},
+    "test_through_a_function_of_the_program": {"GG501"},
+    "test_through_ddp": {"GG501"},
     "test_own_slot": set(),
     "test_own_slot_in_a_new_list": set(),
     "test_own_part_of_one_buffer": set(),
@@ -41,6 +43,7 @@ EXPECT = {
     "test_function_of_the_program": set(),
     "test_metric": set(),
     "test_metric_beside_the_loss": set(),
+    "test_weight_without_gradients": set(),
     "test_detached_before": set(),
     "test_detached_after": set(),
     "test_without_gradients": set(),
@@ -57,6 +60,7 @@ EXPECT = {
     "test_loss_is_reduced": {"GG502"},
     "test_closure": {"GG502"},
     "test_some_of_the_parameters": {"GG502"},
+    "test_after_many_right_steps": {"GG502"},
     "test_ddp": set(),
     "test_ddp_without_synchronization": set(),
     "test_accumulation": set(),
@@ -253,6 +257,42 @@ def test_checkpointed():
     assert encoder.weight.grad is None
 
 
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, tensor):
+        return tensor.clone() * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+
+def test_through_a_function_of_the_program():
+    encoder, head, features = model()
+    gathered = slots(features)
+    dist.all_gather(gathered, features)  # -> GG501
+    Doubled.apply(head(torch.cat(gathered))).sum().backward()
+    assert encoder.weight.grad is None
+
+
+class Contrastive(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.head = nn.Linear(2, 2), nn.Linear(2, 1)
+
+    def forward(self, inputs):
+        features = self.encoder(inputs)
+        gathered = slots(features)
+        dist.all_gather(gathered, features)  # -> GG501
+        return self.head(torch.cat(gathered)).sum()
+
+
+def test_through_ddp():
+    ddp = DistributedDataParallel(Contrastive(), find_unused_parameters=True)
+    ddp(torch.ones(3, 2)).backward()
+    assert ddp.module.encoder.weight.grad is None
+
+
 def test_own_slot():
     encoder, head, features = model()
     gathered = slots(features)
@@ -352,6 +392,15 @@ def test_metric_beside_the_loss():
     assert mean.item() == pytest.approx(loss.item())
     following = head(encoder(torch.ones(3, 2))).sum() * (mean > 0)
     following.backward()
+
+
+def test_weight_without_gradients():
+    _encoder, head, features = model()
+    losses = slots(features)
+    dist.all_gather(losses, features)
+    with torch.no_grad():
+        weight = torch.cat(losses).mean()
+    (head(features).mean() * weight).backward()
 
 
 def test_detached_before():
@@ -496,6 +545,14 @@ def test_some_of_the_parameters():
     optimizer = torch.optim.Adam(ddp.module[1].parameters())
     ddp.module(BATCH).sum().backward()
     optimizer.step()  # -> GG502
+
+
+def test_after_many_right_steps():
+    ddp, optimizer = wrapped()
+    for step in range(20):
+        optimizer.zero_grad()
+        (ddp if step < 10 else ddp.module)(BATCH).sum().backward()
+        optimizer.step()  # -> GG502
 
 
 def test_ddp():

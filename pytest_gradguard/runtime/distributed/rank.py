@@ -1,0 +1,49 @@
+"""A rank that another process has started: what it finds, and how it tells that process."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from dataclasses import replace
+from typing import Any
+
+from pytest_gradguard.findings import Finding
+from pytest_gradguard.runtime import collector, starting
+from pytest_gradguard.runtime.distributed import C10D
+from pytest_gradguard.runtime.faults import fault
+
+
+class Rank:
+    """This process, guarded from now on.
+
+    Args:
+        write: the end of a pipe to tell findings to.
+        ignore: codes that are left out.
+        forked: it has inherited the guard.
+    """
+
+    def __init__(self, write: Any, ignore: frozenset[str], forked: bool) -> None:
+        self._number = sys.modules[C10D].get_rank()
+        self._write = write
+        self._collector = collector.Collector(ignore=ignore, announce=self._announce)
+        collector.enter(self._collector)
+        if not forked:
+            starting.start()
+
+    def _announce(self, found: list[Finding]) -> None:
+        try:
+            self.tell()
+        except Exception as error:
+            fault(error)
+
+    def tell(self) -> None:
+        """Tell all that was found up to now."""
+        found = [
+            replace(one, details={**one.details, "ranks": [self._number]})
+            for one in self._collector.findings
+        ]
+        if found:
+            descriptor = self._write.fileno()
+            os.set_blocking(descriptor, False)  # nobody may be listening
+            os.write(descriptor, pickle.dumps(found))
