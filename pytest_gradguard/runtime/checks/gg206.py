@@ -131,8 +131,9 @@ def _why(asked: Asked, error: BaseException) -> str | None:
         return None
     if multiprocessing.get_start_method(allow_none=True) in (None, *_STANDARD):
         return None
-    if isinstance(error, AttributeError) and "'env'" in str(error):
-        return "loky"
+    if isinstance(error, AttributeError) and error.name == "env":
+        # What a dataset raises in a worker arrives without the object that it was raised of.
+        return "loky" if isinstance(error.obj, multiprocessing.process.BaseProcess) else None
     ended = isinstance(error, RuntimeError) and "exited unexpectedly" in str(error)
     # A fresh interpreter is told loky's start method before it could know that.
     return "loky" if ended and asked.method in ("spawn", "forkserver") else None
