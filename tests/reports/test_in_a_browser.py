@@ -101,7 +101,8 @@ class Browser:
         Select(self.find(f"select[name={name}]")).select_by_value(value)
 
     def shown(self) -> list[str]:
-        """The findings that the filters leave, by their places."""
+        """The findings that the filters leave, by their places, once the page has caught up."""
+        self.driver.execute_async_script("setTimeout(arguments[0])")  # after the page's own timers
         return self.run(
             "return [...document.querySelectorAll('article')].filter((one) => !one.hidden)"
             ".map((one) => one.querySelector('.gg-where').textContent)"
