@@ -106,6 +106,8 @@ def _used_by_parent(program: Program, task: TaskRun, reached: set[int]) -> str |
     for effect in program.effects:
         if effect.worker is not None or task.call.ident not in effect.calls:
             continue
+        if effect.kind == "backward" and reached & idents(effect.target):
+            return None  # from here on the parent has gradients of its own
         if effect.kind == "step" and reached & idents(effect.target):
             return f"the optimizer steps here without them (line {effect.site.line})"
         if effect.kind == "grad-read" and reached & idents(effect.target):
@@ -179,5 +181,30 @@ def train(net, seed):
 
 
 states = Parallel(n_jobs=2)(delayed(train)(torch.nn.Linear(3, 1), s) for s in range(2))
+""",
+    "the parent goes on with gradients of its own": """\
+import torch
+from joblib import Parallel, delayed
+
+
+def score(net, x, rate):
+    optimizer = torch.optim.SGD(net.parameters(), lr=rate)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = net(x).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+    return loss.item()
+
+
+net = torch.nn.Linear(3, 1)
+x = torch.randn(8, 3)
+rates = [0.1, 0.01]
+scores = Parallel(n_jobs=2)(delayed(score)(net, x, rate) for rate in rates)
+optimizer = torch.optim.SGD(net.parameters(), lr=rates[scores.index(min(scores))])
+for _ in range(3):
+    optimizer.zero_grad()
+    net(x).pow(2).mean().backward()
+    optimizer.step()
 """,
 }

@@ -20,10 +20,17 @@ from gradguard_lint.rules.base import Examples, Report, captures, handed_out, id
 
 CODE = "GG111"
 
+_IN_SHARED_MEMORY = ("concurrent", "multiprocessing")
+"""Libraries whose pickler hands torch's tensors over in shared memory: an update reaches the
+parent."""
+
 
 def check(program: Program) -> Iterator[Report]:
     for task in program.process_tasks():
-        if not task.call.ships or not task.call.answers:
+        call = task.call
+        if not call.ships or not call.answers:
+            continue
+        if call.library in _IN_SHARED_MEMORY and call.start != "loky":
             continue
         sent = _modules(program, task)
         update = next((effect for effect in task.effects if _updates(program, effect, sent)), None)
@@ -265,5 +272,25 @@ scores = Parallel(n_jobs=2)(delayed(tune)(net, lr) for lr in (0.1, 0.01))
 torch.save(net.state_dict(), "start.pt")
 other = Net()
 print(Parallel(n_jobs=2)(delayed(features)(other, torch.randn(2, 3, 8, 8)) for _ in range(2)))
+""",
+    "a pool shares the memory of the statistics": """\
+import torch
+from multiprocessing import Pool
+
+
+def gradient(task):
+    net, x = task
+    return torch.autograd.grad(net(x).sum(), net.weight)[0]
+
+
+if __name__ == "__main__":
+    net = torch.nn.BatchNorm1d(3)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with Pool(2) as pool:
+        grads = pool.map(gradient, [(net, torch.randn(4, 3)) for _ in range(2)])
+    net.weight.grad = sum(grads)
+    optimizer.step()
+    net.eval()
+    print(net(torch.ones(1, 3)))
 """,
 }
