@@ -33,8 +33,7 @@ from pytest_gradguard.runtime.references import Reference, refer
 class _Lost:
     """A module of this process, of which buffers changed in a worker and did not come back."""
 
-    def __init__(self, call: Call, kept: KeptBuffers, module: Any) -> None:
-        self.call = call
+    def __init__(self, kept: KeptBuffers, module: Any) -> None:
         self.kept = kept
         self.number = id(module)
         self._module = weakref.ref(module, self._freed)
@@ -82,7 +81,8 @@ class _Lost:
         return not module.training and self.is_in(module)
 
 
-_waiting: list[_Lost] = []
+_waiting: dict[_Lost, Call] = {}
+"""With the calls that they come from: what findings hold of a loss keeps no call alive."""
 _hooks: list[Any] = []
 _forward: list[Any] = []
 
@@ -93,9 +93,9 @@ def remember(call: Call, notes: Iterable[KeptBuffers]) -> None:
         return
     for kept in notes:
         module = call.module_of(kept.number)
-        known = any(one.call is call and one.number == kept.number for one in _waiting)
+        known = any(of is call and one.number == kept.number for one, of in _waiting.items())
         if module is not None and not known:
-            _waiting.append(_Lost(call, kept, module))
+            _waiting[_Lost(kept, module)] = call
     if _waiting:
         _listen()
 
@@ -114,7 +114,7 @@ def _listen() -> None:
 def undo() -> None:
     """Stop looking at what the program does with modules."""
     while _waiting:
-        _waiting.pop().settle()
+        _waiting.popitem()[0].settle()
     _rest()
 
 
@@ -238,18 +238,18 @@ _CERTAIN = frozenset({Use.EVALUATES, Use.SAVES})
 def _used(use: Use, concerned: Callable[[_Lost], bool]) -> None:
     certain: list[tuple[collector.Collector, Evidence]] = []
     try:
-        for lost in list(_waiting):
+        for lost, call in list(_waiting.items()):
             if lost.module is None:
-                _waiting.remove(lost)
+                del _waiting[lost]
             elif concerned(lost):
                 if not lost.is_stale():
-                    _waiting.remove(lost)
+                    del _waiting[lost]
                     continue
-                evidence = _note(lost, use)
+                evidence = _note(call, lost, use)
                 if use in _CERTAIN:
-                    _waiting.remove(lost)
+                    del _waiting[lost]
                     if evidence is not None:
-                        certain.append((lost.call.collector, evidence))
+                        certain.append((call.collector, evidence))
         if not _waiting:
             _rest()
     except Exception as error:
@@ -258,9 +258,8 @@ def _used(use: Use, concerned: Callable[[_Lost], bool]) -> None:
         collector.announce(home, [one])
 
 
-def _note(lost: _Lost, use: Use) -> gg111.Evidence | None:
+def _note(call: Call, lost: _Lost, use: Use) -> gg111.Evidence | None:
     """The evidence of one more use of a module with old buffers; None: it is allowed here."""
-    call = lost.call
     if "GG111" in collector.allowed_now():
         return None
     evidence = gg111.Evidence.of(call, about=(lost.kept.task, lost.kept.path))

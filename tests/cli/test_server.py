@@ -125,7 +125,7 @@ def test_findings_come_and_go_as_one_types(tmp_path):
         )
         assert found.source == "gradguard"
         assert found.severity == types.DiagnosticSeverity.Warning
-        assert found.code_description.href.endswith("#gg201-cuda-init-in-worker")
+        assert found.code_description.href.endswith("/pitfalls/gg201.md")
         assert found.related_information[0].location.range.start.line == 8
         one.type("train.py", CLEAN)
         await one.until(lambda codes: codes == {"other.py": ["GG201"]})

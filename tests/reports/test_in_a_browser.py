@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_page import PROGRAM, loss
+from test_html_page import PROGRAM, loss
 
 from pytest_gradguard.findings import Finding, Location, Severity
 from pytest_gradguard.reports.file import write_page

@@ -119,7 +119,7 @@ def begin(asked: tuple[int, list[str]], process: bool) -> After | None:
     before = {library: _unseeded(library) for library in libraries}
 
     def after(items: Any, results: Any, error: BaseException | None) -> list[Drawn] | None:
-        if any(seeding.may_seed(function) for function, _, _ in items):
+        if error is not None or any(seeding.may_seed(item[0]) for item in items):
             return None
         drawn = []
         for library, start in before.items():

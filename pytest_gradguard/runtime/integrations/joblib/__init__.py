@@ -197,7 +197,7 @@ def _watched_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
             return reduction  # not as joblib builds it
         if single and known.function is not items[0][0]:
             _by_cache[id(call.cache)] = learn(known, call, items)
-        asked = probes.ship(call, items)
+        asked = probes.ship(call, items) if isinstance(items[0], tuple) else call.asked
         return bracketed(Shipment(call, items), unpack, (asked, *arguments[:-1], call.token))
 
     @functools.wraps(original)
@@ -239,7 +239,7 @@ def _guarded(batch: Any, parallel: Any, call: Call) -> tuple[Any, bool]:
             return backend.batch(batch, call, parallel._backend), False
         if pickles:
             return batch, True
-        asked = probes.ship(call, batch.items)
+        asked = probes.ship(call, batch.items) if isinstance(batch.items[0], tuple) else None
         if asked:
             return ThreadBatch(batch, call, asked), False
         return batch, probes.questions(call).lasting
