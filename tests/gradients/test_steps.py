@@ -59,12 +59,13 @@ def test_the_step_raises_with_names_and_reason(net: Net, step: Callable[[], None
 
 
 def test_all_is_as_it_was_once_it_has_gone_well(net: Net, step: Callable[[], None]) -> None:
-    detach = torch.Tensor.detach
+    detach, engine = torch.Tensor.detach, torch.autograd._engine_run_backward
     net.uses_body = True
     watch_gradients(net, steps=2)
     for _ in range(3):
         step()
     assert torch.Tensor.detach is detach
+    assert torch.autograd._engine_run_backward is engine
     assert not hooks()
     net.uses_body = False
     step()

@@ -80,7 +80,7 @@ def subscribe(listener: Listener, order: Order = Order.WATCHES) -> None:
     """
     global _subscriptions
     with _lock:
-        if any(one.listener is listener for one in _subscriptions):
+        if any(one.listener == listener for one in _subscriptions):
             return
         _patches.apply()
         together = [*_subscriptions, _Subscription(order, listener)]
@@ -91,7 +91,7 @@ def unsubscribe(listener: Listener) -> None:
     """Undo `subscribe`; after the last one, torch is as it was."""
     global _subscriptions
     with _lock:
-        _subscriptions = tuple(one for one in _subscriptions if one.listener is not listener)
+        _subscriptions = tuple(one for one in _subscriptions if one.listener != listener)
         if not _subscriptions:
             _patches.undo()
 
