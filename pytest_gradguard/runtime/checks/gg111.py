@@ -85,7 +85,7 @@ class Evidence(evidence.Evidence):
         if use not in self._uses:
             self._uses.append(use)
             if line is not None:
-                self.add_step(f"the parent {use.value} here", line.path, line.line)
+                self.add_step(f"the parent {use.value} here", line.path, line.line, "parent")
 
     def message(self) -> str:
         task, buffers = self._kept.task.name, self._kept.names

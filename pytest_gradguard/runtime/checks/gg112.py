@@ -36,7 +36,7 @@ class Evidence(evidence.Evidence):
         self._parameters = 0
         if call.site is not None:
             text = f"copies of the parameters go to {self.backend} workers here"
-            self.add_step(text, call.site.path, call.site.line)
+            self.add_step(text, call.site.path, call.site.line, "parent")
         self.add_step(f"`{task.name}` returns the copy", task.path, task.line)
 
     def describe(self, replaced: list[str], first: dict[str, Any], parameters: int) -> None:

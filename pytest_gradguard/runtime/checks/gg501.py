@@ -53,7 +53,7 @@ class Evidence(evidence.Evidence):
         self._function = function
         self._fails = fails
         if backward is not None:
-            self.add_step(f"this {verb} lacks the gradient", backward.path, backward.line)
+            self.add_step(f"this {verb} lacks the gradient", backward.path, backward.line, None)
         self._line = "" if backward is None else f" in line {backward.line}"
         self._verb = verb
 

@@ -51,7 +51,7 @@ class Evidence(evidence.Evidence):
         self._ranks = ranks
         if backward is not None:
             text = f"this {verb} gives gradients that are not averaged"
-            self.add_step(text, backward.path, backward.line)
+            self.add_step(text, backward.path, backward.line, None)
 
     def message(self) -> str:
         reason = (

@@ -322,7 +322,7 @@ class Evidence(evidence.Evidence):
             self.count += 1
             self.details["epoch"] = epoch
             if made is not None:
-                self.add_step("the sampler is made here", made.path, made.line)
+                self.add_step("the sampler is made here", made.path, made.line, None)
 
     def drop(self) -> None:
         """Take back the one that was counted last."""
