@@ -25,7 +25,7 @@ Kind = Literal[
     "collective",  # a collective gives `target` to other processes, as `ident`
     "compute",  # a computation with `framework`
     "ddp-bypass",  # a forward of a wrapped module, but not by its wrapper, as `ident`
-    "ddp-step",  # an optimizer steps over gradients of one process, which came by `ident`
+    "ddp-step",  # an optimizer steps with gradients of one process, which came by `ident`
     "dask-backend",  # a backend that cannot be named so
     "draw",  # a draw from the global generator of `framework`
     "epoch-repeated",  # the sampler `ident` is iterated again, in the loop at `place`

@@ -79,7 +79,7 @@ dist.destroy_process_group()
         "afterwards."
     ),
     runtime=(
-        "When an optimizer steps over parameters of a live DDP module that received gradients "
+        "When an optimizer steps parameters of a live DDP module that received gradients "
         "since its last step, while the module's reducer did not run, `no_sync` was not used, and "
         "the program reduced nothing itself. In a world of one too, where the numbers are still "
         "right."

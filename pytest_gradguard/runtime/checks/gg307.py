@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import os
 import weakref
-from typing import Any, NamedTuple
+from typing import Any
 
 from pytest_gradguard.runtime import random_states, seeding, used_globals
 from pytest_gradguard.runtime.checks import Probe, apart_for_tasks
+from pytest_gradguard.runtime.checks.gg304 import Drawn
 from pytest_gradguard.runtime.evidence import TaskEvidence
 from pytest_gradguard.runtime.fork_safety import forks
 from pytest_gradguard.runtime.probes import After
-from pytest_gradguard.runtime.tasks import Task, names_in, task_of
+from pytest_gradguard.runtime.tasks import names_in, task_of
 from pytest_gradguard.runtime.travelling import PLAIN
 
 CODE = "GG307"
@@ -24,22 +25,6 @@ PROBES = (Probe("gg307", __name__, asks=("random",), ships=apart_for_tasks, by_f
 
 _LIBRARIES = ("torch", "numpy", "random")
 _MOST = 1_000
-
-
-class Drawn(NamedTuple):
-    """What the tasks of a batch drew from a global generator without a seed, in plain values.
-
-    Attributes:
-        process: the worker's process id.
-        library: whose generator it is.
-        start: a fingerprint of its state before the tasks.
-        task: the function of the batch's first task.
-    """
-
-    process: int
-    library: str
-    start: bytes
-    task: Task
 
 
 # -- in the parent ---------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ MAPPING_STARTS = ("loky", "fork")
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 MAPPED_FROM = UNITS["M"]
-"""How large arrays may be that are sent as copies, where nothing is said."""
+"""How large arrays may be that are sent as copies, by default."""
 
 
 def parallel_parts(args: Args) -> tuple[tuple[str, Value], ...]:
