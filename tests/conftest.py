@@ -1,8 +1,11 @@
 """What all tests share."""
 
 import importlib.metadata
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import scheduling
@@ -39,6 +42,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     config.option.loadscopereorder = False  # by number of tests: they come in the right order
     return Groups(config, log)
+
+
+@pytest.fixture(autouse=True)
+def environment_kept() -> Iterator[None]:
+    """What a library sets in the environment as it is imported does not outlive the test.
+
+    Lightning changes in this way how torch looks for GPUs, in every later child process too.
+    """
+    with mock.patch.dict(os.environ):
+        yield
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

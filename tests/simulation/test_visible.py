@@ -14,8 +14,6 @@ from pytest_gradguard import guard  # noqa: E402
     [("", 0), ("1", 1), ("0,1", 2), ("1,7,0", 1), ("0,0", 0), ("-1", 0), (None, 2)],
 )
 def test_visible_devices(visible: str | None, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Lightning sets it as it is imported: then CUDA reads its variables when it is used first.
-    monkeypatch.delenv("PYTORCH_NVML_BASED_CUDA_CHECK", raising=False)
     if visible is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     else:
