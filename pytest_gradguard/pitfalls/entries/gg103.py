@@ -25,6 +25,18 @@ PITFALL = Pitfall(
         "gradient. In split learning, ask for the gradient at the boundary explicitly: "
         "`torch.autograd.grad(loss, results)`."
     ),
+    cases={
+        "multiprocessing": (
+            "Run the tasks with `pytest_gradguard.parallel.Parallel`, compute the gradients in the "
+            "workers and return them, or keep the forward pass in one process with "
+            "`multiprocessing.pool.ThreadPool`."
+        ),
+        "concurrent.futures": (
+            "Run the tasks with `pytest_gradguard.parallel.Parallel`, compute the gradients in the "
+            "workers and return them, or keep the forward pass in one process with "
+            "`ThreadPoolExecutor`."
+        ),
+    },
     bad="""\
 import torch
 from joblib import Parallel, delayed

@@ -25,6 +25,28 @@ PITFALL = Pitfall(
         "send a NumPy array: `cupy.asnumpy(array)`, `jax.device_get(array)` or TensorFlow's "
         "`tensor.numpy()`. Move data to the GPU in the one process that uses it."
     ),
+    cases={
+        "result": (
+            "Return `tensor.cpu()` from the worker, and move it to the GPU in the parent if it is "
+            "needed there."
+        ),
+        "model": (
+            "Send a copy of the module on the CPU, such as `copy.deepcopy(module).cpu()`, and "
+            "return CPU data from the workers."
+        ),
+        "state": (
+            "Send a state dict whose tensors are on the CPU, and return CPU data from the workers."
+        ),
+        "cupy": (
+            "Send a NumPy array, `cupy.asnumpy(array)`, and return NumPy arrays from the workers."
+        ),
+        "jax": (
+            "Send a NumPy array, `jax.device_get(array)`, and return NumPy arrays from the workers."
+        ),
+        "tensorflow": (
+            "Send a NumPy array, `tensor.numpy()`, and return NumPy arrays from the workers."
+        ),
+    },
     bad="""\
 import torch
 from joblib import Parallel, delayed

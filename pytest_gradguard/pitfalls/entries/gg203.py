@@ -22,6 +22,15 @@ PITFALL = Pitfall(
         "Use the loky backend (joblib's default), whose workers are fresh interpreters. Or "
         "finish the forked work before the parent touches CUDA."
     ),
+    cases={
+        "multiprocessing": (
+            'Start the workers as fresh interpreters, with `multiprocessing.get_context("spawn")`.'
+        ),
+        "concurrent.futures": (
+            'Pass `mp_context=multiprocessing.get_context("spawn")` to the executor, so that its '
+            "workers are fresh interpreters."
+        ),
+    },
     bad="""\
 import torch
 from joblib import Parallel, delayed

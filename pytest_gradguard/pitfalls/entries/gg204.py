@@ -23,6 +23,12 @@ PITFALL = Pitfall(
         'Name the device instead: `torch.device("cuda", k)` for task k. If you need the '
         "variable, set it before the worker process starts, with one process per device."
     ),
+    cases={
+        "cupy": "Choose the device in the task instead, with `cupy.cuda.Device(k)` for task k.",
+        "tensorflow": (
+            'Choose the device in the task instead, with `tf.device(f"/GPU:{k}")` for task k.'
+        ),
+    },
     bad="""\
 import os
 

@@ -27,6 +27,15 @@ PITFALL = Pitfall(
         "`multiprocessing`, use a spawn or forkserver context. If torch must run in forked "
         "workers, call `torch.set_num_threads(1)` first in each of them."
     ),
+    cases={
+        "multiprocessing": (
+            'Start the workers as fresh interpreters, with `multiprocessing.get_context("spawn")`.'
+        ),
+        "concurrent.futures": (
+            'Pass `mp_context=multiprocessing.get_context("spawn")` to the executor, so that its '
+            "workers are fresh interpreters."
+        ),
+    },
     bad="""\
 import torch
 from joblib import Parallel, delayed

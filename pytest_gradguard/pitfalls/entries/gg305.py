@@ -22,6 +22,26 @@ PITFALL = Pitfall(
         "Give every task its own generator, from `rng.spawn(n)` (NumPy 1.25 and later) or from "
         "a seed per task."
     ),
+    cases={
+        "numpy.random.RandomState": (
+            "Give every task its own generator, from a seed per task: "
+            "`np.random.RandomState(seed)`."
+        ),
+        "random.Random": (
+            "Give every task its own generator, from a seed per task: `random.Random(seed)`."
+        ),
+        "torch.Generator": (
+            "Give every task its own generator, from a seed per task: "
+            "`torch.Generator().manual_seed(seed)`."
+        ),
+        "tensorflow.random.Generator": (
+            "Give every task its own generator, from `generator.split(n)` or from a seed per task."
+        ),
+        "keras.random.SeedGenerator": (
+            "Give every task its own generator, from a seed per task: "
+            "`keras.random.SeedGenerator(seed)`."
+        ),
+    },
     bad="""\
 import numpy as np
 from joblib import Parallel, delayed

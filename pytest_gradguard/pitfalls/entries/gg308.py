@@ -26,6 +26,24 @@ PITFALL = Pitfall(
         "`random.Random(seed)`. Each process worker has its own global generator, so tasks may "
         "seed it there."
     ),
+    cases={
+        "torch": (
+            "Create a generator in each task from the task's seed, "
+            "`torch.Generator().manual_seed(seed)`, and draw from it."
+        ),
+        "numpy": (
+            "Create a generator in each task from the task's seed, `np.random.default_rng(seed)`, "
+            "and draw from it."
+        ),
+        "tensorflow": (
+            "Create a generator in each task from the task's seed, "
+            "`tf.random.Generator.from_seed(seed)`, and draw from it."
+        ),
+        "random": (
+            "Create a generator in each task from the task's seed, `random.Random(seed)`, and draw "
+            "from it."
+        ),
+    },
     bad="""\
 import threading
 

@@ -23,6 +23,10 @@ PITFALL = Pitfall(
         "Use `tf.vectorized_map` inside a `tf.function`: it computes the whole batch with "
         "batched operations. If you need `map_fn`, put it into a `tf.function`."
     ),
+    cases={
+        "autotune": "Pass a number, or leave `parallel_iterations` out.",
+        "shape": "Give the `TensorSpec` a shape; `shape=None` leaves it open.",
+    },
     bad="""\
 import tensorflow as tf
 

@@ -24,6 +24,16 @@ PITFALL = Pitfall(
         "`torch.func.vmap(torch.func.grad(...))` for torch. If only the sum or the mean is "
         "needed, take one gradient of the batch's loss."
     ),
+    cases={
+        "tensorflow": (
+            "Use `tf.vectorized_map` in a `tf.function`, or take one gradient of the batch's loss "
+            "if you only need the sum or the mean."
+        ),
+        "torch": (
+            "Use `torch.func.vmap(torch.func.grad(...))`, or take one gradient of the batch's loss "
+            "if you only need the sum or the mean."
+        ),
+    },
     bad="""\
 import tensorflow as tf
 
