@@ -109,6 +109,7 @@ def _raw(code: str, report: Report) -> Raw:
         "message": report.message,
         "severity": report.severity,
         "trace": steps,
+        "case": report.case or (report.call.library if report.call is not None else ""),
         "details": _details(report),
         "edits": None,
     }

@@ -223,7 +223,8 @@ def _comprehension(
     if any(
         effect.kind in ("tape-gradient", "backward") for effect in m.program.effects[count:]
     ) and any(isinstance(part, Tensor) and part.ident == GRADIENT for part in inner_atoms(element)):
-        m.effect(frame, "gradient-collected", node.elt, "one gradient", place=m.site(frame, node))
+        place = m.site(frame, node)
+        m.effect(frame, "gradient-collected", node.elt, "one gradient", target=element, place=place)
     return m.adopted(node, sequence(element, kind))
 
 

@@ -43,6 +43,9 @@ class Report:
     """The other calls that hand out work which comes here."""
     fix: Fix | None = None
     """How the program is repaired, where that can be said."""
+    case: str = ""
+    """The case of the pitfall that it is, where the catalogue's advice depends on it; by default
+    the library of `call`."""
 
 
 class Rule(Protocol):
@@ -62,9 +65,14 @@ def handed_out(task: TaskRun) -> Step:
 
 
 def chain(effect: Effect) -> tuple[Step, ...]:
-    """How the program came to `effect`, and the effect itself."""
+    """How the program came to `effect`."""
     origin = (effect.origin,) if effect.origin is not None else ()
-    return (*effect.chain, *origin, Step(effect.site, effect.what))
+    return (*effect.chain, *origin)
+
+
+def code(what: str) -> str:
+    """`what`, an expression, as messages quote it."""
+    return what if "`" in what else f"`{what}`"
 
 
 def way_to(first: Effect, before: str, then: Effect, after: str) -> tuple[Step, ...]:

@@ -178,7 +178,7 @@ def _finding(raw: dict[str, Any]) -> Finding:
         severity=Severity.parse(raw["severity"]) if raw["severity"] else pitfall.severity,
         origin="lint",
         message=raw["message"],
-        fix=pitfall.advice,
+        fix=pitfall.advice_for(raw["case"]),
         edits=_repair(raw["edits"]),
         location=Location(**place, cell=raw.get("cell")),
         trace=tuple(TraceStep(*step) for step in raw["trace"]),

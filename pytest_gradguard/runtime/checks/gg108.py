@@ -316,16 +316,17 @@ class Evidence(evidence.Evidence):
 
     def message(self) -> str:
         first = self.samples[0]
-        what = f"`{first.path}` of `{first.task.name}` ({first.label()})"
+        name = "the result" if first.path == "result" else f"`{first.path}`"
+        what = f"{name} of `{first.task.name}` ({first.label()})"
         tape = first.framework.on_tapes
         graph = "what the tape has recorded of it" if tape else "its graph"
         leaf = "a constant" if tape else "a leaf"
         if self._times["returns"]:
             return (
-                f"the cache returns {what} as {leaf}: {graph} was dropped when it was stored, and "
+                f"The cache returns {what} as {leaf}: {graph} was dropped when it was stored, and "
                 "no gradient flows back through it."
             )
         return (
-            f"the cache stores {what} and drops {graph}: this call returns it with the graph, "
+            f"The cache stores {what} and drops {graph}: this call returns it with the graph, "
             f"but the next call with these arguments returns {leaf}, where the gradient stops."
         )
