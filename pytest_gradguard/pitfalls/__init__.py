@@ -9,8 +9,8 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
 
@@ -38,6 +38,8 @@ class Pitfall:
         happens: what happens; every sentence was verified by running it.
         why: the mechanism behind it.
         fix: what to do instead; the first sentence stands alone in reports.
+        cases: what reports say in its place, by what the finding is about: a library, a framework,
+            a class, or another name that the pitfall's rule or check gives to the case.
         bad: a complete program that has the pitfall; `files` takes it apart where a line such as
             ``# main.py`` starts each of its files. ``# prints: …`` and ``# raises: …`` say what
             its lines do.
@@ -63,6 +65,7 @@ class Pitfall:
     lint: str | None = None
     runtime: str | None = None
     reach: str = ""
+    cases: Mapping[str, str] = field(default_factory=dict)
     part: Literal["lost", "sent", "returned"] | None = None
     silence: str = ""
     links: tuple[Link, ...] = ()
@@ -76,6 +79,10 @@ class Pitfall:
     def advice(self) -> str:
         """The first sentence of `fix`, for a report of one finding."""
         return re.split(r"(?<=\.)\s", self.fix, maxsplit=1)[0]
+
+    def advice_for(self, case: str) -> str:
+        """What a report of one finding says of the way out, where it is about `case`."""
+        return self.cases.get(case, self.advice)
 
 
 @cache

@@ -63,11 +63,13 @@ class Evidence:
         samples: the first few objects that it was observed of.
         details: what goes into the finding's details.
         severity, advice: those of the finding, where they are not the pitfall's.
+        case: what it is about, where the pitfall has advice for that (`Pitfall.cases`).
     """
 
     code: ClassVar[str]
     severity: Severity | None = None
     advice: str | None = None
+    case = ""
 
     def __init__(self, site: Site | None, backend: str, **details: Any) -> None:
         self.site = site
@@ -95,6 +97,7 @@ class Evidence:
         evidence = call.collector.evidence(key, lambda: cls(call.site, call.backend, **details))
         assert isinstance(evidence, cls)
         evidence.advice = evidence.advice or call.kind.advice.get(cls.code)
+        evidence.case = evidence.case or call.kind.library
         call.note(evidence)
         return evidence
 
@@ -182,7 +185,7 @@ class Evidence:
                 severity=pitfall.severity if self.severity is None else self.severity,
                 origin="runtime",
                 message=self.message(),
-                fix=self.advice or pitfall.advice,
+                fix=self.advice or pitfall.advice_for(self.case),
                 location=NOWHERE if self.site is None else self.site.location(),
                 trace=tuple(self.trace()),
                 explains=tuple(self.explained()),

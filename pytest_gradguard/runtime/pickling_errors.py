@@ -30,7 +30,7 @@ _ANSWERS = {
     "_io.BufferedWriter": "Open the file in the task.",
 }
 _ANSWER = (
-    "Make it in the task, or leave it out of what is sent (in `__getstate__` of the object that "
+    "Create it in the task, or leave it out of what is sent (in `__getstate__` of the object that "
     "holds it)."
 )
 _FUNCTION = (

@@ -50,13 +50,14 @@ def quoted(site: Site | None, path: str, parameter: str | None, task: str) -> Qu
         return Quoted(f"`{name}`", f"captured by `{task}`")
     key = int(argument["index"]) if argument["key"] is None else argument["key"]
     written = None if site is None else _expression(site, task, key, argument["rest"])
+    rest = argument["rest"]
+    if written is not None:
+        role = "an argument" if parameter is None else f"parameter `{parameter}`"
+        return Quoted(f"`{written}`", f"{role} of `{task}`")
     if parameter is None:
-        return Quoted(f"`{written or path}`", f"an argument of `{task}`")
-    received = f"parameter `{parameter}` of `{task}`"
-    if written is None:
-        rest = argument["rest"]
-        return Quoted(f"parameter `{parameter}{rest}` of `{task}`", "")
-    return Quoted(f"`{written}`", received)
+        place = f"argument {key + 1}" if isinstance(key, int) else f"argument `{key}`"
+        return Quoted(f"{f'`{rest}` of ' if rest else ''}{place} of `{task}`", "")
+    return Quoted(f"parameter `{parameter}{rest}` of `{task}`", "")
 
 
 def _expression(site: Site, task: str, key: int | str, rest: str) -> str | None:

@@ -37,6 +37,7 @@ class Workers:
             the library seeds their global generators.
         advice: by the codes of pitfalls, what to do about them with such workers, where the
             pitfall's own advice does not fit.
+        library: whose they are, where pitfalls have advice for that library (`Pitfall.cases`).
     """
 
     name: str
@@ -45,6 +46,7 @@ class Workers:
     shares_memory: bool = False
     loads_data: bool = False
     advice: Mapping[str, str] = field(default_factory=dict, compare=False)
+    library: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -57,7 +59,7 @@ class Workers:
 UNKNOWN = Workers("")
 """Those of a call of which nothing has left yet."""
 THREADS = Workers("threading", "thread")
-PROCESSES = Workers("multiprocessing", forks=True, shares_memory=True)
+PROCESSES = Workers("multiprocessing", forks=True, shares_memory=True, library="multiprocessing")
 """Those of the standard library's `multiprocessing`, and of what pickles as it does."""
 
 Answer = Callable[[FrameType, BaseException], None]
@@ -116,10 +118,12 @@ class Integration:
             if not isinstance(module, str) or not callable(make):
                 raise TypeError(
                     f"patches of integration {self.name!r} must map the name of a module to a "
-                    f"function that makes its patches: {module!r}: {make!r}"
+                    f"function that makes its patches, not {module!r} to {make!r}"
                 )
         if not callable(self.undo):
-            raise TypeError(f"undo of integration {self.name!r} must be callable: {self.undo!r}")
+            raise TypeError(
+                f"undo of integration {self.name!r} must be callable, not {self.undo!r}"
+            )
 
 
 # -- what is derived -----------------------------------------------------------------------------

@@ -95,11 +95,11 @@ def test_texts_are_complete_sentences(code):
 
 @every_entry
 def test_the_first_sentence_of_the_fix_stands_alone(code):
-    advice = get(code).advice
-    assert get(code).fix.startswith(advice)
-    assert advice.endswith(".")
-    assert 20 < len(advice) < 200
-    assert advice.count("(") == advice.count(")")
+    assert get(code).fix.startswith(get(code).advice)
+    for advice in (get(code).advice, *get(code).cases.values()):
+        assert advice.endswith(".")
+        assert 20 < len(advice) < 200
+        assert advice.count("(") == advice.count(")")
 
 
 @every_entry

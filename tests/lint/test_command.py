@@ -22,6 +22,54 @@ def test_a_finding_gives_status_1_and_names_the_place_the_chain_and_the_way_out(
     assert ran.err == ""
 
 
+_CASES = """\
+import multiprocessing
+
+import cupy
+import torch
+from joblib import Parallel, delayed
+
+
+def use(*given):
+    torch.ones(2000, 2000) @ torch.ones(2000, 2000)
+
+
+def draw(generator):
+    return torch.randn(1, generator=generator)
+
+
+if __name__ == "__main__":
+    Parallel(n_jobs=2)(delayed(use)(torch.nn.Linear(2, 2).cuda()) for _ in range(2))
+    Parallel(n_jobs=2)(delayed(use)(cupy.ones(3)) for _ in range(2))
+    generator = torch.Generator()
+    Parallel(n_jobs=2)(delayed(draw)(generator) for _ in range(2))
+    torch.ones(2000, 2000) @ torch.ones(2000, 2000)
+    with multiprocessing.Pool(2) as pool:
+        pool.map(use, range(3))
+    Parallel(n_jobs=2, backend="multiprocessing")(delayed(use)(k) for k in range(2))
+    tensors = [torch.ones(3, requires_grad=True)] * 19
+    Parallel(n_jobs=2)(delayed(use)(*tensors) for _ in range(2))
+"""
+
+
+def test_the_way_out_fits_what_the_finding_is_about(project):
+    """A module is not told to send `tensor.cpu()`, and a pool knows no loky backend."""
+    project.write("train.py", _CASES)
+    ran = project.lint(json_output=True)
+    ways = [(one["code"], one["location"]["line"], one["fix"]) for one in ran.json["findings"]]
+    expected = [
+        ("GG202", 17, "deepcopy"),
+        ("GG202", 18, "cupy.asnumpy"),
+        ("GG305", 20, "torch.Generator()"),
+        ("GG303", 23, 'get_context("spawn")'),
+        ("GG303", 24, "loky"),
+    ]
+    for code, line, words in expected:
+        (way,) = [way for known, at, way in ways if (known, at) == (code, line)]
+        assert words in way, (code, line)
+    assert ran.json["findings"][-1]["message"].startswith("`given[0]` requires grad")
+
+
 def test_no_finding_gives_status_0_and_one_line(project):
     project.write("clean.py", "import torch\nfrom joblib import Parallel\nprint(1)\n")
     ran = project.lint()

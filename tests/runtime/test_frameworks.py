@@ -88,7 +88,7 @@ def test_bad_input_is_refused_in_one_line() -> None:
         register_framework(Nameless())
     with pytest.raises(TypeError, match="types of framework 'words' must be a list of names"):
         register_framework(Words())
-    with pytest.raises(ValueError, match="gradguard has a framework 'torch' itself"):
+    with pytest.raises(ValueError, match="gradguard already has a framework named 'torch'"):
         register_framework(Torch())
     assert frameworks.named("torch").title == "PyTorch"
 

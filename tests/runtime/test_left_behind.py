@@ -52,12 +52,13 @@ def test_buffers_that_stay_in_a_worker():
     assert finding.message == (
         "`gradients` updates 3 buffers of its copy of `model` in a loky worker (`1.running_mean`, "
         "`1.running_var` and `1.num_batches_tracked`) and returns none of them. The parent then "
-        "steps its parameters and evaluates it with the values from before the call."
+        "steps the module's parameters and evaluates the module, with the buffers from before "
+        "the call."
     )
     assert [step.message for step in finding.trace] == [
         "`gradients` updates buffers of its copy, and does not return them",
-        "the parent steps its parameters here",
-        "the parent evaluates it here",
+        "the parent steps the module's parameters here",
+        "the parent evaluates the module here",
     ]
     assert finding.count == 1
     assert finding.location.function == "stepped"

@@ -92,7 +92,7 @@ def test_captures_and_results() -> None:
     assert str(quoted(None, "globals['w']", None, "f")) == "`w`, captured by `f`"
     assert str(quoted(None, "result", None, "f")) == "the result of `f`"
     assert str(quoted(None, "result[0]", None, "f")) == "`result[0]` of `f`"
-    assert str(quoted(None, "args[0]", None, "f")) == "`args[0]`, an argument of `f`"
+    assert str(quoted(None, "args[0]", None, "f")) == "argument 1 of `f`"
 
 
 class Model:

@@ -42,7 +42,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     ),  # type: ignore[arg-type]
     "one of ours": (
         lambda: register_integration(Integration(name="joblib")),
-        "gradguard has an integration 'joblib' itself: choose another name",
+        "gradguard already has an integration named 'joblib': choose another name",
     ),
     "no name": (lambda: Integration(name=" "), "must not be empty"),
     "packages as one string": (

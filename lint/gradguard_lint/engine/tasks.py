@@ -275,7 +275,7 @@ def _arguments(m: Machine, task: TaskCall, process: bool, run: TaskRun) -> Args:
 
 
 def _name(task: TaskCall, index: int) -> str:
-    """What reports call an argument: its expression, or its parameter."""
+    """What reports call an argument: its expression, its parameter, or its position."""
     if index < len(task.names):
         return task.names[index]
     for atom in task.function.atoms:
@@ -287,7 +287,9 @@ def _name(task: TaskCall, index: int) -> str:
             ]
             if index < len(names):
                 return names[index]
-    return f"args[{index}]"
+            if spec.vararg is not None:
+                return f"{spec.vararg.arg}[{index - len(names)}]"
+    return f"argument {index + 1}"
 
 
 def _shipped(m: Machine, task: TaskCall) -> list[tuple[str, Atom, bool]]:

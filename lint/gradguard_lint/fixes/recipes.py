@@ -211,7 +211,7 @@ def without_fork(program: Program, call: ParallelCall) -> Fix | None:
     if not can_spawn(program, call):
         return None
     changes = _spawned(call.maker.module, node)
-    return Fix("unsafe", "start the workers by spawn", changes) if changes else None
+    return Fix("unsafe", "start the workers with spawn", changes) if changes else None
 
 
 def _spawned(module: Module, node: ast.Call) -> tuple[Change, ...]:

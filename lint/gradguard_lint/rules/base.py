@@ -9,7 +9,6 @@ the code; a good example has none. Examples of several files are joined by lines
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun
 from gradguard_lint.domain.shapes import inner
@@ -22,6 +21,10 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.fixes.changes import Fix
 from pytest_gradguard.records import fields
+
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from typing import Protocol
 
 Examples = dict[str, str]
 
@@ -43,17 +46,22 @@ class Report:
     """The other calls that hand out work which comes here."""
     fix: Fix | None = None
     """How the program is repaired, where that can be said."""
+    case: str = ""
+    """The case of the pitfall that it is, where the catalogue's advice depends on it; by default
+    the library of `call`."""
 
 
-class Rule(Protocol):
-    """A rule's module."""
+if TYPE_CHECKING:
 
-    CODE: str
-    BAD: Examples
-    GOOD: Examples
+    class Rule(Protocol):
+        """A rule's module."""
 
-    def check(self, program: Program) -> Iterator[Report]:
-        """Everything that the rule has to say about `program`."""
+        CODE: str
+        BAD: Examples
+        GOOD: Examples
+
+        def check(self, program: Program) -> Iterator[Report]:
+            """Everything that the rule has to say about `program`."""
 
 
 def handed_out(task: TaskRun) -> Step:
@@ -62,9 +70,14 @@ def handed_out(task: TaskRun) -> Step:
 
 
 def chain(effect: Effect) -> tuple[Step, ...]:
-    """How the program came to `effect`, and the effect itself."""
+    """How the program came to `effect`."""
     origin = (effect.origin,) if effect.origin is not None else ()
-    return (*effect.chain, *origin, Step(effect.site, effect.what))
+    return (*effect.chain, *origin)
+
+
+def code(what: str) -> str:
+    """`what`, an expression, as messages quote it."""
+    return what if "`" in what else f"`{what}`"
 
 
 def way_to(first: Effect, before: str, then: Effect, after: str) -> tuple[Step, ...]:

@@ -32,7 +32,7 @@ def check(program: Program) -> Iterator[Report]:
                 yield Report(
                     task.task.site,
                     f"`{path}` {kind} and is pickled for {task.call.workers}: the worker gets a "
-                    "copy that is not connected to the graph here.",
+                    "copy, and no gradient comes back to the graph here.",
                     (handed_out(task),),
                     call=task.call,
                 )
@@ -43,8 +43,8 @@ def check(program: Program) -> Iterator[Report]:
                     yield Report(
                         task.task.site,
                         f"`{name}` requires grad and is pickled with `{task.name}` for "
-                        f"{task.call.workers}: the worker gets a copy that is not connected to "
-                        "the graph here.",
+                        f"{task.call.workers}: the worker gets a copy, and no gradient comes "
+                        "back to the graph here.",
                         (handed_out(task), Step(site, f"`{name}` is used here")),
                         call=task.call,
                     )

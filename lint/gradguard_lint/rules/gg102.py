@@ -38,7 +38,8 @@ def check(program: Program) -> Iterator[Report]:
                 yield Report(
                     site,
                     f"`{task.name}` returns a tensor with autograd history from "
-                    f"{task.call.workers}: it arrives as a leaf, without its graph.",
+                    f"{task.call.workers}: the parent gets a leaf, where a later `backward()` "
+                    "stops.",
                     (handed_out(task),),
                     call=task.call,
                     fix=_detached(program, task, value, site),
@@ -46,8 +47,8 @@ def check(program: Program) -> Iterator[Report]:
         if not task.known and task.result is not None and with_history(task.result):
             yield Report(
                 task.task.site,
-                f"`{task.name}` gives a tensor with autograd history in "
-                f"{task.call.workers}: it arrives as a leaf, without its graph.",
+                f"`{task.name}` returns a tensor with autograd history from "
+                f"{task.call.workers}: the parent gets a leaf, where a later `backward()` stops.",
                 (handed_out(task),),
                 call=task.call,
             )
@@ -69,7 +70,10 @@ def _detached(program: Program, task: TaskRun, value: Value, site: Site) -> Fix 
     changes = tuple(Wrap(site.module, part, after=".detach()") for part in nodes)
     known = task.call.root == 1  # otherwise its caller may take the result, and a backward
     return Fix(
-        "safe" if known else "unsafe", "return the value alone", changes, alone=(function.name,)
+        "safe" if known else "unsafe",
+        "return the tensor without its graph",
+        changes,
+        alone=(function.name,),
     )
 
 

@@ -42,8 +42,8 @@ def check(program: Program) -> Iterator[Report]:
             )
         yield Report(
             effect.site,
-            f"the gradient stops at the results of {call.workers}: nothing before the "
-            "worker's boundary receives one.",
+            f"The backward pass stops at the results of {call.workers}, which arrive as leaves: "
+            "what they were computed from receives no gradient.",
             tuple(trace),
             call=call,
             fix=_in_threads([calls[ident] for ident in sorted(severed) if ident in calls]),

@@ -48,7 +48,7 @@ def check(program: Program) -> Iterator[Report]:
                 yield Report(
                     call.site,
                     f"`{task.name}` computes in {call.workers} while a tape records in this "
-                    "thread: the tape does not see it, and the gradient is None or too small.",
+                    f"thread only: the gradient is None, or lacks what `{task.name}` computes.",
                     (Step(tape, "the tape is opened here"),),
                     call=call,
                 )

@@ -29,7 +29,8 @@ def check(program: Program) -> Iterator[Report]:
         if direct is not None:
             yield Report(
                 task.task.site,
-                f"`{direct}` runs in {task.call.workers} on a copy: nothing changes here.",
+                f"`{direct}` runs on a copy in {task.call.workers}: the original in the parent "
+                "does not change.",
                 (handed_out(task),),
                 call=task.call,
             )
@@ -67,9 +68,9 @@ def _left_behind(program: Program, task: TaskRun) -> Iterator[Report]:
         if use is not None:
             yield Report(
                 effect.site,
-                f"the gradients of this backward stay in {task.call.workers}: `{task.name}` "
-                f"returns none of them, and {use}.",
-                chain(effect)[:-1],
+                f"The gradients of this backward pass stay in {task.call.workers}: `{task.name}` "
+                f"does not return them, and {use}.",
+                chain(effect),
                 call=task.call,
             )
             return
@@ -109,9 +110,9 @@ def _used_by_parent(program: Program, task: TaskRun, reached: set[int]) -> str |
         if effect.kind == "backward" and reached & idents(effect.target):
             return None  # from here on the parent has gradients of its own
         if effect.kind == "step" and reached & idents(effect.target):
-            return f"the optimizer steps here without them (line {effect.site.line})"
+            return f"the parent's optimizer steps without them (line {effect.site.line})"
         if effect.kind == "grad-read" and reached & idents(effect.target):
-            return f"`.grad` is read here (line {effect.site.line})"
+            return f"the parent reads `.grad` (line {effect.site.line})"
     return None
 
 

@@ -15,7 +15,7 @@ def check(program: Program) -> Iterator[Report]:
         yield Report(
             effect.place or effect.site,
             f"`{effect.what}` is cached by joblib and returns a tensor with autograd history: "
-            "a cache hit returns it without its graph.",
+            "a call that hits the cache returns it without its graph.",
             (Step(effect.site, "the cached function returns such a tensor for this call"),)
             if effect.place is not None and effect.site.node is not effect.place.node
             else (),

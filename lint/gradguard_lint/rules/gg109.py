@@ -25,10 +25,10 @@ def check(program: Program) -> Iterator[Report]:
             if change is not None:
                 yield Report(
                     effect.site,
-                    f"`{effect.what}` is a global of `{home}`, which each of the "
-                    f"{task.call.workers} imports afresh: the worker does not see what was "
-                    "changed since.",
-                    (*chain(effect)[:-1], Step(change.site, f"`{effect.what}` is changed here")),
+                    f"`{effect.what}` is a global of `{home}`, which {task.call.workers} import "
+                    f"again: `{task.name}` does not see what the parent has changed since its "
+                    "own import.",
+                    (*chain(effect), Step(change.site, f"`{effect.what}` is changed here")),
                     call=task.call,
                 )
                 break

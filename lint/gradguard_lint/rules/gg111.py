@@ -40,9 +40,9 @@ def check(program: Program) -> Iterator[Report]:
         if use is not None:
             yield Report(
                 task.task.site,
-                f"`{task.name}` updates the running statistics of a copy, in {task.call.workers}, "
-                f"and returns none of them: they stay as they were in the module that line "
-                f"{use.site.line} goes on with.",
+                f"`{task.name}` updates the running statistics of a copy in {task.call.workers} "
+                f"and returns none of them: the module that line {use.site.line} uses keeps its "
+                "old statistics.",
                 (
                     handed_out(task),
                     Step(update.site, "a forward pass updates the statistics of the copy here"),

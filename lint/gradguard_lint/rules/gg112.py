@@ -25,9 +25,9 @@ def check(program: Program) -> Iterator[Report]:
                 continue
             yield Report(
                 step.site,
-                f"`optimizer.step()` steps the model that was sent to {call.workers}. The backward "
-                f"pass of line {backward.site.line} goes through the model that came back, whose "
-                "parameters this optimizer does not hold: it never changes.",
+                f"`optimizer.step()` steps the model that was sent to {call.workers}, but the "
+                f"backward pass at line {backward.site.line} gives gradients to the model that "
+                "came back. This optimizer does not hold that model and never updates it.",
                 (
                     Step(call.site, f"the model goes to {call.workers}, and a copy comes back"),
                     Step(backward.site, "the copy gets its gradients here"),

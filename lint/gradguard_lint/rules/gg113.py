@@ -29,8 +29,8 @@ def check(program: Program) -> Iterator[Report]:
             if hook is not None:
                 yield Report(
                     task.task.site,
-                    f"`{path}` goes to {task.call.workers} without its hooks: the one that "
-                    f"line {hook.site.line} registers does not run in `{task.name}`.",
+                    f"`{path}` goes to {task.call.workers} without its hooks: the hook registered "
+                    f"at line {hook.site.line} does not run in `{task.name}`.",
                     (Step(hook.site, "the hook is registered here"), handed_out(task)),
                     call=task.call,
                     what=path,

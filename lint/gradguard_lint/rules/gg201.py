@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradguard_lint.domain.effects import Effect, Program, TaskRun
+from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
 from gradguard_lint.fixes.changes import Fix, Replace, Wrap
 from gradguard_lint.fixes.recipes import (
     evaluable,
@@ -51,7 +51,11 @@ def check(program: Program) -> Iterator[Report]:
         yield Report(
             effect.site,
             message,
-            (*chain(effect), *(handed_out(other) for other in others.values())),
+            (
+                *chain(effect),
+                Step(effect.site, f"`{what}` initialises the GPU here"),
+                *(handed_out(other) for other in others.values()),
+            ),
             severity="info" if effect.kind == "gpu-implied" and not meant else None,
             call=task.call,
             what=what,

@@ -40,13 +40,14 @@ def check(program: Program) -> Iterator[Report]:
         trace = [handed_out(task)]
         place = _place(program, atom)
         if place is not None:
-            trace.insert(0, Step(place, f"`{name}` came onto the GPU here"))
+            trace.insert(0, Step(place, f"`{name}` is put on the GPU here"))
         yield Report(
             task.task.site,
-            f"`{name}` lives on the GPU and is pickled for {task.call.workers}: every "
-            "worker copies it, and makes a GPU context of its own to hold it.",
+            f"`{name}` is on the GPU and is pickled for {task.call.workers}: each worker that "
+            "gets it creates its own GPU context, and its own copy of the data.",
             tuple(trace),
             call=task.call,
+            case=_case(atom),
             what=name,
             fix=_on_the_cpu(task),
         )
@@ -61,6 +62,13 @@ def _found(program: Program, task: TaskRun) -> tuple[str, Atom] | None:
             if on_gpu(atom):
                 return name, atom
     return None
+
+
+def _case(atom: Atom) -> str:
+    """Which advice fits: that for the framework's arrays, or for a module."""
+    if isinstance(atom, Tensor):
+        return atom.framework
+    return atom.kind if isinstance(atom, Thing) else ""
 
 
 def _place(program: Program, atom: Atom) -> Site | None:

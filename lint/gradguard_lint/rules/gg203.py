@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, TaskRun
 from gradguard_lint.fixes.recipes import without_fork
-from gradguard_lint.rules.base import Examples, Report, way_to
+from gradguard_lint.rules.base import Examples, Report, code, way_to
 
 CODE = "GG203"
 
@@ -22,12 +22,12 @@ def check(program: Program) -> Iterator[Report]:
         yield Report(
             call.site,
             f"`{task.name}` uses CUDA in {call.workers}, but the parent initialised CUDA "
-            "before the fork: CUDA cannot be used in the children.",
+            "before the fork: CUDA cannot be initialised again in a forked process.",
             way_to(
                 first,
-                f"{first.what} initialises CUDA in the parent, before the fork",
+                f"{code(first.what)} initialises CUDA in the parent, before the fork",
                 used,
-                f"{used.what} uses CUDA in the worker",
+                f"{code(used.what)} uses CUDA in the worker",
             ),
             call=call,
             fix=without_fork(program, call),

@@ -11,7 +11,7 @@ from gradguard_lint.domain.values import (
     Unknown,
     Value,
 )
-from gradguard_lint.rules.base import Examples, Report, chain
+from gradguard_lint.rules.base import Examples, Report, chain, code
 
 CODE = "GG204"
 
@@ -28,19 +28,20 @@ def check(program: Program) -> Iterator[Report]:
             if effect.kind == "set-visible" and not _always_the_same(values[id(effect.site.node)]):
                 yield Report(
                     effect.site,
-                    "the assignment comes too late in a worker that has used CUDA: a reused "
-                    "worker keeps the device of its first task.",
-                    chain(effect)[:-1],
+                    f"{code(effect.what)} has no effect in a worker that has already used CUDA: "
+                    "a reused worker keeps the device of its first task.",
+                    chain(effect),
                     call=task.call,
                 )
                 break
             if effect.kind == "visible-devices" and _depends_on_task(effect.value):
                 yield Report(
                     effect.site,
-                    "the devices differ from task to task, but a worker that has started "
-                    "TensorFlow cannot change them: RuntimeError in its second task.",
-                    chain(effect)[:-1],
+                    "The visible devices depend on the task, but a worker that has started "
+                    "TensorFlow cannot change them: its second task raises RuntimeError.",
+                    chain(effect),
                     call=task.call,
+                    case="tensorflow",
                 )
                 break
 

@@ -31,9 +31,9 @@ def check(program: Program) -> Iterator[Report]:
                     continue
                 yield Report(
                     loader.site or effect.site,
-                    f"this loader starts workers of its own in {task.call.workers}, where "
-                    f"`{task.name}` iterates it: {why}",
-                    (*chain(effect)[:-1], Step(effect.site, "the loader is iterated here")),
+                    f"`{task.name}` iterates this DataLoader in {task.call.workers}, where it "
+                    f"cannot start workers of its own: {why}",
+                    (*chain(effect), Step(effect.site, "the loader is iterated here")),
                     call=task.call,
                     fix=_in_the_task(loader.site),
                 )
@@ -42,14 +42,14 @@ def check(program: Program) -> Iterator[Report]:
 def _why_not(task: TaskRun, loader: Thing) -> str | None:
     """Why the loader cannot start workers where the task runs; None where it may."""
     if task.call.daemons:
-        return "they are daemons, and Python lets no daemon start processes."
+        return "they are daemons, and Python does not let daemons start processes."
     if task.call.start != "loky":
         return None
     context = loader.part("multiprocessing_context")
     if context is None or context.is_none:
-        return "loky sets a start method there that a DataLoader cannot use."
+        return "loky's default start method does not work for a DataLoader."
     if context.constant in ("spawn", "forkserver"):
-        return "workers that are spawned there exit as they start."
+        return "workers spawned there exit as they start."
     return None
 
 

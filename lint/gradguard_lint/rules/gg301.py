@@ -34,9 +34,13 @@ def check(program: Program) -> Iterator[Report]:
                 if seen is not None and not _sets(task, "grad"):
                     yield Report(
                         call.site,
-                        f"gradients are off here, but not in {call.workers}: `{task.name}` builds "
+                        f"Gradients are off here, but not in {call.workers}: `{task.name}` builds "
                         "graphs there.",
-                        (Step(modes.grad_site, "gradients are turned off here"), *chain(seen)),
+                        (
+                            Step(modes.grad_site, "gradients are turned off here"),
+                            *chain(seen),
+                            Step(seen.site, f"`{task.name}` computes with torch here"),
+                        ),
                         call=call,
                         fix=_decorated(program, call, modes.grad_site),
                     )
@@ -46,9 +50,13 @@ def check(program: Program) -> Iterator[Report]:
                 if seen is not None:
                     yield Report(
                         call.site,
-                        f"autocast is on here, but not in {call.workers}: `{task.name}` runs in "
+                        f"Autocast is on here, but not in {call.workers}: `{task.name}` runs in "
                         "full precision there.",
-                        (Step(modes.autocast, "autocast is turned on here"), *chain(seen)),
+                        (
+                            Step(modes.autocast, "autocast is turned on here"),
+                            *chain(seen),
+                            Step(seen.site, f"`{task.name}` computes with torch here"),
+                        ),
                         call=call,
                         fix=_decorated(program, call, modes.autocast),
                     )

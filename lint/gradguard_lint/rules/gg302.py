@@ -11,7 +11,7 @@ from gradguard_lint.domain.values import (
     Tensor,
     Thing,
 )
-from gradguard_lint.rules.base import Examples, Report, chain
+from gradguard_lint.rules.base import Examples, Report, chain, code
 
 CODE = "GG302"
 
@@ -28,9 +28,9 @@ def check(program: Program) -> Iterator[Report]:
             ):
                 yield Report(
                     effect.site,
-                    f"{effect.what} writes to an object that all {task.call.workers} share: "
+                    f"{code(effect.what)} changes an object that all {task.call.workers} share: "
                     "the threads overwrite each other's work.",
-                    chain(effect)[:-1],
+                    chain(effect),
                     call=task.call,
                 )
 

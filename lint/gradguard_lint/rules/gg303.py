@@ -24,8 +24,9 @@ def check(program: Program) -> Iterator[Report]:
         framework = work.framework
         yield Report(
             call.site,
-            f"the parent's {framework} threads are up when these workers are forked: "
-            f"`{task.name}` computes with {framework} and can wait for them forever.",
+            f"`{task.name}` computes with {framework} in {call.workers}, after the parent has "
+            f"started {framework}'s compute threads: a fork does not copy these, and the worker "
+            "can wait for them forever.",
             way_to(
                 first,
                 f"{framework} computes in the parent here, before the fork",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Program
-from gradguard_lint.rules.base import Examples, Report, chain
+from gradguard_lint.rules.base import Examples, Report, chain, code
 
 CODE = "GG304"
 
@@ -25,9 +25,9 @@ def check(program: Program) -> Iterator[Report]:
                     continue
                 yield Report(
                     effect.site,
-                    f"{effect.what} draws from the global generator, whose state all "
-                    f"{call.workers} inherit: they draw the same numbers.",
-                    chain(effect)[:-1],
+                    f"{code(effect.what)} draws from the global generator, and all "
+                    f"{call.workers} start with a copy of its state: they draw the same numbers.",
+                    chain(effect),
                     call=call,
                 )
                 break

@@ -29,10 +29,11 @@ def check(program: Program) -> Iterator[Report]:
             if draw is not None and (task.task.repeated or _holders(task, atom.ident) > 1):
                 yield Report(
                     task.task.site,
-                    f"`{path}` is one generator for all tasks, and each worker draws from a copy "
-                    "of it: every task gets the same numbers.",
-                    (handed_out(task), Step(draw.site, "it is drawn from here")),
+                    f"`{path}` is one generator for all tasks: each worker draws from a copy of "
+                    "it, and every task gets the same numbers.",
+                    (handed_out(task), Step(draw.site, f"`{task.name}` draws from it here")),
                     call=task.call,
+                    case=atom.name,
                     fix=_one_each(task, path, atom),
                 )
                 break
@@ -62,7 +63,7 @@ def _one_each(task: TaskRun, path: str, generator: Thing) -> Fix | None:
         changes = (Replace(module, node, f"{made}({text}.{seed[name]})"),)
     if changes is None:
         return None
-    return Fix("unsafe", "give each task a generator of its own", changes)
+    return Fix("unsafe", "give each task its own generator", changes)
 
 
 def _holders(task: TaskRun, ident: int) -> int:

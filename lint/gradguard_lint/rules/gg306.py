@@ -34,22 +34,23 @@ def _report(program: Program, task: TaskRun, effect: Effect) -> Report | None:
     if name is None or task.call.maps is None:
         return None
     limit, mode = task.call.maps
+    called = name if name.startswith("argument ") else f"`{name}`"
     what = effect.what if effect.kind == "memory-write" else "the optimizer"
     size = f"{limit // 1024:,} KiB" if limit % (1 << 20) else f"{limit >> 20} MiB"
     if mode == "r":
         message = (
-            f"{what} writes into `{name}`, which is a read-only memory map in {task.call.workers}: "
-            f"joblib makes one of each array above {size}. The write kills the worker"
+            f"{what} writes to {called}, which is a read-only memory map in {task.call.workers}: "
+            f"joblib maps each array above {size}. The write kills the worker"
             + (", and the call waits forever." if task.call.start == "fork" else ".")
         )
     else:
         message = (
-            f"{what} writes into `{name}`, which is one file for all {task.call.workers} "
+            f"{what} writes to {called}, which is one file for all {task.call.workers} "
             f"(`mmap_mode={mode!r}`): the tasks overwrite each other's input."
         )
     trace = (
         Step(task.call.site, f"arrays above {size} go to {task.call.workers} as memory maps"),
-        *chain(effect)[:-1],
+        *chain(effect),
     )
     return Report(effect.site, message, trace, call=task.call, what=name, fix=_copied(task, memory))
 

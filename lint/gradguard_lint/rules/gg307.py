@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
 from gradguard_lint.domain.starts import PROCESS
-from gradguard_lint.rules.base import Examples, Report, handed_out
+from gradguard_lint.rules.base import Examples, Report, code, handed_out
 
 CODE = "GG307"
 
@@ -26,12 +26,13 @@ def check(program: Program) -> Iterator[Report]:
                 if draw is not None and task.meets(draw, seed):
                     yield Report(
                         seed.site,
-                        f"{seed.what} seeds the generator of this process: `{task.name}`, in "
-                        f"{call.workers}, draws from another one, which is seeded at random.",
+                        f"{code(seed.what)} seeds the generator of this process only: "
+                        f"`{task.name}` draws in {call.workers}, whose generators are seeded at "
+                        "random.",
                         (
                             *seed.chain,
                             handed_out(task),
-                            Step(draw.site, f"{draw.what} draws in the worker here"),
+                            Step(draw.site, f"{code(draw.what)} draws in the worker here"),
                         ),
                         call=call,
                     )

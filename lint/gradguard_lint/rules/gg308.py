@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Program
-from gradguard_lint.rules.base import Examples, Report, chain
+from gradguard_lint.rules.base import Examples, Report, chain, code
 
 CODE = "GG308"
 
@@ -21,10 +21,11 @@ def check(program: Program) -> Iterator[Report]:
                 continue  # it is not to draw the same numbers again
             yield Report(
                 effect.site,
-                f"{effect.what} seeds the one generator that all {task.call.workers} share: what "
-                f"`{task.name}` draws depends on when the other threads seed and draw.",
-                chain(effect)[:-1],
+                f"{code(effect.what)} seeds the generator that all {task.call.workers} share: "
+                f"what `{task.name}` draws depends on when the other threads seed and draw.",
+                chain(effect),
                 call=task.call,
+                case=effect.framework,
             )
 
 

@@ -21,7 +21,7 @@ def check(program: Program) -> Iterator[Report]:
     for effect in program.kinds("removed-wrapper"):
         yield Report(
             effect.site,
-            f"`{effect.what}` does not exist any more: importing or using it raises an error.",
+            f"`{effect.what}` no longer exists: importing or using it raises an error.",
             fix=_by_scikeras(effect.site),
         )
 

@@ -25,6 +25,7 @@ def check(program: Program) -> Iterator[Report]:
                 effect.site,
                 f"`{ast.unparse(spec)}` has no shape: it raises TypeError.",
                 severity="error",
+                case="shape",
                 fix=_default(effect.site, spec),
             )
         elif "AUTOTUNE" in constants:
@@ -33,13 +34,14 @@ def check(program: Program) -> Iterator[Report]:
                 "`parallel_iterations` takes a number: with `tf.data.AUTOTUNE` this call raises "
                 "TypeError.",
                 severity="error",
+                case="autotune",
                 fix=_default(effect.site),
             )
         elif not effect.modes.compiled and constants not in ([1], [None]):
             yield Report(
                 effect.site,
-                "in eager mode `tf.map_fn` runs its iterations one after the other, whatever "
-                "`parallel_iterations` says.",
+                "In eager mode `tf.map_fn` runs its iterations one after the other and ignores "
+                "`parallel_iterations`.",
                 fix=_default(effect.site),
             )
 

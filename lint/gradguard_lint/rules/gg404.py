@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradguard_lint.domain.effects import Program, Step
+from gradguard_lint.domain.effects import Effect, Program, Step
+from gradguard_lint.domain.shapes import inner
+from gradguard_lint.domain.values import Tensor
 from gradguard_lint.rules.base import Examples, Report
 
 CODE = "GG404"
@@ -16,10 +18,17 @@ def check(program: Program) -> Iterator[Report]:
             continue
         yield Report(
             effect.place or effect.site,
-            "this loop takes gradients one example at a time and collects them: right, but far "
-            "slower than one vectorised call.",
+            "This loop collects gradients one example at a time: the result is right, but one "
+            "vectorised call is far faster.",
             (Step(effect.site, "the gradients of one example are collected here"),),
+            case=_framework(effect),
         )
+
+
+def _framework(effect: Effect) -> str:
+    """Whose gradients are collected."""
+    parts = (part for part in inner(effect.target, 2) if isinstance(part, Tensor))
+    return next((part.framework for part in parts), "")
 
 
 BAD: Examples = {

@@ -18,7 +18,8 @@ def check(program: Program) -> Iterator[Report]:
     for effect in program.kinds("dask-backend"):
         yield Report(
             effect.site,
-            "joblib's dask backend cannot be named in `Parallel(...)`: the call raises an error.",
+            '`Parallel(backend="dask")` always raises an error: joblib takes its dask backend from '
+            "`parallel_config` only.",
             fix=_by_context(effect.site),
         )
 

@@ -9,7 +9,7 @@ from gradguard_lint.domain.effects import Effect, Program, Step
 from gradguard_lint.domain.values import Site
 from gradguard_lint.fixes.changes import Change, Fix, InsertAfter
 from gradguard_lint.fixes.recipes import binds, importing, is_open, keyword, source_of
-from gradguard_lint.rules.base import Examples, Report, severed_by
+from gradguard_lint.rules.base import Examples, Report, code, severed_by
 
 CODE = "GG501"
 
@@ -21,8 +21,8 @@ def check(program: Program) -> Iterator[Report]:
             call = calls[ident]
             yield Report(
                 call.site,
-                f"the outputs of {call.what} have no graph, and a loss is computed from them: "
-                "the gradient of what was gathered is missing.",
+                f"The outputs of {code(call.what)} have no graph, and a loss is computed from "
+                "them: what was gathered receives no gradient.",
                 (*call.chain, Step(effect.site, "the backward pass stops at these outputs")),
                 what=call.what,
                 fix=_own_slot(call),
@@ -57,7 +57,7 @@ def _own_slot(call: Effect) -> Fix | None:
     within = "" if group is None else source_of(module, group)
     line = f"{source_of(module, outputs)}[{asked}({within})] = {own.id}"
     changes = (InsertAfter(module, statement, line), *changes)
-    return Fix("unsafe", "put the own part, which has its graph, back into the list", changes)
+    return Fix("unsafe", "put this rank's tensor, which has its graph, back into the list", changes)
 
 
 def _rank(site: Site, function: ast.expr) -> tuple[str, tuple[Change, ...]] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Program, Step
-from gradguard_lint.rules.base import Examples, Report
+from gradguard_lint.rules.base import Examples, Report, code
 
 CODE = "GG502"
 
@@ -22,9 +22,13 @@ def check(program: Program) -> Iterator[Report]:
         prepared = wrapper == "prepare"  # a single process has no wrapper
         yield Report(
             forward.site,
-            f"{forward.what} bypasses {'what `prepare` gives' if prepared else wrapper}: the "
-            "optimizer steps with the gradients of this rank alone, and the ranks drift apart.",
-            (*forward.chain, Step(effect.site, "steps with gradients that no rank averaged")),
+            f"{code(forward.what)} bypasses "
+            f"{'the model that `prepare` returned' if prepared else wrapper}: the optimizer steps "
+            "with the gradients of this rank alone, and the ranks drift apart.",
+            (
+                *forward.chain,
+                Step(effect.site, "the optimizer steps with gradients that were not averaged"),
+            ),
             severity="warning" if prepared else None,
             what=forward.what,
         )

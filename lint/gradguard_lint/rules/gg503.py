@@ -29,7 +29,7 @@ def check(program: Program) -> Iterator[Report]:
         yield Report(
             loop,
             f"`{effect.what}` gives the same order in each iteration of this loop: its "
-            "DistributedSampler shuffles, and `set_epoch` is not called.",
+            "DistributedSampler shuffles, but `set_epoch` is not called.",
             (*trace, *effect.chain, Step(effect.site, "the loader is iterated here")),
             what=effect.what,
             fix=_set_epoch(effect, loop, sampler),

@@ -14,22 +14,22 @@ PITFALL = Pitfall(
     title="A tensor that requires grad goes to a process worker",
     severity=Severity.WARNING,
     happens=(
-        "The worker gets a copy. The copy still requires grad, but its history and its "
-        "`.grad` are gone: a tensor that was computed from others arrives as a new leaf. "
-        "There is no error, and no gradient that the worker computes reaches the tensor in the "
-        "parent or what it was computed from."
+        "The worker gets a copy. The copy still requires grad, but its history and its `.grad` "
+        "are gone: a tensor that was computed from others arrives as a new leaf. There is no "
+        "error, and no gradient that the worker computes reaches the original tensor or the "
+        "tensors it was computed from."
     ),
     why=(
-        "Pickle carries a tensor's values and its `requires_grad` flag, not the graph behind "
-        "it. Torch refuses to pickle a tensor with history only in the pickler of the "
-        "standard `multiprocessing`; joblib has picklers of its own (on its multiprocessing "
-        "backend only where NumPy is installed), so nothing refuses."
+        "Pickle stores a tensor's values and its `requires_grad` flag, not the graph behind it. "
+        "Only the pickler of the standard `multiprocessing` module refuses a tensor with "
+        "history. joblib uses its own picklers, which accept it (on its multiprocessing backend "
+        "only if NumPy is installed)."
     ),
     fix=(
-        "Run the tasks with `pytest_gradguard.parallel.Parallel`, whose results carry gradients; "
-        "or send `tensor.detach()`, return gradients from the worker, and continue the backward "
-        'in the parent with them. `backend="threading"` keeps the graph and needs no other '
-        "change; it pays where the work releases the GIL."
+        "Run the tasks with `pytest_gradguard.parallel.Parallel`, whose results carry "
+        "gradients; or send `tensor.detach()`, return the gradients from the worker, and "
+        'continue the backward pass in the parent with them. `backend="threading"` keeps the '
+        "graph without any other change; it runs in parallel where the work releases the GIL."
     ),
     bad="""\
 import torch
@@ -72,17 +72,17 @@ print(weight.grad)  # prints: tensor([8., 8., 8.])
         "processes."
     ),
     runtime=(
-        "When a torch tensor that requires grad and is no `nn.Parameter`, or a TensorFlow "
-        "tensor watched by an active tape, is pickled for a process worker: as argument, "
-        "capture, global or attribute, at any depth. Silent within the `forward` and `backward` "
-        "of an `autograd.Function`, which gives its gradients by itself, and for an attribute "
-        "that a module's hook computes anew before each forward pass (`weight_norm`, "
-        "`spectral_norm`, pruning)."
+        "When a torch tensor that requires grad and isn't an `nn.Parameter`, or a TensorFlow "
+        "tensor watched by an active tape, is pickled for a process worker: as an argument, a "
+        "captured variable, a global or an attribute, at any depth. Not reported inside the "
+        "`forward` and `backward` of an `autograd.Function`, which supplies its own gradients, "
+        "nor for an attribute that a module's hook recomputes before each forward pass "
+        "(`weight_norm`, `spectral_norm`, pruning)."
     ),
     part="sent",
     silence=(
-        "Where the workers only read the values, and no gradient is expected through them; "
-        "`tensor.detach()` in the call says the same."
+        "If the workers only read the values and you expect no gradient through them. Passing "
+        "`tensor.detach()` says the same in code."
     ),
     links=(TORCH_SERIALIZATION, TORCH_MULTIPROCESSING, JOBLIB_PARALLEL),
 )

@@ -10,18 +10,18 @@ PITFALL = Pitfall(
     title="A process worker returns a tensor with its history",
     severity=Severity.WARNING,
     happens=(
-        "The parent gets a leaf that requires grad and has no `grad_fn`: the history stays in"
-        " the worker and is thrown away. There is no error, and a later `backward()` stops at "
-        "that leaf."
+        "The parent gets a leaf that requires grad and has no `grad_fn`: the history stays in "
+        "the worker and is discarded. There is no error, and a later `backward()` stops at that "
+        "leaf."
     ),
     why=(
-        "The result is pickled to come back, and pickle carries values and the "
+        "The result is pickled on its way back, and pickle stores the values and the "
         "`requires_grad` flag, not the graph."
     ),
     fix=(
-        "Return `tensor.detach()` (or `.item()`, or gradients computed in the worker); where the "
-        "parent needs the graph, run the tasks with `pytest_gradguard.parallel.Parallel`. Or build "
-        'the graph in the parent, or use `backend="threading"`.'
+        "Return `tensor.detach()` (or `.item()`, or gradients computed in the worker); if the "
+        "parent needs the graph, run the tasks with `pytest_gradguard.parallel.Parallel`. Or "
+        'build the graph in the parent, or use `backend="threading"`.'
     ),
     bad="""\
 import torch
@@ -52,19 +52,19 @@ results = Parallel(n_jobs=2)(delayed(loss)(k) for k in (1.0, 2.0))
 print(results[1])  # prints: (6.0, tensor([2., 2., 2.]))
 """,
     lint=(
-        "On the `return` of a worker function that hands back a tensor with autograd history,"
-        " when the workers are processes."
+        "On the `return` of a worker function that returns a tensor with autograd history, when "
+        "the workers are processes."
     ),
     runtime=(
-        "When a process worker hands back a tensor that has a `grad_fn`, directly or in plain"
-        " containers; buried in another object, such as an estimator that keeps its last "
-        "loss, it is info. A `DataLoader` whose batch holds such a tensor waits for it forever, "
-        "for torch refuses to send it: under the guard that is an error instead of a hang."
+        "When a process worker returns a tensor that has a `grad_fn`, directly or in plain "
+        "containers. Inside another object, such as an estimator that keeps its last loss, it "
+        "is an info finding. torch refuses to send such a tensor in a batch of a `DataLoader`, "
+        "and the loader then waits forever: under the guard that is an error instead of a hang."
     ),
     part="returned",
     silence=(
-        "Where the parent only reads the values, of a loss to be logged, say; `.detach()` in "
-        "the worker says the same."
+        "If the parent only reads the values, for example to log a loss. Calling `.detach()` in "
+        "the worker says the same in code."
     ),
     links=(TORCH_SERIALIZATION, JOBLIB_PARALLEL),
 )

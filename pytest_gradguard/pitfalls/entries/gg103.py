@@ -7,25 +7,36 @@ from pytest_gradguard.pitfalls.links import JOBLIB_PARALLEL, TORCH_AUTOGRAD, TOR
 PITFALL = Pitfall(
     code="GG103",
     name="backward-through-worker-result",
-    title="A backward in the parent flows through a worker's result",
+    title="A backward pass in the parent flows through a worker's result",
     severity=Severity.ERROR,
     happens=(
         "`backward()` runs without an error, and the gradient ends in the `.grad` of the "
-        "result that came back. The tensors that the worker computed it from get nothing from"
-        " it: their `.grad` stays `None`, or is wrong when a part of the loss was made in the"
-        " parent."
+        "returned result. The tensors that the worker computed it from receive nothing: their "
+        "`.grad` stays `None`, or is wrong if part of the loss was computed in the parent."
     ),
     why=(
-        "The result was pickled, so it came back as a leaf: to autograd in the parent it is "
-        "an input like any other, and the graph ends there."
+        "The result was pickled, so it came back as a leaf. To autograd in the parent it is an "
+        "input like any other, and the graph ends there."
     ),
     fix=(
         "Run the tasks with `pytest_gradguard.parallel.Parallel`, compute the gradients in the "
         "workers and return them, or keep the forward pass in one process with "
-        '`backend="threading"`. Then check with a test that every parameter '
-        "receives a gradient. In split learning, ask for the gradient at the boundary by name: "
+        '`backend="threading"`. Then check with a test that every parameter receives a '
+        "gradient. In split learning, ask for the gradient at the boundary explicitly: "
         "`torch.autograd.grad(loss, results)`."
     ),
+    cases={
+        "multiprocessing": (
+            "Run the tasks with `pytest_gradguard.parallel.Parallel`, compute the gradients in the "
+            "workers and return them, or keep the forward pass in one process with "
+            "`multiprocessing.pool.ThreadPool`."
+        ),
+        "concurrent.futures": (
+            "Run the tasks with `pytest_gradguard.parallel.Parallel`, compute the gradients in the "
+            "workers and return them, or keep the forward pass in one process with "
+            "`ThreadPoolExecutor`."
+        ),
+    },
     bad="""\
 import torch
 from joblib import Parallel, delayed
@@ -57,19 +68,20 @@ loss.backward()
 print(x.grad)  # prints: tensor([3., 3., 3.])
 """,
     lint=(
-        "On the `.backward()` or `autograd.grad` of the parent that flows through a tensor "
-        "that came back from process workers with a graph behind it."
+        "On the `.backward()` or `autograd.grad` in the parent that flows through a tensor "
+        "returned by process workers with a graph behind it."
     ),
     runtime=(
-        "When a backward in the parent gives its gradient to a tensor that had a graph in the "
-        "worker, or to a deep copy of it: error where a tensor of the parent that requires grad "
-        "was shipped to that call, warning where the worker's graph had leaves of its own only; "
-        "dask's thread workers, which copy, are the same finding. Nothing is reported where the "
-        "program asks for the gradient of the results themselves, by `inputs` (split learning)."
+        "When a backward pass in the parent sends its gradient to a tensor that had a graph in "
+        "the worker, or to a deep copy of it. It is an error if a tensor of the parent that "
+        "requires grad was sent to that call, and a warning if the worker's graph had only "
+        "leaves of its own. dask's thread workers copy their arguments, so they are reported "
+        "too. Nothing is reported if the program asks for the gradient of the results "
+        "themselves with `inputs` (split learning)."
     ),
     part="lost",
     silence=(
-        "Only where the gradient with respect to the results themselves is what you want (split "
+        "Only if the gradient with respect to the results themselves is what you want (split "
         "learning), in a form that gradguard does not recognise."
     ),
     links=(TORCH_AUTOGRAD, TORCH_SERIALIZATION, JOBLIB_PARALLEL),

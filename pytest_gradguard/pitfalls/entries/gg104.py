@@ -10,19 +10,19 @@ PITFALL = Pitfall(
     title="A watched tensor received no gradient",
     severity=Severity.ERROR,
     happens=(
-        "Training runs, the loss may even fall, and a part of the model never learns: its "
-        "`.grad` is `None` after the backward, and `optimizer.step()` silently passes over it."
+        "Training runs, and the loss may even fall, but part of the model never learns: its "
+        "`.grad` is `None` after the backward pass, and `optimizer.step()` silently skips it."
     ),
     why=(
         "A tensor gets a gradient only if the loss was computed from it without a break. "
         "`.detach()`, `.data`, `.item()`, NumPy, an operation without a derivative (`argmax`, "
         "`>`, `.sample()`), a copy, `autograd.grad` without `create_graph=True`, `no_grad`, a "
-        "frozen parameter, a layer that is never called, and a trip through a process worker all "
-        "break it."
+        "frozen parameter, a layer that is never called, and a round trip through a process "
+        "worker all break it."
     ),
     fix=(
-        "Follow the reason that the finding gives, and close the break in the graph. Where a "
-        "tensor is not meant to learn (an EMA or target network), name it in `allow_none`."
+        "Follow the reason that the finding gives, and reconnect the graph. If a tensor is not "
+        "meant to learn (an EMA or target network), list it in `allow_none`."
     ),
     bad="""\
 import torch
@@ -64,13 +64,13 @@ def test_every_parameter_learns(watch_gradients):
 """,
     lint=None,
     runtime=(
-        "At the end of a test that asked for the fixture `watch_gradients`, for every watched"
-        " tensor that received no gradient from a backward since it was watched, with the "
-        "reason. Tensors of torch and TensorFlow are watched."
+        "At the end of a test that uses the fixture `watch_gradients`, for every watched tensor "
+        "that received no gradient from a backward pass since it was watched, with the reason. "
+        "It watches tensors of torch and TensorFlow."
     ),
     silence=(
-        "Where a parameter is not meant to learn. Name it in `allow_none`, so that the others "
-        "stay watched."
+        "If a parameter is not meant to learn. List it in `allow_none`, so that the others stay "
+        "watched."
     ),
     links=(TORCH_AUTOGRAD, TF_AUTODIFF),
 )

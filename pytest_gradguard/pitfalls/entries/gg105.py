@@ -10,17 +10,17 @@ PITFALL = Pitfall(
     title="A gradient tape is open around a parallel call",
     severity=Severity.ERROR,
     happens=(
-        "`tape.gradient(...)` gives `None`, from thread workers as from process workers. If a"
-        " part of the loss was made in the parent, it gives the gradient of that part alone: "
-        "wrong numbers instead of `None`, without an error."
+        "`tape.gradient(...)` returns `None`, with thread workers and with process workers. If "
+        "part of the loss was computed in the parent, it returns the gradient of that part "
+        "alone: wrong numbers instead of `None`, without an error."
     ),
     why=(
-        "A tape records what the thread that opened it computes. Other threads have tapes of "
-        "their own, and other processes work on copies."
+        "A tape records only what the thread that opened it computes. Other threads have their "
+        "own tapes, and other processes work on copies."
     ),
     fix=(
-        "Open the tape inside the worker function and return the gradients from it. Add them "
-        "up in the parent; with `n_jobs=1` the outer tape works as it stands."
+        "Open the tape inside the worker function and return the gradients from it. Add them up "
+        "in the parent. With `n_jobs=1` the outer tape works as it is."
     ),
     bad="""\
 import tensorflow as tf
@@ -57,16 +57,17 @@ print(tf.add_n(parts).numpy())  # prints: [3. 3.]
         "workers."
     ),
     runtime=(
-        "When a parallel call goes to other threads or processes while a tape records in the "
-        "calling thread, and its tasks read trainable variables or tensors that the tape watches: "
-        "info. An error once the tape gives `None` or a partial gradient because of it. Where the "
-        "gradient is what it would be in one thread (inputs loaded in threads, a frozen or stopped "
-        "target, a metric that is logged), it stays info or is silent."
+        "When a parallel call sends work to other threads or processes while a tape records in "
+        "the calling thread, and its tasks read trainable variables or tensors that the tape "
+        "watches: info. It becomes an error once the tape returns `None` or a partial gradient "
+        "because of it. If the gradient is the one that a single thread would give (inputs "
+        "loaded in threads, a frozen or stopped target, a logged metric), it stays info or is "
+        "not reported."
     ),
     part="lost",
     silence=(
-        "Where no gradient with respect to what the tasks compute is wanted; `with "
-        "tape.stop_recording():` around the call says the same."
+        "If you need no gradient with respect to what the tasks compute. `with "
+        "tape.stop_recording():` around the call says the same in code."
     ),
     links=(TF_TAPE, TF_AUTODIFF, JOBLIB_PARALLEL),
 )

@@ -7,22 +7,23 @@ from pytest_gradguard.pitfalls.links import TORCH_AUTOGRAD, TORCH_MULTIPROCESSIN
 PITFALL = Pitfall(
     code="GG106",
     name="gradients-left-in-worker",
-    title="A backward in a process worker leaves its gradients there",
+    title="A backward pass in a process worker leaves its gradients there",
     severity=Severity.ERROR,
     happens=(
         "The worker runs `backward()` on a copy of the model. The parent's `.grad` stays as it "
         "was, so its `optimizer.step()` silently updates nothing, or misses the workers' part. "
         '`delayed(loss.backward)` and `delayed(optimizer.step)` "succeed" in the same way. '
-        "`model.share_memory()` does not help: the parameters are shared, their `.grad` is not."
+        "`model.share_memory()` does not help: it shares the parameters, not their `.grad`."
     ),
     why=(
-        "A worker process has a copy of the model. The gradients are stored in the copy, "
-        "pickling drops `.grad`, and the copy is thrown away."
+        "A worker process has a copy of the model. The gradients are stored in that copy, "
+        "pickling drops `.grad`, and the copy is discarded."
     ),
     fix=(
         "Return the gradients (or the new parameters) from the worker and put them into the "
         "parent's model, or run the tasks with `pytest_gradguard.parallel.Parallel`. Or use "
-        '`backend="threading"`: the backward calls of several threads on one model add up.'
+        '`backend="threading"`: `backward()` calls from several threads on one model add up '
+        "their gradients."
     ),
     bad="""\
 import torch
@@ -67,17 +68,18 @@ print(torch.equal(before, model.weight))  # prints: False
         "neither gradients nor parameters nor the model."
     ),
     runtime=(
-        "When an optimizer steps in the parent over parameters, some or all, that have no "
-        "gradient, zeros, an unchanged one from before the call or that of a penalty alone, "
-        "whose copies received gradients in a worker or in a `Process` that sent back neither "
-        "these gradients nor parameters. A result of the same shape is no gradient: the values "
-        "are compared. Nothing is reported where the program clears the gradients itself after "
-        "the call, where the copy is trained in shared memory, or where a shared `.grad` arrives."
+        "When an optimizer steps in the parent over parameters whose copies received gradients "
+        "in a worker, or in a `Process`, that returned neither these gradients nor parameters. "
+        "In the parent, some or all of the parameters have no gradient, zeros, the gradient "
+        "from before the call, or only that of a penalty. A result of the same shape does not "
+        "count as a gradient: the values are compared. Nothing is reported if the program "
+        "clears the gradients itself after the call, trains the copy in shared memory, or "
+        "shares the `.grad`."
     ),
     part="lost",
     silence=(
-        "Only where the parent's step is meant to use other gradients than those that the "
-        "workers computed."
+        "Only if the parent's step is meant to use other gradients than those that the workers "
+        "computed."
     ),
     links=(TORCH_AUTOGRAD, TORCH_MULTIPROCESSING, TORCH_OPTIM),
 )

@@ -10,19 +10,19 @@ PITFALL = Pitfall(
     title="Parameters go to a process worker, which works on a copy",
     severity=Severity.INFO,
     happens=(
-        "The worker gets a copy of the parameters, which still require grad. What it learns "
-        "stays in the copy: the model in the parent is unchanged unless the worker returns "
-        "what it learned and the parent takes it over."
+        "The worker gets a copy of the parameters, which still require grad. What the worker "
+        "learns stays in its copy: the model in the parent is unchanged unless the worker "
+        "returns what it learned and the parent loads it."
     ),
     why=(
-        "Arguments of process workers are pickled. That is what one wants for inference, or "
-        "for training one model per worker and returning it; it is a surprise for whoever "
-        "expects one shared model."
+        "Arguments of process workers are pickled. That is right for inference, or for training "
+        "one model per worker and returning it. It is a surprise if you expect all workers to "
+        "share one model."
     ),
     fix=(
         "If the worker trains, return the model or its `state_dict()` and load it in the "
-        "parent. If all workers are to train one model, return gradients from them and step "
-        "in the parent."
+        "parent. If all workers train one model, return gradients from them and step in the "
+        "parent."
     ),
     bad="""\
 import torch
@@ -70,6 +70,6 @@ print([torch.equal(old, m.weight) for old, m in zip(before, models)])  # prints:
         "for a process worker."
     ),
     part="sent",
-    silence="It is hidden unless you ask for it: a copy of the model is mostly what is wanted.",
+    silence="It is hidden unless you ask for it: usually a copy of the model is what you want.",
     links=(TORCH_SERIALIZATION, KERAS_SAVING),
 )

@@ -11,15 +11,15 @@ PITFALL = Pitfall(
     severity=Severity.WARNING,
     happens=(
         "The first call returns the tensor with its graph, and the backward pass works. Every "
-        "later call with the same arguments, in this run of the program or the next, is read from "
-        "the cache and returns a leaf without a graph: the gradient is there at first and then "
-        "gone, without an error. A TensorFlow tensor that was made under a tape comes back as a "
+        "later call with the same arguments, in this run or the next, reads the result from the "
+        "cache and returns a leaf without a graph: the gradient that was there before is "
+        "silently missing. A TensorFlow tensor that was computed under a tape comes back as a "
         "constant."
     ),
     why="`joblib.Memory` stores results by pickling them, and pickle does not carry the graph.",
     fix=(
-        "Cache only what carries no history, such as `tensor.detach()` of the fixed part, and"
-        " apply the trainable part outside the cached function."
+        "Cache only what has no history, such as `tensor.detach()` of the fixed part, and apply "
+        "the trainable part outside the cached function."
     ),
     bad="""\
 import tempfile
@@ -65,10 +65,10 @@ print(weight.grad)  # prints: tensor([2., 2.])
 """,
     lint="On the function cached by `joblib.Memory` whose return value carries autograd history.",
     runtime=(
-        "When a `Memory` cache stores or returns a tensor that had a history. Where an earlier run "
-        "has filled the cache: when it returns a tensor that requires grad, is no parameter, and "
-        "comes of a function that makes no such leaf itself."
+        "When a `Memory` cache stores or returns a tensor that had a history. If an earlier run "
+        "filled the cache: when it returns a tensor that requires grad, isn't a parameter, and "
+        "comes from a function that makes no such leaf itself."
     ),
-    silence="Where only the values of the cached result are used.",
+    silence="If only the values of the cached result are used.",
     links=(JOBLIB_MEMORY, TORCH_SERIALIZATION),
 )

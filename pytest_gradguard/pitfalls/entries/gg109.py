@@ -11,18 +11,18 @@ PITFALL = Pitfall(
     severity=Severity.WARNING,
     happens=(
         "The parent changes a model, tensor, variable or plain setting (a number, a string, an "
-        "entry of a dict) that is a global of an imported module. The workers import that module "
-        "again and use the value as the import made it: the results are computed with the old (or "
-        "newly drawn) values, without an error."
+        "entry of a dict) that is a global of an imported module. The workers import that "
+        "module again and use the value from the import: the results are silently computed with "
+        "the old (or newly drawn) values."
     ),
     why=(
-        "A function of an imported module is pickled by its name, not with its globals. loky,"
-        " spawn and forkserver workers are fresh interpreters that import the module "
-        "themselves; only forked workers inherit the parent's state, and only functions of "
-        "`__main__` are pickled with the globals that they use."
+        "A function of an imported module is pickled by its name, not with its globals. loky, "
+        "spawn and forkserver workers are fresh interpreters that import the module themselves. "
+        "Only forked workers inherit the parent's state, and only functions of `__main__` are "
+        "pickled with the globals that they use."
     ),
     fix=(
-        "Pass the object or the setting to the worker function as an argument. Then the worker "
+        "Pass the object or the setting to the worker function as an argument. The worker then "
         "gets the values that the parent has now."
     ),
     bad="""\
@@ -63,16 +63,16 @@ tasks = (delayed(network.predict)(network.weight, x) for x in (1.0, 2.0))
 print(Parallel(n_jobs=2)(tasks))  # prints: [10.0, 20.0]
 """,
     lint=(
-        "On a worker function, not of `__main__`, that reads a module-level model, tensor or "
+        "On a worker function outside `__main__` that reads a module-level model, tensor or "
         "variable which the parent changes after import, when the workers are processes that "
         "were not forked."
     ),
     runtime=(
-        "When the same global differs between the parent and a worker that imported the "
-        "module afresh, or is still None there. Plain values count where the module's source "
-        "gives them a constant that the parent has replaced; dicts and lists that have only grown "
-        "count as caches."
+        "When the same global differs between the parent and a worker that imported the module "
+        "itself, or is still None there. Plain values count only if the module's source sets "
+        "them to a constant that the parent has replaced. Dicts and lists that have only grown "
+        "are taken for caches."
     ),
-    silence="Where the workers are meant to have the module as it is after import.",
+    silence="If the workers should use the module as it is after import.",
     links=(JOBLIB_PARALLEL, START_METHODS),
 )

@@ -7,21 +7,21 @@ from pytest_gradguard.pitfalls.links import JOBLIB_PARALLEL, KERAS_SAVING
 PITFALL = Pitfall(
     code="GG110",
     name="optimizer-state-lost",
-    title="A Keras optimizer that is shipped alone arrives unbuilt",
+    title="A Keras optimizer that is sent on its own arrives unbuilt",
     severity=Severity.WARNING,
     happens=(
-        "The copy of an optimizer with moments (Adam, SGD with momentum) has `built=False` "
-        "and `iterations` 0: its step count and its moments are gone, with no more than a "
+        "The copy of an optimizer with moments (Adam, SGD with momentum) has `built=False` and "
+        "`iterations` 0: its step count and its moments are gone, and the only sign is a "
         "warning in the worker. Inside its compiled model the same optimizer keeps its state."
     ),
     why=(
-        "The moments exist only once an optimizer is built for the weights of a model. The "
-        "copy knows no model, so it has fewer variables than were saved, and Keras then loads"
-        " none of them. (Plain SGD has no moments and keeps its step count.)"
+        "The moments exist only once an optimizer is built for a model's weights. The copy "
+        "belongs to no model, so it has fewer variables than were saved, and Keras then loads "
+        "none of them. (Plain SGD has no moments and keeps its step count.)"
     ),
     fix=(
-        "Ship the compiled model that the optimizer belongs to, or its configuration and its "
-        "variables' values, and build the copy in the worker before use."
+        "Send the compiled model that the optimizer belongs to; or send its configuration and "
+        "its variables' values, and build the copy in the worker before use."
     ),
     bad="""\
 import keras
@@ -62,9 +62,9 @@ print(Parallel(n_jobs=2)(tasks))  # prints: [1, 1]
 """,
     lint=None,
     runtime=(
-        "When a built Keras 3 optimizer with steps behind it is pickled on its own for a worker, "
-        "or on its way back from one."
+        "When a built Keras 3 optimizer that has taken steps is pickled on its own for a "
+        "worker, or on its way back from one."
     ),
-    silence="Where the worker is meant to start with a fresh optimizer.",
+    silence="If the worker is meant to start with a fresh optimizer.",
     links=(KERAS_SAVING, JOBLIB_PARALLEL),
 )

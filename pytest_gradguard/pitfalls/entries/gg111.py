@@ -21,9 +21,9 @@ PITFALL = Pitfall(
     ),
     fix=(
         "Return the buffers (or the whole `state_dict()`) from the worker as well, and load or "
-        "average them in the parent. Or call `model.eval()` in the worker where the statistics "
-        "are not to change, or use a norm without them, such as `GroupNorm`. "
-        'With `backend="threading"` the tasks share one module.'
+        "average them in the parent. Or call `model.eval()` in the worker if the statistics "
+        "should not change, or use a norm without them, such as `GroupNorm`. With "
+        '`backend="threading"` the tasks share one module.'
     ),
     bad="""\
 import torch
@@ -74,18 +74,17 @@ print(model.running_mean)  # prints: tensor([0.5000, 0.5000])
     ),
     runtime=(
         "When buffers of a module changed in a process worker, the result brings none of them "
-        "back, and the parent then goes on with that module: it steps its parameters, calls it "
-        "or saves it. Nothing is reported for a copy that the worker trains by itself and throws "
-        "away, nor where the parent writes the buffers itself."
+        "back, and the parent then continues with that module: it steps its parameters, calls "
+        "it or saves it. Nothing is reported for a copy that the worker trains by itself and "
+        "discards, nor if the parent writes the buffers itself."
     ),
     reach=(
-        "Buffers in shared memory, as `multiprocessing.Pool` and `ProcessPoolExecutor` send them, "
-        "reach the parent when they are changed in place. The workers of a dask cluster and a "
-        "forked `Process` do not tell which buffers have changed."
+        "Buffers in shared memory, as `multiprocessing.Pool` and `ProcessPoolExecutor` send "
+        "them, reach the parent when they are changed in place. Changes in the workers of a "
+        "dask cluster and in a forked `Process` are not seen."
     ),
     silence=(
-        "Where the parent's statistics are meant to stay as they are, or are computed anew "
-        "before evaluation."
+        "If the parent's statistics should stay as they are, or are recomputed before evaluation."
     ),
     links=(TORCH_MODULES, TORCH_SERIALIZATION),
 )

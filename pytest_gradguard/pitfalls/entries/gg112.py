@@ -7,22 +7,23 @@ from pytest_gradguard.pitfalls.links import TORCH_OPTIM, TORCH_SERIALIZATION
 PITFALL = Pitfall(
     code="GG112",
     name="optimizer-left-behind",
-    title="The optimizer steps a model that a worker's copy has replaced",
+    title="The optimizer steps a model that was replaced by a worker's copy",
     severity=Severity.ERROR,
     happens=(
-        "A process worker trains a model and returns it, and the parent goes on with the returned "
-        "model and with the optimizer that it made for the old one. `optimizer.step()` silently "
-        "updates nothing that is still in use: the returned model never changes, and its "
-        "gradients add up."
+        "A process worker trains a model and returns it, and the parent continues with the "
+        "returned model and with the optimizer that it made for the old one. `optimizer.step()` "
+        "silently updates nothing that is still in use: the returned model never changes, and "
+        "its gradients add up."
     ),
     why=(
         "An optimizer holds the parameters it was made with. A model that comes back from a "
-        "process worker is a copy with new parameters, which no optimizer of the parent knows."
+        "process worker is a copy with new parameters, which no optimizer in the parent holds."
     ),
     fix=(
         "Make a new optimizer for the returned model, or load its `state_dict()` into the model "
-        "that the optimizer already holds. To keep momentum and other state, take the second "
-        "way, or return `optimizer.state_dict()` from the worker and load that as well."
+        "that the optimizer already holds. To keep momentum and other optimizer state, load the "
+        "`state_dict()`, or return `optimizer.state_dict()` from the worker and load that as "
+        "well."
     ),
     bad="""\
 import torch
@@ -76,14 +77,15 @@ print(torch.equal(before, model.weight))  # prints: False
     runtime=(
         "When a model that a worker returned receives gradients in the parent, while the "
         "optimizer that steps holds the parameters of the model that was sent, which receive "
-        "none. Nothing is reported once an optimizer holds the returned parameters, or where "
-        "their values are loaded into the model that was sent."
+        "none. Nothing is reported once an optimizer holds the returned parameters, or if their "
+        "values are loaded into the model that was sent."
     ),
     reach=(
-        "A model is known by the module that arrived in the worker: a new one that the worker "
-        "builds or copies from it is not, nor is one that comes back from a dask cluster."
+        "A returned model is recognised if it is the module that arrived in the worker. A new "
+        "module that the worker builds or copies from it is not recognised, nor is one that "
+        "comes back from a dask cluster."
     ),
     part="lost",
-    silence="Only where both models go on side by side, and the step of the old one is meant.",
+    silence="Only if both models stay in use, and the step is meant for the old one.",
     links=(TORCH_OPTIM, TORCH_SERIALIZATION),
 )

@@ -7,20 +7,21 @@ from pytest_gradguard.pitfalls.links import TORCH_AUTOGRAD, TORCH_SERIALIZATION
 PITFALL = Pitfall(
     code="GG113",
     name="hooks-lost",
-    title="A tensor with hooks is sent to a process worker, without its hooks",
+    title="A tensor goes to a process worker without its hooks",
     severity=Severity.WARNING,
     happens=(
-        "The hooks that `register_hook` and `register_post_accumulate_grad_hook` put on a tensor "
-        "do not run in the worker: gradients that they clip, mask or log stay as they are. For "
-        "parameters there is no warning."
+        "The hooks that `register_hook` and `register_post_accumulate_grad_hook` put on a "
+        "tensor do not run in the worker: the gradients that they should clip, mask or log stay "
+        "unchanged. For parameters there is no warning."
     ),
     why=(
-        "Pickling a tensor takes its values, and no hooks. Torch warns of that for tensors, and "
-        "not for parameters. Hooks of modules, such as those of `register_forward_hook`, travel."
+        "Pickling a tensor stores its values, not its hooks. torch warns about this for "
+        "tensors, but not for parameters. Hooks on modules, such as those of "
+        "`register_forward_hook`, are pickled."
     ),
     fix=(
-        "Register the hook inside the worker function, on the copy that arrives. With thread "
-        'workers (`backend="threading"`) the tensor and its hooks are shared.'
+        "Register the hook inside the worker function, on the copy that arrives. Thread workers "
+        '(`backend="threading"`) share the tensor and its hooks.'
     ),
     bad="""\
 import torch
@@ -54,11 +55,12 @@ print(grads[0])  # prints: tensor([[0., 0.]])
 """,
     lint="On the call that ships a module or tensor on which a tensor hook was registered.",
     runtime=(
-        "When a parameter or tensor with such hooks is pickled for a process worker. Hooks that "
-        "`torch.utils.hooks.unserializable_hook` marks are meant to stay behind: nothing."
+        "When a parameter or tensor with such hooks is pickled for a process worker. Hooks "
+        "marked with `torch.utils.hooks.unserializable_hook` are meant to stay behind and are "
+        "not reported."
     ),
     silence=(
-        "Where the hook is of use in the parent only: it logs there, or clips what the parent "
+        "If the hook is only needed in the parent: it logs there, or clips what the parent "
         "computes."
     ),
     links=(TORCH_AUTOGRAD, TORCH_SERIALIZATION),

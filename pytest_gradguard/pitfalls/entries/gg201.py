@@ -10,21 +10,22 @@ PITFALL = Pitfall(
     title="A process worker initialises CUDA",
     severity=Severity.WARNING,
     happens=(
-        "Under loky this is legal, and each worker pays for it: a CUDA context of its own "
-        "takes hundreds of megabytes of GPU memory and seconds to start, and all workers "
-        "crowd the same GPU unless each picks its own; TensorFlow takes nearly all memory of "
-        "all GPUs, in each worker, unless told otherwise. Where there is no GPU, the worker "
-        "fails, or TensorFlow works on the CPU. In a forked worker whose parent has used "
-        "CUDA, it always fails (GG203)."
+        "With loky workers this is legal, but each worker pays for it: its own CUDA context "
+        "takes hundreds of megabytes of GPU memory and seconds to start, and all workers crowd "
+        "the same GPU unless each picks its own. TensorFlow takes nearly all memory of all "
+        "GPUs, in each worker, unless it is configured otherwise. Without a GPU the worker "
+        "fails, or TensorFlow runs on the CPU. In a forked worker whose parent has used CUDA, "
+        "it always fails (GG203)."
     ),
     why=(
         "A CUDA context belongs to one process. Workers that are fresh interpreters cannot "
-        "share the parent's, so each makes one at the first tensor that it puts on the GPU."
+        "share the parent's, so each creates its own with the first tensor that it puts on the "
+        "GPU."
     ),
     fix=(
         "Let the workers prepare data on the CPU, and use the GPU in one process, on whole "
-        "batches. Where one process per GPU is meant, start one worker per device, hand each "
-        "its device, and accept the finding there."
+        "batches. If you want one process per GPU, start one worker per device, pass each its "
+        "device, and silence the finding there."
     ),
     bad="""\
 import torch
@@ -57,22 +58,21 @@ print(torch.tensor(prepared, device=device).square().sum().item())  # prints: 7.
         "function that a process worker runs, through any depth of calls in the project."
     ),
     runtime=(
-        "When a task, or an initializer, of a pool of workers initialised CUDA in its process, or "
-        "tried to where there is no GPU. Once for each call, with the number of workers and, where "
-        "NVIDIA's driver tells (on Linux, not in every container), the GPU memory that their "
-        "contexts take. Processes that a program starts one by one, such as one for each GPU, are "
-        "left alone."
+        "When a task or an initializer of a worker pool initialises CUDA in its process, or "
+        "tries to where there is no GPU. Reported once per call, with the number of workers "
+        "and, if NVIDIA's driver reports it (on Linux, not in every container), the GPU memory "
+        "that their contexts take. Processes that a program starts one by one, such as one per "
+        "GPU, are not reported."
     ),
     reach=(
-        "It sees torch initialise CUDA, CuPy take its first memory, and TensorFlow take its GPUs "
-        "as its context begins. Where there is no GPU: every attempt of torch's, every allocation "
-        "of CuPy's, and what CuPy or TensorFlow raises where the task does not catch it. "
-        "TensorFlow runs on the CPU what asks for a GPU, unless soft placement is off: that is no "
-        "attempt. Not seen: what takes a stream, but no memory; memory under "
-        "`cupy.cuda.using_allocator`; what TensorFlow does as tensors arrive, before the task."
+        "The guard sees torch initialise CUDA, CuPy take its first memory, and TensorFlow take "
+        "its GPUs as its context starts. Without a GPU it sees every attempt by torch, every "
+        "allocation by CuPy, and the errors of CuPy or TensorFlow that the task does not catch. "
+        "With soft placement on, TensorFlow runs on the CPU what asks for a GPU, which does not "
+        "count as an attempt. Not seen: code that takes a stream but no memory, memory under "
+        "`cupy.cuda.using_allocator`, and what TensorFlow does while tensors arrive, before the "
+        "task."
     ),
-    silence=(
-        "Where each worker is meant to have a context of its own, such as one process for each GPU."
-    ),
+    silence="If each worker is meant to have its own context, such as one process per GPU.",
     links=(TORCH_MULTIPROCESSING, TORCH_CUDA, TF_GPU),
 )

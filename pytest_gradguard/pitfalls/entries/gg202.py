@@ -7,24 +7,46 @@ from pytest_gradguard.pitfalls.links import TORCH_CUDA, TORCH_MULTIPROCESSING
 PITFALL = Pitfall(
     code="GG202",
     name="cuda-tensor-to-worker",
-    title="A GPU tensor crosses to a process worker",
+    title="A GPU tensor is sent to or from a process worker",
     severity=Severity.WARNING,
     happens=(
         "The worker has to initialise CUDA to receive the tensor: every worker that gets one "
-        "makes a context of its own, and the data is copied through the CPU and back to the "
-        "same GPU. A worker that sees no GPU cannot receive it. Arrays of CuPy and JAX and tensors "
-        "of TensorFlow arrive on the worker's default GPU, whichever they were on; those of "
-        "TensorFlow and JAX on the CPU where the worker sees none."
+        "creates its own context, and the data is copied through the CPU and back to the same "
+        "GPU. A worker that sees no GPU cannot receive it. CuPy and JAX arrays and TensorFlow "
+        "tensors arrive on the worker's default GPU, whichever GPU they were on; those of "
+        "TensorFlow and JAX arrive on the CPU if the worker sees no GPU."
     ),
     why=(
-        "joblib's picklers write a GPU tensor's bytes and its device, and unpickling puts it "
-        "on that device again."
+        "joblib's picklers write a GPU tensor's data and its device, and unpickling puts it "
+        "back on that device."
     ),
     fix=(
-        "Send `tensor.cpu()` (or a NumPy array: `cupy.asnumpy(array)`, `jax.device_get(array)`, "
-        "`tensor.numpy()`) to the workers and return CPU data from them."
-        " Move to the GPU in the one process that uses it."
+        "Send `tensor.cpu()` to the workers, and return CPU data from them. For other arrays, "
+        "send a NumPy array: `cupy.asnumpy(array)`, `jax.device_get(array)` or TensorFlow's "
+        "`tensor.numpy()`. Move data to the GPU in the one process that uses it."
     ),
+    cases={
+        "result": (
+            "Return `tensor.cpu()` from the worker, and move it to the GPU in the parent if it is "
+            "needed there."
+        ),
+        "model": (
+            "Send a copy of the module on the CPU, such as `copy.deepcopy(module).cpu()`, and "
+            "return CPU data from the workers."
+        ),
+        "state": (
+            "Send a state dict whose tensors are on the CPU, and return CPU data from the workers."
+        ),
+        "cupy": (
+            "Send a NumPy array, `cupy.asnumpy(array)`, and return NumPy arrays from the workers."
+        ),
+        "jax": (
+            "Send a NumPy array, `jax.device_get(array)`, and return NumPy arrays from the workers."
+        ),
+        "tensorflow": (
+            "Send a NumPy array, `tensor.numpy()`, and return NumPy arrays from the workers."
+        ),
+    },
     bad="""\
 import torch
 from joblib import Parallel, delayed
@@ -52,10 +74,10 @@ print(Parallel(n_jobs=2)(delayed(largest)(row) for row in table.cpu()))  # print
 """,
     lint="On the call that ships a GPU tensor, array or module to a process worker.",
     runtime=(
-        "When a GPU tensor or array is pickled for, or from, a process worker: a tensor of "
-        "torch's, an array of CuPy's, a tensor or variable of TensorFlow's (Keras models by their "
-        "first variable)."
+        "When a GPU tensor or array is pickled for a process worker, or on its way back from "
+        "one: a torch tensor, a CuPy array, a TensorFlow tensor or variable (Keras models by "
+        "their first variable)."
     ),
-    silence="Where the copies on the GPU are meant, and its memory holds them.",
+    silence="If you want the copies on the GPU, and its memory has room for them.",
     links=(TORCH_MULTIPROCESSING, TORCH_CUDA),
 )

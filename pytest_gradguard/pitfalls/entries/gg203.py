@@ -7,21 +7,30 @@ from pytest_gradguard.pitfalls.links import START_METHODS, TORCH_MULTIPROCESSING
 PITFALL = Pitfall(
     code="GG203",
     name="cuda-after-fork",
-    title="A fork backend after CUDA was initialised",
+    title="Workers are forked after CUDA was initialised",
     severity=Severity.ERROR,
     happens=(
-        'Whatever needs CUDA in the forked workers fails: torch raises "Cannot re-initialize '
-        'CUDA in forked subprocess", CuPy "cudaErrorInitializationError". Work on the CPU in those '
-        "workers goes on."
+        'Everything that needs CUDA in the forked workers fails: torch raises "Cannot '
+        're-initialize CUDA in forked subprocess", CuPy "cudaErrorInitializationError". Work on '
+        "the CPU in those workers is not affected."
     ),
     why=(
-        "A fork copies the parent's memory, with a CUDA context that the driver does not let "
-        "the child use, and CUDA cannot be initialised a second time there."
+        "A fork copies the parent's memory, including a CUDA context that the driver does not "
+        "let the child use, and CUDA cannot be initialised a second time there."
     ),
     fix=(
         "Use the loky backend (joblib's default), whose workers are fresh interpreters. Or "
         "finish the forked work before the parent touches CUDA."
     ),
+    cases={
+        "multiprocessing": (
+            'Start the workers as fresh interpreters, with `multiprocessing.get_context("spawn")`.'
+        ),
+        "concurrent.futures": (
+            'Pass `mp_context=multiprocessing.get_context("spawn")` to the executor, so that its '
+            "workers are fresh interpreters."
+        ),
+    },
     bad="""\
 import torch
 from joblib import Parallel, delayed
@@ -52,19 +61,19 @@ scale = torch.tensor(2.0, device=device)
 print((scale * sum(norms)).item())  # prints: 30.0
 """,
     lint=(
-        "On the `Parallel(...)` call with a fork backend whose worker uses CUDA, in a program"
-        " whose parent initialises CUDA before."
+        "On the `Parallel(...)` call with a fork backend whose worker uses CUDA, when the "
+        "parent initialises CUDA earlier in the program."
     ),
     runtime=(
-        "When a fork backend dispatches while CUDA is initialised in the parent; and when a "
-        "process that was forked from it by itself, or a worker of a `DataLoader`, needs CUDA."
+        "When a fork backend starts work while CUDA is initialised in the parent; and when a "
+        "process that the program forked itself, or a `DataLoader` worker, needs CUDA."
     ),
     reach=(
-        "It sees torch initialise CUDA, TensorFlow take its GPUs as its context begins, and, while "
-        "the guard is on, CuPy take its first memory."
+        "The guard sees torch initialise CUDA, TensorFlow take its GPUs as its context starts, "
+        "and, while the guard is on, CuPy take its first memory."
     ),
     silence=(
-        "Never where a GPU is used: the task fails. Only for a branch that cannot run on such a "
+        "Never if a GPU is used: the task fails. Only for a branch that cannot run on such a "
         "machine."
     ),
     links=(TORCH_MULTIPROCESSING, START_METHODS),

@@ -10,19 +10,25 @@ PITFALL = Pitfall(
     title="A process worker sets CUDA_VISIBLE_DEVICES",
     severity=Severity.WARNING,
     happens=(
-        "The variable stays set in the worker for all later tasks, and CUDA reads it once: a "
-        "reused worker keeps the device of the first task that used CUDA, whatever later "
+        "The variable stays set in the worker for all later tasks, but CUDA reads it only once: "
+        "a reused worker keeps the device of the first task that used CUDA, whatever later "
         'tasks set. TensorFlow raises "Visible devices cannot be modified after being '
         'initialized" when a later task asks for another device.'
     ),
     why=(
-        "joblib reuses its workers, and the CUDA runtime reads `CUDA_VISIBLE_DEVICES` when it"
-        " starts in a process and never again."
+        "joblib reuses its workers, and the CUDA runtime reads `CUDA_VISIBLE_DEVICES` once per "
+        "process, when it starts."
     ),
     fix=(
-        'Name the device instead: `torch.device("cuda", k)` for task k. Where the variable is'
-        " needed, set it before the worker process starts, one process per device."
+        'Name the device instead: `torch.device("cuda", k)` for task k. If you need the '
+        "variable, set it before the worker process starts, with one process per device."
     ),
+    cases={
+        "cupy": "Choose the device in the task instead, with `cupy.cuda.Device(k)` for task k.",
+        "tensorflow": (
+            'Choose the device in the task instead, with `tf.device(f"/GPU:{k}")` for task k.'
+        ),
+    },
     bad="""\
 import os
 
@@ -62,12 +68,10 @@ print(Parallel(n_jobs=2, backend="threading")(tasks))  # prints: [3.0, 7.0]
         "initialised."
     ),
     reach=(
-        "It sees torch initialise CUDA, CuPy take its first memory, and TensorFlow take its GPUs "
-        "as its context begins. Of TensorFlow's own `set_visible_devices` it says nothing: "
-        "TensorFlow raises an error there."
+        "The guard sees torch initialise CUDA, CuPy take its first memory, and TensorFlow take "
+        "its GPUs as its context starts. It does not report TensorFlow's own "
+        "`set_visible_devices`: TensorFlow raises an error there."
     ),
-    silence=(
-        "Where each process runs one task, and sets the variable before any framework is imported."
-    ),
+    silence="If each process runs one task, and sets the variable before it imports any framework.",
     links=(CUDA_VARIABLES, TORCH_CUDA, TF_GPU),
 )

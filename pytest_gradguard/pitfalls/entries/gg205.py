@@ -10,17 +10,17 @@ PITFALL = Pitfall(
     title="A parallel search over an estimator that uses the GPU",
     severity=Severity.WARNING,
     happens=(
-        "Each of the `n_jobs` processes initialises CUDA, keeps its own model and data on the"
-        " same GPU, and waits for the others there. It can run out of GPU memory where "
+        "Each of the `n_jobs` processes initialises CUDA, keeps its own model and data on the "
+        "same GPU, and waits for the others there. It can run out of GPU memory where "
         "`n_jobs=1` would not."
     ),
     why=(
-        "scikit-learn hands the fits to joblib, whose default workers are processes, and an "
+        "scikit-learn passes the fits to joblib, whose default workers are processes, and an "
         'estimator with `device="cuda"` moves to the GPU in each of them.'
     ),
     fix=(
-        "Leave `n_jobs` at 1 (or `None`) when the estimator trains on the GPU. The "
-        "parallelism is inside the GPU already."
+        "Leave `n_jobs` at 1 (or `None`) when the estimator trains on the GPU. The GPU already "
+        "computes in parallel."
     ),
     bad="""\
 import numpy as np
@@ -54,6 +54,6 @@ print(sorted(search.best_params_))  # prints: ['lr']
         " and `None` over an estimator that is on a GPU."
     ),
     runtime=None,
-    silence="Where the GPU holds as many candidates at once as there are workers.",
+    silence="If the GPU has room for as many candidates at once as there are workers.",
     links=(SKLEARN_PARALLEL, TORCH_CUDA),
 )

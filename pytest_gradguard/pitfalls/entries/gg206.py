@@ -19,9 +19,9 @@ PITFALL = Pitfall(
         "works in the main process, in threads and in a `ProcessPoolExecutor`."
     ),
     why=(
-        "In its workers, loky sets a default start method of its own, and a plain "
-        "`multiprocessing.Process`, which the loader makes, lacks what that needs. The workers "
-        "of a pool are daemons, and Python lets no daemon start processes."
+        "loky sets its own default start method in its workers, and a plain "
+        "`multiprocessing.Process`, which the loader creates, lacks what that method needs. The "
+        "workers of a pool are daemons, and Python does not let daemons start processes."
     ),
     fix=(
         "Give the loader `num_workers=0` in the task: the tasks already run in parallel. In a loky "
@@ -64,10 +64,10 @@ print(totals)  # prints: [6.0, 22.0]
         "joblib, or of a pool whose workers are daemons."
     ),
     runtime=(
-        "When such a loader is iterated in a task, and fails to start its workers: beside the "
-        "error that the program gets. A loader that starts its workers is not reported, nor one "
-        "that fails for another reason."
+        "When such a loader is iterated in a task and fails to start its workers: the finding "
+        "appears beside the error that the program gets. A loader that starts its workers is "
+        "not reported, nor one that fails for another reason."
     ),
-    silence="Never where the loader is iterated in such a worker: it fails.",
+    silence="Never if the loader is iterated in such a worker: it fails.",
     links=(TORCH_DATA, START_METHODS),
 )

@@ -10,24 +10,24 @@ PITFALL = Pitfall(
     title="The caller's no_grad or autocast does not reach the workers",
     severity=Severity.WARNING,
     happens=(
-        "`no_grad`, `inference_mode`, `autocast` and a default device around a parallel call hold "
-        "neither in thread nor in loky workers (forked ones inherit them), and for joblib's "
-        "generator of tasks only at first. `torch.func` transforms around threads give zeros. A "
-        "tangent of `forward_ad.dual_level` is not pickled. `set_default_dtype`, "
-        "`use_deterministic_algorithms`, `set_float32_matmul_precision` and the flags of cuDNN "
-        "reach threads, but not loky or spawn workers: tasks make tensors of another dtype, or "
-        "compute with another precision. There is no error."
+        "`no_grad`, `inference_mode`, `autocast` and a default device around a parallel call do "
+        "not apply in thread workers or loky workers (forked workers inherit them), and only at "
+        "first in the generator from which joblib takes the tasks. `torch.func` transforms "
+        "around threads give zeros. A tangent of `forward_ad.dual_level` is not pickled. "
+        "`set_default_dtype`, `use_deterministic_algorithms`, `set_float32_matmul_precision` "
+        "and the cuDNN flags reach threads, but not loky or spawn workers: tasks create tensors "
+        "of another dtype, or compute with another precision. There is no error."
     ),
     why=(
-        "The modes belong to the thread that sets them, the settings to the process. New threads "
-        "and new interpreters start with the default."
+        "The modes belong to the thread that sets them, the settings to the process. New "
+        "threads and new interpreters start with the defaults."
     ),
     fix=(
-        "Set the mode inside the worker function, by a `with` block or a decorator. Compute "
-        "what the tasks need before the `Parallel` call, not in its generator. Make settings of "
-        "the process in the worker function too, or in the pool's initializer. Open a transform "
-        "or a dual level there too: have each task return the derivative of its own part, and add "
-        "them up in the caller."
+        "Set the mode inside the worker function, with a `with` block or a decorator. Compute "
+        "what the tasks need before the `Parallel` call, not in its generator. Apply "
+        "process-wide settings in the worker function too, or in the pool's initializer. Open a "
+        "transform or a dual level inside the task: have each task return the derivative of its "
+        "own part, and add them up in the caller."
     ),
     bad="""\
 import torch
@@ -65,17 +65,17 @@ print([result.requires_grad for result in results])  # prints: [False, False]
         " mode itself, for threads and for processes that do not inherit the mode."
     ),
     runtime=(
-        "When tasks of such a call made a graph, ran without the caller's autocast, or made "
-        "tensors on another device; also for the caller's own generator of tasks. An error where "
-        "the caller takes a derivative, by `torch.func` or in forward mode, of what the tasks "
-        "computed without it, and where torch refuses to run or pickle a task for that reason. "
-        "When a process worker has torch's default of a setting and the caller has not, and a task "
-        "made a float tensor without a dtype, or computed what the setting is about (the flags of "
-        "cuDNN: on a GPU)."
+        "When tasks of such a call built a graph, ran without the caller's autocast, or created "
+        "tensors on another device; also for the caller's own generator of tasks. It is an "
+        "error if the caller takes a derivative, with `torch.func` or in forward mode, of what "
+        "the tasks computed without it, and if torch refuses to run or pickle a task for that "
+        "reason. Settings are reported when a process worker has torch's default and the caller "
+        "does not, and a task created a float tensor without a dtype, or computed something "
+        "that the setting affects (for the cuDNN flags: on a GPU)."
     ),
     silence=(
-        "Where it makes no difference to the tasks: they set the mode in a way that gradguard "
-        "does not see, or the graph costs little and is thrown away."
+        "If it makes no difference to the tasks: they set the mode in a way that gradguard does "
+        "not see, or the graph is cheap and is discarded."
     ),
     links=(TORCH_AUTOGRAD, TORCH_AMP, TORCH_FUNC),
 )

@@ -11,19 +11,18 @@ PITFALL = Pitfall(
     severity=Severity.WARNING,
     happens=(
         "The threads' `zero_grad()`, `backward()` and `step()` interleave: a gradient is "
-        "wiped before it is used, or used by both threads' steps. No error is raised, and the"
-        " result depends on timing. The interpreter can crash as well: the bad example ended "
-        "in a segmentation fault or a corrupted heap in 3 of 11 runs (torch 2.13 on the CPU, "
+        "cleared before it is used, or used by both threads' steps. There is no error, and the "
+        "result depends on timing. The interpreter can crash as well: the bad example ended in "
+        "a segmentation fault or a corrupted heap in 3 of 11 runs (torch 2.13 on the CPU, "
         "Linux)."
     ),
     why=(
-        "Thread workers have the same model and the same `.grad`. `backward()` calls from "
-        "several threads add up correctly, but a training step of several calls is not one "
-        "atomic operation."
+        "Thread workers share one model and its `.grad`. `backward()` calls from several "
+        "threads add up correctly, but a training step of several calls is not atomic."
     ),
     fix=(
-        "Let the threads return gradients, and change the model in one thread. Or give each "
-        "thread a copy of the model and an optimizer of its own."
+        "Let the threads return gradients, and update the model in one thread. Or give each "
+        "thread its own copy of the model and its own optimizer."
     ),
     bad="""\
 import torch
@@ -64,6 +63,6 @@ optimizer.step()
         "model or tensor that the threads share."
     ),
     runtime=None,
-    silence="Where a lock makes the tasks take turns, or lost updates do no harm (Hogwild).",
+    silence="If a lock makes the tasks take turns, or lost updates do no harm (Hogwild).",
     links=(TORCH_AUTOGRAD, JOBLIB_PARALLEL),
 )

@@ -10,24 +10,32 @@ PITFALL = Pitfall(
     title="Forked workers compute after the parent's compute threads have started",
     severity=Severity.ERROR,
     happens=(
-        "The program hangs forever (Linux): the parent's large operation started native "
+        "The program hangs forever (Linux): a large operation in the parent started native "
         "compute threads, and the same kind of operation in a forked worker waits for threads "
-        "that do not exist there. Small operations start no threads and work, so it "
-        "often appears with the first real data. Once autograd has used a GPU in the parent, a "
+        "that do not exist there. Small operations start no threads and work, so the hang often "
+        "appears with the first real data. Once autograd has used a GPU in the parent, a "
         "worker's backward pass raises `RuntimeError: Unable to handle autograd's threading in "
-        "combination with fork-based multiprocessing` instead. "
-        "JAX starts its threads with its first operation, "
-        "and every operation of its own in a forked worker waits for them."
+        "combination with fork-based multiprocessing` instead. JAX starts its threads with its "
+        "first operation, and every JAX operation in a forked worker waits for them."
     ),
     why=(
-        "A fork copies only the thread that forks. The copied thread pool believes that its "
-        "threads are there and waits for them."
+        "A fork copies only the thread that forks. The copied thread pool still expects its "
+        "other threads, and waits for them."
     ),
     fix=(
-        "Use the loky backend (joblib's default), or a spawn or forkserver context, whose "
-        "workers are fresh interpreters. If torch must run in forked workers, call "
-        "`torch.set_num_threads(1)` first in each of them."
+        "Use the loky backend (joblib's default), whose workers are fresh interpreters. With "
+        "`multiprocessing`, use a spawn or forkserver context. If torch must run in forked "
+        "workers, call `torch.set_num_threads(1)` first in each of them."
     ),
+    cases={
+        "multiprocessing": (
+            'Start the workers as fresh interpreters, with `multiprocessing.get_context("spawn")`.'
+        ),
+        "concurrent.futures": (
+            'Pass `mp_context=multiprocessing.get_context("spawn")` to the executor, so that its '
+            "workers are fresh interpreters."
+        ),
+    },
     bad="""\
 import torch
 from joblib import Parallel, delayed
@@ -56,18 +64,19 @@ results = Parallel(n_jobs=2)(delayed(trace)(2000) for _ in range(2))
 print(results)  # prints: [4000000.0, 4000000.0]
 """,
     lint=(
-        "On the `Parallel(...)` call with a fork backend whose worker runs torch or "
-        "TensorFlow compute and does not limit its threads first, in a program whose parent "
-        "computes before."
+        "On the `Parallel(...)` call with a fork backend whose worker runs torch or TensorFlow "
+        "compute and does not limit its threads first, when the parent computes earlier in the "
+        "program."
     ),
     runtime=(
-        "When a task in a forked worker runs torch or TensorFlow compute while the parent's "
-        "compute threads were up at the fork; reported instead of hanging. And beside "
-        "autograd's own error, when it refuses to run in a forked worker."
+        "When a task in a forked worker runs torch or TensorFlow compute, and the parent's "
+        "compute threads were running at the fork: the guard reports it instead of hanging. "
+        "Also when autograd refuses to run in a forked worker: the finding appears beside "
+        "autograd's own error."
     ),
     silence=(
-        "Where the compute threads are known to be limited to one before the fork, in a way "
-        "that gradguard does not see."
+        "If the compute threads are limited to one before the fork, in a way that gradguard "
+        "does not see."
     ),
     links=(TORCH_MULTIPROCESSING, TORCH_THREADS, START_METHODS),
 )

@@ -10,9 +10,9 @@ PITFALL = Pitfall(
     title="Forked workers draw from copies of one random generator",
     severity=Severity.WARNING,
     happens=(
-        "Every forked worker starts with the parent's generator state, so the workers draw "
-        "the same numbers as one another, and the next parallel call draws them again: noise,"
-        " dropout and sampling repeat. (Python's own `random` is seeded anew in each.)"
+        "Every forked worker starts with the parent's generator state, so all workers draw the "
+        "same numbers, and the next parallel call draws them again: noise, dropout and sampling "
+        "repeat. (Python's own `random` gets a new seed in each worker.)"
     ),
     why=(
         "A fork copies the state of torch's and NumPy's global generators, and of "
@@ -20,7 +20,7 @@ PITFALL = Pitfall(
         "interpreters, each seeded on its own; the parent's seed has no effect there."
     ),
     fix=(
-        "Give every task a seed of its own and make a generator from it in the worker. "
+        "Give every task its own seed, and create a generator from it in the worker. "
         "`numpy.random.SeedSequence(seed).spawn(n)` makes independent seeds."
     ),
     bad="""\
@@ -58,6 +58,6 @@ print(len({*first, *second}))  # prints: 4
         "Info, where two forked workers of one call drew from copies of torch's or NumPy's global "
         "generator in the same state."
     ),
-    silence="Where all workers are meant to draw the same numbers.",
+    silence="If all workers are meant to draw the same numbers.",
     links=(TORCH_RANDOMNESS, NUMPY_PARALLEL),
 )

@@ -10,18 +10,38 @@ PITFALL = Pitfall(
     title="One random generator object goes to several tasks",
     severity=Severity.WARNING,
     happens=(
-        "Each task gets a copy of the generator in the same state, so every task draws the "
-        "same numbers (tasks that joblib joins into one batch share a copy: then the numbers "
-        "repeat from batch to batch). The generator in the parent does not move."
+        "Each task gets a copy of the generator in the same state, so every task draws the same "
+        "numbers. (Tasks that joblib joins into one batch share a copy: then the numbers repeat "
+        "from batch to batch.) The generator in the parent does not advance."
     ),
     why=(
-        "The generator is pickled with every batch, often a single task, in the state that it"
-        " has in the parent, and no worker's copy is ever sent back."
+        "The generator is pickled with every batch, often a single task, in the state that it "
+        "has in the parent, and no worker's copy is ever sent back."
     ),
     fix=(
-        "Give every task a generator of its own, from `rng.spawn(n)` (NumPy 1.25 and later) "
-        "or from a seed per task."
+        "Give every task its own generator, from `rng.spawn(n)` (NumPy 1.25 and later) or from "
+        "a seed per task."
     ),
+    cases={
+        "numpy.random.RandomState": (
+            "Give every task its own generator, from a seed per task: "
+            "`np.random.RandomState(seed)`."
+        ),
+        "random.Random": (
+            "Give every task its own generator, from a seed per task: `random.Random(seed)`."
+        ),
+        "torch.Generator": (
+            "Give every task its own generator, from a seed per task: "
+            "`torch.Generator().manual_seed(seed)`."
+        ),
+        "tensorflow.random.Generator": (
+            "Give every task its own generator, from `generator.split(n)` or from a seed per task."
+        ),
+        "keras.random.SeedGenerator": (
+            "Give every task its own generator, from a seed per task: "
+            "`keras.random.SeedGenerator(seed)`."
+        ),
+    },
     bad="""\
 import numpy as np
 from joblib import Parallel, delayed
@@ -55,12 +75,12 @@ print(a == b)  # prints: False
     runtime=(
         "When the same generator object goes to two or more tasks of a process call, and two "
         "batches of them draw from copies in the same state: generators of `random`, NumPy, "
-        "torch, TensorFlow (`tf.random.Generator`) and Keras (`SeedGenerator`). Also where the "
-        "workers of a `DataLoader` draw from a generator that its dataset, a transform or "
-        "`collate_fn` holds, or that their module holds: torch seeds only global generators there. "
-        "What an iterable dataset draws before its first batch is not counted: workers that "
-        "shuffle alike, and then read a part each, have to draw the same numbers."
+        "torch, TensorFlow (`tf.random.Generator`) and Keras (`SeedGenerator`). Also when the "
+        "workers of a `DataLoader` draw from a generator held by its dataset, a transform, "
+        "`collate_fn` or their module: torch seeds only global generators there. What an "
+        "iterable dataset draws before its first batch does not count: workers that shuffle in "
+        "the same order, and then each read a part, have to draw the same numbers."
     ),
-    silence="Where all tasks are meant to draw the same numbers, to compare them, say.",
+    silence="If all tasks are meant to draw the same numbers, for example to compare them.",
     links=(NUMPY_PARALLEL, TORCH_RANDOMNESS, TF_RANDOM),
 )

@@ -10,12 +10,11 @@ PITFALL = Pitfall(
     title="A task writes through torch into an array that joblib has memory-mapped",
     severity=Severity.ERROR,
     happens=(
-        "The worker is killed by a segmentation fault, and the call raises "
-        "`TerminatedWorkerError`, which names neither the array nor the line (with "
-        '`backend="multiprocessing"`, the call waits forever). It begins with the first array '
-        "above 1 MB: smaller ones are copied, and writing to those works. With "
-        '`mmap_mode="r+"` there is no error: all tasks write into one file, so that each finds the '
-        "array as the others have left it."
+        "A segmentation fault kills the worker, and the call raises `TerminatedWorkerError`, "
+        'which names neither the array nor the line (with `backend="multiprocessing"`, the call '
+        "waits forever). It starts with the first array above 1 MB: smaller ones are copied, "
+        'and writing to those works. With `mmap_mode="r+"` there is no error: all tasks write '
+        "into one file, so each finds the array as the others left it."
     ),
     why=(
         "joblib writes each NumPy array above `max_nbytes` (1 MB) to a file, and every worker maps "
@@ -26,7 +25,7 @@ PITFALL = Pitfall(
     fix=(
         "Copy the array in the task, with `torch.tensor(array)` or "
         "`torch.from_numpy(array.copy())`, before anything writes to it. Or let joblib do it: "
-        '`Parallel(..., mmap_mode="c")` gives each task pages of its own as it writes, and '
+        '`Parallel(..., mmap_mode="c")` gives each task private pages for its writes, and '
         "`max_nbytes=None` sends whole copies."
     ),
     bad="""\
@@ -66,13 +65,12 @@ print(Parallel(n_jobs=2)(tasks))  # prints: [2000000.0, 2000000.0]
         "an array that is an argument of a process worker of joblib."
     ),
     runtime=(
-        "When a write to such an array kills a worker (Linux): beside joblib's error, with the "
-        "array, the task and the line. With joblib's multiprocessing backend, the call raises "
-        "`WorkerKilledError` instead of waiting forever. "
-        'With `mmap_mode="r+"`, when two tasks of a call have written to the same elements. '
-        "Reading, copies and the program's own writable memory maps "
-        "are not reported."
+        "When a write to such an array kills a worker (Linux): the finding appears beside "
+        "joblib's error, with the array, the task and the line. With joblib's multiprocessing "
+        "backend, the call raises `WorkerKilledError` instead of waiting forever. With "
+        '`mmap_mode="r+"`, when two tasks of a call have written to the same elements. Reading, '
+        "copies and the program's own writable memory maps are not reported."
     ),
-    silence="Where the array is known to stay below `max_nbytes`.",
+    silence="If the array always stays below `max_nbytes`.",
     links=(JOBLIB_PARALLEL, TORCH_NUMPY),
 )

@@ -20,9 +20,10 @@ PITFALL = Pitfall(
         "seeded at random when the library is imported there."
     ),
     fix=(
-        "Give every task a seed of its own, drawn in the parent, and make a generator from it in "
-        "the worker. `numpy.random.SeedSequence(seed).spawn(n)` makes independent seeds. A seed in "
-        "the pool's initializer is not enough: which worker runs which task differs between runs."
+        "Give every task its own seed, drawn in the parent, and create a generator from it in "
+        "the worker. `numpy.random.SeedSequence(seed).spawn(n)` makes independent seeds. A seed "
+        "in the pool's initializer is not enough: which worker runs which task differs between "
+        "runs."
     ),
     bad="""\
 import torch
@@ -65,7 +66,7 @@ print(runs[0] == runs[1])  # prints: True
         "the parent has seeded and the worker has not."
     ),
     silence=(
-        "It is hidden unless you ask for it. Where other numbers in every run are fine, there "
+        "It is hidden unless you ask for it. If different numbers in every run are fine, there "
         "is nothing to do."
     ),
     links=(TORCH_RANDOMNESS, NUMPY_PARALLEL),

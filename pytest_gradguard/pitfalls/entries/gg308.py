@@ -10,9 +10,10 @@ PITFALL = Pitfall(
     title="Tasks in several threads seed the same global generator",
     severity=Severity.WARNING,
     happens=(
-        "A task that seeds the global generator and then draws may get numbers from the seed of "
-        "another thread, or continue a stream that another thread draws from. The results depend "
-        "on timing and are not those of the same tasks one after another. There is no error."
+        "A task that seeds the global generator and then draws may get numbers from another "
+        "thread's seed, or from a stream that another thread draws from too. The results depend "
+        "on timing, and differ from those of the same tasks run one after another. There is no "
+        "error."
     ),
     why=(
         "`torch.manual_seed`, `np.random.seed` and `random.seed` set one generator for the whole "
@@ -20,10 +21,29 @@ PITFALL = Pitfall(
         "same generator, so it does not help."
     ),
     fix=(
-        "Make a generator in each task from the task's seed, and draw from that: "
+        "Create a generator in each task from the task's seed, and draw from it: "
         "`torch.Generator().manual_seed(seed)`, `np.random.default_rng(seed)` or "
-        "`random.Random(seed)`. Process workers have a global generator each, so tasks may seed it."
+        "`random.Random(seed)`. Each process worker has its own global generator, so tasks may "
+        "seed it there."
     ),
+    cases={
+        "torch": (
+            "Create a generator in each task from the task's seed, "
+            "`torch.Generator().manual_seed(seed)`, and draw from it."
+        ),
+        "numpy": (
+            "Create a generator in each task from the task's seed, `np.random.default_rng(seed)`, "
+            "and draw from it."
+        ),
+        "tensorflow": (
+            "Create a generator in each task from the task's seed, "
+            "`tf.random.Generator.from_seed(seed)`, and draw from it."
+        ),
+        "random": (
+            "Create a generator in each task from the task's seed, `random.Random(seed)`, and draw "
+            "from it."
+        ),
+    },
     bad="""\
 import threading
 
@@ -65,6 +85,6 @@ print(a == b)  # prints: True
         "When tasks of one call seed one global generator in different threads and it is drawn "
         "from. Tasks that only draw share one stream, and are not reported."
     ),
-    silence="Where it does not matter which task gets which numbers.",
+    silence="If it does not matter which task gets which numbers.",
     links=(TORCH_RANDOMNESS, NUMPY_PARALLEL),
 )

@@ -7,19 +7,19 @@ from pytest_gradguard.pitfalls.links import DASK_BLOCKS, KERAS_TRAINING
 PITFALL = Pitfall(
     code="GG402",
     name="dask-array-to-predict",
-    title="A dask array is handed to a Keras model",
+    title="A dask array is passed to a Keras model",
     severity=Severity.WARNING,
     happens=(
         "The whole array is computed at once in this process and must fit into its memory; "
         "the result is a NumPy array. Nothing is distributed."
     ),
     why=(
-        "Keras knows nothing of dask: it turns its input into a NumPy array, which makes dask"
-        " compute all of it."
+        "Keras does not know dask: it converts its input to a NumPy array, which makes dask "
+        "compute all of it."
     ),
     fix=(
-        "Predict block by block with `x.map_blocks(...)`, or hand over a NumPy array and say "
-        "so. Both make the cost visible."
+        "Predict block by block with `x.map_blocks(...)`, or pass `x.compute()`. Both make the "
+        "cost visible."
     ),
     bad="""\
 import dask.array as da
@@ -47,6 +47,6 @@ print(predictions.compute(scheduler="threads").shape)  # prints: (8, 1)
 """,
     lint="On a dask array passed to `predict`, `fit` or `evaluate` of a Keras model.",
     runtime=None,
-    silence="Where the array fits into memory, and `.compute()` is what is wanted.",
+    silence="If the array fits into memory, and `.compute()` is what you want.",
     links=(DASK_BLOCKS, KERAS_TRAINING),
 )

@@ -10,19 +10,23 @@ PITFALL = Pitfall(
     title="tf.map_fn with parallel_iterations runs one by one in eager mode",
     severity=Severity.WARNING,
     happens=(
-        "Outside a `tf.function`, `parallel_iterations` changes nothing: the examples run one"
-        " after the other, no faster than a Python loop, and a warning in the log is all that"
-        " says so. `parallel_iterations=tf.data.AUTOTUNE` raises `TypeError`."
+        "Outside a `tf.function`, `parallel_iterations` has no effect: the examples run one "
+        "after the other, no faster than a Python loop, and the only sign is a warning in the "
+        "log. `parallel_iterations=tf.data.AUTOTUNE` raises `TypeError`."
     ),
     why=(
         "Eager mode has no graph whose iterations could overlap. Inside a `tf.function` the "
-        "loop is part of a graph, where the option has a meaning. AUTOTUNE is a value for "
-        "`tf.data` only."
+        "loop is part of a graph, where the option works. AUTOTUNE is a value for `tf.data` "
+        "only."
     ),
     fix=(
         "Use `tf.vectorized_map` inside a `tf.function`: it computes the whole batch with "
-        "batched operations. Where `map_fn` has to stay, put it into a `tf.function`."
+        "batched operations. If you need `map_fn`, put it into a `tf.function`."
     ),
+    cases={
+        "autotune": "Pass a number, or leave `parallel_iterations` out.",
+        "shape": "Give the `TensorSpec` a shape; `shape=None` leaves it open.",
+    },
     bad="""\
 import tensorflow as tf
 
@@ -55,6 +59,6 @@ print(squares(values).numpy())  # prints: [1. 4. 9.]
         "`parallel_iterations=tf.data.AUTOTUNE`."
     ),
     runtime=None,
-    silence="Where the code runs inside a `tf.function` that the linter does not see.",
+    silence="If the code runs inside a `tf.function` that the linter does not see.",
     links=(TF_MAP, TF_VECTORIZED, TF_FUNCTION),
 )

@@ -10,20 +10,30 @@ PITFALL = Pitfall(
     title="Gradients are collected one example at a time",
     severity=Severity.INFO,
     happens=(
-        "The numbers are right, and the loop is slow. For a small function and 256 examples "
-        "on a CPU, `torch.func.vmap` was measured 100 times faster, and `tf.vectorized_map` "
-        "in a `tf.function` several hundred times (outside a `tf.function` 4 times, "
-        "`tape.jacobian` 2 times)."
+        "The numbers are right, but the loop is slow. For a small function and 256 examples on "
+        "a CPU, `torch.func.vmap` was measured 100 times faster, and `tf.vectorized_map` in a "
+        "`tf.function` several hundred times (outside a `tf.function` 4 times, `tape.jacobian` "
+        "2 times)."
     ),
     why=(
-        "Every turn of the loop pays Python's and the framework's cost of a forward and a "
-        "backward for a single example, where one batched operation would do."
+        "Each iteration pays the full Python and framework overhead of a forward and backward "
+        "pass for a single example, where one batched operation would do."
     ),
     fix=(
         "Use `tf.vectorized_map` in a `tf.function` for TensorFlow, and "
         "`torch.func.vmap(torch.func.grad(...))` for torch. If only the sum or the mean is "
         "needed, take one gradient of the batch's loss."
     ),
+    cases={
+        "tensorflow": (
+            "Use `tf.vectorized_map` in a `tf.function`, or take one gradient of the batch's loss "
+            "if you only need the sum or the mean."
+        ),
+        "torch": (
+            "Use `torch.func.vmap(torch.func.grad(...))`, or take one gradient of the batch's loss "
+            "if you only need the sum or the mean."
+        ),
+    },
     bad="""\
 import tensorflow as tf
 
@@ -57,13 +67,13 @@ def gradients(batch):
 print(gradients(batch).numpy().tolist())  # prints: [[2.0, 0.0], [0.0, 16.0], [6.0, 6.0]]
 """,
     lint=(
-        "On a Python loop over examples that opens a tape, or calls backward, for each "
+        "On a Python loop over examples that opens a tape, or calls `backward()`, for each "
         "example to collect gradients."
     ),
     runtime=None,
     silence=(
-        "It is hidden unless you ask for it. Few examples, or examples of different shapes, are "
-        "a good reason for a loop."
+        "It is hidden unless you ask for it. A loop is fine for few examples, or for examples "
+        "of different shapes."
     ),
     links=(TORCH_FUNC, TF_VECTORIZED, TF_AUTODIFF),
 )

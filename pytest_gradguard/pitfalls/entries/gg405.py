@@ -11,14 +11,14 @@ PITFALL = Pitfall(
     severity=Severity.ERROR,
     happens=(
         "It raises `ValueError` (invalid backend). Once `parallel_config` has registered the "
-        "backend, it raises `TypeError` from inside joblib, although a client runs."
+        "backend, it raises `TypeError` from inside joblib, even if a client runs."
     ),
     why=(
         "`parallel_config` registers the backend and makes it ready for the running client. "
         "`Parallel` does neither when it is given the name alone."
     ),
     fix=(
-        "Make a `dask.distributed.Client`, and put the `Parallel` call into `with "
+        "Create a `dask.distributed.Client`, and put the `Parallel` call inside `with "
         'joblib.parallel_config(backend="dask"):`.'
     ),
     bad="""\

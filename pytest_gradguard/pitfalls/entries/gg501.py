@@ -11,7 +11,7 @@ PITFALL = Pitfall(
     severity=Severity.ERROR,
     happens=(
         "`all_gather`, `gather` and the other collectives fill their output tensors with values "
-        "alone. There is no error: a loss that is computed from the outputs has no gradient for "
+        "only. There is no error: a loss that is computed from the outputs has no gradient for "
         "what was gathered, not even for this rank's own part. The rest of the model trains."
     ),
     why=(
@@ -19,12 +19,11 @@ PITFALL = Pitfall(
         "had been read from a file. `all_gather_object` pickles the tensor, which drops its graph."
     ),
     fix=(
-        "Put the tensor of this rank back into its slot before computing the loss: "
-        "`gathered[rank] = features`. For the gradients of all ranks, use a differentiable "
-        "collective: `torch.distributed.nn.functional.all_gather` or "
-        "`all_gather_tensor_autograd`; in Lightning `self.all_gather(features, sync_grads=True)`. "
-        "`accelerator.gather` is for metrics. Where no gradient is wanted, gather "
-        "`features.detach()`."
+        "Put this rank's tensor back into its slot before computing the loss: `gathered[rank] = "
+        "features`. For the gradients of all ranks, use a differentiable collective: "
+        "`torch.distributed.nn.functional.all_gather` or `all_gather_tensor_autograd`; in "
+        "Lightning `self.all_gather(features, sync_grads=True)`. `accelerator.gather` is for "
+        "metrics. If you want no gradient, gather `features.detach()`."
     ),
     bad="""\
 import torch
@@ -60,22 +59,23 @@ print(encoder.weight.grad is None)  # prints: False
 dist.destroy_process_group()
 """,
     lint=(
-        "On the call of `all_gather`, `all_gather_into_tensor`, `gather`, `all_gather_object` or "
-        "`broadcast` of `torch.distributed`, or of `accelerator.gather`, that is given a tensor "
-        "with history, where its outputs reach a loss and the own slot is not put back."
+        "On the call of `all_gather`, `all_gather_into_tensor`, `gather`, `all_gather_object` "
+        "or `broadcast` of `torch.distributed`, or of `accelerator.gather`, that gets a tensor "
+        "with history, if its outputs reach a loss and this rank's own slot is not put back."
     ),
     runtime=(
-        "When a backward begins at something that was computed from this rank's own part of what "
-        "such a call handed out, as a constant, although the tensor that was given had history. "
-        "Reported at the call, in a world of one too. Nothing is reported for metrics, for "
-        "`detach` and `no_grad`, where the own slot was put back, and for differentiable "
-        "collectives. `broadcast` is reported on ranks that receive: the gradient goes to what "
-        "they computed themselves, which the received values have replaced."
+        "When a backward pass starts from something that was computed from this rank's own part "
+        "of such an output, as a constant, although the tensor that was passed in had history. "
+        "Reported at the call, also with a world size of 1. Nothing is reported for metrics, "
+        "for `detach` and `no_grad`, if this rank's own slot was put back, and for "
+        "differentiable collectives. `broadcast` is reported on the ranks that receive: the "
+        "gradient goes to what they computed themselves, which the received values have "
+        "replaced."
     ),
     part="lost",
     silence=(
-        "Only where the gathered values are meant as constants; gathering `features.detach()` "
-        "says the same."
+        "Only if the gathered values are meant as constants. Gathering `features.detach()` says "
+        "the same in code."
     ),
     links=(TORCH_DISTRIBUTED, TORCH_AUTOGRAD),
 )

@@ -11,18 +11,18 @@ PITFALL = Pitfall(
     severity=Severity.ERROR,
     happens=(
         "Training through `ddp.module(x)` or the model that was wrapped runs without an error, "
-        "but no rank hears of the gradients of the others: each steps with those of its own data, "
+        "but the ranks do not exchange their gradients: each steps with those of its own data, "
         "and the replicas drift apart. `torch.autograd.grad` over a DDP output does the same."
     ),
     why=(
         "DDP prepares its reducer in its own `forward`, and averages a gradient when a backward "
-        "accumulates it into `.grad`. A forward of the wrapped module does not prepare it, and "
-        "`autograd.grad` returns gradients without accumulating them."
+        "pass accumulates it into `.grad`. A forward pass of the wrapped module does not "
+        "prepare the reducer, and `autograd.grad` returns gradients without accumulating them."
     ),
     fix=(
         "Call the DDP module itself in training, and `loss.backward()` on what it returns. To "
-        "accumulate gradients over several passes, use `ddp.no_sync()` for all but the last. Where "
-        "gradients are computed in another way, average them with `dist.all_reduce` before the "
+        "accumulate gradients over several passes, use `ddp.no_sync()` for all but the last. If "
+        "you compute gradients in another way, average them with `dist.all_reduce` before the "
         "step. `ddp.module` is right for evaluation and for saving."
     ),
     bad="""\
@@ -74,19 +74,20 @@ print(f"averaged: {len(averaged)} of 1 buckets")  # prints: averaged: 1 of 1 buc
 dist.destroy_process_group()
 """,
     lint=(
-        "On the training forward through `ddp.module(…)` or the module that was wrapped, or the "
-        "`autograd.grad` over a DDP output, where an optimizer of these parameters steps "
+        "On the training forward pass through `ddp.module(…)` or the module that was wrapped, "
+        "or the `autograd.grad` over a DDP output, when an optimizer of these parameters steps "
         "afterwards."
     ),
     runtime=(
-        "When an optimizer steps parameters of a live DDP module that received gradients "
-        "since its last step, while the module's reducer did not run, `no_sync` was not used, and "
-        "the program reduced nothing itself. In a world of one too, where the numbers are still "
-        "right."
+        "When an optimizer steps parameters of a live DDP module that received gradients since "
+        "its last step, while the module's reducer did not run, `no_sync` was not used, and the "
+        "program reduced nothing itself. Also with a world size of 1, where the numbers are "
+        "still right."
     ),
     part="lost",
     silence=(
-        "Where the ranks are meant to train apart, or average in a way that gradguard does not see."
+        "If the ranks are meant to train separately, or average in a way that gradguard does "
+        "not see."
     ),
     links=(TORCH_DDP, TORCH_DISTRIBUTED),
 )

@@ -7,20 +7,21 @@ from pytest_gradguard.pitfalls.links import TORCH_DATA, TORCH_DISTRIBUTED
 PITFALL = Pitfall(
     code="GG503",
     name="sampler-epoch-not-set",
-    title="A DistributedSampler shuffles, and gives the same order in every epoch",
+    title="A DistributedSampler gives the same shuffled order in every epoch",
     severity=Severity.WARNING,
     happens=(
         "Every epoch goes through the data in the same order, and each rank gets the same part of "
         "it again. There is no error: the first epoch is shuffled as it should be."
     ),
     why=(
-        "All ranks must draw the same permutation, so that `DistributedSampler` seeds its own "
-        "generator with `seed + epoch`, not with the global one. It cannot know when an epoch "
-        "begins: its `epoch` stays 0 until the program calls `set_epoch`."
+        "All ranks must draw the same permutation, so `DistributedSampler` seeds its own "
+        "generator with `seed + epoch` instead of using the global one. It cannot know when an "
+        "epoch begins: its `epoch` stays 0 until the program calls `set_epoch`."
     ),
     fix=(
-        "Call `sampler.set_epoch(epoch)` at the beginning of each epoch, before the loop over the "
-        "loader. A sampler for evaluation needs no order: give it `shuffle=False`."
+        "Call `sampler.set_epoch(epoch)` at the beginning of each epoch, before the loop over "
+        "the loader. A sampler for evaluation does not need to shuffle: give it "
+        "`shuffle=False`."
     ),
     bad="""\
 from torch.utils.data import DataLoader
@@ -58,6 +59,6 @@ print(orders[0] == orders[1] == orders[2])  # prints: False
         "look at a few batches, and passes without gradients (evaluation), do not count, nor do "
         "samplers with an `__iter__` of their own."
     ),
-    silence="Where the same order in every epoch is meant.",
+    silence="If you want the same order in every epoch.",
     links=(TORCH_DATA, TORCH_DISTRIBUTED),
 )

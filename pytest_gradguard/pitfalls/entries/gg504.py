@@ -7,24 +7,24 @@ from pytest_gradguard.pitfalls.links import TORCH_AUTOGRAD, TORCH_DDP
 PITFALL = Pitfall(
     code="GG504",
     name="ddp-unused-parameters",
-    title="A DDP model stops at a forward pass: a parameter received no gradient",
+    title="A DDP forward pass fails because a parameter received no gradient",
     severity=Severity.ERROR,
     happens=(
         "The second forward pass raises `Expected to have finished reduction in the prior "
-        "iteration before starting a new one`. The error gives numbers of parameters, no names "
-        "and no reasons. Ranks that got all their gradients wait for this one."
+        "iteration before starting a new one`. The error lists parameter numbers, without names "
+        "or reasons. Ranks that got all their gradients wait for this one."
     ),
     why=(
         "`DistributedDataParallel` averages gradients in buckets, as they arrive. A parameter "
-        "that the loss does not reach leaves its bucket open: the layer is not called, its output "
-        "is not part of the loss, `.detach()` or `no_grad` cuts the graph behind it, or it was "
-        "frozen after the model was wrapped."
+        "that the loss does not reach leaves its bucket open: the layer is not called, its "
+        "output is not part of the loss, `.detach()` or `no_grad` cuts the graph behind it, or "
+        "it was frozen after the model was wrapped."
     ),
     fix=(
         "Follow the reason that the finding gives for each parameter, so that the loss reaches "
-        "them all. Freeze what is not meant to learn before you wrap the model. Only where "
-        "iterations really use different parts, pass `find_unused_parameters=True`: it goes "
-        "through the graph in every iteration."
+        "them all. Freeze what is not meant to learn before you wrap the model. Only if "
+        "iterations really use different parts, pass `find_unused_parameters=True`: DDP then "
+        "searches the graph in every iteration."
     ),
     bad="""\
 import torch
@@ -71,7 +71,7 @@ dist.destroy_process_group()
 """,
     runtime=(
         "When a forward pass of a DDP model raises that error: the finding names each parameter "
-        "without a gradient, as the wrapped model names it, and the reason, with the line."
+        "without a gradient, as the wrapped model names it, with the reason and its line."
     ),
     silence="Never: the forward pass fails.",
     links=(TORCH_DDP, TORCH_AUTOGRAD),

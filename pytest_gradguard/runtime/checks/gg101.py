@@ -27,7 +27,7 @@ class Evidence(TransferEvidence):
         if first.history:
             lost = "the worker gets a copy without its history"
         elif first.description.get("shared_memory"):
-            lost = "the worker shares its memory alone"
+            lost = "the worker shares its memory, not its graph"
         else:
             lost = "the worker works on a copy"
         needs = "is watched by a tape" if self._on_a_tape() else "requires grad"

@@ -30,5 +30,5 @@ class Evidence(TransferEvidence):
         inside = "" if self.plain else " inside another object"
         return (
             f"`{first.task.name}` returns {what} with its graph{inside} from a {self.backend} "
-            f"worker ({first.label()}): pickling drops the graph, and a new leaf arrives."
+            f"worker ({first.label()}): pickling drops the graph, and the parent gets a leaf."
         )

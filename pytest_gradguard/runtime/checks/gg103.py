@@ -50,6 +50,7 @@ class Evidence(evidence.Evidence):
         self.backend = self.backend or call.backend
         if call.ships_gradients:
             self.severity = Severity.ERROR
+        self.case = self.case or call.kind.library
         if call.in_transform:
             self.advice = _IN_TRANSFORM
         self.keep(result)
@@ -67,8 +68,8 @@ class Evidence(evidence.Evidence):
         )
         if first.description.get("over_copies"):
             message = (
-                f"This {self.verb} ends in copies behind {results}: {self.backend} copies what it "
-                "gives to its threads"
+                f"This {self.verb} ends in copies behind {results}: {self.backend} copies the "
+                "arguments of its worker threads"
             )
         if self.without:
             message += f": {names(self.without)} {_have(self.without)} no gradient"

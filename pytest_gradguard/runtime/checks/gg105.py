@@ -87,11 +87,11 @@ class Evidence(evidence.Evidence):
         verb = "returns" if direction(first.path) == "result" else "computes with"
         what = f"{self._name_of(first)} ({self._label(first.description)})"
         message = (
-            f"A {self._tape} records around this call, but not in its {self.backend} workers: "
-            f"`{first.task.name}` {verb} {what} there, unseen by the tape"
+            f"A {self._tape} is open around this call, but does not record in its {self.backend} "
+            f"workers: `{first.task.name}` {verb} {what} there"
         )
         if self._without:
-            message += f", which then gives None for {names(self._without)}"
+            message += f", and the tape gives None for {names(self._without)}"
         if self._partial:
             message += f", and {_lacks(list(self._partial))}"
         return message + "."

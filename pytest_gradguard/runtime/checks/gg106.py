@@ -64,7 +64,7 @@ class Evidence(evidence.Evidence):
         self._parameters = 0
         self._nothing = False
         if call.site is not None:
-            text = f"copies of the parameters go to {self.backend} workers here"
+            text = f"copies of the parameters are sent to {self.backend} workers here"
             self.add_step(text, call.site.path, call.site.line, "parent")
         text = f"`{task.name}` runs backward on a copy and does not return the gradient"
         self.add_step(text, task.path, task.line)

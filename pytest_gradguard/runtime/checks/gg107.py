@@ -16,7 +16,9 @@ class Evidence(TransferEvidence):
         first = self.samples[0]
         many = "1 parameter is" if self.count == 1 else f"{self.count} parameters are"
         shared = first.description.get("shared_memory")
-        reads = "shares their memory, and no gradient" if shared else "reads or trains a copy"
+        reads = (
+            "shares their memory, but not their gradients" if shared else "reads or trains a copy"
+        )
         return (
             f"{many} pickled for {self.backend} workers, the first {self.described(first)}: "
             f"`{first.task.name}` {reads}."

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -19,7 +20,7 @@ from pytest_gradguard.runtime.callsite import Site
 from pytest_gradguard.runtime.collector import Collector
 from pytest_gradguard.runtime.evidence import SAMPLES, Object
 from pytest_gradguard.runtime.faults import fault, without_this_frame
-from pytest_gradguard.runtime.framework import Framework
+from pytest_gradguard.runtime.framework import Appends, Framework
 from pytest_gradguard.runtime.patching import LatePatches, Patch
 from pytest_gradguard.runtime.tasks import Task, task_of
 from pytest_gradguard.runtime.transfer import active
@@ -190,8 +191,11 @@ def _key(store: Any, call_id: Any) -> tuple[str, ...]:
 class Storing:
     """Hears of the tensors in one result on its way into a store."""
 
+    inside = None
+
     def __init__(self, item: Any) -> None:
         self._item = item
+        self.parameters: Appends = deque(maxlen=0)  # they are leaves: no graph to lose
         self.found: list[tuple[Any, Framework]] = []
 
     def tensor(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
@@ -312,16 +316,17 @@ class Evidence(evidence.Evidence):
 
     def message(self) -> str:
         first = self.samples[0]
-        what = f"`{first.path}` of `{first.task.name}` ({first.label()})"
+        name = "the result" if first.path == "result" else f"`{first.path}`"
+        what = f"{name} of `{first.task.name}` ({first.label()})"
         tape = first.framework.on_tapes
         graph = "what the tape has recorded of it" if tape else "its graph"
         leaf = "a constant" if tape else "a leaf"
         if self._times["returns"]:
             return (
-                f"the cache returns {what} as {leaf}: {graph} was dropped when it was stored, and "
+                f"The cache returns {what} as {leaf}: {graph} was dropped when it was stored, and "
                 "no gradient flows back through it."
             )
         return (
-            f"the cache stores {what} and drops {graph}: this call returns it with the graph, "
+            f"The cache stores {what} and drops {graph}: this call returns it with the graph, "
             f"but the next call with these arguments returns {leaf}, where the gradient stops."
         )

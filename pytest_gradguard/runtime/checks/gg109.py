@@ -166,7 +166,7 @@ class Evidence(TaskEvidence):
 
     def message(self) -> str:
         about = self.details
-        differs = "has other values there than here"
+        differs = "has different values there"
         if "in_worker" in about:
             differs = f"is {about['in_worker']} there"
             if "here" in about:
@@ -174,7 +174,7 @@ class Evidence(TaskEvidence):
         return (
             f"`{about['object']}`, which `{self.first.name}` reads in {self.backend} workers, "
             f"{differs}: each worker imports the module again, and does not see what this process "
-            "has changed since its own import."
+            "changed after its own import."
         )
 
 

@@ -22,5 +22,5 @@ class Evidence(TransferEvidence):
         steps = times(about["iterations"], "step")
         return (
             f"{self.quoted(first).name} ({about['type']}, {steps} done) is {how} without its "
-            "model: it arrives unbuilt, and what it has gathered in those steps is lost."
+            "model: it arrives unbuilt, and its state from these steps is lost."
         )

@@ -43,10 +43,10 @@ class KeptBuffers(NamedTuple):
 class Use(Enum):
     """What the parent does with a module whose buffers are those of before the call."""
 
-    STEPS = "steps its parameters"
-    EVALUATES = "evaluates it"
-    SAVES = "saves it"
-    COPIES = "copies it"
+    STEPS = "steps the module's parameters"
+    EVALUATES = "evaluates the module"
+    SAVES = "saves the module"
+    COPIES = "copies the module"
 
 
 class Evidence(evidence.Evidence):
@@ -93,7 +93,7 @@ class Evidence(evidence.Evidence):
         return (
             f"`{task}` updates {times(len(buffers), 'buffer')} of its copy of {self._module} in a "
             f"{self.backend} worker ({names(buffers)}) and returns none of them. The parent then "
-            f"{uses} with the values from before the call."
+            f"{uses}, with the buffers from before the call."
         )
 
     def build(self) -> Finding | None:

@@ -35,7 +35,7 @@ class Evidence(evidence.Evidence):
         self._names: list[str] = []
         self._parameters = 0
         if call.site is not None:
-            text = f"copies of the parameters go to {self.backend} workers here"
+            text = f"copies of the parameters are sent to {self.backend} workers here"
             self.add_step(text, call.site.path, call.site.line, "parent")
         self.add_step(f"`{task.name}` returns the copy", task.path, task.line)
 

@@ -24,7 +24,7 @@ class Evidence(TransferEvidence):
         first = self.samples[0]
         more = "" if self.count == 1 else f", one of {self.count} such tensors"
         return (
-            f"{self.described(first, more)} has a hook that hears of its gradient, and is pickled "
-            f"for {self.backend} workers: the hook is left behind, and does not run where "
-            f"`{first.task.name}` computes the gradient."
+            f"{self.described(first, more)} has a gradient hook and is pickled for {self.backend} "
+            f"workers: the hook stays behind, and does not run when `{first.task.name}` computes "
+            "the gradient."
         )

@@ -52,8 +52,9 @@ class Evidence(TaskEvidence):
         failed = self.details["failed"]
         if failed is None:
             memory = _memory(self.details.get("context_bytes", ()), workers)
+            each = "it" if workers == 1 else "each"
             return (
-                f"`{self.first.name}` initialises CUDA in {many}: each makes a context of its own, "
+                f"`{self.first.name}` initialises CUDA in {many}: {each} creates its own context, "
                 f"which takes {memory} and time to start."
             )
         return (

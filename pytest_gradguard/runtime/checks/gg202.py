@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_gradguard.findings import Finding
 from pytest_gradguard.runtime.evidence import TransferEvidence, direction
 
 CODE = "GG202"
@@ -12,6 +13,16 @@ class Evidence(TransferEvidence):
 
     code = CODE
 
+    def build(self) -> Finding | None:
+        for sample in self.samples[:1]:
+            framework, kind = sample.description["framework"], sample.description["type"]
+            self.case = framework
+            if framework == "torch" and direction(sample.path) == "result":
+                self.case = "result"
+            elif framework == "torch" and kind == "Parameter":
+                self.case = "model"
+        return super().build()
+
     def message(self) -> str:
         first = self.samples[0]
         more = "" if self.count == 1 else f", one of {self.count} such objects"
@@ -20,14 +31,13 @@ class Evidence(TransferEvidence):
             again = "its default GPU" if first.framework.default_gpu else "the same GPU"
             return (
                 f"{what} comes back from a {self.backend} worker: its data is copied through the "
-                f"CPU, and this process puts it on {again} again."
+                f"CPU, and this process puts it back on {again}."
             )
         if first.description.get("shared_memory"):
-            how = "reach its memory, with a context of its own, and this process has to keep it "
-            how += "so long"
+            how = "reach its memory, and this process must keep the memory meanwhile"
         else:
-            how = "receive it, with a context of its own, and the data is copied through the CPU"
+            how = "receive it, and the data is copied through the CPU"
         return (
             f"{what} is pickled for {self.backend} workers that run `{first.task.name}`: each "
-            f"initialises CUDA to {how}."
+            f"worker creates its own CUDA context to {how}."
         )

@@ -28,9 +28,9 @@ class Evidence(TaskEvidence):
 
     def message(self) -> str:
         return (
-            "CUDA is initialised in this process, and its workers are forked from it: in a forked "
-            f"worker CUDA cannot be initialised again, and whatever `{self.first.name}` needs of "
-            "it fails."
+            "This process has initialised CUDA, and its workers are forked from it: CUDA cannot be "
+            f"initialised again in a forked worker, so everything that `{self.first.name}` does "
+            "with CUDA fails."
         )
 
 

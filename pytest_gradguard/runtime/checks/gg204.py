@@ -40,8 +40,8 @@ class Evidence(TaskEvidence):
         before, after = self.details["before"], self.details["after"]
         return (
             f"`{self.first.name}` changes `{cuda.VARIABLE}` from {before!r} to {after!r} in a "
-            "worker that has initialised CUDA already: CUDA reads it once, so that the change has "
-            "no effect in this worker."
+            "worker that has already initialised CUDA: CUDA reads the variable only once, so the "
+            "change has no effect in this worker."
         )
 
 
@@ -49,6 +49,7 @@ def heard(call: Any, note: Changed) -> None:
     """Report a task that changed the visible devices."""
     evidence = Evidence.of(call, framework=note.framework, device="cuda")
     if evidence is not None:
+        evidence.case = note.framework
         evidence.details.update(before=note.before, after=note.after)
         evidence.add(note.task, f"`{note.task.name}` sets `{cuda.VARIABLE}`")
 

@@ -77,12 +77,12 @@ class Evidence(TaskEvidence):
         if method is not None:
             workers += f' and `multiprocessing_context="{method}"`'
         reason = {
-            "loky": "loky's default start method does not work for a loader's workers",
-            "daemon": "the workers of such a pool are daemons, which may not start processes",
+            "loky": "loky's default start method does not work for a DataLoader",
+            "daemon": "the workers of this pool are daemons, which cannot start processes",
         }[failed.why]
         return (
             f"`{self.first.name}` iterates a DataLoader with {workers} in a {self.backend} worker, "
-            f"where the loader cannot start them: {reason}. That is why the task raised "
+            f"which cannot start workers of its own: {reason}. That is why the task raised "
             f"`{failed.error}`."
         )
 

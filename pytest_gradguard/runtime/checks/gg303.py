@@ -62,15 +62,17 @@ class Evidence(TaskEvidence):
         elif told.path is not None and told.line is not None:
             self.add(told.task, f"`{told.task.name}` waits here", told.path, told.line)
         else:
-            self.add(told.task, f"`{told.task.name}` computes with the threads of its parent")
+            self.add(
+                told.task, f"`{told.task.name}` needs compute threads that only its parent has"
+            )
 
     def message(self) -> str:
         name = frameworks.named(self.details["framework"]).title
         if self.refused:
             return (
                 f"Autograd's threads were started in this process before it forked the worker that "
-                f"runs `{self.first.name}`. They do not exist in the worker, so that {name} "
-                "refuses to run a backward pass there, instead of waiting for them forever."
+                f"runs `{self.first.name}`. They do not exist in the worker, so {name} refuses to "
+                "run a backward pass there instead of waiting for them forever."
             )
         if self.details["framework"] == "torch":
             end = "without the guard this program hangs forever here"
@@ -78,5 +80,6 @@ class Evidence(TaskEvidence):
             end = "it would wait for them forever, and was ended"
         return (
             f"{name}'s compute threads were started in this process before it forked the worker "
-            f"that runs `{self.first.name}`, which needs them too and has none: {end}."
+            f"that runs `{self.first.name}`. The task needs such threads too, but a fork copies "
+            f"none: {end}."
         )

@@ -74,9 +74,9 @@ class Evidence(TaskEvidence):
 
     def message(self) -> str:
         return (
-            f"{self.count} forked workers that run `{self.first.name}` drew from copies of "
-            f"{self.details['framework']}'s global generator in the same state, and so the same "
-            "numbers."
+            f"{self.count} forked workers that run `{self.first.name}` drew the same numbers: "
+            f"their copies of {self.details['framework']}'s global generator were in the same "
+            "state."
         )
 
 

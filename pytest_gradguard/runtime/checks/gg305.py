@@ -32,15 +32,6 @@ _SEARCHED = 300
 _MOST = 256
 """How many generators of one call are remembered; one that all tasks share is among the first."""
 
-_WAYS = {
-    "numpy.random.RandomState": "a seed per task: `np.random.RandomState(seed)`",
-    "random.Random": "a seed per task: `random.Random(seed)`",
-    "torch.Generator": "a seed per task: `torch.Generator().manual_seed(seed)`",
-    "tensorflow.random.Generator": "`generator.split(n)`, or from a seed per task",
-    "keras.random.SeedGenerator": "a seed per task: `keras.random.SeedGenerator(seed)`",
-}
-"""Where the generators of the tasks come from, by the class of the one that was shared."""
-
 
 class Drawn(NamedTuple):
     """A copy of a generator that tasks of one batch drew from, in plain values.
@@ -205,8 +196,7 @@ def heard(call: Any, note: list[Drawn]) -> None:
         if evidence is None:
             return
         evidence.loads_data = call.kind.loads_data
-        if evidence.advice is None and drawn.kind in _WAYS:
-            evidence.advice = f"Give every task a generator of its own, from {_WAYS[drawn.kind]}."
+        evidence.case = drawn.kind
         for one in [*same[:1], drawn] if not evidence.count else [drawn]:
             evidence.add(one.task, f"`{one.task.name}` draws from a copy of it")
 
@@ -226,14 +216,14 @@ class Evidence(TaskEvidence):
     def message(self) -> str:
         if self.loads_data:
             return (
-                f"one `{self.details['kind']}` is copied into every worker of this loader: "
+                f"One `{self.details['kind']}` is copied into every worker of this loader: "
                 f"`{self.first.name}` drew the same random numbers in {self.count} workers. Each "
                 "iteration starts again from the same copy."
             )
         return (
-            f"one `{self.details['kind']}` goes to several tasks in {self.backend} workers: "
-            f"{self.count} batches of `{self.first.name}` drew from copies in the same state, "
-            "and so the same numbers."
+            f"One `{self.details['kind']}` goes to several tasks in {self.backend} workers: "
+            f"{self.count} batches of `{self.first.name}` drew the same numbers, from copies in "
+            "the same state."
         )
 
 

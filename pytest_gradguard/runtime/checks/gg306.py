@@ -179,16 +179,16 @@ class Evidence(TaskEvidence):
         if not self.killed:
             return (
                 f"{times(self.count, 'task')} of `{task}` write through torch to the same elements "
-                f"of {written}. joblib gave all {self.backend} workers one memory map of it, which "
-                "can be written to: each task finds the array as the others have left it, and the "
-                "parent's array stays as it was."
+                f"of {written}. joblib gave all {self.backend} workers one writable memory map of "
+                "it: each task finds the array as the others left it, and the parent's array does "
+                "not change."
             )
-        whose = "of which joblib gave the workers a read-only memory map"
+        whose = "which joblib gave to the workers as a read-only memory map"
         if not array.made:
             whose = "which is a memory map that the program opened read-only"
         return (
-            f"`{task}` writes through torch to {written}, {whose}: the write killed the "
-            f"{self.backend} worker with a segmentation fault."
+            f"`{task}` writes through torch to {written}, {whose}: a segmentation fault killed the "
+            f"{self.backend} worker."
         )
 
     def about(self) -> dict[str, Any]:

@@ -82,9 +82,8 @@ class Evidence(TaskEvidence):
     def message(self) -> str:
         whose = random_states.titled(self.details["generators"])
         return (
-            f"`{self.first.name}` draws from the global random numbers of {whose} in "
-            f"{self.backend} workers, which the caller's seed does not reach: the numbers change "
-            "from run to run."
+            f"`{self.first.name}` draws global random numbers of {whose} in {self.backend} "
+            "workers, which the caller's seed does not reach: the numbers change from run to run."
         )
 
 

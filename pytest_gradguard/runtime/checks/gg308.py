@@ -24,12 +24,7 @@ from pytest_gradguard.runtime.tasks import Task, task_of
 CODE = "GG308"
 PROBES = (Probe("gg308", __name__, asks=("random",), ships=threads, by_function=True),)
 
-_WAYS = {
-    "torch": "`torch.Generator().manual_seed(seed)`",
-    "numpy": "`np.random.default_rng(seed)`",
-    "random": "`random.Random(seed)`",
-    "tensorflow": "`tf.random.Generator.from_seed(seed)`",
-}
+
 _MOST = 50
 """How many batches of a call are compared with those after them."""
 
@@ -223,11 +218,7 @@ class Evidence(TaskEvidence):
         """Name the generators of `libraries`, too."""
         known = sorted({*self.details["generators"], *libraries})
         self.details["generators"] = known
-        ways = " or ".join(_WAYS[library] for library in known)
-        self.advice = self.advice or (
-            f"Draw from a generator of the task's own, such as {ways}, or use process workers, "
-            "which have a global generator each."
-        )
+        self.case = known[0] if len(known) == 1 else ""
 
     def message(self) -> str:
         libraries = self.details["generators"]

@@ -54,7 +54,7 @@ class Evidence(evidence.Evidence):
         self._fails = fails
         if backward is not None:
             self.add_step(f"this {verb} lacks the gradient", backward.path, backward.line, None)
-        self._line = "" if backward is None else f" in line {backward.line}"
+        self._line = "" if backward is None else f" at line {backward.line}"
         self._verb = verb
 
     def message(self) -> str:
@@ -70,6 +70,6 @@ class Evidence(evidence.Evidence):
             else f"the {self._verb}{self._line} gives {self._name} no gradient through them"
         )
         return (
-            f"`{self._function}` returns the values of {self._name} without its graph, not even "
-            f"this rank's own part has one. The loss is computed from them: {harm}."
+            f"`{self._function}` returns the values of {self._name} without a graph, even for this "
+            f"rank's own part. The loss is computed from them: {harm}."
         )

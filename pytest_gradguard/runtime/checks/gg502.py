@@ -44,7 +44,7 @@ class Evidence(evidence.Evidence):
         self.details.update(
             object=parameters[0], parameters=list(parameters), of_all=of_all, world_size=ranks
         )
-        self._line = "" if backward is None else f" in line {backward.line}"
+        self._line = "" if backward is None else f" at line {backward.line}"
         self._verb = verb
         self._parameters = parameters
         self._of_all = of_all
@@ -58,16 +58,16 @@ class Evidence(evidence.Evidence):
             f"`autograd.grad`{self._line} returns gradients that it does not accumulate, and DDP "
             "averages none of them"
             if self._verb == "autograd.grad"
-            else f"the forward before the backward{self._line} did not go through the DDP module"
+            else f"the forward pass before the backward{self._line} bypassed the DDP module"
         )
         few = (
-            " With this single rank the numbers are still right, with more each rank trains alone."
+            " With a single rank the numbers are still right; with more, each rank trains alone."
             if self._ranks == 1
             else ""
         )
         return (
             f"`optimizer.step()` uses gradients of this rank alone: {len(self._parameters)} of its "
             f"{times(self._of_all, 'parameter')} ({names(self._parameters)}) belong to a "
-            f"DistributedDataParallel module that did not average their gradients, since {reason}."
-            f"{few}"
+            "DistributedDataParallel module that did not average their gradients, because "
+            f"{reason}.{few}"
         )

@@ -332,6 +332,6 @@ class Evidence(evidence.Evidence):
     def message(self) -> str:
         name, epoch = self.details["object"], self.details["epoch"]
         return (
-            f"a further epoch begins here while `{name}` is still at epoch {epoch}: it gives each "
-            "rank the same samples in the same order again."
+            f"Another epoch starts here while `{name}` is still at epoch {epoch}: each rank gets "
+            "the same samples in the same order again."
         )

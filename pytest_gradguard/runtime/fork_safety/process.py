@@ -85,7 +85,7 @@ class Inside:
         if self._inherited.runtime or self._inherited.torch_kept:
             from pytest_gradguard.runtime.fork_safety import stuck
 
-            watcher = stuck.watch(0, place, self._ends)
+            watcher = stuck.watch(0, place, self._ends, "multiprocessing")
         try:
             return original()
         except BaseException as error:

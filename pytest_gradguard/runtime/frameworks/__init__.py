@@ -77,7 +77,7 @@ def register_framework(framework: Framework) -> None:
             )
     if framework.name in _ours:
         raise ValueError(
-            f"gradguard has a framework {framework.name!r} itself: choose another name"
+            f"gradguard already has a framework named {framework.name!r}: choose another name"
         )
     _register(framework)
 

@@ -44,6 +44,6 @@ def register_integration(integration: Integration) -> None:
         raise TypeError(f"register_integration takes an Integration, not {integration!r}")
     if integration.name in _names:
         raise ValueError(
-            f"gradguard has an integration {integration.name!r} itself: choose another name"
+            f"gradguard already has an integration named {integration.name!r}: choose another name"
         )
     registry.register(integration)

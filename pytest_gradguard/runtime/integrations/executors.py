@@ -16,7 +16,9 @@ from pytest_gradguard.runtime.patching import Patch
 from pytest_gradguard.runtime.pickling_errors import watched_dump
 from pytest_gradguard.runtime.registry import THREADS, Integration, Workers
 
-EXECUTOR = Workers("ProcessPoolExecutor", forks=True, shares_memory=True)
+EXECUTOR = Workers(
+    "ProcessPoolExecutor", forks=True, shares_memory=True, library="concurrent.futures"
+)
 LOKY = Workers("loky")
 
 

@@ -11,7 +11,7 @@ from pytest_gradguard.runtime.fork_safety import forks
 from pytest_gradguard.runtime.integrations import pools, processes
 from pytest_gradguard.runtime.registry import Integration, Workers
 
-WORKERS = Workers("multiprocess", forks=True)
+WORKERS = Workers("multiprocess", forks=True, library="multiprocessing")
 
 watching.when_imported("multiprocess.process", forks.apply, forks.undo)
 INTEGRATION = Integration(

@@ -16,27 +16,28 @@ from pytest_gradguard.runtime.probes import After
 from pytest_gradguard.runtime.tasks import task_of
 
 
-def ship(call: Any, items: Any) -> tuple[int, str] | None:
-    """The call's number and place, for the worker to name."""
+def ship(call: Any, items: Any) -> tuple[int, str, str] | None:
+    """The call's number, its place and the library of its workers, for the worker to name."""
     if not forks.bequeathed:
         return None
-    return call.token, "" if call.site is None else f"{call.site.path}:{call.site.line}"
+    place = "" if call.site is None else f"{call.site.path}:{call.site.line}"
+    return call.token, place, call.kind.library
 
 
 _told: set[int] = set()
 
 
-def begin(asked: tuple[int, str] | None, process: bool) -> After | None:
+def begin(asked: tuple[int, str, str] | None, process: bool) -> After | None:
     """Begin to look at the tasks of a batch in a forked worker."""
     inherited = forks.inherited
     if not process or asked is None or inherited is None:
         return None
-    token, place = asked
+    token, place, library = asked
     watcher = None
     if inherited.runtime or inherited.torch_kept:
         from pytest_gradguard.runtime.fork_safety import stuck
 
-        watcher = stuck.watch(token, place)
+        watcher = stuck.watch(token, place, library=library)
 
     def after(items: Any, results: Any, error: BaseException | None) -> Hang | None:
         if watcher is not None:

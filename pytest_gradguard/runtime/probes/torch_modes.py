@@ -85,7 +85,7 @@ def _message(evidence: gg301.Evidence) -> str:
         where = ", which joblib pulls from other threads after the first few,"
     else:
         where = f" in {evidence.backend} workers"
-    return f"{details['mode']} holds in the calling thread only: {who}{where} {details['did']}."
+    return f"{details['mode']} applies in the calling thread only: {who}{where} {details['did']}."
 
 
 def pulled(call: Any, tasks: Any) -> Any:

@@ -60,7 +60,7 @@ def container_method(
             and (loop := next((site for site in reversed(m.loops) if _is_for(site)), None))
             and any(isinstance(part, Tensor) and part.ident == GRADIENT for part in inner(first, 2))
         ):
-            m.effect(frame, "gradient-collected", node, "append", place=loop)
+            m.effect(frame, "gradient-collected", node, "append", target=first, place=loop)
         if name in ("pop", "popleft"):
             return atom.element
         if name == "copy":

@@ -151,7 +151,7 @@ class Watch:
         _thread.watch = self._outer
         done = []
         if self._missing.gradients_off and self._made:
-            done.append((self._missing.gradients_off, "built graphs in spite of it"))
+            done.append((self._missing.gradients_off, "built graphs anyway"))
         if self.full_precision:
             done.append(("`autocast`", f"computed `{self.full_precision}` in full precision"))
         if self.elsewhere:
