@@ -35,7 +35,7 @@ reports what it would report on real hardware. Nothing is touched while it is of
 undone afterwards. `--gradguard-simulate-gpu` turns the guard on, too.
 
 **How.** Tensors stay ordinary CPU tensors; where each lies is kept with its storage. `torch.cuda`
-runs its own code on a pretended driver, so that lazy initialisation, `CUDA_VISIBLE_DEVICES` (read
+runs its own code on a simulated driver, so that lazy initialisation, `CUDA_VISIBLE_DEVICES` (read
 once), device numbers and seeds behave as they do there. What mixes devices fails with torch's own
 error, and so does CUDA in a child that was forked from a process that has asked CUDA anything.
 
