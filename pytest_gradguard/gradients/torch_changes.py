@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 
 from pytest_gradguard.gradients import torch_log
 from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.frameworks.torch import steps
 
 _compiling = torch.compiler.is_compiling
 
@@ -92,10 +92,7 @@ def loading(original: Any) -> Any:
     return load_state_dict
 
 
-def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
+def stepped(optimizer: Any) -> None:
     log = torch_log.log
     if log is not None:
-        try:
-            log.stepped(optimizer, sys._getframe(1))
-        except Exception as error:
-            fault(error)
+        log.stepped(optimizer, steps.caller())

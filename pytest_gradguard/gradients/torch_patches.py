@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from torch.autograd.function import _SingleLevelFunction
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from pytest_gradguard.gradients import torch_changes, torch_grad_mode, torch_log, torch_ways_out
 from pytest_gradguard.gradients.torch_exits import DEEPCOPY, ITEM, TEXT, Exit, operations
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
+from pytest_gradguard.runtime.frameworks.torch import steps
 from pytest_gradguard.runtime.patching import Patch, Patches
 
 
@@ -101,12 +101,11 @@ _patches = Patches(
 def _teach_script() -> None:
     """Tell TorchScript, which knows torch's functions by identity, what the wrappers stand for."""
     table = torch.jit._builtins._get_builtin_table()
-    for module in (torch, torch.special):
-        for wrapper in vars(module).values():
-            operator = table.get(id(getattr(wrapper, "__wrapped__", None)))
-            if operator is not None and id(wrapper) not in table:
-                table[id(wrapper)] = operator
-                _taught.append(id(wrapper))
+    for wrapper in _patches.wrappers():
+        operator = table.get(id(getattr(wrapper, "__wrapped__", None)))
+        if operator is not None and id(wrapper) not in table:
+            table[id(wrapper)] = operator
+            _taught.append(id(wrapper))
 
 
 def _forget_script() -> None:
@@ -116,13 +115,11 @@ def _forget_script() -> None:
 
 
 _taught: list[int] = []
-_step_hook: Any = None
 _lock = threading.RLock()
 
 
 def start(listener: torch_log.Listener) -> torch_log.Log:
     """Begin to note what happens, for `listener`; the log is shared by all that listen."""
-    global _step_hook
     with _lock:
         log = torch_log.log
         if log is None:
@@ -131,14 +128,13 @@ def start(listener: torch_log.Listener) -> torch_log.Log:
             _patches.apply()
             torch_engine.subscribe(_backward)
             _teach_script()
-            _step_hook = register_optimizer_step_post_hook(torch_changes.stepped)
+            steps.after.subscribe(torch_changes.stepped)
         log.listeners.append(listener)
         return log
 
 
 def stop(listener: torch_log.Listener) -> None:
     """Undo one `start`; the last one leaves every name as it was."""
-    global _step_hook
     with _lock:
         log = torch_log.log
         if log is None or listener not in log.listeners:
@@ -146,7 +142,7 @@ def stop(listener: torch_log.Listener) -> None:
         log.listeners.remove(listener)
         if not log.listeners:
             torch_log.log = None
-            _step_hook.remove()
+            steps.after.unsubscribe(torch_changes.stepped)
             _forget_script()
             torch_engine.unsubscribe(_backward)
             _patches.undo()

@@ -15,6 +15,7 @@ from pytest_gradguard.gradients.report import Missing, findings_of
 from pytest_gradguard.gradients.targets import items_of
 from pytest_gradguard.messages import GradGuardError
 from pytest_gradguard.runtime import callsite, collector, starting, watching
+from pytest_gradguard.runtime.frameworks.torch import engine, steps
 
 
 class Part(Protocol):
@@ -73,7 +74,6 @@ class Watch:
         self._nonzero = switch("nonzero", nonzero)
         self._steps = None if steps is None else step_count(steps)
         self._raises = raises
-        self._hook: Any = None
         self._open = False
         self.judged = False
         self._listener = collector.Collector()
@@ -96,11 +96,10 @@ class Watch:
             for part in self._parts:
                 part.start()
             if self._steps is not None:
-                optim = sys.modules["torch.optim.optimizer"]
-                self._hook = optim.register_optimizer_step_post_hook(self._stepped)
+                steps.after.subscribe(self._stepped, raises=(ValueError,))
         return self
 
-    def _stepped(self, optimizer: Any, *_: Any) -> None:
+    def _stepped(self, optimizer: Any) -> None:
         """An optimizer has stepped.
 
         Raises:
@@ -127,8 +126,8 @@ class Watch:
         if self.findings and self._raises:
             self.close()
             raise GradGuardError(self.findings)
-        # Torch goes through its hooks now: ours are taken off as the next backward begins.
-        sys.modules[_ENGINE].subscribe(self._close_at)
+        # Torch goes through its hooks now: ours is taken off as the next backward begins.
+        engine.subscribe(self._close_at)
 
     def _close_at(self, backward: Any) -> None:
         self.close()
@@ -181,9 +180,9 @@ class Watch:
         """End the watch without a verdict."""
         if self._open:
             self._open = False
-            if self._hook is not None:
-                self._hook.remove()
-                sys.modules[_ENGINE].unsubscribe(self._close_at)
+            if self._steps is not None:
+                steps.after.unsubscribe(self._stepped)
+                engine.unsubscribe(self._close_at)
             for part in self._parts:
                 part.stop()
             collector.leave(self._listener)
@@ -235,7 +234,6 @@ class Watch:
         return {}
 
 
-_ENGINE = "pytest_gradguard.runtime.frameworks.torch.engine"
 _BAD_VALUES = ("not-finite", "all-zero")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import threading
 import types
@@ -41,6 +40,9 @@ class Patch:
         name: its name.
         wrap: makes the replacement from the original.
         inherited: the attribute may stand on a base class of the owner.
+
+    Attributes:
+        mine: the replacement, while it is applied.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class Patch:
         self._wrap = wrap
         self._inherited = inherited
         self._original: Any = None
-        self._mine: Any = None
+        self.mine: Any = None
         self._own = True
 
     def apply(self) -> None:
@@ -60,17 +62,16 @@ class Patch:
         Raises:
             AttributeError: the owner has no such attribute (of its own).
         """
-        if self._mine is not None:
+        if self.mine is not None:
             return
-        self._own = self._name in vars(self._owner)
-        if self._own:
-            original = vars(self._owner)[self._name]
-        elif self._inherited:
-            original = inspect.getattr_static(self._owner, self._name)
-        else:
+        holders = (self._owner, *(self._owner.__mro__[1:] if self._inherited else ()))
+        holder = next((one for one in holders if self._name in vars(one)), None)
+        if holder is None:
             raise AttributeError(f"{self._owner!r} has no {self._name!r} of its own")
+        self._own = holder is self._owner
+        original = vars(holder)[self._name]
         mine = self._wrap(original)
-        self._original, self._mine = original, mine
+        self._original, self.mine = original, mine
         setattr(self._owner, self._name, mine)
 
     def undo(self) -> None:
@@ -78,9 +79,9 @@ class Patch:
 
         Where the other wrapper is gradguard's too, its own undo puts our original back.
         """
-        if self._mine is None:
+        if self.mine is None:
             return
-        if vars(self._owner).get(self._name) is self._mine:
+        if vars(self._owner).get(self._name) is self.mine:
             original = self._original
             while isinstance(original, types.FunctionType) and original in _buried:
                 original = _buried[original]
@@ -88,9 +89,9 @@ class Patch:
                 setattr(self._owner, self._name, original)
             else:
                 delattr(self._owner, self._name)
-        elif isinstance(self._mine, types.FunctionType):
-            _buried[self._mine] = self._original
-        self._original = self._mine = None
+        elif isinstance(self.mine, types.FunctionType):
+            _buried[self.mine] = self._original
+        self._original = self.mine = None
 
 
 _buried: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
@@ -121,6 +122,10 @@ class Patches:
                     patch.undo()
                 raise
             self.applied = True
+
+    def wrappers(self) -> list[Any]:
+        """What stands in place of each, while they are applied."""
+        return [patch.mine for patch in self._patches]
 
     def undo(self) -> None:
         """Undo all."""

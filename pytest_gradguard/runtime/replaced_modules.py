@@ -12,14 +12,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from pytest_gradguard.runtime import callsite, collector, watching
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.checks import gg112
 from pytest_gradguard.runtime.copies import GradientState, gradient_state
-from pytest_gradguard.runtime.faults import fault, theirs_only, without_this_frame
-from pytest_gradguard.runtime.frameworks.torch import tensors
+from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.frameworks.torch import steps, tensors
 from pytest_gradguard.runtime.patching import Patch, Patches
 from pytest_gradguard.runtime.references import Reference, refer
 from pytest_gradguard.runtime.tasks import Task
@@ -117,7 +116,6 @@ _FEW = 4
 _twins: set[_Twin] = set()
 _by_parameter: dict[int, tuple[_Twin, str]] = {}
 """By the id of a parameter that came back."""
-_hooks: list[Any] = []
 
 
 def remember(call: Call, sent: Any, task: Task, module: Any) -> None:
@@ -132,9 +130,8 @@ def remember(call: Call, sent: Any, task: Task, module: Any) -> None:
     if "GG112" in call.dropped:
         return
     _twins.add(_Twin(call, task, sent, module))
-    if not _hooks:
-        _hooks.append(register_optimizer_step_post_hook(_stepped))
-        _patches.apply()
+    steps.after.subscribe(_stepped)
+    _patches.apply()
 
 
 def undo() -> None:
@@ -142,8 +139,7 @@ def undo() -> None:
     _twins.clear()
     _by_parameter.clear()
     _patches.undo()
-    while _hooks:
-        _hooks.pop().remove()
+    steps.after.unsubscribe(_stepped)
 
 
 watching.at_end(undo)
@@ -185,21 +181,17 @@ _patches = Patches([Patch(torch.optim.Optimizer, "add_param_group", _adding)])
 # -- the step ------------------------------------------------------------------------------------
 
 
-def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
-    with theirs_only:
-        try:
-            held = _held(optimizer)
-            _note_holder(held)
-            for twin in list(_twins):
-                if twin.settled or not twin.has_gradient():
-                    continue
-                replaced = _replaced(twin, held)
-                if replaced and twin.has_changed():
-                    twin.settled = True
-                elif replaced:
-                    _report(twin, replaced, len(held))
-        except Exception as error:
-            fault(error)
+def _stepped(optimizer: Any) -> None:
+    held = _held(optimizer)
+    _note_holder(held)
+    for twin in list(_twins):
+        if twin.settled or not twin.has_gradient():
+            continue
+        replaced = _replaced(twin, held)
+        if replaced and twin.has_changed():
+            twin.settled = True
+        elif replaced:
+            _report(twin, replaced, len(held))
 
 
 def _replaced(twin: _Twin, held: set[int]) -> dict[str, Any]:

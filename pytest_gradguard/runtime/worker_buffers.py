@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from pytest_gradguard.runtime import callsite, collector, locate, watching
 from pytest_gradguard.runtime.calls import Call
@@ -25,6 +24,7 @@ from pytest_gradguard.runtime.copies import sample
 from pytest_gradguard.runtime.evidence import Evidence
 from pytest_gradguard.runtime.faults import fault, theirs_only, without_this_frame
 from pytest_gradguard.runtime.frameworks.torch import modules as torch_modules
+from pytest_gradguard.runtime.frameworks.torch import steps
 from pytest_gradguard.runtime.patching import Patch, Patches
 from pytest_gradguard.runtime.probes.kept_buffers import kept_by, same
 from pytest_gradguard.runtime.references import Reference, refer
@@ -83,7 +83,6 @@ class _Lost:
 
 _waiting: dict[_Lost, Call] = {}
 """With the calls that they come from: what findings hold of a loss keeps no call alive."""
-_hooks: list[Any] = []
 _forward: list[Any] = []
 
 
@@ -101,9 +100,9 @@ def remember(call: Call, notes: Iterable[KeptBuffers]) -> None:
 
 
 def _listen() -> None:
-    if not _hooks:
+    if not _patches.applied:
         _patches.apply()
-        _hooks.append(register_optimizer_step_post_hook(_stepped))
+        steps.after.subscribe(_stepped)
         torch_modules.copied.append(_copied)
     evaluated = any(one.module is not None and not one.module.training for one in _waiting)
     if evaluated and not _forward:
@@ -122,9 +121,9 @@ def _rest() -> None:
     _patches.undo()
     if _copied in torch_modules.copied:
         torch_modules.copied.remove(_copied)
-    for hooks in (_hooks, _forward):
-        while hooks:
-            hooks.pop().remove()
+    steps.after.unsubscribe(_stepped)
+    while _forward:
+        _forward.pop().remove()
 
 
 watching.at_end(undo)
@@ -133,16 +132,13 @@ watching.at_end(undo)
 # -- what the program does -----------------------------------------------------------------------
 
 
-def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
-    try:
-        held = {id(one) for group in optimizer.param_groups for one in group["params"]}
+def _stepped(optimizer: Any) -> None:
+    held = {id(one) for group in optimizer.param_groups for one in group["params"]}
 
-        def steps(lost: _Lost) -> bool:
-            return any(id(one) in held for one in lost.module.parameters())
+    def is_stepped(lost: _Lost) -> bool:
+        return any(id(one) in held for one in lost.module.parameters())
 
-        _used(Use.STEPS, steps)
-    except Exception as error:
-        fault(error)
+    _used(Use.STEPS, is_stepped)
 
 
 def _evaluating(original: Callable[..., Any]) -> Callable[..., Any]:

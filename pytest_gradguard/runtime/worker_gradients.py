@@ -16,19 +16,15 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
 from pytest_gradguard.runtime import callsite, collector, watching
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.checks import gg106
 from pytest_gradguard.runtime.checks.gg106 import KeptGradients, State
 from pytest_gradguard.runtime.copies import GradientState, digest, gradient_state
-from pytest_gradguard.runtime.faults import fault, theirs_only, without_this_frame
+from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
-from pytest_gradguard.runtime.frameworks.torch import tensors
+from pytest_gradguard.runtime.frameworks.torch import steps, tensors
 from pytest_gradguard.runtime.patching import Patch, Patches
 from pytest_gradguard.runtime.provenance import names_in
 
@@ -107,7 +103,6 @@ _waiting: dict[int, _Waiting] = {}
 _expected: list[_Expected] = []
 _inherited: dict[int, tuple[Call, KeptGradients, str, GradientState | None]] = {}
 """By the id of a tensor that a forked process has inherited: what it has told of it."""
-_hooks: list[Any] = []
 
 
 def remember(call: Call, notes: Iterable[KeptGradients]) -> None:
@@ -132,11 +127,10 @@ def remember(call: Call, notes: Iterable[KeptGradients]) -> None:
 
 
 def _listen() -> None:
-    if not _hooks:
-        _hooks.append(register_optimizer_step_pre_hook(_stepping))
-        _hooks.append(register_optimizer_step_post_hook(_stepped))
-        _patches.apply()
-        torch_engine.subscribe(_backward)
+    steps.before.subscribe(_stepping)
+    steps.after.subscribe(_stepped)
+    _patches.apply()
+    torch_engine.subscribe(_backward)
 
 
 class _Expected:
@@ -187,8 +181,8 @@ def undo() -> None:
         _expected.pop().pipe.close()
     _patches.undo()
     torch_engine.unsubscribe(_backward)
-    while _hooks:
-        _hooks.pop().remove()
+    steps.before.unsubscribe(_stepping)
+    steps.after.unsubscribe(_stepped)
 
 
 watching.at_end(undo)
@@ -318,24 +312,17 @@ def _all_zero(gradient: Any) -> bool:
 # -- the step ------------------------------------------------------------------------------------
 
 
-def _stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
-    try:
-        for known in _known(_held(optimizer)):
-            known.before_step()
-    except Exception as error:
-        fault(error)
+def _stepping(optimizer: Any) -> None:
+    for known in _known(_held(optimizer)):
+        known.before_step()
 
 
-def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
-    with theirs_only:
-        try:
-            known = _known(_held(optimizer))
-            if known:
-                _confirm(known, [p for p in _held(optimizer) if tensors.requires_grad(p)])
-            for one in known:
-                one.after_step()
-        except Exception as error:
-            fault(error)
+def _stepped(optimizer: Any) -> None:
+    known = _known(_held(optimizer))
+    if known:
+        _confirm(known, [p for p in _held(optimizer) if tensors.requires_grad(p)])
+    for one in known:
+        one.after_step()
 
 
 def _confirm(known: list[_Waiting], parameters: list[Any]) -> None:

@@ -17,12 +17,14 @@ from typing import Any
 from pytest_gradguard.runtime import callsite, collector, evidence
 from pytest_gradguard.runtime.callsite import Site
 from pytest_gradguard.runtime.faults import fault, hidden_frame, theirs_only
+from pytest_gradguard.runtime.frameworks.torch import steps
 from pytest_gradguard.runtime.patching import LatePatches, Patch
 from pytest_gradguard.runtime.watching import when_imported
 
 CODE = "GG503"
 _MODULE = "torch.utils.data.distributed"
 _LOADER = "torch.utils.data.dataloader"
+_OPTIMIZERS = "torch.optim.optimizer"
 
 
 def _make() -> list[Patch]:
@@ -42,7 +44,7 @@ _patches = LatePatches(_make)
 def _undo() -> None:
     _patches.undo()
     _samplers.clear()
-    _steps.forget()
+    steps.after.unsubscribe(_stepped)
 
 
 when_imported(_MODULE, _patches.apply, _undo)
@@ -159,45 +161,19 @@ def _known(sampler: Any, made: Site | None = None) -> _Sampler:
     return known
 
 
-class _Steps:
-    """Hears of the steps of optimizers, while that matters."""
-
-    def __init__(self) -> None:
-        self._hook: Any = None
-        self._waiting = False
-
-    def listen(self) -> None:
-        """Hear of the next step."""
-        optim: Any = sys.modules.get("torch.optim.optimizer")
-        if self._hook is None and optim is not None:
-            self._hook = optim.register_optimizer_step_post_hook(self._stepped)
-        self._waiting = True
-
-    def _stepped(self, *_: Any) -> None:
-        if not self._waiting:  # torch goes through its hooks: none can be taken off here
-            return
-        self._waiting = False  # until the next pass begins
-        try:
-            passed = [known for known in list(_samplers.values()) if known.last is not None]
-            for known in passed:
-                known.stepped = True
-                if known.suspicion is not None:
-                    known.suspicion.drop()
-                    known.suspicion = None
-                if known.last is not None and not known.last.is_over:
-                    known.last.trains = True
-                    known.confirm()
-        except Exception as error:
-            fault(error)
-
-    def forget(self) -> None:
-        """Hear of none any more."""
-        if self._hook is not None:
-            self._hook.remove()
-            self._hook = None
-
-
-_steps = _Steps()
+def _stepped(optimizer: Any) -> None:
+    """The first step of an optimizer since a pass began."""
+    steps.after.unsubscribe(_stepped)
+    for known in list(_samplers.values()):
+        if known.last is None:
+            continue
+        known.stepped = True
+        if known.suspicion is not None:
+            known.suspicion.drop()
+            known.suspicion = None
+        if not known.last.is_over:
+            known.last.trains = True
+            known.confirm()
 
 
 def _constructing(original: Callable[..., None]) -> Callable[..., None]:
@@ -248,7 +224,8 @@ def _begins(sampler: Any, indices: Iterator[Any]) -> None:
     known = _known(sampler)
     before, now = known.last, _Pass(sampler, indices)
     known.last, known.awaiting = now, None
-    _steps.listen()
+    if _OPTIMIZERS in sys.modules:
+        steps.after.subscribe(_stepped)
     if before is None or not _repeats(known, before, now):
         known.again = 0
         return

@@ -10,17 +10,16 @@ import functools
 import gc
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from pytest_gradguard.runtime import callsite, collector, watching
 from pytest_gradguard.runtime.checks import gg502
-from pytest_gradguard.runtime.faults import fault, theirs_only, without_this_frame
-from pytest_gradguard.runtime.frameworks.torch import engine, tensors
+from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.frameworks.torch import engine, steps, tensors
 from pytest_gradguard.runtime.frameworks.torch.following import tensors_in
 from pytest_gradguard.runtime.patching import Patch, Patches, on_class
 
@@ -31,6 +30,8 @@ class _Model:
     """What has happened to the gradients of one module since the last step over its parameters.
 
     Attributes:
+        stats: gives when its reducer saw the gradient of each parameter; `seen` is what it gave
+            last.
         averaged: its reducer ran.
         paused: `no_sync` was used.
         backward: the first backward that gave it gradients without the reducer, and what the
@@ -38,15 +39,11 @@ class _Model:
     """
 
     def __init__(self, module: Any) -> None:
-        self._reference = weakref.ref(module, self._gone)
-        self._stats = module.reducer.get_backward_stats
-        self._seen = self._stats()
+        weakref.finalize(module, _forget, self).atexit = False
+        self._reference = weakref.ref(module)
+        self.stats = module.reducer.get_backward_stats
+        self.seen = self.stats()
         self.stepped()
-
-    def _gone(self, _: object) -> None:
-        if self in _models:
-            _models.remove(self)
-        _stepping.clear()
 
     @property
     def module(self) -> Any:
@@ -57,14 +54,15 @@ class _Model:
         """An optimizer has used the gradients."""
         self.averaged = self.paused = False
         self.backward: tuple[callsite.Site | None, str] | None = None
-        self.before: dict[int, _State] = {}
+        self.before: Mapping[int, _State] = _NOTHING
         self.heard = 0
 
     def look(self) -> bool:
-        """See whether the reducer ran since this was asked last."""
-        seen = self._stats()
-        self.averaged = self.averaged or seen != self._seen
-        self._seen = seen
+        """See whether the reducer ran since the last step."""
+        seen = self.stats()
+        if seen != self.seen:
+            self.seen = seen
+            self.averaged = True
         return self.averaged
 
     def backward_ended(self, run: engine.Backward) -> None:
@@ -72,7 +70,7 @@ class _Model:
         module = self.module
         if self.look() or module is None:
             return
-        if module.static_graph and not any(self._seen):  # in its first backward it runs at the end
+        if module.static_graph and not any(self.seen):  # in its first backward it runs at the end
             self.averaged = any(map(_through_ddp, run.outputs))
         elif not module.require_backward_grad_sync:
             self.paused = True
@@ -83,15 +81,19 @@ class _Model:
         return self.averaged or self.paused
 
 
+_NOTHING: Mapping[int, _State] = {}
 _models: list[_Model] = []
-_stepping: weakref.WeakKeyDictionary[Any, tuple[int, list[_Model]]] = weakref.WeakKeyDictionary()
-"""By optimizer: how many groups of parameters it had, and the modules that share some with it."""
-_hooks: list[Any] = []
+_stepping: dict[int, tuple[int, list[_Model]]] = {}
+"""By the id of an optimizer that lives: how many groups of parameters it had, and the modules that
+share some with it."""
 _SINK = "_DDPSinkBackward"
 """The node in which a module's reducer is told that a backward of its output begins."""
 _CALM = 5
-"""After how many steps in a row with averaged gradients no backward is looked at any more."""
+"""After how many steps in a row with averaged gradients no backward is looked at any more, at
+first: a step without them was of no use if no backward had been looked at, and makes it more."""
+_MORE = 4
 _calm = 0
+_needed = _CALM
 _heard = 0
 """How many collectives have taken something that may be gradients."""
 
@@ -120,10 +122,18 @@ def _remember(module: Any) -> None:
     if not getattr(module, "_use_python_reducer", False):
         _models.append(_Model(module))
         _stepping.clear()
-        if not _hooks:
-            _hooks.append(register_optimizer_step_post_hook(_stepped))
-            _collectives().apply()
+        steps.after.subscribe(_stepped)
+        _collectives().apply()
         _listen()
+
+
+def _forget(model: _Model) -> None:
+    if model in _models:
+        _models.remove(model)
+    _stepping.clear()
+    if not _models:
+        steps.after.unsubscribe(_stepped)
+        engine.unsubscribe(_backward)
 
 
 def _listen() -> None:
@@ -274,43 +284,62 @@ def _note(
             model.heard = heard
 
 
-def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
-    with theirs_only:
-        try:
-            models = _with_parameters_of(optimizer)
-            if models:
-                _step(optimizer, models)
-        except Exception as error:
-            fault(error)
+def _stepped(optimizer: Any) -> None:
+    """See whether all modules that have parameters of `optimizer` averaged their gradients.
 
-
-def _step(optimizer: Any, models: list[_Model]) -> None:
+    In a program that does, this runs in each step, and at first its middle.
+    """
     global _calm
+    groups, models = _stepping.get(id(optimizer), _UNKNOWN)
+    if groups != len(optimizer.param_groups):
+        models = _with_parameters_of(optimizer)
+    everywhere = True
+    for model in models:
+        seen = model.stats()
+        if seen != model.seen:
+            model.seen = seen
+            model.averaged = True
+        elif not model.averaged:
+            everywhere = False
+    if everywhere and _calm >= _needed:
+        for model in models:
+            model.averaged = model.paused = False
+        return
     try:
-        averaged = [model.averaged or model.look() for model in models]
-        if all(averaged):
+        if not everywhere:
+            _step(optimizer, models)
+        elif models:
             _calm += 1
-            if _calm == _CALM:
+            if _calm >= _needed:
                 engine.unsubscribe(_backward)
-            return
-        if not all(model.paused for model in models):
-            _listen()
-        if any(one.backward and not one.settled and _heard == one.heard for one in models):
-            _confirm(optimizer, models)
     finally:
         for model in models:
             model.stepped()
 
 
+def _step(optimizer: Any, models: list[_Model]) -> None:
+    """An optimizer steps over parameters of a module that did not average their gradients."""
+    global _needed
+    if not all(model.paused for model in models):
+        if _calm >= _needed:
+            _needed *= _MORE
+        _listen()
+    if any(one.backward and not one.settled and _heard == one.heard for one in models):
+        _confirm(optimizer, models)
+
+
+_UNKNOWN: tuple[int, list[_Model]] = (-1, [])
+
+
 def _with_parameters_of(optimizer: Any) -> list[_Model]:
-    """The modules that have parameters of `optimizer`."""
+    """The modules that have parameters of `optimizer`, from now on known by its id."""
     groups = optimizer.param_groups
-    known = _stepping.get(optimizer)
-    if known is None or known[0] != len(groups):
-        held = {id(p) for group in groups for p in group["params"]}
-        models = [one for one in _models if held & _parameters(one.module).keys()]
-        known = _stepping[optimizer] = (len(groups), models)
-    return known[1]
+    held = {id(p) for group in groups for p in group["params"]}
+    models = [one for one in _models if held & _parameters(one.module).keys()]
+    if id(optimizer) not in _stepping:
+        weakref.finalize(optimizer, _stepping.pop, id(optimizer), None).atexit = False
+    _stepping[id(optimizer)] = (len(groups), models)
+    return models
 
 
 def _confirm(optimizer: Any, models: list[_Model]) -> None:
@@ -410,11 +439,12 @@ def _alive() -> Iterator[Any]:
 
 def undo() -> None:
     """Leave torch's own classes as they were."""
+    global _needed
+    _needed = _CALM
     _modules.undo()
     _collectives().undo()
     _forget_functional()
     engine.unsubscribe(_backward)
+    steps.after.unsubscribe(_stepped)
     _models.clear()
     _stepping.clear()
-    while _hooks:
-        _hooks.pop().remove()

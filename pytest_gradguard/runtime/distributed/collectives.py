@@ -15,14 +15,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from pytest_gradguard.runtime import callsite, collector, locate
 from pytest_gradguard.runtime.checks import gg501
 from pytest_gradguard.runtime.distributed import C10D
 from pytest_gradguard.runtime.faults import fault, without_this_frame
-from pytest_gradguard.runtime.frameworks.torch import engine, tensors
+from pytest_gradguard.runtime.frameworks.torch import engine, steps, tensors
 from pytest_gradguard.runtime.frameworks.torch.following import (
     Marks,
     has_derivative,
@@ -399,28 +398,23 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
-_hooks: list[Any] = []
 
 
 def _follow_here() -> None:
     """Follow what this thread computes, until its next backward."""
     if _thread.mode is None:
-        if not _hooks:
-            _hooks.append(register_optimizer_step_pre_hook(_stepping))
+        steps.before.subscribe(_stepping)
         engine.subscribe(_backward, engine.Order.REPORTS)
         _thread.mode = _Following()
         push_below(_thread.mode)
     _thread.mode.done = False
 
 
-def _stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
+def _stepping(optimizer: Any) -> None:
     """Take the mode off the stack: a backward that it is called through puts it back at its end."""
     mode = _thread.mode
     if mode is not None and mode.done:
-        try:
-            _rest()
-        except Exception as error:
-            fault(error)
+        _rest()
 
 
 def _rest() -> None:
@@ -506,5 +500,4 @@ def undo() -> None:
     _marks.clear()
     _within.clear()
     _rest()
-    while _hooks:
-        _hooks.pop().remove()
+    steps.before.unsubscribe(_stepping)

@@ -1,0 +1,111 @@
+"""Torch's optimizers: the one place that hears of their steps, and tells others of each.
+
+Torch calls global hooks before and after each step. Who wants to know of steps subscribes; torch
+has one hook of ours for each of the two, as long as anybody does.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NamedTuple
+
+from pytest_gradguard.runtime.faults import fault, theirs_only
+from pytest_gradguard.runtime.frameworks.torch import engine
+
+Listener = Callable[[Any], None]
+"""Called with the optimizer."""
+_lock = threading.RLock()
+
+
+class _Subscription(NamedTuple):
+    listener: Listener
+    raises: tuple[type[Exception], ...]
+
+
+class _Steps:
+    """The steps of all of torch's optimizers.
+
+    Args:
+        register: torch's function that takes a global hook.
+    """
+
+    def __init__(self, register: str) -> None:
+        self._register = register
+        self._subscriptions: tuple[_Subscription, ...] = ()
+        self._hook: Any = None
+
+    def subscribe(self, listener: Listener, raises: tuple[type[Exception], ...] = ()) -> None:
+        """Tell `listener` of each step from now on, once, as long as torch is loaded.
+
+        A failure of a listener becomes a warning. What is raised, after all have been told, are
+        findings, and what the listener `raises` where the user has made a mistake.
+        """
+        with _lock:
+            if any(one.listener == listener for one in self._subscriptions):
+                return
+            self._subscriptions += (_Subscription(listener, raises),)
+            if self._hook is None:
+                optim: Any = sys.modules["torch.optim.optimizer"]
+                self._hook = getattr(optim, self._register)(self._step)
+
+    def unsubscribe(self, listener: Listener) -> None:
+        """Undo `subscribe`; after the last one, torch has no hook of ours."""
+        with _lock:
+            kept = tuple(one for one in self._subscriptions if one.listener != listener)
+            self._subscriptions = kept
+            if _in_a_step():  # torch goes through its hooks: none can be taken off
+                engine.subscribe(self._rest)
+            else:
+                self._rest()
+
+    def _rest(self, _: engine.Backward | None = None) -> None:
+        """Take off torch's hook, if nobody subscribes."""
+        with _lock:
+            engine.unsubscribe(self._rest)
+            if self._hook is not None and not self._subscriptions:
+                self._hook.remove()
+                self._hook = None
+
+    def _step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        __tracebackhide__ = True
+        raised: Exception | None = None
+        for listener, raises in self._subscriptions:
+            try:
+                listener(optimizer)
+            except Exception as error:
+                raised = raised or _to_be_raised(error, raises)
+        if raised is not None:
+            self._rest()  # torch does not go on with its hooks
+            with theirs_only:
+                raise raised
+
+
+def _in_a_step() -> bool:
+    """Whether it is a listener that calls."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code is not _Steps._step.__code__:
+        frame = frame.f_back
+    return frame is not None
+
+
+def caller() -> FrameType:
+    """The frame that called the hook, inside torch; for listeners."""
+    return sys._getframe(3)
+
+
+def _to_be_raised(error: Exception, raises: tuple[type[Exception], ...]) -> Exception | None:
+    """`error`, if it is meant for the user; a fault of the guard's own becomes a warning."""
+    if isinstance(error, raises):
+        return error
+    try:
+        fault(error)
+    except Exception as finding:
+        return finding
+    return None
+
+
+before = _Steps("register_optimizer_step_pre_hook")
+after = _Steps("register_optimizer_step_post_hook")
