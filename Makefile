@@ -3,6 +3,11 @@
 # make test   the checks and the whole suite
 # make hosts  install the heavy libraries, too, whose tests `make test` leaves out without them
 # make truth  the suite with nothing taken as known; then tests/recorded is what it found
+# make versions  the matrix of versions, one environment at a time, which takes hours; CELLS=...
+#                chooses some; docs/versions.md is then what it found
+# make corners   the oldest and the newest of what installs fast; two minutes
+# make newest    fail where a framework has a release that the matrix does not end at
+# make releases  make the matrix anew from what the package index offers
 # make docs   the documentation site, in .venv/site
 # make lint   the checks alone
 # make fuzz   programs drawn at random, against the truth of one process; some minutes
@@ -16,7 +21,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
-.PHONY: demo check test hosts truth docs lint fuzz peers clean
+.PHONY: demo check test hosts truth versions corners newest releases docs lint fuzz peers clean
 
 # Findings fail no test here: the report is what the demo is about, the examples are as they are.
 demo: .venv/demo.stamp
@@ -48,6 +53,21 @@ truth: .venv/dev.stamp
 	$(TRUTH) $(TESTS)
 	$(TRUTH) PYTHONPATH=tests $(BIN)/python -c "import shared_results; shared_results.record()"
 
+NOX := .venv/nox/bin/nox
+
+versions: .venv/nox.stamp
+	$(NOX) $(if $(CELLS),--sessions $(CELLS),--tags versions); status=$$?; \
+		$(BIN)/python docs/make_versions.py > docs/versions.md; exit $$status
+
+corners: .venv/nox.stamp
+	$(NOX) --tags corners
+
+newest: .venv/nox.stamp
+	.venv/nox/bin/python tests/versions/releases.py --check
+
+releases: .venv/nox.stamp
+	.venv/nox/bin/python tests/versions/releases.py
+
 docs: .venv/dev.stamp
 	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs .venv/site
 	@echo "The site is .venv/site/index.html"
@@ -73,6 +93,12 @@ clean:
 .venv/pyvenv.cfg:
 	@test -n "$(PYTHON)" || { echo "Python 3.10 or newer is needed; name it: make PYTHON=..." >&2; exit 1; }
 	$(PYTHON) -m venv .venv || { rm -rf .venv; exit 1; }
+
+# In an environment of its own, so that it needs nothing else.
+.venv/nox.stamp: .venv/pyvenv.cfg
+	$(BIN)/python -m venv .venv/nox
+	.venv/nox/bin/python -m pip --disable-pip-version-check -qq install --upgrade pip nox
+	@touch $@
 
 # torch first and by itself: asked for by its exact version it comes in the build for CPUs where
 # there is one, which later requirements then keep.

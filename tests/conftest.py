@@ -1,5 +1,7 @@
 """What all tests share."""
 
+from __future__ import annotations
+
 import importlib.metadata
 import os
 from collections.abc import Iterator

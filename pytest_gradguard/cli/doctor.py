@@ -19,6 +19,7 @@ from typing import Any
 from pytest_gradguard import __version__, disabled
 from pytest_gradguard.cli.streams import write
 from pytest_gradguard.runtime import frameworks, integrations, registry, watching
+from pytest_gradguard.runtime.oldest import OLDEST, too_old
 
 __all__ = ["build_parser", "run"]
 
@@ -46,7 +47,9 @@ def run(args: argparse.Namespace) -> int:
         write(json.dumps(found, indent=2) + "\n")
     else:
         write("\n".join(_lines(found)) + "\n")
-    return 1 if any(one["status"] == "not watched" for one in found["integrations"]) else 0
+    closed = any(one["status"] == "not watched" for one in found["integrations"])
+    closed |= any(too_old(one["name"], one["version"]) for one in found["frameworks"])
+    return 1 if closed else 0
 
 
 def examine() -> dict[str, Any]:
@@ -63,7 +66,8 @@ def examine() -> dict[str, Any]:
         ],
         "joblib_backends": sorted(_joblib_backends()),
         "frameworks": [
-            {"name": name, "version": _version(name)} for name in frameworks.package_names()
+            {"name": name, "version": _version(name), "oldest": OLDEST.get(name)}
+            for name in frameworks.package_names()
         ],
     }
 
@@ -80,6 +84,7 @@ def _module(watched: registry.Watched) -> dict[str, Any]:
         "name": watched.integration.name,
         "module": watched.module,
         "version": None if library in sys.stdlib_module_names else _version(library),
+        "oldest": OLDEST.get(library),
         "status": "watched",
         "reason": None,
     }
@@ -146,7 +151,10 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _framework(one: dict[str, Any]) -> str:
-    return "not installed" if one["version"] is None else "watched once a program imports it"
+    if one["version"] is None:
+        return "not installed"
+    reason = too_old(one["name"], one["version"])
+    return f"not watched  {reason}" if reason else "watched once a program imports it"
 
 
 def _table(rows: list[tuple[str, ...]]) -> Iterator[str]:

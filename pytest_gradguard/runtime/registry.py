@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 
 from pytest_gradguard.runtime import packages, watching
 from pytest_gradguard.runtime.faults import warn
+from pytest_gradguard.runtime.oldest import too_old
 from pytest_gradguard.runtime.patching import Patch, Patches
 
 Carries = Literal["pickle", "thread", "copy"]
@@ -162,6 +163,9 @@ class Watched:
             if self._patches is None or self._of is not module:
                 self.undo()
                 self._of = module
+                reason = too_old(*_package(self.module))
+                if reason is not None:
+                    raise UnknownLayout(reason)
                 made = list(self.integration.patches[self.module](module))
                 self._patches = Patches(made) if made else None
             if self._patches is not None:
@@ -187,8 +191,14 @@ def library(module: str) -> str:
     name = module.partition(".")[0]
     if name in sys.stdlib_module_names:
         return f"{module} of Python {sys.version.partition(' ')[0]}"
-    version = getattr(sys.modules.get(name), "__version__", "of unknown version")
+    version = _package(module)[1]
     return f"{module} of {name} {version}" if "." in module else f"{name} {version}"
+
+
+def _package(module: str) -> tuple[str, object]:
+    """The package of a module that is loaded, and its version."""
+    name = module.partition(".")[0]
+    return name, getattr(sys.modules.get(name), "__version__", "of unknown version")
 
 
 class Registered:

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_gradguard import __version__, cli
 from pytest_gradguard.integrations import Integration, Patch
-from pytest_gradguard.runtime import registry
+from pytest_gradguard.runtime import oldest, registry
 
 
 @pytest.fixture
@@ -65,6 +65,33 @@ def test_an_unknown_layout_is_named_and_fails(
         "not watched  poolish 9.9 is not known to gradguard (module 'poolish' has no attribute "
         "'Pool')"
     )
+
+
+def test_a_release_that_is_too_old_is_named_and_fails(
+    library: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library.Pool = type("Pool", (), {"give": None})  # type: ignore[attr-defined]
+    status, text = doctor(capsys)
+    assert status == 0, text
+    monkeypatch.setitem(oldest.OLDEST, "poolish", "9.10")  # type: ignore[arg-type]
+    known = registry.Registered(registry.registered["poolish"].integration)
+    monkeypatch.setattr(registry, "registered", {"poolish": known})
+    status, text = doctor(capsys)
+    assert status == 1
+    assert "poolish 9.9 is not known to gradguard (9.10 is the oldest that it watches)" in text
+
+
+def test_a_framework_that_is_too_old_is_named_and_fails(
+    library: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_gradguard.runtime.frameworks.package_names", lambda: ["joblib"])
+    library.Pool = type("Pool", (), {"give": None})  # type: ignore[attr-defined]
+    assert doctor(capsys)[0] == 0
+    monkeypatch.setitem(oldest.OLDEST, "joblib", "99.0")  # type: ignore[arg-type]
+    status, text = doctor(capsys)
+    assert status == 1
+    line = next(line for line in text.splitlines() if line.startswith("joblib "))
+    assert line.split("  ")[-2:] == ["not watched", "99.0 is the oldest that it watches"]
 
 
 def test_where_the_environment_turns_it_off(

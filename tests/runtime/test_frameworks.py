@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from children import run_python
 
-from pytest_gradguard import Finding, Framework, guard, register_framework
-from pytest_gradguard.runtime import frameworks
+from pytest_gradguard import Finding, Framework, GradGuardWarning, guard, register_framework
+from pytest_gradguard.runtime import frameworks, oldest
 
 pytest.importorskip("joblib")
 import home_made_arrays as arrays
@@ -22,6 +22,15 @@ def found(function: Any, *arguments: Any) -> tuple[list[Any], list[Finding]]:
     with guard("record") as report:
         out = Parallel(2)(delayed(function)(argument) for argument in arguments)
     return out, report.findings
+
+
+def test_a_framework_that_is_too_old_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrays, "__version__", "1.9", raising=False)
+    assert codes(found(arrays.total, Array([1.0], wants=True))[1]) == ["GG101"]
+    monkeypatch.setitem(oldest.OLDEST, "home_made_arrays", "1.10")  # type: ignore[arg-type]
+    monkeypatch.delitem(frameworks._reductions, "home_made")
+    with pytest.warns(GradGuardWarning, match=r"1.9 is not .* \(1.10 is the oldest .*\)"):
+        assert found(arrays.total, Array([1.0], wants=True))[1] == []
 
 
 def codes(findings: list[Finding]) -> list[str]:

@@ -12,7 +12,9 @@ import sys
 from importlib import import_module
 
 from pytest_gradguard.runtime import packages, watching
+from pytest_gradguard.runtime.faults import warn
 from pytest_gradguard.runtime.framework import Framework, Reductions
+from pytest_gradguard.runtime.oldest import too_old
 
 __all__ = [
     "Framework",
@@ -129,11 +131,22 @@ def watch_reductions() -> None:
             if not framework.is_imported:
                 loaded = 0
                 continue
-            reductions = _reductions[name] = framework.reductions()
+            reductions = _reductions[name] = _reductions_of(framework)
         for one in reductions:
             if not one.applied:
                 one.apply()
     _settled = loaded
+
+
+def _reductions_of(framework: Framework) -> list[Reductions]:
+    package = framework.module.partition(".")[0]
+    version = getattr(sys.modules.get(package), "__version__", None)
+    reason = too_old(package, version)
+    if reason is None:
+        return framework.reductions()
+    title = framework.title or framework.name
+    warn(f"{title} {version} is not known to gradguard ({reason}); its arrays are not watched")
+    return []
 
 
 def undo() -> None:

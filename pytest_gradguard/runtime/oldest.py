@@ -1,0 +1,34 @@
+"""The oldest releases of libraries that the guard watches: with each of them it was run.
+
+`tests/versions` makes its matrix from this table, and `docs/versions.md` says what was run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+OLDEST: Mapping[str, str] = {
+    "dask": "2025.1.0",
+    "distributed": "2025.1.0",
+    "joblib": "1.2.0",
+    "keras": "3.4.0",
+    "tensorflow": "2.16.1",
+    "torch": "2.4.0",
+}
+"""By the names of packages, as programs import them."""
+
+_NUMBERS = re.compile(r"\d+(?:\.\d+)*")
+
+
+def too_old(package: str, version: object) -> str | None:
+    """Why this version of a package is not watched; None: it is new enough, or nobody can tell."""
+    oldest = OLDEST.get(package)
+    numbers = _NUMBERS.match(str(version))
+    if oldest is None or numbers is None or _parts(numbers[0]) >= _parts(oldest):
+        return None
+    return f"{oldest} is the oldest that it watches"
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
