@@ -103,7 +103,7 @@ class Suite:
             return Tests(
                 ("--pyargs", *self.tests), Path(sysconfig.get_path("purelib")), None, "installed"
             )
-        folder = sources / f"{self.name}-{version}"
+        folder = sources / f"{Path(self.git).name or self.distribution}-{version}"
         origin = folder / "ORIGIN"
         if not folder.exists():
             partial = folder.with_name(folder.name + ".partial")
