@@ -26,8 +26,8 @@ is not listed there fails the command.
 Recorded on {platform}, Python {python}. Failures in the table are those that the suite has without
 the guard on this machine: most want a network or a library that is not installed.
 
-| suite | version | tests | passed | skipped | failed | different under the guard | findings |
-| --- | --- | --- | --- | --- | --- | --- | --- |"""
+| suite | version | its tests are from | tests | passed | skipped | failed | different | findings |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- |"""
 
 _PASSED = ("passed", "xfailed", "xpassed")
 _SKIPPED = ("skipped", "nothing")
@@ -50,7 +50,11 @@ def _line(name: str, entry: dict[str, Any]) -> str:
     failed = entry["tests"] - passed - skipped
     numbers = [entry["tests"], passed, skipped, failed]
     numbers += [len(entry["differences"]), len(entry["findings"])]
-    return f"| {name} | {entry['version']} | " + " | ".join(map(str, numbers)) + " |"
+    return (
+        f"| {name} | {entry['version']} | {entry['origin']} | "
+        + " | ".join(map(str, numbers))
+        + " |"
+    )
 
 
 def _exceptions(name: str, entry: dict[str, Any]) -> list[str]:

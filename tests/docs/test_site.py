@@ -26,10 +26,11 @@ def test_the_site_builds_and_every_link_inside_it_leads_somewhere(tmp_path: Path
     assert (tmp_path / "site" / "pitfalls" / "gg103.html").exists()
 
 
-def test_the_page_of_facts_is_up_to_date() -> None:
-    made = runpy.run_path(str(DOCS / "make_facts.py"))["page"]()
-    said = "run: python docs/make_facts.py > docs/facts.md"
-    assert (DOCS / "facts.md").read_text(encoding="utf-8") == made, said
+@pytest.mark.parametrize("page", ["facts", "peers"])
+def test_a_page_that_is_made_from_a_record_is_up_to_date(page: str) -> None:
+    made = runpy.run_path(str(DOCS / f"make_{page}.py"))["page"]()
+    said = f"run: python docs/make_{page}.py > docs/{page}.md"
+    assert (DOCS / f"{page}.md").read_text(encoding="utf-8") == made, said
 
 
 def test_every_promise_names_tests_that_there_are() -> None:

@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from compare import Difference, Result, differences, read
-from suites import LeftOut, Suite, suites
+from suites import LeftOut, Suite, Tests, suites
 
 HERE = Path(__file__).parent
 RECORD = HERE / "results.json"
 WORK = Path(sys.prefix) / "peers"
 """Sources and runs; `make clean` removes it."""
+PACKAGES = WORK / "packages"
+"""What is installed for these suites alone."""
 
 _AGAIN = 3
 """How often a test that differs is run again."""
@@ -46,8 +48,8 @@ def main() -> int:
         parser.error(f"no suite {unknown[0]!r} (there are {', '.join(names)})")
     if not sys.platform.startswith("linux"):
         parser.error("what tests leave behind is read from /proc, which only Linux has")
-    recorded = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
-    entries: dict[str, Any] = recorded.get("suites", {})
+    sys.path.append(str(PACKAGES))
+    entries: dict[str, Any] = {}
     good = True
     for suite in every:
         if options.suites and suite.name not in options.suites:
@@ -60,13 +62,20 @@ def main() -> int:
         entries[suite.name] = entry
         good &= not any(one["why"] == "" for one in entry["differences"] + entry["findings"])
     if options.record:
-        record = {
-            "python": platform.python_version(),
-            "platform": platform.system(),
-            "suites": {name: entries[name] for name in names if name in entries},
-        }
-        RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        _record(entries, names)
     return 0 if good else 1
+
+
+def _record(entries: dict[str, Any], names: list[str]) -> None:
+    """Write these entries, and keep those of the suites that did not run now."""
+    recorded = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
+    entries = recorded.get("suites", {}) | entries
+    record = {
+        "python": platform.python_version(),
+        "platform": platform.system(),
+        "suites": {name: entries[name] for name in names if name in entries},
+    }
+    RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def _tried(suite: Suite) -> dict[str, Any]:
@@ -75,13 +84,13 @@ def _tried(suite: Suite) -> dict[str, Any]:
     Raises:
         LeftOut: its tests can't be had here.
     """
-    tests, source = suite.arguments(WORK / "sources")
+    tests = suite.found(WORK / "sources")
     folder = WORK / "runs" / suite.name
     shutil.rmtree(folder, ignore_errors=True)
     runs: dict[str, dict[str, list[Result]]] = {}
     for mode in ("off", "on"):
         started = time.monotonic()
-        results = _run(suite, mode, tests, source, folder / mode)
+        results = _run(suite, mode, tests, folder / mode)
         runs[mode] = {test: [result] for test, result in results.items()}
         print(
             f"{suite.name} {suite.version}, guard {mode}: {_counts(results)}, "
@@ -93,8 +102,7 @@ def _tried(suite: Suite) -> dict[str, Any]:
         again = sorted({one.test for one in always if runs["off"].get(one.test)})
         for number in range(_AGAIN):
             for mode in ("off", "on"):
-                # by what they are called from the root folder, which is where they ran
-                results = _run(suite, mode, tests, source, folder / f"{mode}-{number}", again)
+                results = _run(suite, mode, tests, folder / f"{mode}-{number}", again)
                 for test, result in results.items():
                     runs[mode].setdefault(test, []).append(result)
         always, sometimes = differences(runs["off"], runs["on"])
@@ -109,6 +117,7 @@ def _tried(suite: Suite) -> dict[str, Any]:
     off = {test: results[0] for test, results in runs["off"].items()}
     return {
         "version": suite.version,
+        "origin": tests.origin,
         "tests": len(off),
         "outcomes": dict(_count(off)),
         "differences": [one.as_record() for one in always],
@@ -120,8 +129,7 @@ def _tried(suite: Suite) -> dict[str, Any]:
 def _run(
     suite: Suite,
     mode: str,
-    tests: list[str],
-    source: Path | None,
+    tests: Tests,
     folder: Path,
     only: list[str] | None = None,
 ) -> dict[str, Result]:
@@ -132,15 +140,18 @@ def _run(
     command = [sys.executable, "-m", "pytest", "-q", "-p", "observer", "-p", "no:cacheprovider"]
     command += ["-p", "no:xdist", "-p", "no:rerunfailures"]
     command += ["--continue-on-collection-errors", f"--observe={lines}"]
-    command += [f"--observe-limit={suite.limit}", *suite.options, *tests]
+    # No configuration: a suite's own asks for plugins, such as that of coverage.
+    command += ["-c", os.devnull, f"--rootdir={tests.root}"]
+    command += [f"--observe-limit={suite.limit}", *suite.options, *tests.arguments]
     if only is not None:
         chosen = folder / "only.txt"
         chosen.write_text("\n".join(only), encoding="utf-8")
         command.append(f"--observe-only={chosen}")
-    paths = [HERE, WORK / "packages", *([source / suite.path] if source and suite.path else [])]
+    paths = [HERE, PACKAGES, *([tests.root / suite.path] if suite.path else [])]
     environment = os.environ | suite.environment
     environment["TMPDIR"] = str(folder / "temporary")
-    environment["PYTHONPATH"] = os.pathsep.join(map(str, paths))
+    inherited = filter(None, [os.environ.get("PYTHONPATH")])
+    environment["PYTHONPATH"] = os.pathsep.join([*map(str, paths), *inherited])
     for number in range(_RESTARTS):
         flags = ["--gradguard", "--gradguard-fail-on=never"] if mode == "on" else []
         flags += [f"--gradguard-report={folder / f'findings-{number}.json'}"] if flags else []
@@ -149,7 +160,7 @@ def _run(
             try:
                 subprocess.run(
                     [*command, *flags],
-                    cwd=source or folder / "current",
+                    cwd=tests.current or folder / "current",
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
@@ -165,7 +176,7 @@ def _run(
         ):
             break  # it came to its end
     results = read(lines)
-    if not results:
+    if not results and only is None:
         raise LeftOut(f"no test ran: see {folder / 'output.txt'}")
     return results
 

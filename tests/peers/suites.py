@@ -8,6 +8,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,10 +39,23 @@ class Known:
 
 
 @dataclass(frozen=True)
+class Tests:
+    """Where the tests of a suite are."""
+
+    arguments: tuple[str, ...]
+    """By which pytest finds them."""
+    root: Path
+    """The folder that their names begin at."""
+    current: Path | None
+    """The folder that they run in, where it matters."""
+    origin: str
+
+
+@dataclass(frozen=True)
 class Suite:
     name: str
     tests: tuple[str, ...]
-    """What pytest is given: modules or packages of an installed suite, else paths in its source."""
+    """Modules or packages of an installed suite, else patterns of paths in its source."""
     distribution: str = ""
     """Whose version the record names; without it, Python's."""
     sdist: bool = False
@@ -73,10 +87,10 @@ class Suite:
         except importlib.metadata.PackageNotFoundError:
             raise LeftOut(f"{self.distribution} is not installed") from None
 
-    def arguments(self, sources: Path) -> tuple[list[str], Path | None]:
-        """pytest's arguments that name the tests, and the folder that they are from.
+    def found(self, sources: Path) -> Tests:
+        """The tests, from a folder of `sources` where they are not installed.
 
-        None for tests that are installed.
+        A folder that is there is used as it is; what its file ORIGIN says is noted.
 
         Raises:
             LeftOut: they can't be had.
@@ -86,17 +100,27 @@ class Suite:
             missing = [name for name in self.tests if importlib.util.find_spec(name) is None]
             if missing:
                 raise LeftOut(f"{missing[0]} is not installed")
-            return ["--pyargs", *self.tests], None
-        folder = sources / f"{self.name}-{version}"
+            return Tests(
+                ("--pyargs", *self.tests), Path(sysconfig.get_path("purelib")), None, "installed"
+            )
+        folder = sources / f"{Path(self.git).name or self.distribution}-{version}"
+        origin = folder / "ORIGIN"
         if not folder.exists():
             partial = folder.with_name(folder.name + ".partial")
             shutil.rmtree(partial, ignore_errors=True)
             if self.sdist:
                 _download(f"{self.distribution}=={version}", partial)
+                (partial / origin.name).write_text("source distribution", encoding="utf-8")
             else:
-                _clone(self.git, self.tag.format(version=version), self.folders, partial)
+                tag = self.tag.format(version=version)
+                _clone(self.git, tag, self.folders, partial)
+                (partial / origin.name).write_text(f"git tag {tag}", encoding="utf-8")
             partial.rename(folder)
-        return [str(folder / test) for test in self.tests], folder
+        paths = {str(path) for test in self.tests for path in folder.glob(test)}
+        if not paths:
+            raise LeftOut(f"{folder} has none of its tests")
+        said = origin.read_text(encoding="utf-8").strip() if origin.exists() else "unknown"
+        return Tests(tuple(sorted(paths)), folder, folder, said)
 
 
 def suites() -> list[Suite]:
