@@ -13,11 +13,11 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
 
+from gradguard_lint.models.rows import GROUPS
 from gradguard_lint.project.imports import import_lines, imports
 from gradguard_lint.project.literals import has, matches
 from gradguard_lint.project.marks import (
     FRAMEWORKS,
-    GROUPS,
     HANDED_OUT,
     MARKS,
     METHODS,
@@ -26,6 +26,7 @@ from gradguard_lint.project.marks import (
     WORKERS,
 )
 
+_GROUPS = tuple(map(str.encode, GROUPS))
 _GPU = (b"cuda", b"gpu", b"GPU", b"device")
 _SAMPLES = (b"def __getitem__", b"def __iter__", b"collate_fn", b"worker_init_fn")
 MANY = 50
@@ -134,7 +135,7 @@ class _File:
     def together(self) -> bool:
         """Whether it calls what processes do that train together."""
         data = self.data
-        return self.framework and any(name in data for name in GROUPS) and has(data, *TOGETHER)
+        return self.framework and any(name in data for name in _GROUPS) and has(data, *TOGETHER)
 
     @cached_property
     def trains(self) -> bool:
