@@ -5,6 +5,7 @@
 # make truth  the suite with nothing taken as known; then tests/recorded is what it found
 # make docs   the documentation site, in .venv/site
 # make lint   the checks alone
+# make bench  what all of it costs, against benchmarks/budget.toml; ten minutes on a quiet machine
 # make fuzz   programs drawn at random, against the truth of one process; some minutes
 # make clean  remove what these made
 
@@ -15,7 +16,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
-.PHONY: demo check test hosts truth docs lint fuzz clean
+.PHONY: demo check test hosts truth docs lint bench fuzz clean
 
 # Findings fail no test here: the report is what the demo is about, the examples are as they are.
 demo: .venv/demo.stamp
@@ -55,6 +56,10 @@ lint: .venv/dev.stamp
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
+
+# ONLY="lint start" measures these sections alone
+bench: .venv/dev.stamp
+	$(BIN)/python benchmarks/bench.py $(if $(ONLY),--only $(ONLY))
 
 # SEED and PROGRAMS choose others: make fuzz PROGRAMS=1000 SEED=7
 fuzz: .venv/dev.stamp
