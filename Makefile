@@ -10,6 +10,7 @@
 # make releases  make the matrix anew from what the package index offers
 # make docs   the documentation site, in .venv/site
 # make lint   the checks alone
+# make bench  what all of it costs, against benchmarks/budget.toml; ten minutes on a quiet machine
 # make fuzz   programs drawn at random, against the truth of one process; some minutes
 # make peers  the suites of joblib, scikit-learn, skorch, ..., without the guard and with it; an hour
 # make clean  remove what these made
@@ -21,7 +22,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
-.PHONY: demo check test hosts truth versions corners newest releases docs lint fuzz peers clean
+.PHONY: demo check test hosts truth versions corners newest releases docs lint bench fuzz peers clean
 
 # Findings fail no test here: the report is what the demo is about, the examples are as they are.
 demo: .venv/demo.stamp
@@ -76,6 +77,10 @@ lint: .venv/dev.stamp
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
+
+# ONLY="lint start" measures these sections alone
+bench: .venv/dev.stamp
+	$(BIN)/python benchmarks/bench.py $(if $(ONLY),--only $(ONLY))
 
 # SEED and PROGRAMS choose others: make fuzz PROGRAMS=1000 SEED=7
 fuzz: .venv/dev.stamp

@@ -44,13 +44,14 @@ PACKAGES = (
 )
 
 
-def installed() -> list[Path]:
+def installed() -> dict[str, Path]:
     """The folders of `PACKAGES`, where they are installed."""
-    found = []
-    for name, _, below in (package.partition("/") for package in PACKAGES):
+    found = {}
+    for package in PACKAGES:
+        name, _, below = package.partition("/")
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.origin is not None:
-            found.append((Path(spec.origin).parent / below).resolve())
+            found[package] = (Path(spec.origin).parent / below).resolve()
     return found
 
 
@@ -100,7 +101,7 @@ def main() -> None:
     ruff = os.path.join(os.path.dirname(sys.executable), "ruff")
     print(f"{'':40} {'files':>6} {'gradguard':>10} {'ruff F401':>10} {'ratio':>6}")
     ratios = []
-    for path in options.paths or installed():
+    for path in options.paths or installed().values():
         count = sum(1 for _ in path.rglob("*.py"))
         ours, theirs = compare(
             [*LINT, "lint", "--no-cache", str(path)],

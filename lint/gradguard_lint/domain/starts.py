@@ -44,6 +44,8 @@ class Vocabulary:
         frameworks: packages whose programs may have gradients, or use a GPU.
         matters: names by which a program that imports none of them may have a pitfall.
         hooks: methods that a library calls.
+        ranks: names that are a pitfall of processes which train together.
+        groups: what a module mentions that has one of these from a library.
     """
 
     starters: frozenset[str]
@@ -53,3 +55,5 @@ class Vocabulary:
     frameworks: frozenset[str]
     matters: frozenset[str]
     hooks: frozenset[str] = frozenset()
+    ranks: frozenset[str] = frozenset()
+    groups: tuple[str, ...] = ()

@@ -114,7 +114,9 @@ class _Run:
                     self._root(partial(self._call_unknown, node, value, None), m.state)
                     continue
                 if id(cls) not in made:
-                    made[id(cls)] = self._object(cls)
+                    methods = [it for of, it in definitions if of is cls and id(it) in wanted]
+                    alone = all(it.name == "__init__" for it in methods)
+                    made[id(cls)] = self._object(cls, prepare=not alone)
                 ready = made[id(cls)]
                 if ready is None or node.name == "__init__":
                     continue
@@ -149,8 +151,9 @@ class _Run:
         except OutOfSteps:
             m.state.dead = False
 
-    def _object(self, cls: ast.ClassDef) -> tuple[Instance, State] | None:
-        """An object of `cls` as its methods find it: from the module's own code, or made here."""
+    def _object(self, cls: ast.ClassDef, *, prepare: bool) -> tuple[Instance, State] | None:
+        """An object of `cls` as its methods find it: from the module's own code, or made here
+        (and let its methods `prepare` it)."""
         m, frame = self.m, self.frame
         holder = m.read(frame.ident, cls.name)
         atom = next(holder.of(Class), None) if holder is not None else None
@@ -171,7 +174,8 @@ class _Run:
         )
         if not found:
             return None
-        self._prepare(found[0], cls)
+        if prepare:
+            self._prepare(found[0], cls)
         return found[0], m.state
 
     def _prepare(self, instance: Instance, cls: ast.ClassDef) -> None:

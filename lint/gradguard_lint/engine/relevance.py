@@ -18,74 +18,107 @@ Import = ast.Import | ast.ImportFrom
 
 
 @fields
+class Binding:
+    """Names that a statement gives.
+
+    Attributes:
+        names: variables, and functions within functions.
+        attributes: attributes, and what is known by its name wherever it is used.
+        said: what the value mentions.
+        scope: the outermost function around it; 0 where there is none.
+    """
+
+    names: set[str]
+    attributes: set[str]
+    said: set[str]
+    scope: int
+
+
+@fields
 class Survey:
     """What a module mentions, gathered in one walk."""
 
     loaded: set[str] = field(default_factory=set)
     """The names and attributes that are read."""
     imports: list[Import] = field(default_factory=list)
-    bindings: list[tuple[set[str], set[str]]] = field(default_factory=list)
-    """The names that assignments and ``with`` blocks bind, and what their values mention."""
+    bindings: list[Binding] = field(default_factory=list)
+    """What assignments, ``with`` blocks and definitions give."""
     definitions: dict[int, tuple[str, set[str]]] = field(default_factory=dict)
     """Each function's name, and what it mentions, by the identity of its node."""
+    shared: set[str] = field(default_factory=set)
+    """The variables that a function declares to be those of the module."""
 
 
 def survey(tree: ast.Module) -> Survey:
     """Walk `tree` once."""
     found = Survey()
-    _visit(tree, (), found)
+    _visit(tree, (), 0, found)
     return found
 
 
-def _visit(node: ast.AST, said: tuple[set[str], ...], found: Survey) -> None:
+def _visit(node: ast.AST, said: tuple[set[str], ...], scope: int, found: Survey) -> None:
     kind = type(node)
-    if kind is ast.Constant:
-        return
-    if kind is ast.Name or kind is ast.Attribute:
-        named: Any = node
-        name = named.id if kind is ast.Name else named.attr
+    named: Any = node
+    if kind is ast.Name:
         if type(named.ctx) is ast.Load:
-            found.loaded.add(name)
+            found.loaded.add(named.id)
         for names in said:
-            names.add(name)
-        if kind is ast.Attribute:
-            _visit(named.value, said, found)
+            names.add(named.id)
         return
-    if isinstance(node, ast.keyword) and node.arg is not None:
+    if kind is ast.Attribute:
+        if type(named.ctx) is ast.Load:
+            found.loaded.add(named.attr)
         for names in said:
-            names.add(node.arg)
-    elif isinstance(node, (ast.Import, ast.ImportFrom)):
-        found.imports.append(node)
-        words = [part for alias in node.names for part in alias.name.split(".")]
-        if isinstance(node, ast.ImportFrom) and node.module:
-            words.extend(node.module.split("."))
+            names.add(named.attr)
+        _visit(named.value, said, scope, found)
+        return
+    if kind is ast.keyword:
+        if named.arg is not None:
+            for names in said:
+                names.add(named.arg)
+    elif kind is ast.Import or kind is ast.ImportFrom:
+        found.imports.append(named)
+        words = [part for alias in named.names for part in alias.name.split(".")]
+        if kind is ast.ImportFrom and named.module:
+            words.extend(named.module.split("."))
         for names in said:
             names.update(words)
         return
-    elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+    elif kind is ast.FunctionDef or kind is ast.AsyncFunctionDef:
         own: set[str] = set()
-        found.definitions[id(node)] = (node.name, own)
+        found.definitions[id(node)] = (named.name, own)
+        within = {named.name} if scope else set()
+        found.bindings.append(Binding(within, {named.name} - within, own, scope))
         said = (*said, own)
-    elif isinstance(node, ast.Assign):
+        scope = scope or id(node)
+    elif kind is ast.ClassDef:
+        scope = 0  # its methods are known by their names, wherever it stands
+    elif kind is ast.Global:
+        found.shared.update(named.names)
+    elif kind is ast.Assign:
         value: set[str] = set()
-        found.bindings.append((_targets(node.targets), value))
-        for target in node.targets:
-            _visit(target, said, found)
-        _visit(node.value, (*said, value), found)
+        found.bindings.append(Binding(*_targets(named.targets), value, scope))
+        for target in named.targets:
+            _visit(target, said, scope, found)
+        _visit(named.value, (*said, value), scope, found)
         return
-    elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+    elif kind is ast.withitem and named.optional_vars is not None:
         value = set()
-        found.bindings.append((_targets([node.optional_vars]), value))
-        _visit(node.context_expr, (*said, value), found)
-        _visit(node.optional_vars, said, found)
+        found.bindings.append(Binding(*_targets([named.optional_vars]), value, scope))
+        _visit(named.context_expr, (*said, value), scope, found)
+        _visit(named.optional_vars, said, scope, found)
         return
     for part in node.__dict__.values():
         if type(part) is list:
             for item in part:
-                if isinstance(item, ast.AST):
-                    _visit(item, said, found)
-        elif isinstance(part, ast.AST) and not isinstance(part, ast.expr_context):
-            _visit(part, said, found)
+                if type(item) not in _NO_NAMES:
+                    _visit(item, said, scope, found)
+        elif isinstance(part, ast.AST) and type(part) not in _NO_NAMES:
+            _visit(part, said, scope, found)
+
+
+_NO_NAMES = frozenset({str, type(None), ast.Constant, ast.Load, ast.Store, ast.Del, ast.Pass})
+"""What stands in trees, and mentions nothing."""
 
 
 def relevant(
@@ -115,10 +148,16 @@ def relevant(
             for alias in node.names
             if alias.asname and alias.name.rpartition(".")[2] in interesting
         }
+    imported = _imported(seen)
+    if any(group in name for name in imported | seen.loaded for group in words.groups) or any(
+        map(comes_from_project, seen.imports)
+    ):
+        interesting |= words.ranks
     starting = _mentioning(seen, interesting)
     if not loops:
         starting |= {id_ for id_, (name, _) in seen.definitions.items() if name in words.hooks}
-    if loops or not starting or not _imported(seen).isdisjoint(words.frameworks):
+    tops = {name.partition(".")[0] for name in imported}
+    if loops or not starting or not tops.isdisjoint(words.frameworks):
         return starting
     # Without a framework here, it has to come from another module; or nothing of one matters.
     wanted = set(words.matters)
@@ -132,42 +171,47 @@ def relevant(
 
 
 def _imported(seen: Survey) -> set[str]:
-    """The packages that are imported."""
+    """The dotted names that are imported."""
     return {
-        name.partition(".")[0]
+        alias.name if isinstance(node, ast.Import) else f"{node.module or ''}.{alias.name}"
         for node in seen.imports
-        for name in (
-            [node.module or ""]
-            if isinstance(node, ast.ImportFrom)
-            else [alias.name for alias in node.names]
-        )
+        for alias in node.names
     }
 
 
 def _mentioning(seen: Survey, words: set[str]) -> set[int]:
     """The ids of the definitions that mention one of `words`, or what does in turn."""
     found = set(words)
-    waiting = [*seen.bindings, *(({name}, said) for name, said in seen.definitions.values())]
+    variables: dict[int, set[str]] = {}
+    """The same, of the variables of a function: elsewhere their names mean something else."""
+    waiting = seen.bindings
     changed = True
     while changed:
         changed = False
         left = []
-        for gives, said in waiting:
-            if found.isdisjoint(said):
-                left.append((gives, said))
+        for binding in waiting:
+            own = variables.get(binding.scope)
+            if found.isdisjoint(binding.said) and (own is None or own.isdisjoint(binding.said)):
+                left.append(binding)
+                continue
+            changed = True
+            found |= binding.attributes
+            if binding.scope:
+                variables.setdefault(binding.scope, set()).update(binding.names)
+                found |= binding.names & seen.shared
             else:
-                found |= gives
-                changed = True
+                found |= binding.names
         waiting = left
     return {ident for ident, (_, said) in seen.definitions.items() if not found.isdisjoint(said)}
 
 
-def _targets(targets: list[ast.expr]) -> set[str]:
-    found = set()
+def _targets(targets: list[ast.expr]) -> tuple[set[str], set[str]]:
+    """The variables and the attributes that are set."""
+    names, attributes = set(), set()
     for target in targets:
         for part in descend(target):
             if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
-                found.add(part.id)
+                names.add(part.id)
             elif isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store):
-                found.add(part.attr)
-    return found
+                attributes.add(part.attr)
+    return names, attributes

@@ -138,6 +138,9 @@ STARTERS = frozenset(
 RANKS = frozenset({"accelerator", "collective", "data-parallel", "sampler"})
 """The transfers that may be a pitfall of processes which train together."""
 
+GROUPS = ("distributed", "Distributed", "accelerate", "lightning")
+"""What a module mentions that has the name of one of them."""
+
 ALONE = RANKS | {"map-fn", "memory", "parallel-config"}
 """The transfers that may be a pitfall, or decide on one, without a starter in sight."""
 
@@ -228,6 +231,7 @@ class Registry:
         starters: set[str] = set()
         loops = {"backward"}
         packages: set[str] = set()
+        ranks: set[str] = set()
         beside: dict[str, frozenset[str]] = {}
         for library in self.libraries:
             starters.update(library.marks, library.starts_by)
@@ -237,6 +241,8 @@ class Registry:
                     starters |= names | (row.methods.keys() - COMMON)
                     if not library.framework:
                         packages.update(library.tops)
+                elif row.does in RANKS:
+                    ranks |= names
                 elif row.does in ALONE:
                     starters |= names
                 elif row.does == "gradients" or row.kind == "tape":
@@ -258,6 +264,8 @@ class Registry:
             frozenset(frameworks),
             frozenset(matters),
             CALLED_BY_HOSTS,
+            frozenset(ranks - starters),
+            GROUPS,
         )
 
     def under(self, module: str) -> Iterator[str]:

@@ -155,9 +155,6 @@ TOGETHER = (
 )
 """What processes that train together call: literals, and their pattern."""
 
-GROUPS = (b"distributed", b"Distributed", b"accelerate", b"lightning")
-"""What a module mentions that has one of these names."""
-
 TRAINS = (
     b".backward(",
     b".manual_backward(",

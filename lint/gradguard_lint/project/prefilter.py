@@ -13,11 +13,11 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
 
+from gradguard_lint.models.rows import GROUPS
 from gradguard_lint.project.imports import import_lines, imports
 from gradguard_lint.project.literals import has, matches
 from gradguard_lint.project.marks import (
     FRAMEWORKS,
-    GROUPS,
     HANDED_OUT,
     MARKS,
     METHODS,
@@ -26,6 +26,7 @@ from gradguard_lint.project.marks import (
     WORKERS,
 )
 
+_GROUPS = tuple(map(str.encode, GROUPS))
 _GPU = (b"cuda", b"gpu", b"GPU", b"device")
 _SAMPLES = (b"def __getitem__", b"def __iter__", b"collate_fn", b"worker_init_fn")
 MANY = 50
@@ -134,7 +135,7 @@ class _File:
     def together(self) -> bool:
         """Whether it calls what processes do that train together."""
         data = self.data
-        return self.framework and any(name in data for name in GROUPS) and has(data, *TOGETHER)
+        return self.framework and any(name in data for name in _GROUPS) and has(data, *TOGETHER)
 
     @cached_property
     def trains(self) -> bool:
@@ -322,12 +323,12 @@ class Prefilter:
         self._imports: dict[str, list[tuple[str, _File]]] = {}
         self._reach: dict[tuple[str, int], bool] = {}
         self.files = {path: _File(data) for path, data in contents.items()}
-        self.helpers: list[bytes] | None = None
+        self.helpers: set[bytes] | None = None
         """The names of modules that start workers for others, where there are many files."""
         if len(contents) > MANY:
-            self.helpers = [
+            self.helpers = {
                 _module_name(path) for path, file in self.files.items() if self._helps(file)
-            ]
+            }
 
     def keeps(self, path: str) -> bool:
         """Whether the file at `path` may have a pitfall."""
@@ -353,11 +354,17 @@ class Prefilter:
             return True
         if file.loads and (file.samples or self._imports_one(path, lambda other: other.samples)):
             return True
-        if not file.framework or self.helpers == []:
+        if not file.framework or self.helpers == set():
             return False
-        if self.helpers is not None and not any(name in file.data for name in self.helpers):
+        if self.helpers is not None and not self._names_a_helper(file.data):
             return False
         return self._imports_one(path, self._helps)
+
+    def _names_a_helper(self, data: bytes) -> bool:
+        helpers = self.helpers or set()
+        if len(helpers) > MANY:  # each of them in each file would be a square
+            return not helpers.isdisjoint(re.findall(rb"\w+", data))
+        return any(name in data for name in helpers)
 
     def _trains_together(self, path: str, file: _File) -> bool:
         """Whether the program that the file starts may train in several processes."""

@@ -1,0 +1,155 @@
+"""Everything that `budget.toml` limits, measured in one run: `make bench`.
+
+    python benchmarks/bench.py [--only SECTION ...] [--repeat N]
+
+Each figure is the median of ratios that were taken in turns. It ends with one line for each row
+that is over its budget, and the exit status 1 where there is one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import lint_speed
+import pytest_startup
+import scale
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+HERE = Path(__file__).parent
+
+
+class Row(NamedTuple):
+    """A ratio that was measured; `low`: what it is at least, with 95 % confidence."""
+
+    name: str
+    ratio: float
+    low: float
+
+
+def row(name: str, ratios: Sequence[float]) -> Row:
+    from overhead import interval
+
+    return Row(name, statistics.median(ratios), interval(sorted(ratios))[0])
+
+
+def beside(name: str, first: list[str], second: list[str], repeat: int) -> Row:
+    """The processor time of two commands, which take turns."""
+    pairs = [
+        (lint_speed.cpu_seconds(first), lint_speed.cpu_seconds(second)) for _ in range(repeat + 1)
+    ]
+    return row(name, [ours / theirs for ours, theirs in pairs[1:]])  # the first writes byte code
+
+
+def guard(_: Sequence[str], repeat: int) -> Iterator[Row]:
+    from overhead import VARIANTS, WORKLOADS, measure
+
+    VARIANTS.pop("naive", None)
+    for name, workload in WORKLOADS.items():
+        yield row(name, measure(workload, repeat, 2)[0]["on"])
+
+
+def ddp(_: Sequence[str], repeat: int) -> Iterator[Row]:
+    command = [sys.executable, str(HERE / "ddp.py"), "--repeat", str(repeat)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    for found in re.finditer(r"(?m)^(.+?) +\d+ µs +[\d.]+ +([\d.]+) +([\d.]+) to", printed):
+        yield Row(found[1], float(found[2]), float(found[3]))
+
+
+def start(names: Sequence[str], repeat: int) -> Iterator[Row]:
+    taken: dict[str, list[float]] = {name: [] for name in pytest_startup.VARIANTS}
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "test_empty.py").write_text("def test_nothing():\n    pass\n")
+        for turn in range(repeat + 1):
+            for name, options in pytest_startup.VARIANTS.items():
+                spent = pytest_startup.seconds(folder, options)[1]
+                if turn:
+                    taken[name].append(spent)
+    for name in names:
+        pairs = zip(taken[name], taken["absent"], strict=True)
+        yield row(name, [ours / theirs for ours, theirs in pairs])
+
+
+def imports(names: Sequence[str], repeat: int) -> Iterator[Row]:
+    for name in names:
+        ours, _, theirs = name.partition(" beside ")
+        bare = "pass" if theirs == "nothing" else f"import {theirs}"
+        commands = [[sys.executable, "-c", bare + more] for more in (f"\nimport {ours}", "")]
+        yield beside(name, commands[0], commands[1], repeat)
+
+
+def lint(names: Sequence[str], repeat: int) -> Iterator[Row]:
+    ruff = [str(Path(sys.executable).parent / "ruff"), "check", "--isolated", "--no-cache", "-q"]
+    known = lint_speed.installed()
+    for name in filter(known.get, names):
+        ours = [*lint_speed.LINT, "lint", "--no-cache", str(known[name])]
+        theirs = [*ruff, "--select", "F401", str(known[name])]
+        yield beside(name, ours, theirs, max(repeat // 3, 3))
+
+
+def simulation(names: Sequence[str], repeat: int) -> Iterator[Row]:
+    for name in names:
+        layers, width = map(int, re.findall(r"\d+", name))
+        yield row(name, scale.simulated(layers, width, repeat))
+
+
+def memory(names: Sequence[str], repeat: int) -> Iterator[Row]:
+    for name in names:
+        found, tasks = "finding" in name, int(name.split()[0].replace(",", ""))
+        pairs = [
+            (scale.held(tasks, guarded=True, found=found), scale.held(tasks, found=found))
+            for _ in range(max(repeat // 5, 3))
+        ]
+        yield row(name, [ours / theirs for ours, theirs in pairs])
+
+
+SECTIONS: dict[str, Callable[[Sequence[str], int], Iterator[Row]]] = {
+    "lint": lint,
+    "start": start,
+    "import": imports,
+    "memory": memory,
+    "simulation": simulation,
+    "guard": guard,
+    "ddp": ddp,
+}
+
+
+def main() -> int:
+    budget: dict[str, dict[str, float]] = tomllib.loads((HERE / "budget.toml").read_text())
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
+    parser.add_argument("--repeat", type=int, default=15, help="turns (default 15)")
+    options = parser.parse_args()
+    over = []
+    print(f"{'':60} {'ratio':>7} {'at least':>9} {'budget':>7}")
+    for section in options.only:
+        limits = budget[section]
+        seen = set()
+        for name, ratio, low in SECTIONS[section](list(limits), options.repeat):
+            seen.add(name)
+            limit = limits.get(name)
+            shown = f"{limit:>7.2f}" if limit is not None else "   none"
+            print(f"{f'{section}: {name}':60} {ratio:>7.3f} {low:>9.3f} {shown}", flush=True)
+            if limit is None:
+                over.append(f"{section}: {name!r} has no budget in budget.toml")
+            elif low > limit:
+                over.append(f"{section}: {name!r} costs {ratio:.2f}, its budget is {limit:.2f}")
+        over += [f"{section}: {name!r} was not measured" for name in limits.keys() - seen]
+    for line in over:
+        print(f"over budget: {line}" if "costs" in line else line, file=sys.stderr)
+    return bool(over)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
