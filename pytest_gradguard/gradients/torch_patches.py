@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from pytest_gradguard.gradients import torch_changes, torch_grad_mode, torch_log, torch_ways_out
 from pytest_gradguard.gradients.torch_exits import DEEPCOPY, ITEM, TEXT, Exit, operations
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
+from pytest_gradguard.runtime.locks import Lock
 from pytest_gradguard.runtime.patching import Patch, Patches
 
 
@@ -117,7 +117,7 @@ def _forget_script() -> None:
 
 _taught: list[int] = []
 _step_hook: Any = None
-_lock = threading.RLock()
+_lock = Lock()
 
 
 def start(listener: torch_log.Listener) -> torch_log.Log:

@@ -12,6 +12,7 @@ import sys
 from importlib import import_module
 
 from pytest_gradguard.runtime import packages, watching
+from pytest_gradguard.runtime.faults import attempt
 from pytest_gradguard.runtime.framework import Framework, Reductions
 
 __all__ = [
@@ -129,10 +130,10 @@ def watch_reductions() -> None:
             if not framework.is_imported:
                 loaded = 0
                 continue
-            reductions = _reductions[name] = framework.reductions()
+            reductions = _reductions[name] = attempt(framework.reductions, instead=[])
         for one in reductions:
             if not one.applied:
-                one.apply()
+                attempt(one.apply)
     _settled = loaded
 
 
@@ -142,7 +143,7 @@ def undo() -> None:
     _settled = 0
     for reductions in _reductions.values():
         for one in reductions:
-            one.undo()
+            attempt(one.undo)
 
 
 watching.at_end(undo)
