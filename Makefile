@@ -6,6 +6,7 @@
 # make docs   the documentation site, in .venv/site
 # make lint   the checks alone
 # make fuzz   programs drawn at random, against the truth of one process; some minutes
+# make faults  each function of the guard made to raise in turn; an hour
 # make clean  remove what these made
 
 # The newest Python on the path that can run this; PYTHON=... chooses another.
@@ -15,7 +16,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
-.PHONY: demo check test hosts truth docs lint fuzz clean
+.PHONY: demo check test hosts truth docs lint fuzz faults clean
 
 # Findings fail no test here: the report is what the demo is about, the examples are as they are.
 demo: .venv/demo.stamp
@@ -60,6 +61,14 @@ lint: .venv/dev.stamp
 fuzz: .venv/dev.stamp
 	PYTHONPATH=tests $(BIN)/python tests/oracle/fuzz.py \
 		$(if $(SEED),--seed $(SEED)) --programs $(or $(PROGRAMS),300)
+	$(BIN)/python tests/fuzz/containers.py $(or $(SEED),$$(date +%s)) $(or $(PROGRAMS),300)
+	$(BIN)/python tests/fuzz/linter.py $(or $(SEED),$$(date +%s)) $(or $(PROGRAMS),300) \
+		$$(mktemp -d)
+
+# PROGRAMS names some of the programs: make faults PROGRAMS="pool loader"
+faults: .venv/dev.stamp
+	PYTHONPATH=tests/faults $(BIN)/python tests/faults/sweep.py $(PROGRAMS)
+	PYTHONPATH=tests/faults $(BIN)/python tests/faults/installs.py 10000
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .gradguard_cache

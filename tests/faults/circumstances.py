@@ -143,10 +143,9 @@ def _by_joblib(backend: str, function: Any, items: Any) -> Any:
 @case
 def misbehaving() -> Any:
     told = []
-    for item in (RefusesToBePickled(), RefusesToBeRebuilt()):
-        told += [error_of(lambda i=item: _by_joblib("multiprocessing", first, [[leaf(), i]]))]
-    for kind in (RefusesToBePickled,):
-        told += _everywhere(lambda gather, k=kind: len(gather(gives, [k])))
+    item = [leaf(), RefusesToBePickled()]
+    told += [error_of(lambda: _by_joblib("multiprocessing", first, [item]))]
+    told += _everywhere(lambda gather: len(gather(gives, [RefusesToBePickled])))
     told += _everywhere(lambda gather: gather(first, [Hostile(), leaf()]))
     told += _everywhere(lambda gather: len(gather(gives, [Hostile])))
     told += _everywhere(lambda gather: values(gather(hostile_task, [leaf()])))
@@ -172,7 +171,11 @@ def misbehaving() -> Any:
 def dying() -> Any:
     """Workers that end while they run, and while they send."""
     told = []
-    for function, argument in ((leave, leaf()), (gives, DiesWhenPickled)):
+    for function, argument in (
+        (leave, leaf()),
+        (gives, DiesWhenPickled),
+        (first, RefusesToBeRebuilt()),
+    ):
         executor = ProcessPoolExecutor(1, mp_context=FORK)
         told += [error_of(executor.submit(function, argument).result)]
         told += [error_of(lambda e=executor: e.submit(nothing, 1).result())]

@@ -19,7 +19,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
 
 SECONDS = 30
 """Of CPU that one program may take; the longest of the examples takes less than one."""
@@ -101,7 +100,7 @@ _NESTS = (
     "def inner(*args, x=1, **kwargs):\n    pass\ninner()",
     "class Inner(torch.nn.Module):\n    pass",
     "async def inner():\n    pass",
-    "match unknown:\n    case {'a': [k, *_], **rest} if k:\n        pass\n    case _:\n        k = 0",
+    "match unknown:\n    case {'a': [k, *_], **r} if k:\n        pass\n    case _:\n        k = 0",
     "def inner():\n    yield k\n    pass\nlist(inner())",
 )
 
