@@ -15,6 +15,7 @@ from pytest_gradguard.gradients.report import Missing, findings_of
 from pytest_gradguard.gradients.targets import items_of
 from pytest_gradguard.messages import GradGuardError
 from pytest_gradguard.runtime import callsite, collector, starting, watching
+from pytest_gradguard.runtime.faults import attempt, fault
 
 
 class Part(Protocol):
@@ -91,10 +92,10 @@ class Watch:
         if not self._open and not is_disabled():
             self._open = True
             # The guard knows what went through workers; findings go to whoever listens already.
-            starting.start()
-            collector.enter_first(self._listener)
+            attempt(starting.start)
+            attempt(collector.enter_first, self._listener)
             for part in self._parts:
-                part.start()
+                attempt(part.start)
             if self._steps is not None:
                 optim = sys.modules["torch.optim.optimizer"]
                 self._hook = optim.register_optimizer_step_post_hook(self._stepped)
@@ -119,7 +120,7 @@ class Watch:
         self.judged = True
         try:
             for part in self._parts:
-                part.look()
+                attempt(part.look)
             self._judge()
         except BaseException:
             self.close()
@@ -145,7 +146,7 @@ class Watch:
             return self.findings
         try:
             for part in self._parts:
-                part.stop()
+                attempt(part.stop)
             self._judge()
         finally:
             self.close()
@@ -160,8 +161,17 @@ class Watch:
         __tracebackhide__ = True
         verdicts: dict[str, Reason | None] = {}
         for part in self._parts:
-            verdicts.update(part.verdicts(finite=self._finite, nonzero=self._nonzero))
+            told = attempt(part.verdicts, finite=self._finite, nonzero=self._nonzero, instead={})
+            verdicts.update(told)
+        if not verdicts:
+            return
         allowed = self._allowed(list(verdicts))
+        try:
+            self._find(verdicts, allowed)
+        except Exception as error:
+            fault(error)
+
+    def _find(self, verdicts: Mapping[str, Reason | None], allowed: set[str]) -> None:
         self.reasons = {
             name: reason
             for name, reason in verdicts.items()
@@ -182,12 +192,12 @@ class Watch:
         if self._open:
             self._open = False
             if self._hook is not None:
-                self._hook.remove()
-                sys.modules[_ENGINE].unsubscribe(self._close_at)
+                attempt(self._hook.remove)
+                attempt(sys.modules[_ENGINE].unsubscribe, self._close_at)
             for part in self._parts:
-                part.stop()
-            collector.leave(self._listener)
-            watching.stop()
+                attempt(part.stop)
+            attempt(collector.leave, self._listener)
+            attempt(watching.stop)
 
     def check(self) -> None:
         """End the watch.

@@ -6,15 +6,15 @@ import gc
 import sys
 
 import joblib.parallel
-import torch
 from sweep import patched
+from torch.optim.optimizer import _global_optimizer_post_hooks as hooks
 
 from pytest_gradguard import install, uninstall
 
 
 def main(count: int) -> None:
     before = patched()
-    hooks = dict(torch.optim.optimizer._global_optimizer_post_hooks)
+    had = dict(hooks)
 
     def cycle(times: int) -> int:
         for _ in range(times):
@@ -27,7 +27,7 @@ def main(count: int) -> None:
     last = cycle(count)
     assert last - first < 50, f"{last - first} more objects"
     assert patched() == before, patched() - before
-    assert dict(torch.optim.optimizer._global_optimizer_post_hooks) == hooks
+    assert dict(hooks) == had
     assert joblib.parallel.Parallel.__call__.__module__ == "joblib.parallel"
 
 

@@ -252,13 +252,13 @@ def patched() -> set[str]:
         spaces += [
             (f"{name}.{kind.__qualname__}", kind.__dict__)
             for kind in list(names.values())
-            if isinstance(kind, type) and kind.__module__ == name
+            if issubclass(type(kind), type) and kind.__module__ == name
         ]
         for where, space in spaces:
             for key, value in list(space.items()):
-                if isinstance(value, (staticmethod, classmethod)):
+                if type(value) in (staticmethod, classmethod):
                     value = value.__func__
-                if isinstance(value, FunctionType) and part in value.__code__.co_filename:
+                if type(value) is FunctionType and part in value.__code__.co_filename:
                     found.add(f"{where}.{key}")
     found |= {f"sys.meta_path {type(one)}" for one in sys.meta_path if PACKAGE in str(type(one))}
     return found
