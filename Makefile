@@ -13,6 +13,7 @@
 # make bench  what all of it costs, against benchmarks/budget.toml; ten minutes on a quiet machine
 # make fuzz   programs drawn at random, against the truth of one process; some minutes
 # make peers  the suites of joblib, scikit-learn, skorch, ..., without the guard and with it; an hour
+# make faults  each function of the guard made to raise in turn; an hour
 # make clean  remove what these made
 
 # The newest Python on the path that can run this; PYTHON=... chooses another.
@@ -22,7 +23,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
-.PHONY: demo check test hosts truth versions corners newest releases docs lint bench fuzz peers clean
+.PHONY: demo check test hosts truth versions corners newest releases docs lint bench fuzz faults peers clean
 
 # Findings fail no test here: the report is what the demo is about, the examples are as they are.
 demo: .venv/demo.stamp
@@ -86,6 +87,14 @@ bench: .venv/dev.stamp
 fuzz: .venv/dev.stamp
 	PYTHONPATH=tests $(BIN)/python tests/oracle/fuzz.py \
 		$(if $(SEED),--seed $(SEED)) --programs $(or $(PROGRAMS),300)
+	$(BIN)/python tests/fuzz/containers.py $(or $(SEED),$$(date +%s)) $(or $(PROGRAMS),300)
+	$(BIN)/python tests/fuzz/linter.py $(or $(SEED),$$(date +%s)) $(or $(PROGRAMS),300) \
+		$$(mktemp -d)
+
+# PROGRAMS names some of the programs: make faults PROGRAMS="pool loader"
+faults: .venv/dev.stamp
+	PYTHONPATH=tests/faults $(BIN)/python tests/faults/sweep.py $(PROGRAMS)
+	PYTHONPATH=tests/faults $(BIN)/python tests/faults/installs.py 10000
 
 # SUITES chooses some: make peers SUITES="joblib loky"; RECORD=1 writes what docs/peers.md is made of
 peers: .venv/peers.stamp

@@ -14,6 +14,7 @@ import tensorflow as tf
 from pytest_gradguard.gradients import tensorflow_log
 from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.frameworks.tensorflow import tapes as tensorflow_tapes
+from pytest_gradguard.runtime.locks import Lock
 from pytest_gradguard.runtime.patching import Patch, Patches
 from pytest_gradguard.runtime.tapes import own
 
@@ -346,7 +347,7 @@ def _custom(name: str) -> None:
 
 _patches: Patches | None = None
 _keras_patches: Patches | None = None
-_lock = threading.RLock()
+_lock = Lock()
 
 
 def start(listener: tensorflow_log.Listener) -> tensorflow_log.Log:

@@ -7,7 +7,6 @@ with the last; what it replaces meanwhile stands in `torch_patches`.
 from __future__ import annotations
 
 import sys
-import threading
 from dataclasses import dataclass, field
 from itertools import islice
 from types import CodeType, FrameType
@@ -24,6 +23,7 @@ from pytest_gradguard.runtime import callsite
 from pytest_gradguard.runtime.callsite import Site
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
 from pytest_gradguard.runtime.frameworks.torch import tensors
+from pytest_gradguard.runtime.locks import Lock
 from pytest_gradguard.runtime.references import Reference, refer
 
 _WALKED = 50_000
@@ -184,7 +184,7 @@ class Log:
         self.steps: dict[_Key, Step] = {}
         self.changes: dict[_Key, Change] = {}
         self.functions: set[type] = set()
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     # -- backwards -----------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from pytest_gradguard.gradients import torch_changes, torch_grad_mode, torch_log
 from pytest_gradguard.gradients.torch_exits import DEEPCOPY, ITEM, TEXT, Exit, operations
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
 from pytest_gradguard.runtime.frameworks.torch import steps
+from pytest_gradguard.runtime.locks import Lock
 from pytest_gradguard.runtime.patching import Patch, Patches
 
 
@@ -115,7 +115,7 @@ def _forget_script() -> None:
 
 
 _taught: list[int] = []
-_lock = threading.RLock()
+_lock = Lock()
 
 
 def start(listener: torch_log.Listener) -> torch_log.Log:

@@ -15,6 +15,7 @@ from pytest_gradguard.gradients.report import Missing, findings_of
 from pytest_gradguard.gradients.targets import items_of
 from pytest_gradguard.messages import GradGuardError
 from pytest_gradguard.runtime import callsite, collector, starting, watching
+from pytest_gradguard.runtime.faults import attempt, fault
 from pytest_gradguard.runtime.frameworks.torch import engine, steps
 
 
@@ -91,10 +92,10 @@ class Watch:
         if not self._open and not is_disabled():
             self._open = True
             # The guard knows what went through workers; findings go to whoever listens already.
-            starting.start()
-            collector.enter_first(self._listener)
+            attempt(starting.start)
+            attempt(collector.enter_first, self._listener)
             for part in self._parts:
-                part.start()
+                attempt(part.start)
             if self._steps is not None:
                 steps.after.subscribe(self._stepped, raises=(ValueError,))
         return self
@@ -118,7 +119,7 @@ class Watch:
         self.judged = True
         try:
             for part in self._parts:
-                part.look()
+                attempt(part.look)
             self._judge()
         except BaseException:
             self.close()
@@ -144,7 +145,7 @@ class Watch:
             return self.findings
         try:
             for part in self._parts:
-                part.stop()
+                attempt(part.stop)
             self._judge()
         finally:
             self.close()
@@ -159,8 +160,17 @@ class Watch:
         __tracebackhide__ = True
         verdicts: dict[str, Reason | None] = {}
         for part in self._parts:
-            verdicts.update(part.verdicts(finite=self._finite, nonzero=self._nonzero))
+            told = attempt(part.verdicts, finite=self._finite, nonzero=self._nonzero, instead={})
+            verdicts.update(told)
+        if not verdicts:
+            return
         allowed = self._allowed(list(verdicts))
+        try:
+            self._find(verdicts, allowed)
+        except Exception as error:
+            fault(error)
+
+    def _find(self, verdicts: Mapping[str, Reason | None], allowed: set[str]) -> None:
         self.reasons = {
             name: reason
             for name, reason in verdicts.items()
@@ -181,12 +191,12 @@ class Watch:
         if self._open:
             self._open = False
             if self._steps is not None:
-                steps.after.unsubscribe(self._stepped)
-                engine.unsubscribe(self._close_at)
+                attempt(steps.after.unsubscribe, self._stepped)
+                attempt(engine.unsubscribe, self._close_at)
             for part in self._parts:
-                part.stop()
-            collector.leave(self._listener)
-            watching.stop()
+                attempt(part.stop)
+            attempt(collector.leave, self._listener)
+            attempt(watching.stop)
 
     def check(self) -> None:
         """End the watch.

@@ -5,7 +5,6 @@ It watches joblib's own pickling; it imports no framework that the program has n
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Literal
@@ -18,6 +17,8 @@ from pytest_gradguard.runtime import collector as _collector
 from pytest_gradguard.runtime import simulated_devices as _simulated_devices
 from pytest_gradguard.runtime import watching as _watching
 from pytest_gradguard.runtime.announcing import announcer
+from pytest_gradguard.runtime.faults import attempt as _attempt
+from pytest_gradguard.runtime.locks import Lock as _Lock
 from pytest_gradguard.tallies import Tally
 
 __all__ = ["CHECKS", "Report", "allow", "guard", "install", "simulated", "uninstall"]
@@ -28,7 +29,7 @@ CHECKS = _checks.codes()
 Mode = Literal["warn", "error", "record"]
 
 _installed: _collector.Collector | None = None
-_lock = threading.RLock()
+_lock = _Lock()
 
 
 class Report:
@@ -95,8 +96,8 @@ def install(mode: Mode = "warn", *, ignore: Iterable[str] = ()) -> Report:
     with _lock:
         if _installed is None:
             _installed = _collector.Collector(ignore=ignored, announce=announce)
-            _collector.enter_first(_installed)
-            _start()
+            _attempt(_collector.enter_first, _installed)
+            _attempt(_start)
         else:
             _installed.announce = announce
             _installed.ignore |= ignored
@@ -108,9 +109,9 @@ def uninstall() -> None:
     global _installed
     with _lock:
         if _installed is not None:
-            _collector.leave(_installed)
+            _attempt(_collector.leave, _installed)
             _installed = None
-            _watching.stop()
+            _attempt(_watching.stop)
 
 
 @contextmanager
@@ -131,12 +132,13 @@ def guard(mode: Mode = "warn", *, simulate_gpu: int | None = None) -> Iterator[R
     """
     collector = _collector.Collector(announce=announcer(mode))
     with simulated(simulate_gpu):
-        _start()
+        _attempt(_start)
+        _attempt(_collector.enter_here, collector)
         try:
-            with _collector.collecting(collector):
-                yield Report(collector)
+            yield Report(collector)
         finally:
-            _watching.stop()
+            _attempt(_collector.leave, collector)
+            _attempt(_watching.stop)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_gradguard.findings import Finding, Location, Severity, merge
-from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.faults import attempt, fault
 from pytest_gradguard.tallies import Tally, merge_tallies
 
 if TYPE_CHECKING:
@@ -101,7 +101,8 @@ class Collector:
 
     def told(self) -> list[Finding]:
         """What other processes have told so far, equal findings merged."""
-        return merge(finding for others in list(self._others) for finding in others())
+        told = (attempt(others, instead=[]) for others in list(self._others))
+        return merge(itertools.chain.from_iterable(told))
 
     @property
     def findings(self) -> list[Finding]:
@@ -228,7 +229,7 @@ def _in_a_task() -> bool:
 
 def _after_fork() -> None:
     """In a forked child, what listened where it was forked listens in the whole process."""
-    listening = innermost()
+    listening = attempt(innermost)
     _thread.inherited, _thread.scopes = [], []
     _task.set(())
     if listening is not None and listening is not here.inside and listening not in stack:
@@ -241,17 +242,21 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def collecting(collector: Collector) -> Iterator[Collector]:
-    """Make `collector` the one that parallel calls and backwards begun meanwhile report to.
-
-    It holds for this thread or task, and for those that are started meanwhile; in the main thread
-    it hears what no other listens to, too.
-    """
-    everywhere = threading.get_ident() == threading.main_thread().ident
-    enter(collector, everywhere=everywhere)
+    """Make `collector` the one that calls and backwards in the block report to (`enter_here`)."""
+    enter_here(collector)
     try:
         yield collector
     finally:
         leave(collector)
+
+
+def enter_here(collector: Collector) -> None:
+    """Make `collector` the one that parallel calls and backwards begun from now on report to.
+
+    It holds for this thread or task, and for those that are started meanwhile; in the main thread
+    it hears what no other listens to, too.
+    """
+    enter(collector, everywhere=threading.get_ident() == threading.main_thread().ident)
 
 
 def enter(collector: Collector, *, everywhere: bool = True) -> None:
@@ -306,5 +311,8 @@ def announce(home: Collector, evidence: Iterable[Evidence]) -> None:
     """
     if home.announce is None:
         return
-    findings = list(filter(None, map(_built, list(evidence))))
-    home.announce([finding for finding in findings if finding.severity >= Severity.WARNING])
+    try:
+        findings = list(filter(None, map(_built, list(evidence))))
+        home.announce([finding for finding in findings if finding.severity >= Severity.WARNING])
+    except Exception as error:
+        fault(error)

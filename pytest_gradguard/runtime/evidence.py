@@ -6,7 +6,6 @@ first few objects, a description. Each check says in a class of its own what its
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -15,6 +14,7 @@ from pytest_gradguard.findings import Finding, Lane, Location, Reference, Severi
 from pytest_gradguard.runtime import frameworks
 from pytest_gradguard.runtime.callsite import Site
 from pytest_gradguard.runtime.framework import Framework
+from pytest_gradguard.runtime.locks import Lock
 from pytest_gradguard.runtime.pipes import Pipes
 from pytest_gradguard.runtime.quoting import Quoted, quoted
 from pytest_gradguard.runtime.tasks import Task
@@ -79,7 +79,7 @@ class Evidence:
         self.details = details
         self._steps: list[TraceStep] = []
         self._quoted: dict[int, Quoted] = {}
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._pipes: Pipes | None = None
 
     @classmethod

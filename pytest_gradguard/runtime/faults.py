@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
 
 from pytest_gradguard.messages import GradGuardError, GradGuardWarning
 
@@ -24,6 +28,54 @@ def fault(error: BaseException) -> None:
         return
     _reported = True
     warn(f"gradguard itself failed, and the program goes on: {type(error).__name__}: {error}")
+
+
+def attempt(function: Callable[..., Any], *args: Any, instead: Any = None, **kwargs: Any) -> Any:
+    """What a function of the guard's own returns; `instead`, where it fails.
+
+    It stands wherever the program's own work goes on afterwards, and where what comes next has to
+    be done in any case.
+
+    Raises:
+        GradGuardError, GradGuardWarning: as for `fault`.
+    """
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:
+        fault(error)
+        return instead
+
+
+class Beside:
+    """A context of the guard's own around what the program does: its faults are those of `fault`.
+
+    Args:
+        make: makes the context manager, or gives None.
+        args, kwargs: what it is given.
+    """
+
+    def __init__(
+        self, make: Callable[..., AbstractContextManager[Any] | None], *args: Any, **kwargs: Any
+    ) -> None:
+        self._make = functools.partial(make, *args, **kwargs)
+        self._context: AbstractContextManager[Any] | None = None
+
+    def __enter__(self) -> None:
+        context = attempt(self._make)
+        try:
+            if context is not None:
+                context.__enter__()
+                self._context = context
+        except Exception as error:
+            fault(error)
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        try:
+            if self._context is not None:
+                self._context.__exit__(kind, error, traceback)
+        except Exception as mistake:
+            if mistake is not error:
+                fault(mistake)
 
 
 def warn(text: str) -> None:

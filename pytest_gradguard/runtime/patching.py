@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import types
 import weakref
 from collections.abc import Callable
 from typing import Any
 
-_lock = threading.RLock()
+from pytest_gradguard.runtime.locks import Lock
 
-
-def _new_lock() -> None:
-    """A child forked while another thread held the lock would wait forever."""
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_new_lock)
+_lock = Lock()
 
 
 def on_class(original: Any, kind: type) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from pytest_gradguard.runtime import callsite, error_notes, locate, transfer
 from pytest_gradguard.runtime.calls import UNPICKLED
-from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.faults import attempt, fault, without_this_frame
 from pytest_gradguard.runtime.quoting import quoted
 from pytest_gradguard.runtime.tasks import parameter_of, roots_of, task_of
 
@@ -54,7 +54,7 @@ def watched_dump(original: Callable[..., Any]) -> Callable[..., Any]:
         except BaseException as error:
             without_this_frame(error)
             current, transfer.active.transfer = transfer.active.transfer, None
-            explain(error, current, args)
+            attempt(explain, error, current, args)
             raise
 
     return dump

@@ -19,6 +19,23 @@ _MANY = 16
 """How many pipes wait unread before it is looked whether some have told."""
 
 
+_SPARE = 32
+"""How many files the program can still open where the guard opens one of its own."""
+
+
+def room_beside(*descriptors: int) -> bool:
+    """Whether the program can still open files enough, now that the guard has opened these.
+
+    A new descriptor gets the lowest number that is free.
+    """
+    if sys.platform == "win32":
+        return True
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return limit == resource.RLIM_INFINITY or max(descriptors) + _SPARE < limit
+
+
 class Pipes:
     """The reading ends of the pipes of several processes."""
 

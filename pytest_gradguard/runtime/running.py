@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pytest_gradguard.runtime import backwards, collector, probes, worker
-from pytest_gradguard.runtime.faults import without_this_frame
+from pytest_gradguard.runtime.faults import attempt, fault, without_this_frame
 from pytest_gradguard.runtime.tasks import runs_tasks
 
 if TYPE_CHECKING:
@@ -25,6 +25,54 @@ def alone(output: Any) -> list[Any]:
 def same(output: Any) -> Any:
     """The results of several tasks, which are given as a list."""
     return output
+
+
+class _Once:
+    """The program's own function, and what became of it.
+
+    Attributes:
+        begun: it was called.
+        output, error: what it gave, or raised.
+    """
+
+    __slots__ = ("begun", "error", "function", "output")
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.function = function
+        self.begun = False
+        self.output: Any = None
+        self.error: BaseException | None = None
+
+    @runs_tasks
+    def __call__(self) -> Any:
+        self.begun = True
+        try:
+            self.output = self.function()
+        except BaseException as error:
+            without_this_frame(error)
+            self.error = error
+            raise
+        return self.output
+
+
+def surely(run: Callable[[Callable[[], Any]], Any], function: Callable[[], Any]) -> Any:
+    """What `run(function)` gives; where it fails by itself, what `function` alone does.
+
+    Args:
+        run: a function of the guard's, which calls the one that it is given once.
+        function: the program's.
+    """
+    once = _Once(function)
+    try:
+        return run(once)
+    except BaseException as error:
+        if error is once.error or not isinstance(error, Exception):
+            without_this_frame(error)
+            raise
+        fault(error)
+    if once.error is not None:
+        raise once.error
+    return once.output if once.begun else function()
 
 
 def in_thread(
@@ -43,7 +91,7 @@ def in_thread(
         asked: what the probes asked.
         gave: the results of `items` in what `task` gives.
     """
-    begun = probes.begin(asked, process=False)
+    begun = attempt(probes.begin, asked, process=False, instead=())
     try:
         output = task()
     except BaseException as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -13,7 +12,8 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from pytest_gradguard.disabled import is_disabled
-from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.faults import attempt, fault
+from pytest_gradguard.runtime.locks import Lock
 
 
 class Watch(NamedTuple):
@@ -39,7 +39,7 @@ _users = 0
 _is_worker = False
 _off = False
 """The environment turned the guard off when it was switched on last."""
-_lock = threading.RLock()
+_lock = Lock()
 
 
 def when_imported(
@@ -111,7 +111,7 @@ def stop() -> None:
     """Undo one `start`; the last one leaves every patched name as it was."""
     global _users
     with _lock:
-        _users -= 1
+        _users = max(_users - 1, 0)
         if _users == 0:
             _undo_all()
 
@@ -136,10 +136,10 @@ def paused() -> Iterator[None]:
 def _undo_all() -> None:
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
-    for watch in _all():
-        watch.undo()
+    for watch in [watch for watches in _watches.values() for watch in watches]:
+        attempt(watch.undo)
     for undo in _at_end:
-        undo()
+        attempt(undo)
 
 
 def is_on() -> bool:

@@ -5,8 +5,8 @@ Workers import this module by name, so it stays light, and its functions keep th
 
 from __future__ import annotations
 
+import operator
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable
 from types import MethodDescriptorType
@@ -23,8 +23,9 @@ from pytest_gradguard.runtime import (
 )
 from pytest_gradguard.runtime.collector import here
 from pytest_gradguard.runtime.evidence import Object
-from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.faults import attempt, fault
 from pytest_gradguard.runtime.framework import Appends, Framework
+from pytest_gradguard.runtime.locks import Lock
 from pytest_gradguard.runtime.tasks import task_of
 from pytest_gradguard.runtime.transfer import bracketed
 from pytest_gradguard.runtime.travelling import PLAIN
@@ -44,7 +45,7 @@ _cuda_was_up = bool(getattr(sys.modules.get("torch.cuda"), "_initialized", False
 """In a worker that was spawned: an initializer has initialised CUDA, before any task arrived."""
 ready = False
 """The parallel calls that tasks make here are watched."""
-_getting_ready = threading.Lock()
+_getting_ready = Lock()
 
 
 def watch_nested_calls() -> None:
@@ -156,6 +157,13 @@ class Outbox:
         return repr(self._results)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        unguarded = (operator.getitem, ((self._contents(),), 0))
+        return attempt(self._reduced, instead=unguarded)  # type: ignore[no-any-return]
+
+    def _contents(self) -> Any:
+        return self._results
+
+    def _reduced(self) -> tuple[Any, ...]:
         transfer = Return(self._token, self._results, self._items)
         said = (self._found, self._notes) if self._notes else (self._found,)
         return bracketed(transfer, receive, (self._token, self._results, *said))
@@ -253,19 +261,20 @@ def receive(
     token: int, results: Any, found: list[Finding], notes: probes.Notes | None = None
 ) -> Any:
     """Take the results of a batch in the parent; called by unpickling."""
-    try:
-        shipped_modules.settle()
-    except Exception as error:
-        fault(error)
+    attempt(shipped_modules.settle)
     if found or notes:
-        from pytest_gradguard.runtime import calls
-
-        call = calls.by_token(token)
-        if call is not None:
-            for finding in found:
-                call.collector.add(calls.placed(call, finding))
-            probes.hear(call, notes or [])
+        attempt(_hear, token, found, notes or [])
     return results
+
+
+def _hear(token: int, found: list[Finding], notes: probes.Notes) -> None:
+    from pytest_gradguard.runtime import calls
+
+    call = calls.by_token(token)
+    if call is not None:
+        for finding in found:
+            call.collector.add(calls.placed(call, finding))
+        probes.hear(call, notes)
 
 
 def rebuild_result(

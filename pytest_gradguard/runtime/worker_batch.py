@@ -16,7 +16,7 @@ from joblib.parallel import BatchedCalls
 
 from pytest_gradguard.runtime import collector, probes, worker
 from pytest_gradguard.runtime.collector import here
-from pytest_gradguard.runtime.faults import without_this_frame
+from pytest_gradguard.runtime.faults import attempt, without_this_frame
 from pytest_gradguard.runtime.probes import After
 from pytest_gradguard.runtime.tasks import runs_tasks
 from pytest_gradguard.runtime.travelling import PLAIN
@@ -40,18 +40,20 @@ class WorkerBatch(BatchedCalls):  # type: ignore[misc]  # joblib has no types
 
     @runs_tasks
     def __call__(self) -> Any:
-        begun = _BEGUN if here.quiet else self._begin()
+        begun = _BEGUN
+        if not here.quiet:
+            begun = attempt(self._begin, instead=_BEGUN)
         here.running = self.items
         try:
             results = _run(self)
         except BaseException as error:
             without_this_frame(error)
-            self._failed(begun, error)
+            attempt(self._failed, begun, error)
             raise
         here.running = None
         if here.quiet and len(results) == 1 and type(results[0]) in PLAIN:
             return results
-        return self._outgoing(begun, results)
+        return attempt(self._outgoing, begun, results, instead=results)
 
     @property
     def _token(self) -> int:

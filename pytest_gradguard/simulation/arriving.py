@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from pytest_gradguard.runtime import cuda
+from pytest_gradguard.runtime.locks import Lock
 from pytest_gradguard.simulation import waiting
 from pytest_gradguard.simulation.starting import is_loaded, pretended, start, stop
 
@@ -30,7 +30,7 @@ __all__ = [
 
 _HERE = uuid.uuid4().hex
 _arrived = False
-_lock = threading.RLock()
+_lock = Lock()
 _running = 0
 """How many tasks of dask's run in this worker."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
 from typing import Any
+
+from pytest_gradguard.runtime.locks import Lock
 
 BLOCK = 512
 """The allocator rounds every request up to blocks of so many bytes."""
@@ -44,7 +45,7 @@ class Memory:
         self._blocks: defaultdict[int, _Count] = defaultdict(_Count)
         self._reserved: defaultdict[int, _Count] = defaultdict(_Count)
         # Re-entrant: a collection may run, and free tensors, wherever Python allocates.
-        self._lock = threading.RLock()
+        self._lock = Lock()
 
     def take(self, device: int, size: int) -> int:
         """Take `size` bytes of `device`; returns how many it really takes."""
@@ -153,4 +154,4 @@ class Memory:
 
     def forget(self) -> None:
         """A fresh lock, for one that another thread held at a fork stays locked."""
-        self._lock = threading.RLock()
+        self._lock = Lock()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-import threading
 from typing import Any
 
+from pytest_gradguard.runtime.locks import Lock
 from pytest_gradguard.simulation import waiting
 
-_lock = threading.RLock()
+_lock = Lock()
 _asked: list[int] = []
 _again = False
 

@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
 from pytest_gradguard.runtime.cuda import attempts, errors
 from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.locks import Lock
 from pytest_gradguard.runtime.patching import Patch, Patches
 
 _NAME = "cupy"
-_lock = threading.RLock()
+_lock = Lock()
 
 
 class _Watch:

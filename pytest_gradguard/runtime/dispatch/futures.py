@@ -13,7 +13,7 @@ from typing import Any
 from pytest_gradguard.messages import GradGuardError, GradGuardWarning
 from pytest_gradguard.runtime import collector
 from pytest_gradguard.runtime.calls import Call
-from pytest_gradguard.runtime.faults import fault, theirs_only, without_this_frame
+from pytest_gradguard.runtime.faults import attempt, fault, theirs_only, without_this_frame
 
 _ASKS = ("result", "get", "next")
 """How futures, results of pools and their iterators are asked."""
@@ -54,22 +54,22 @@ def _told(original: Any) -> Any:
         except BaseException as error:
             without_this_frame(error)
             try:
-                _tell(self)
+                attempt(_tell, self)
             except (GradGuardError, GradGuardWarning):
                 if isinstance(error, StopIteration):
                     raise
             raise
-        if not _by_an_event_loop() and not hasattr(self, "next"):
+        asking = sys._getframe(1).f_globals.get("__name__", "")
+        if not attempt(_is_event_loop, asking) and not hasattr(self, "next"):
             with theirs_only:
-                _tell(self)
+                attempt(_tell, self)
         return result
 
     return ask
 
 
-def _by_an_event_loop() -> bool:
+def _is_event_loop(asking: Any) -> bool:
     """Whether asyncio copies the result: it expects no error there, and a task would wait on."""
-    asking = sys._getframe(2).f_globals.get("__name__", "")
     return isinstance(asking, str) and asking.startswith("asyncio")
 
 

@@ -12,7 +12,7 @@ from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.dispatch import calling, futures
 from pytest_gradguard.runtime.dispatch.remote import Split
 from pytest_gradguard.runtime.dispatch.shipped import guarded
-from pytest_gradguard.runtime.faults import hidden_frame
+from pytest_gradguard.runtime.faults import attempt, hidden_frame
 from pytest_gradguard.runtime.registry import Workers
 
 Method = Callable[..., Any]
@@ -48,23 +48,26 @@ def submits(
     def wrap(original: Method) -> Method:
         passing = packages.around(original)
 
-        @functools.wraps(original)
-        def submit(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-            call = task = None
-            if not args or unwatched(self, args):
-                pass
-            elif _mapping.pool is self:
+        def taken(pool: Any, args: tuple[Any, ...], kwargs: Any) -> tuple[Call | None, Any]:
+            if not args or unwatched(pool, args):
+                return None, None
+            if _mapping.pool is pool:
                 call = _mapping.call
             else:
-                call = calling.begin(workers, passing, single=self)
-            if call is not None:
-                begun(self, call)
-                task = guarded(call, args[0], args[1:], kwargs, split)
+                call = calling.begin(workers, passing, single=pool)
+            if call is None:
+                return None, None
+            begun(pool, call)
+            return call, guarded(call, args[0], args[1:], kwargs, split)
+
+        @functools.wraps(original)
+        def submit(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+            call, task = attempt(taken, self, args, kwargs, instead=(None, None))
             with hidden_frame:
                 if call is None or task is None:
                     return original(self, *args, **kwargs)
                 future = original(self, task)
-            futures.belongs_to(future, call)
+            attempt(futures.belongs_to, future, call)
             return future
 
         return submit
@@ -85,7 +88,7 @@ def maps(workers: Workers) -> Callable[[Method], Method]:
         @functools.wraps(original)
         def map(self: Any, /, *args: Any, **kwargs: Any) -> Any:
             before = (_mapping.pool, _mapping.call)
-            _mapping.pool, _mapping.call = self, calling.begin(workers, passing)
+            _mapping.pool, _mapping.call = self, attempt(calling.begin, workers, passing)
             try:
                 with hidden_frame:
                     return original(self, *args, **kwargs)

@@ -19,6 +19,7 @@ from pytest_gradguard.runtime import backwards
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.faults import fault, hidden_frame
 from pytest_gradguard.runtime.patching import Patch, Patches
+from pytest_gradguard.runtime.pipes import room_beside
 
 _TORCH = "torch.nn.parameter"
 
@@ -48,6 +49,11 @@ def told(process: Any, call: Call, task: tuple[Any, Any, Any], *, forked: bool) 
         read, write = connection.Pipe(duplex=False)
     except OSError as error:  # the program has as many files open as it may
         fault(error)
+        yield
+        return
+    if not room_beside(read.fileno(), write.fileno()):
+        read.close()
+        write.close()
         yield
         return
     before = vars(process).get("run")

@@ -69,8 +69,11 @@ class WorkerTask:
 
     def __call__(self) -> Any:
         function, args, kwargs = self._task
-        items, many = items_of(function, args, kwargs, self._split)
-        task = functools.partial(function, *args, **kwargs)
+        with hidden_frame:
+            return running.surely(self._run, functools.partial(function, *args, **kwargs))
+
+    def _run(self, task: Callable[[], Any]) -> Any:
+        items, many = items_of(*self._task, self._split)
         with hidden_frame:
             return run(task, items, many, self._token, self._asked)
 
@@ -104,7 +107,10 @@ class OneResult(worker.Outbox):
     def __repr__(self) -> str:
         return repr(self._results[0])
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def _contents(self) -> Any:
+        return self._results[0]
+
+    def _reduced(self) -> tuple[Any, ...]:
         transfer = worker.Return(self._token, self._results, self._items)
         arguments = (self._token, self._results, self._found, self._notes)
         return bracketed(transfer, receive_one, arguments)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pytest_gradguard.runtime import frameworks, probes, running, watching
@@ -12,7 +12,7 @@ from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.dispatch import remote
 from pytest_gradguard.runtime.dispatch.remote import Split
 from pytest_gradguard.runtime.evidence import Object
-from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.faults import fault, hidden_frame
 from pytest_gradguard.runtime.shipment import Shipment
 from pytest_gradguard.runtime.transfer import bracketed
 
@@ -64,9 +64,9 @@ class ShippedTask:
         function, args, kwargs = self._task
         plain = functools.partial(function, **kwargs) if kwargs else function
         unguarded = (functools.partial, (plain, *args))
-        if not watching.is_on():  # it waited in a queue until the guard had ended
-            return unguarded
         try:
+            if not watching.is_on():  # it waited in a queue until the guard had ended
+                return unguarded
             items, many = remote.items_of(*self._task, self._split)
             self._call.count(tasks=len(items))
             asked = probes.ship(self._call, items)
@@ -108,11 +108,11 @@ class ThreadTask:
 
     def __call__(self) -> Any:
         function, args, kwargs = self._task
-        items, many = remote.items_of(function, args, kwargs, self._split)
-        task = functools.partial(function, *args, **kwargs)
+        with hidden_frame:
+            return running.surely(self._run, functools.partial(function, *args, **kwargs))
+
+    def _run(self, task: Callable[[], Any]) -> Any:
+        items, many = remote.items_of(*self._task, self._split)
         gave = running.same if many else running.alone
-        try:
+        with hidden_frame:
             return running.in_thread(self._call, task, items, self._asked, gave)
-        except BaseException as error:
-            without_this_frame(error)
-            raise

@@ -20,6 +20,7 @@ from pytest_gradguard.runtime.collector import Collector
 from pytest_gradguard.runtime.dispatch.process_gradients import package_of
 from pytest_gradguard.runtime.distributed import C10D
 from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.pipes import room_beside
 
 _CHUNK = 65_536
 _ROOM = 1_048_576
@@ -70,7 +71,12 @@ def telling(process: Any, call: Call, *, forked: bool) -> Iterator[None]:
         try:
             connection: Any = import_module(f"{package_of(process)}.connection")
             pipe = connection.Pipe(duplex=False)
-            _widen(pipe[1].fileno())
+            if room_beside(*(end.fileno() for end in pipe)):
+                _widen(pipe[1].fileno())
+            else:
+                for end in pipe:
+                    end.close()
+                pipe = None
         except Exception as error:  # the program may have as many files open as it may
             fault(error)
     if pipe is None:

@@ -12,7 +12,7 @@ import sys
 from importlib import import_module
 
 from pytest_gradguard.runtime import packages, watching
-from pytest_gradguard.runtime.faults import warn
+from pytest_gradguard.runtime.faults import attempt, warn
 from pytest_gradguard.runtime.framework import Framework, Reductions
 from pytest_gradguard.runtime.oldest import too_old
 
@@ -131,10 +131,10 @@ def watch_reductions() -> None:
             if not framework.is_imported:
                 loaded = 0
                 continue
-            reductions = _reductions[name] = _reductions_of(framework)
+            reductions = _reductions[name] = attempt(_reductions_of, framework, instead=[])
         for one in reductions:
             if not one.applied:
-                one.apply()
+                attempt(one.apply)
     _settled = loaded
 
 
@@ -155,7 +155,7 @@ def undo() -> None:
     _settled = 0
     for reductions in _reductions.values():
         for one in reductions:
-            one.undo()
+            attempt(one.undo)
 
 
 watching.at_end(undo)

@@ -7,15 +7,15 @@ on `dispatch`: a call through one of them is a `Call`, and its tasks travel unde
 from __future__ import annotations
 
 import pkgutil
-import threading
 from importlib import import_module
 
 from pytest_gradguard.runtime import registry
+from pytest_gradguard.runtime.locks import Lock
 from pytest_gradguard.runtime.registry import Integration
 
 _names = {module.name for module in pkgutil.iter_modules(__path__)}
 _loaded = False
-_loading = threading.RLock()
+_loading = Lock()
 
 
 def load() -> None:

@@ -18,7 +18,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -40,7 +39,7 @@ from pytest_gradguard.runtime.dispatch import remote
 from pytest_gradguard.runtime.dispatch.calling import Family
 from pytest_gradguard.runtime.dispatch.shipped import TaskShipment
 from pytest_gradguard.runtime.evidence import Object
-from pytest_gradguard.runtime.faults import fault, theirs_only, without_this_frame
+from pytest_gradguard.runtime.faults import Beside, attempt, fault, theirs_only, without_this_frame
 from pytest_gradguard.runtime.patching import Patch
 from pytest_gradguard.runtime.registry import Integration, UnknownLayout, Workers
 from pytest_gradguard.runtime.tasks import Task, mentions, runs_tasks, task_of
@@ -164,32 +163,31 @@ def _given_to(process: Any) -> dict[str, Any]:
 def _watched_iterator(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def __init__(self: Any, loader: Any) -> None:
-        call = _begin(loader)
+        call = attempt(_begin, loader)
         before = _starting.call, _starting.patient
         _starting.call, _starting.patient = call, not getattr(loader, "timeout", 0)
         try:
             original(self, loader)
         except BaseException as error:
             without_this_frame(error)
-            _ended(call, error, gg206.asked(loader))
+            attempt(_ended, call, error, loader)
             raise
         finally:
             _starting.call, _starting.patient = before
         if call is not None:
             self._gradguard_call = call
-            self._gradguard_asked = gg206.asked(loader)
+            self._gradguard_asked = attempt(gg206.asked, loader)
 
     return __init__
 
 
-def _ended(call: Call | None, error: BaseException, asked: gg206.Asked) -> None:
-    """An iteration has ended with `error`."""
+def _ended(
+    call: Call | None, error: BaseException, loader: Any = None, asked: gg206.Asked | None = None
+) -> None:
+    """An iteration of `loader`, or one of which is known what it asked, has ended with `error`."""
     if call is None:
         return
-    try:
-        gg206.failed(asked, error)
-    except Exception as mistake:
-        fault(mistake)
+    attempt(lambda: gg206.failed(asked or gg206.asked(loader), error))
     calls.failed(call, error)
 
 
@@ -216,12 +214,12 @@ def _watched_next(original: Callable[..., Any]) -> Callable[..., Any]:
             without_this_frame(error)
             call = getattr(self, "_gradguard_call", None)
             if call is not None and not isinstance(error, StopIteration):
-                _ended(call, error, self._gradguard_asked)
+                attempt(_ended, call, error, asked=self._gradguard_asked)
             raise
         call = getattr(self, "_gradguard_call", None)
         if call is not None and call.evidence:
             with theirs_only:
-                collector.announce(call.collector, call.evidence.values())
+                attempt(collector.announce, call.collector, call.evidence.values())
         return data
 
     return _next_data
@@ -231,15 +229,12 @@ def _watched_start(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def start(self: Any) -> Any:
         call = _starting.call
-        run = None if call is None else _prepared(self, call)
+        run = None if call is None else attempt(_prepared, self, call)
         if call is None or run is None:
             return original(self)
-        pickled: Any = (
-            nullcontext() if run.forked else transfer.during(TaskShipment(call, run.loading.items))
-        )
         self.run = run
         try:
-            with pickled:
+            with Beside(_shipping, run, call):
                 return original(self)
         except BaseException as error:
             without_this_frame(error)
@@ -250,19 +245,19 @@ def _watched_start(original: Callable[..., Any]) -> Callable[..., Any]:
     return start
 
 
+def _shipping(run: WorkerRun, call: Call) -> Any:
+    return None if run.forked else transfer.during(TaskShipment(call, run.loading.items))
+
+
 def _prepared(process: Any, call: Call) -> WorkerRun | None:
     """What runs in a worker that is about to start; None where it is none of the loader's."""
-    try:
-        if getattr(process._target, "__name__", "") != _LOOP or "run" in vars(process):
-            return None
-        method = getattr(process, "_start_method", None)
-        method = method or sys.modules["multiprocessing"].get_start_method()
-        if getattr(sys.modules.get(__name__), "WorkerRun", None) is not WorkerRun:
-            return None  # somebody has imported the guard twice: ours cannot be pickled
-        return WorkerRun(process, call, forked=method == "fork")
-    except Exception as error:
-        fault(error)
+    if getattr(process._target, "__name__", "") != _LOOP or "run" in vars(process):
         return None
+    method = getattr(process, "_start_method", None)
+    method = method or sys.modules["multiprocessing"].get_start_method()
+    if getattr(sys.modules.get(__name__), "WorkerRun", None) is not WorkerRun:
+        return None  # somebody has imported the guard twice: ours cannot be pickled
+    return WorkerRun(process, call, forked=method == "fork")
 
 
 # -- in the worker ---------------------------------------------------------------------------------
@@ -295,12 +290,7 @@ class WorkerRun:
 
     @runs_tasks
     def __call__(self) -> Any:
-        try:
-            work: Any = _Work(self)
-        except Exception as error:
-            fault(error)
-            work = nullcontext()
-        with work:
+        with Beside(_Work, self):
             return type(self._process).run(self._process)
 
 

@@ -17,7 +17,7 @@ from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.dispatch import calling, futures
 from pytest_gradguard.runtime.dispatch.remote import Chunk
 from pytest_gradguard.runtime.dispatch.shipped import guarded
-from pytest_gradguard.runtime.faults import fault, hidden_frame
+from pytest_gradguard.runtime.faults import Beside, attempt, fault, hidden_frame
 from pytest_gradguard.runtime.fork_safety.ending_pools import workers_hold_no_lock
 from pytest_gradguard.runtime.patching import Patch
 from pytest_gradguard.runtime.pickling_errors import watched_dump
@@ -69,13 +69,13 @@ def _watched_apply(begin: Begin, original: Callable[..., Any]) -> Callable[..., 
     def apply_async(
         self: Any, func: Any, args: Any = (), kwds: Any = _NO_KEYWORDS, *others: Any, **more: Any
     ) -> Any:
-        call = begin(self, single=self)
-        task = None if call is None else guarded(call, func, args, kwds, chunk_of)
+        call = attempt(begin, self, single=self)
+        task = call and attempt(guarded, call, func, args, kwds, chunk_of)
         with hidden_frame:
             if call is None or task is None:
                 return original(self, func, args, kwds, *others, **more)
             result = original(self, task, (), {}, *others, **more)
-        futures.belongs_to(result, call)
+        attempt(futures.belongs_to, result, call)
         return result
 
     return apply_async
@@ -114,7 +114,7 @@ def _guarding(tasks: Iterator[Any], call: Call) -> Iterator[Any]:
     for task in tasks:
         job, index, func, args, kwds = task
         if getattr(func, "__name__", "") != "_helper_reraises_exception":
-            instead = guarded(call, func, args, kwds, chunk_of)
+            instead = attempt(guarded, call, func, args, kwds, chunk_of)
             if instead is not None:
                 task = (job, index, instead, (), {})
         func = args = kwds = instead = None
@@ -124,7 +124,7 @@ def _guarding(tasks: Iterator[Any], call: Call) -> Iterator[Any]:
 def _watched_terminate(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def terminate(self: Any) -> Any:
-        with workers_hold_no_lock(self):
+        with Beside(workers_hold_no_lock, self):
             return original(self)
 
     return terminate

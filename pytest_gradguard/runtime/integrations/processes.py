@@ -10,7 +10,6 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable
-from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -19,7 +18,7 @@ from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.dispatch import calling, process_cuda, process_gradients
 from pytest_gradguard.runtime.dispatch.shipped import TaskShipment
 from pytest_gradguard.runtime.distributed import ranks
-from pytest_gradguard.runtime.faults import fault, hidden_frame, theirs_only
+from pytest_gradguard.runtime.faults import Beside, attempt, fault, hidden_frame, theirs_only
 from pytest_gradguard.runtime.fork_safety import forks
 from pytest_gradguard.runtime.fork_safety.process import ForkedProcess, Inside
 from pytest_gradguard.runtime.patching import Patch
@@ -49,66 +48,65 @@ def patches(workers: Workers) -> Callable[[ModuleType], list[Patch]]:
 def _watched_start(workers: Workers, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def start(self: Any) -> Any:
-        method = _start_method(self)
-        wanted = method in _PICKLING or (method == "fork" and forks.may_hang())
-        call = calling.begin(workers) if wanted else None
+        method = attempt(_start_method, self, instead="")
+        wanted = method in _PICKLING or (method == "fork" and attempt(forks.may_hang))
+        call = attempt(calling.begin, workers) if wanted else None
         with hidden_frame:
             if call is None:
                 return original(self)
             if method == "fork":
                 return _start_forked(original, self, call)
-            task = _task(self)
             with (
-                _gradients(self, call, forked=False),
-                _rank(self, call, forked=False),
-                transfer.during(TaskShipment(call, [task])),
+                Beside(_gradients, self, call, forked=False),
+                Beside(_rank, self, call, forked=False),
+                Beside(_shipping, self, call),
             ):
                 original(self)
         with theirs_only:
-            collector.announce(call.collector, call.evidence.values())
+            attempt(collector.announce, call.collector, call.evidence.values())
         return None
 
     return start
 
 
 def _start_forked(original: Callable[..., Any], process: Any, call: Call) -> Any:
-    if _initialized(process):
+    if attempt(_initialized, process, instead=True):
         return original(process)  # a pool's: its tasks tell
     with (
-        _telling(process, call, _task(process)[0]),
-        _gradients(process, call, forked=True),
-        _rank(process, call, forked=True),
-        forks.forking(ForkedProcess(process, call)),
+        Beside(_telling, process, call),
+        Beside(_gradients, process, call, forked=True),
+        Beside(_rank, process, call, forked=True),
+        Beside(_forking, process, call),
     ):
         outcome = original(process)
     _started[process] = call
     return outcome
 
 
-def _telling(process: Any, call: Call, function: Any) -> Any:
-    try:
-        return process_cuda.of_cuda(process, call, function or type(process).run)
-    except Exception as error:
-        fault(error)
-        return nullcontext()
+def _telling(process: Any, call: Call) -> Any:
+    return process_cuda.of_cuda(process, call, _task(process)[0] or type(process).run)
+
+
+def _forking(process: Any, call: Call) -> Any:
+    return forks.forking(ForkedProcess(process, call))
+
+
+def _shipping(process: Any, call: Call) -> Any:
+    return transfer.during(TaskShipment(call, [_task(process)]))
 
 
 def _gradients(process: Any, call: Call, *, forked: bool) -> Any:
     if _initialized(process):
-        return nullcontext()
+        return None
     function, args, kwargs = _task(process)
     if function is None:  # a class of the program's, whose objects hold what it works on
         function, args = type(process).run, (vars(process).copy(),)
-    try:
-        return process_gradients.told(process, call, (function, args, kwargs), forked=forked)
-    except Exception as error:
-        fault(error)
-        return nullcontext()
+    return process_gradients.told(process, call, (function, args, kwargs), forked=forked)
 
 
 def _rank(process: Any, call: Call, *, forked: bool) -> Any:
     if _initialized(process):
-        return nullcontext()
+        return None
     return ranks.telling(process, call, forked=forked)
 
 
@@ -120,8 +118,8 @@ def _watched_join(original: Callable[..., Any]) -> Callable[..., Any]:
         with theirs_only:
             call = _started.pop(self, None)
             if call is not None:
-                collector.announce(call.collector, call.evidence.values())
-            ranks.ended(self)
+                attempt(collector.announce, call.collector, call.evidence.values())
+            attempt(ranks.ended, self)
         return outcome
 
     return join

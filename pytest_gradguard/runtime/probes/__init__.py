@@ -42,7 +42,7 @@ from typing import Any, NamedTuple
 from pytest_gradguard.runtime import checks, registry, watching
 from pytest_gradguard.runtime.checks import Probe
 from pytest_gradguard.runtime.collector import here
-from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.faults import attempt, fault
 
 After = Callable[[Any, Any, "BaseException | None"], Any]
 Notes = list[tuple[str, Any]]
@@ -199,7 +199,7 @@ def undo() -> None:
     for probe in _all():
         module: Any = sys.modules.get(probe.module)
         if module is not None and hasattr(module, "undo"):
-            module.undo()
+            attempt(module.undo)
 
 
 watching.at_end(undo)

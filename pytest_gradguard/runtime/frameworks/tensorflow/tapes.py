@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.locks import Lock
 from pytest_gradguard.runtime.patching import Patch, Patches
 
 
@@ -42,7 +43,7 @@ class Listener(Protocol):
 
 
 _listeners: tuple[Listener, ...] = ()
-_lock = threading.RLock()
+_lock = Lock()
 
 
 def _tell(event: str, *arguments: Any) -> None:

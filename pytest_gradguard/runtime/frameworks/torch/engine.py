@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 from collections.abc import Callable
 from enum import IntEnum
 from types import FrameType
 from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime.faults import fault, theirs_only, without_this_frame
+from pytest_gradguard.runtime.faults import attempt, fault, theirs_only, without_this_frame
+from pytest_gradguard.runtime.locks import Lock
 from pytest_gradguard.runtime.patching import LatePatches, Patch
 
 _NAME = "_engine_run_backward"
@@ -66,7 +66,7 @@ class _Subscription(NamedTuple):
 
 _subscriptions: tuple[_Subscription, ...] = ()
 """From the first to hear before a backward pass to the last."""
-_lock = threading.RLock()
+_lock = Lock()
 
 
 def subscribe(listener: Listener, order: Order = Order.WATCHES) -> None:
@@ -114,20 +114,23 @@ def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(t_outputs, *args, **kwargs)
         ends: list[End] = []
         try:
-            _begin(listening, Backward(t_outputs, args, kwargs), ends)
+            attempt(_begin_all, listening, t_outputs, args, kwargs, ends)
             outcome = original(t_outputs, *args, **kwargs)
         except BaseException as error:
-            _tell(ends, (), error)
+            attempt(_tell, ends, (), error)
             without_this_frame(error)
             raise
         with theirs_only:
-            _tell(ends, outcome, None)
+            attempt(_tell, ends, outcome, None)
         return outcome
 
     return _engine_run_backward
 
 
-def _begin(listening: tuple[_Subscription, ...], backward: Backward, ends: list[End]) -> None:
+def _begin_all(
+    listening: tuple[_Subscription, ...], outputs: Any, args: Any, kwargs: Any, ends: list[End]
+) -> None:
+    backward = Backward(outputs, args, kwargs)
     for one in listening:
         try:
             end = one.listener(backward)

@@ -7,17 +7,17 @@ has one hook of ours for each of the two, as long as anybody does.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, NamedTuple
 
 from pytest_gradguard.runtime.faults import fault, theirs_only
 from pytest_gradguard.runtime.frameworks.torch import engine
+from pytest_gradguard.runtime.locks import Lock
 
 Listener = Callable[[Any], None]
 """Called with the optimizer."""
-_lock = threading.RLock()
+_lock = Lock()
 
 
 class _Subscription(NamedTuple):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 import weakref
 from collections.abc import Callable
 from types import ModuleType
@@ -20,6 +19,7 @@ from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.faults import fault, hidden_frame, without_this_frame
 from pytest_gradguard.runtime.integrations.dask import client
 from pytest_gradguard.runtime.integrations.joblib.backends import KnownBatch
+from pytest_gradguard.runtime.locks import Lock
 from pytest_gradguard.runtime.patching import Patch
 from pytest_gradguard.runtime.tasks import task_of
 
@@ -50,7 +50,7 @@ class DaskBatch(KnownBatch):
 
     def __init__(self, batch: Any, call: Call, backend: Any) -> None:
         super().__init__(batch, call)
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._error: BaseException | None = None
         self._waiting: tuple[Any, Any, Any] | None = None
         client.opened(backend.client, call)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pytest_gradguard.runtime.dispatch.remote import run
 from pytest_gradguard.runtime.faults import hidden_frame
 from pytest_gradguard.runtime.registry import UnknownLayout
+from pytest_gradguard.runtime.running import surely
 
 
 def task_spec() -> Any:
@@ -69,9 +70,13 @@ class WorkerNode:
         self._node = node
 
     def __call__(self, data: Any) -> Any:
-        items = list(items_of(self._node, data))
+        def guarded(task: Callable[[], Any]) -> Any:
+            items = list(items_of(self._node, data))
+            with hidden_frame:
+                return run(task, items, False, self._token, self._asked)
+
         with hidden_frame:
-            return run(functools.partial(self._node, data), items, False, self._token, self._asked)
+            return surely(guarded, functools.partial(self._node, data))
 
 
 def same(value: Any) -> Any:

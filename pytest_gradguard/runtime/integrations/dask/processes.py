@@ -15,7 +15,7 @@ from typing import Any
 from pytest_gradguard.runtime import collector, probes, transfer
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.dispatch import calling
-from pytest_gradguard.runtime.faults import fault, hidden_frame, theirs_only
+from pytest_gradguard.runtime.faults import Beside, attempt, fault, hidden_frame, theirs_only
 from pytest_gradguard.runtime.integrations.dask import nodes
 from pytest_gradguard.runtime.patching import Patch
 from pytest_gradguard.runtime.registry import PROCESSES
@@ -34,7 +34,7 @@ def _watched(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def get_async(*args: Any, **kwargs: Any) -> Any:
         dumps = kwargs.get("dumps")
-        call = None if dumps is None else calling.begin(PROCESSES, passing=_DASK)
+        call = None if dumps is None else attempt(calling.begin, PROCESSES, passing=_DASK)
         if sys.modules.setdefault(nodes.__name__, nodes) is not nodes:
             call = None  # somebody has imported the guard twice: ours cannot be pickled
         if call is not None:
@@ -43,7 +43,7 @@ def _watched(original: Callable[..., Any]) -> Callable[..., Any]:
             result = original(*args, **kwargs)
         if call is not None:
             with theirs_only:
-                collector.announce(call.collector, call.evidence.values())
+                attempt(collector.announce, call.collector, call.evidence.values())
         return result
 
     return get_async
@@ -69,7 +69,7 @@ class _Dumps:
             items = []
         if not items:
             return self._original(value)
-        with transfer.during(shipment):
+        with Beside(transfer.during, shipment):
             return self._original((watched, data))
 
     def __reduce__(self) -> tuple[Any, ...]:

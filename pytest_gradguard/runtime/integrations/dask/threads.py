@@ -14,7 +14,7 @@ from typing import Any
 from pytest_gradguard.runtime import collector, probes, running
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.dispatch import calling
-from pytest_gradguard.runtime.faults import fault, hidden_frame, theirs_only
+from pytest_gradguard.runtime.faults import attempt, fault, hidden_frame, theirs_only
 from pytest_gradguard.runtime.integrations.dask import nodes
 from pytest_gradguard.runtime.patching import Patch
 from pytest_gradguard.runtime.registry import THREADS
@@ -31,7 +31,7 @@ def patches(module: ModuleType) -> list[Patch]:
 def _watched(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def get_async(submit: Any, num_workers: Any, *args: Any, **kwargs: Any) -> Any:
-        call = calling.begin(THREADS, passing=_DASK) if _has_threads(submit, num_workers) else None
+        call = attempt(_begin, submit, num_workers)
         with hidden_frame:
             if call is None:
                 return original(submit, num_workers, *args, **kwargs)
@@ -39,10 +39,14 @@ def _watched(original: Callable[..., Any]) -> Callable[..., Any]:
                 functools.partial(_submit, submit, call), num_workers, *args, **kwargs
             )
         with theirs_only:
-            collector.announce(call.collector, call.evidence.values())
+            attempt(collector.announce, call.collector, call.evidence.values())
         return result
 
     return get_async
+
+
+def _begin(submit: Any, num_workers: Any) -> Call | None:
+    return calling.begin(THREADS, passing=_DASK) if _has_threads(submit, num_workers) else None
 
 
 def _has_threads(submit: Any, num_workers: Any) -> bool:
@@ -68,4 +72,7 @@ def _run(call: Call, asked: Any, items: Any, run: Any, batch: Any) -> Any:
         values = [value for _, value, failed in results if not failed]
         return [value[0] for value in values] if len(values) == len(items) else None
 
-    return running.in_thread(call, functools.partial(run, batch), items, asked, gave)
+    def guarded(task: Callable[[], Any]) -> Any:
+        return running.in_thread(call, task, items, asked, gave)
+
+    return running.surely(guarded, functools.partial(run, batch))

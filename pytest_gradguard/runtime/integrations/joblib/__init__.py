@@ -14,7 +14,13 @@ from typing import Any, NamedTuple
 
 from pytest_gradguard.runtime import calls, collector, probes, travelling, worker
 from pytest_gradguard.runtime.calls import Call
-from pytest_gradguard.runtime.faults import fault, hidden_frame, theirs_only, without_this_frame
+from pytest_gradguard.runtime.faults import (
+    attempt,
+    fault,
+    hidden_frame,
+    theirs_only,
+    without_this_frame,
+)
 from pytest_gradguard.runtime.integrations.joblib import backends, memory_maps
 from pytest_gradguard.runtime.integrations.joblib.backends import ThreadBatch
 from pytest_gradguard.runtime.patching import Patch
@@ -49,32 +55,32 @@ def _patches(module: ModuleType) -> list[Patch]:
 def _watched_call(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def __call__(self: Any, iterable: Any) -> Any:
-        call = calls.begin()
+        call = attempt(calls.begin)
         if any(sys.modules.setdefault(one.__name__, one) is not one for one in _unpickling):
             call = None  # somebody has imported the guard twice: ours cannot be pickled
         if call is None:
             with hidden_frame:
                 return original(self, iterable)
         if call.asked:
-            iterable = probes.pulled(call, iterable)
-        _forget(self)  # another call of it, whose results nobody has asked for
+            iterable = attempt(probes.pulled, call, iterable, instead=iterable)
+        attempt(_forget, self)  # another call of it, whose results nobody has asked for
         setattr(self, CALL, call)  # not by its `__dict__`, which Python makes on demand only
         try:
             output = original(self, iterable)
         except BaseException as error:
             without_this_frame(error)
-            _forget(self, call)
-            _count(self, call)
-            calls.failed(call, error)
+            attempt(_forget, self, call)
+            attempt(_count, self, call)
+            attempt(calls.failed, call, error)
             raise
         if getattr(self, "return_generator", False):
             return _announcing(output, self, call)
-        _forget(self, call)
-        _count(self, call)
-        backends.ended(call)
-        if call.collector.announce is not None:
-            with theirs_only:
-                collector.announce(call.collector, call.evidence.values())
+        with theirs_only:
+            attempt(_forget, self, call)
+            attempt(_count, self, call)
+            attempt(backends.ended, call)
+            if call.collector.announce is not None:
+                attempt(collector.announce, call.collector, call.evidence.values())
         return output
 
     return __call__
@@ -119,14 +125,14 @@ def _announcing(outputs: Iterator[Any], parallel: Any, call: Call) -> Iterator[A
         raise
     except BaseException as error:
         without_this_frame(error)
-        calls.failed(call, error)
+        attempt(calls.failed, call, error)
         raise
     finally:
-        _forget(parallel, call)
-        _count(parallel, call)
-    backends.ended(call)
+        attempt(_forget, parallel, call)
+        attempt(_count, parallel, call)
     with theirs_only:
-        collector.announce(call.collector, call.evidence.values())
+        attempt(backends.ended, call)
+        attempt(collector.announce, call.collector, call.evidence.values())
 
 
 def _watched_dispatch(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -134,7 +140,7 @@ def _watched_dispatch(original: Callable[..., Any]) -> Callable[..., Any]:
     def _dispatch(self: Any, batch: Any) -> Any:
         call = getattr(self, CALL, None)
         if call is not None:
-            batch, always = _guarded(batch, self, call)
+            batch, always = attempt(_guarded, batch, self, call, instead=(batch, False))
             if always and getattr(self._dispatch, "__func__", None) is _dispatch:
                 # Nothing of ours need see its later batches leave.
                 self._dispatch = call.direct = types.MethodType(original, self)
@@ -227,25 +233,21 @@ def _watched_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _guarded(batch: Any, parallel: Any, call: Call) -> tuple[Any, bool]:
     """What stands in for a batch that leaves; and whether each later one may leave as it is."""
-    try:
-        backend = backends.of(parallel._backend)
-        if backend is None:
-            return batch, True
-        call.kind = backend.workers
-        pickles = call.kind.carries == "pickle"
-        if pickles:
-            _know(batch, call)  # as it shares its cache with them, these are known by that
-        if backend.batch is not None:
-            return backend.batch(batch, call, parallel._backend), False
-        if pickles:
-            return batch, True
-        asked = probes.ship(call, batch.items) if isinstance(batch.items[0], tuple) else None
-        if asked:
-            return ThreadBatch(batch, call, asked), False
-        return batch, probes.questions(call).lasting
-    except Exception as error:
-        fault(error)
-        return batch, False
+    backend = backends.of(parallel._backend)
+    if backend is None:
+        return batch, True
+    call.kind = backend.workers
+    pickles = call.kind.carries == "pickle"
+    if pickles:
+        _know(batch, call)  # as it shares its cache with them, these are known by that
+    if backend.batch is not None:
+        return backend.batch(batch, call, parallel._backend), False
+    if pickles:
+        return batch, True
+    asked = probes.ship(call, batch.items) if isinstance(batch.items[0], tuple) else None
+    if asked:
+        return ThreadBatch(batch, call, asked), False
+    return batch, probes.questions(call).lasting
 
 
 def _know(batch: Any, call: Call) -> None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from pytest_gradguard.runtime import probes, registry, running
 from pytest_gradguard.runtime.calls import Call
-from pytest_gradguard.runtime.faults import hidden_frame, warn, without_this_frame
+from pytest_gradguard.runtime.faults import attempt, hidden_frame, warn
 from pytest_gradguard.runtime.registry import Workers
 
 
@@ -83,12 +83,13 @@ class ThreadBatch(KnownBatch):
         self._asked = asked
 
     def __call__(self) -> Any:
-        try:
-            batch = self._batch
-            return running.in_thread(self._call, batch, batch.items, self._asked, running.same)
-        except BaseException as error:
-            without_this_frame(error)
-            raise
+        with hidden_frame:
+            return running.surely(self._run, self._batch)
+
+    def _run(self, batch: Any) -> Any:
+        items = self._batch.items
+        with hidden_frame:
+            return running.in_thread(self._call, batch, items, self._asked, running.same)
 
 
 _FOREIGN = "foreign backend"
@@ -150,6 +151,7 @@ class _ForeignBatch(KnownBatch):
         run = self._batch
         if self._process == os.getpid() and self._thread != threading.get_ident():
             self._call.kind = self._foreign.threads
-            run = ThreadBatch(run, self._call, probes.ship(self._call, run.items))
+            asked = attempt(probes.ship, self._call, run.items, instead={})
+            run = ThreadBatch(run, self._call, asked)
         with hidden_frame:
             return run()

@@ -1,0 +1,348 @@
+"""Programs in bad circumstances, or with objects that misbehave: `circumstances.py CASE guarded`.
+
+Each prints what came out of it. Under the guard that has to be the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import resource
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import torch
+from joblib import Parallel, delayed
+from programs import double, error_of, fail, net, nothing, plain_double, train, values
+
+CASES: dict[str, Callable[[], Any]] = {}
+FORK = multiprocessing.get_context("fork")
+
+
+def case(function: Callable[[], Any]) -> Callable[[], Any]:
+    """One of the cases."""
+    CASES[function.__name__] = function
+    return function
+
+
+def leaf() -> torch.Tensor:
+    return torch.ones(2, requires_grad=True)
+
+
+# -- objects that misbehave ---------------------------------------------------------------------
+
+
+class RefusesToBePickled:
+    def __reduce__(self) -> Any:
+        raise ValueError("not me")
+
+
+class DiesWhenPickled:
+    """Kills the worker that sends it."""
+
+    def __reduce__(self) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return ()
+
+
+class RefusesToBeRebuilt:
+    def __reduce__(self) -> Any:
+        return fail, (1,)
+
+
+class Hostile:
+    """Raises whatever it is asked."""
+
+    def _refuse(self, *args: Any) -> Any:
+        raise ArithmeticError("leave me alone")
+
+    __eq__ = __ne__ = __bool__ = __len__ = __iter__ = __repr__ = __str__ = __hash__ = _refuse
+    __lt__ = __contains__ = __getitem__ = __format__ = __dir__ = _refuse
+    __class__ = property(_refuse)
+
+    def __getattr__(self, name: str) -> Any:
+        raise ArithmeticError(f"no {name}")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return object.__new__, (Hostile,)
+
+
+class HostileCall(Hostile):
+    """The same as a task."""
+
+    def __call__(self, *args: Any) -> Any:
+        return torch.ones(1, requires_grad=True) * 2
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return object.__new__, (HostileCall,)
+
+
+class FailsAtItsEnd:
+    def __init__(self) -> None:
+        self.tensor = leaf()
+
+    def __del__(self) -> None:
+        raise ArithmeticError("at its end")
+
+
+GLOBAL = Hostile()
+
+
+def leave(*args: Any) -> None:
+    os._exit(3)
+
+
+def gives(kind: type, tensor: Any = None) -> Any:
+    return kind()
+
+
+def first(item: Any, *others: Any) -> Any:
+    return type(item).__name__
+
+
+def deep(number: int) -> Any:
+    return deep(number + 1)
+
+
+def nested(depth: int) -> Any:
+    item: Any = leaf()
+    for _ in range(depth):
+        item = [item]
+    return item
+
+
+def hostile_task(x: torch.Tensor) -> Any:
+    mine = GLOBAL, Hostile()
+    out = x * 2
+    out.sum().backward()
+    return values([out, len(mine)])
+
+
+def _everywhere(run: Callable[..., Any]) -> list[str]:
+    """What `run(map)` gives where `map(function, items)` is done by several kinds of workers."""
+    told = []
+    for backend in ("multiprocessing", "threading"):
+        told += [error_of(lambda b=backend: run(lambda f, a: _by_joblib(b, f, a)))]
+    with ProcessPoolExecutor(1, mp_context=FORK) as executor:
+        told += [error_of(lambda: run(lambda f, a: list(executor.map(f, a))))]
+    with FORK.Pool(1) as pool:
+        told += [error_of(lambda: run(lambda f, a: pool.map(f, a)))]
+    return told
+
+
+def _by_joblib(backend: str, function: Any, items: Any) -> Any:
+    return Parallel(2, backend=backend)(delayed(function)(item) for item in items)
+
+
+@case
+def misbehaving() -> Any:
+    told = []
+    item = [leaf(), RefusesToBePickled()]
+    told += [error_of(lambda: _by_joblib("multiprocessing", first, [item]))]
+    told += _everywhere(lambda gather: len(gather(gives, [RefusesToBePickled])))
+    told += _everywhere(lambda gather: gather(first, [Hostile(), leaf()]))
+    told += _everywhere(lambda gather: len(gather(gives, [Hostile])))
+    told += _everywhere(lambda gather: values(gather(hostile_task, [leaf()])))
+    told += _everywhere(lambda gather: gather(deep, [1]))
+    told += _everywhere(lambda gather: len(gather(first, [nested(200)])))
+    told += [error_of(lambda: _by_joblib("multiprocessing", first, [nested(100_000)]))]
+    for backend in ("multiprocessing", "threading"):
+        told += [error_of(lambda b=backend: _by_joblib(b, FailsAtItsEnd, []))]
+        run = HostileCall()
+        told += [
+            error_of(lambda b=backend, r=run: Parallel(2, backend=b)([(r, (leaf(),), {})]) and 1)
+        ]
+    held = [FailsAtItsEnd()]
+    told += _everywhere(lambda gather: gather(first, [held]))
+    hostile = Hostile()
+    out = Parallel(2, backend="multiprocessing")(delayed(double)(leaf()) for _ in range(2))
+    (out[0] + out[1]).sum().backward()
+    told += [values(out), type(hostile).__name__]
+    return told
+
+
+@case
+def dying() -> Any:
+    """Workers that end while they run, and while they send."""
+    told = []
+    for function, argument in (
+        (leave, leaf()),
+        (gives, DiesWhenPickled),
+        (first, RefusesToBeRebuilt()),
+    ):
+        executor = ProcessPoolExecutor(1, mp_context=FORK)
+        told += [error_of(executor.submit(function, argument).result)]
+        told += [error_of(lambda e=executor: e.submit(nothing, 1).result())]
+        executor.shutdown()
+    for target, args in ((leave, (leaf(),)), (fail, (1,)), (os.kill, (0, 0))):
+        process = FORK.Process(target=target, args=args)
+        process.start()
+        process.join()
+        told += [process.exitcode]
+    told += [values(Parallel(2, backend="multiprocessing")(delayed(double)(leaf()) for _ in "ab"))]
+    return told
+
+
+# -- bad circumstances --------------------------------------------------------------------------
+
+
+def _work() -> list[Any]:
+    told = [error_of(lambda: values(_by_joblib("multiprocessing", double, [leaf(), leaf()])))]
+    told += [error_of(lambda: values(_by_joblib("threading", double, [leaf(), leaf()])))]
+    with ProcessPoolExecutor(1, mp_context=FORK) as executor:
+        told += [error_of(lambda: values(executor.submit(plain_double, torch.ones(2)).result()))]
+    model = net().share_memory()
+    process = FORK.Process(target=train, args=(model, torch.ones(4, 2)))
+    process.start()
+    process.join()
+    told += [process.exitcode]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.step()
+    return told
+
+
+@case
+def small_files() -> Any:
+    """No file may be written: the disk is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
+    try:
+        return _work()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@case
+def nowhere_to_write() -> Any:
+    for name in ("HOME", "TMPDIR", "JOBLIB_TEMP_FOLDER", "XDG_CACHE_HOME"):
+        os.environ[name] = "/nonexistent/folder"
+    return _work()
+
+
+@case
+def few_descriptors() -> Any:
+    """As many files open as it takes without the guard, and not one more."""
+    told = []
+    for spare in (2, 3, 4, 5, 6, 8, 12):
+        used = len(os.listdir("/proc/self/fd")) - 1
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + spare, before[1]))
+        try:
+            told += [_started(spare)]
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    return told
+
+
+def _started(spare: int) -> str:
+    def start() -> Any:
+        process = FORK.Process(target=train, args=(net(), torch.ones(4, 2)))
+        process.start()
+        process.join()
+        return process.exitcode
+
+    return f"{spare}: {error_of(start)}"
+
+
+@case
+def little_memory() -> Any:
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with open("/proc/self/statm") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (300 << 20), before[1]))
+    try:
+        told = [error_of(lambda: values(_by_joblib("threading", double, [leaf(), leaf()])))]
+        told += [error_of(lambda: len(_by_joblib("threading", torch.ones, [1 << 30])))[:12]]
+        return told
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+# -- threads ------------------------------------------------------------------------------------
+
+
+@case
+def fork_under_locks() -> Any:
+    """A thread forks while another one holds every lock of the guard's."""
+    locks = sys.modules.get("pytest_gradguard.runtime.locks")
+    taken, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with contextlib.ExitStack() as stack:
+            for lock in list(locks._all) if locks else ():
+                stack.enter_context(lock)
+            taken.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    taken.wait()
+    process = FORK.Process(target=_works_itself)
+    process.start()
+    process.join(60)
+    done.set()
+    thread.join()
+    status = process.exitcode
+    process.kill()
+    return status
+
+
+def _works_itself() -> None:
+    out = _by_joblib("threading", double, [leaf(), leaf()])
+    (out[0] + out[1]).sum().backward()
+    with FORK.Pool(1) as pool:
+        pool.map(plain_double, [leaf()])
+    model = net()
+    loss = model(torch.ones(4, 2)).sum()
+    loss.backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    os._exit(7)
+
+
+@case
+def many_threads() -> Any:
+    """Fifty threads that dispatch at once."""
+    told: list[Any] = [None] * 50
+
+    def work(index: int) -> None:
+        x = torch.full((2,), float(index), requires_grad=True)
+        for _ in range(3):
+            out = _by_joblib("threading", double, [x, x])
+            (out[0] + out[1]).sum().backward()
+        told[index] = values([out, x.grad])
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with ProcessPoolExecutor(2, mp_context=FORK) as executor:
+        jobs = [threading.Thread(target=executor.submit, args=(nothing, k)) for k in range(50)]
+        for job in jobs:
+            job.start()
+        for job in jobs:
+            job.join()
+        told += list(executor.map(nothing, range(10)))
+    return told
+
+
+def main() -> None:
+    name, how = sys.argv[1:]
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    if how == "guarded":
+        from pytest_gradguard import install
+
+        install("record")
+    print(CASES[name]())
+
+
+if __name__ == "__main__":
+    main()
