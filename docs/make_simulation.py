@@ -1,7 +1,7 @@
 """Write the page on simulated GPUs to standard output: what is simulated, and how faithfully.
 
 ``python docs/make_simulation.py > docs/simulated_gpus.md`` runs every program of the table.
-Where a real GPU is at hand, ``--real FILE`` writes what the programs give on it to FILE; that file
+On a machine with a real GPU, ``--real FILE`` writes what the programs give on it to FILE; that file
 is `docs/real_gpu.json`, and the table shows it.
 """
 
@@ -31,57 +31,57 @@ _HEAD = """\
 
 Programs that ask torch for CUDA then run on the CPU, in this process, its threads and its workers:
 `torch.cuda.is_available()` is true, tensors and modules move to `cuda:0` and back, and the guard
-reports what it would report on real hardware. Nothing is touched while it is off, and all of it is
-undone afterwards. `--gradguard-simulate-gpu` turns the guard on, too.
+reports what it would report on real hardware. While it is off it changes nothing, and afterwards
+everything is undone. `--gradguard-simulate-gpu` also turns the guard on.
 
-**How.** Tensors stay ordinary CPU tensors; where each lies is kept with its storage. `torch.cuda`
-runs its own code on a pretended driver, so that lazy initialisation, `CUDA_VISIBLE_DEVICES` (read
-once), device numbers and seeds behave as they do there. What mixes devices fails with torch's own
-error, and so does CUDA in a child that was forked from a process that has asked CUDA anything.
+**How.** Tensors stay ordinary CPU tensors; the device of each is stored with its storage.
+`torch.cuda` runs its own code on a simulated driver, so lazy initialisation, `CUDA_VISIBLE_DEVICES`
+(read once), device numbers and seeds behave as on a real one. Operations that mix devices fail with
+torch's own error, and so does CUDA in a child that was forked from a process that has used CUDA.
 
 **Numbers** are those of the CPU. Random numbers on a GPU come from the CPU's generator until the
-program seeds that GPU apart from it; real GPUs give others. `autocast("cuda")` runs the CPU's
-autocast, in the type that was asked for, on GPU tensors alone. Memory is counted by the tensors
-that are alive; each GPU has 16 GiB, and never runs out. Streams and events order nothing: each
-operation is done when its call returns.
+program seeds that GPU separately; real GPUs give other numbers. `autocast("cuda")` runs the CPU's
+autocast, in the requested dtype, on GPU tensors only. Memory is counted from the tensors that are
+alive; each GPU has 16 GiB, and never runs out. Streams and events have no effect on the order: each
+operation is complete when its call returns.
 
-**Not simulated**, and refused with one message: CUDA graphs, custom CUDA kernels (cpp_extension),
-Triton kernels, operators made for CUDA alone, NCCL process groups, nested tensors,
-`torch.export`, DLPack to other libraries.
-`torch.compile` runs what it is given as it is, and profilers watch the CPU alone. CuPy, TensorFlow
-and processes that the program starts by itself (`subprocess`) have no simulated GPUs, nor has a
-thread that was there before the simulation began; the guard watches CuPy's and TensorFlow's use of
-real ones (see below). In a worker that was forked after CUDA was initialised, a GPU tensor arrives,
-and fails when it is used; on real hardware its unpickling fails, and a pool may wait forever.
+**Not simulated**, and refused with a clear error: CUDA graphs, custom CUDA kernels (cpp_extension),
+Triton kernels, operators for CUDA only, NCCL process groups, nested tensors, `torch.export`, DLPack
+to other libraries. `torch.compile` runs functions uncompiled, and profilers see only the CPU. CuPy,
+TensorFlow and processes that the program starts itself (`subprocess`) have no simulated GPUs, nor
+has a thread that was started before the simulation; the guard watches CuPy's and TensorFlow's use
+of real GPUs (see below). In a worker that was forked after CUDA was initialised, a GPU tensor
+arrives and fails when it is used; on real hardware its unpickling fails, and a pool may wait
+forever.
 
 ## CuPy and TensorFlow, without a GPU
 
-What the guard sees of them (GG201 to GG204, see [the pitfalls](pitfalls/index.md)) is not
-simulated. It was seen to work on a machine without a GPU, and how far that proves it differs:
+The checks for them (GG201 to GG204, see [the pitfalls](pitfalls/index.md)) do not use the
+simulation. They were tested on a machine without a GPU, in these ways:
 
-- **CuPy, an attempt where there is no GPU**, by an allocation or by the error of a task: the real
-  CuPy 14, its own errors, real workers.
+- **CuPy, an attempt without a GPU**, by an allocation or by the error of a task: the real CuPy 14,
+  its own errors, real workers.
 - **CuPy's first memory in a process**, forks after it, `CUDA_VISIBLE_DEVICES` changed after it: the
-  real CuPy with an allocator over memory of the host. CuPy asks for memory as ever; CUDA is never
+  real CuPy with an allocator over host memory. CuPy asks for memory as usual; CUDA is never
   initialised.
-- **CuPy's arrays that cross**: real arrays over such memory, pickled for real workers. Their copy
-  to the host, which needs a GPU, has a stand-in.
-- **TensorFlow, an error where the program insists on a GPU**, and silence where it runs on the CPU
+- **CuPy arrays that cross**: real arrays over such memory, pickled for real workers. Their copy to
+  the host, which needs a GPU, is replaced by a stand-in.
+- **TensorFlow, an error if the program insists on a GPU**, and no finding if it runs on the CPU
   instead: the real TensorFlow 2.21.
 - **TensorFlow's context with a GPU**, forks after it, and tensors, variables and Keras models that
-  cross: the real TensorFlow with a second logical CPU, which is taken for a GPU.
-- **What the workers' contexts take of GPU memory** (GG201): real workers that load a stand-in for
-  the driver's library (`libnvidia-ml.so.1`, with the layouts of NVIDIA's header), and whose torch
-  says that CUDA is up. Not shown on a real GPU yet.
-- **That CuPy's first memory and TensorFlow's context make a CUDA context**: not shown; it is what
-  CuPy and TensorFlow say of themselves.
+  cross: the real TensorFlow with a second logical CPU in place of a GPU.
+- **GPU memory of the workers' contexts** (GG201): real workers that load a stand-in for the
+  driver's library (`libnvidia-ml.so.1`, with the layouts of NVIDIA's header), and whose torch
+  reports that CUDA is initialised. Not tested on a real GPU yet.
+- **CuPy's first memory and TensorFlow's context create a CUDA context**: not tested; this is what
+  CuPy and TensorFlow document.
 
-`tests/gpu` asks a real GPU for the rest, where there is one.
+`tests/gpu` tests the rest on a real GPU, where there is one.
 
 ## Public programs
 
-Run under simulation, on torch 2.13, with the results of the CPU and without a finding (training
-steps, predictions, checkpoints; random models, no downloads):
+These ran under simulation, on torch 2.13, with the results of the CPU and without a finding
+(training steps, predictions, checkpoints; random models, no downloads):
 
 - **pytorch/examples (77f55b9)**: vae, mnist, mnist_rnn, mnist_hogwild, mnist_forward_forward,
   word_language_model, siamese_network, gcn, gat, dcgan, super_resolution
@@ -100,11 +100,11 @@ steps, predictions, checkpoints; random models, no downloads):
 - **around training**: torchmetrics 1.9.0, captum 0.9.0, opacus 1.6.0, einops 0.8.2, tensordict
   0.15.3, pytorch-tabnet 4.1.0, pytorch_optimizer 4.1.0, higher 0.2.1, ema-pytorch 0.8.3
 
-What has no CPU equivalent (float16 with a gradient scaler, a batch over two GPUs) ran to its end.
-Where a program does other things on a GPU than on the CPU (shuffles there alone, splits a batch
-with batch norm over two GPUs, draws a number to see where it lies), its numbers differ here, too.
-Frameworks that take every GPU they find, such as lightning with two of them, begin an NCCL
-process group: give them one, by their own option or with `--simulate-gpu 1`.
+Programs without a CPU equivalent (float16 with a gradient scaler, a batch over two GPUs) ran to the
+end. If a program does different things on a GPU than on the CPU (shuffles only there, splits a
+batch with batch norm over two GPUs, draws a number to see its device), its numbers differ here,
+too. Frameworks that take every GPU they find, such as lightning with two of them, start an NCCL
+process group: give them one GPU, by their own option or with `--simulate-gpu 1`.
 
 ## How faithful
 
@@ -129,7 +129,7 @@ def page(simulated: list[dict[str, Any]], real: dict[str, Any] | None) -> Iterat
     names = ", ".join(line["name"].replace("_", " ").strip() for line in same)
     text = f"These {len(same)} programs gave what they give on the CPU, without a finding: {names}."
     yield textwrap.fill(text, 100, break_on_hyphens=False) + "\n"
-    yield "The others are about what a GPU refuses, and about what the guard finds:\n"
+    yield "The others show what a GPU refuses, and what the guard finds:\n"
     if real is not None:
         yield f"The real GPU was {real['gpu']}, with torch {real['torch']}.\n"
     titles = ["program", "simulated GPU", "finding"]

@@ -1,4 +1,4 @@
-"""gradguard: finds gradients that joblib, processes and threads lose without an error.
+"""gradguard: finds gradients that joblib, processes and threads lose silently.
 
 The public names are loaded on first use, so that ``import pytest_gradguard`` costs next to
 nothing and imports no framework.

@@ -116,7 +116,7 @@ class GradGuardMagics:
     def cell(self, line: str, body: str) -> Any:
         """``%%gradguard [--simulate-gpu N]`` guards one cell, and shows what it found below it.
 
-        With ``--simulate-gpu N``, torch programs that ask for CUDA run on the CPU, with N pretended
+        With ``--simulate-gpu N``, torch programs that ask for CUDA run on the CPU, with N simulated
         GPUs.
         """
         devices = _Arguments().parse_args(line.split()).simulate_gpu

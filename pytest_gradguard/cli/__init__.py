@@ -27,7 +27,7 @@ _COMMANDS = {
     "run": "run a program under the guard and print what it found",
     "explain": "explain one code",
     "rules": "list all codes",
-    "server": "serve an editor by the Language Server Protocol",
+    "server": "run the language server for editors",
     "doctor": "show versions, and what is watched in this environment",
 }
 
@@ -144,7 +144,7 @@ def _usage() -> str:
     commands = "\n".join(f"  {name:<{width}}  {text}" for name, text in _COMMANDS.items())
     return (
         "usage: gradguard [-h] [--version] COMMAND ...\n\n"
-        "Finds gradients that joblib, processes and threads lose without an error.\n\n"
+        "Finds gradients that joblib, processes and threads lose silently.\n\n"
         f"commands:\n{commands}\n\n"
-        "`gradguard COMMAND --help` says more about one of them."
+        "`gradguard COMMAND --help` shows the options of one of them."
     )

@@ -107,7 +107,7 @@ def find_script(path: str) -> Program:
         raise ProgramNotFound(f"cannot find {path!r}: there is no such file")
     spec = importlib.machinery.PathFinder.find_spec("__main__", [file])
     if spec is None or spec.origin is None or not hasattr(spec.loader, "get_code"):
-        raise ProgramNotFound(f"cannot run {path!r}: it holds no __main__.py")
+        raise ProgramNotFound(f"cannot run {path!r}: it contains no __main__.py")
     return Program(path, file, spec.origin, spec)
 
 

@@ -33,14 +33,12 @@ def build_parser() -> argparse.ArgumentParser:
         prog="gradguard run",
         usage="gradguard run [-h] [--report FILE] [--html FILE] [--min-severity LEVEL] "
         "[--simulate-gpu N] (SCRIPT | -m MODULE) [ARG ...]",
-        description="Run a program under the guard: the same results, the same exit status; "
-        "at its end, the findings on standard error.",
+        description="Run a program under the guard. Its results and its exit status stay the same; "
+        "the findings are printed to standard error at the end.",
         allow_abbrev=False,
     )
     parser.add_argument("--report", metavar="FILE", help="write the findings to this JSON file")
-    parser.add_argument(
-        "--html", metavar="FILE", help="write the findings to this page, for any browser"
-    )
+    parser.add_argument("--html", metavar="FILE", help="write the findings to this HTML page")
     parser.add_argument(
         "--min-severity",
         metavar="{info,warning,error}",
@@ -50,7 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--simulate-gpu",
         metavar="N",
-        help="run on the CPU, with N pretended GPUs for torch",
+        help="simulate N GPUs for torch, on the CPU",
     )
     parser.add_argument("-m", dest="as_module", action="store_true", help="PROGRAM is a module")
     # PARSER, not a positional and REMAINDER: that pair loses a `--` meant for the program.
@@ -58,7 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
         "program",
         metavar="PROGRAM",
         nargs=argparse.PARSER,
-        help="the script, or with -m the module; what follows are its own arguments",
+        help="the script, or with -m the module; what follows is passed to it",
     )
     return parser
 

@@ -80,7 +80,7 @@ def _rest(members: list[Missing], kinds: int, everything: list[str], site: Site 
     count = f"{len(names)} of {len(everything)} watched"
     return gg104.finding(
         f"{_where()}no gradient for {shown(names, everything)} ({count}), for {kinds} more "
-        "reasons; `why_no_grad(tensor)` says each.",
+        "reasons; `why_no_grad(tensor)` gives each of them.",
         names,
         members[0].description,
         reason="several",

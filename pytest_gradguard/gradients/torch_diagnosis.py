@@ -383,7 +383,7 @@ def _not_in_graph(
     notes = tuple(
         f"[its value was|their values were] read{reasons.at(cut.site)}"
         + ("" if cut.exit is None else f" by `{cut.how}`")
-        + ", beside the graph"
+        + ", outside the graph"
         for cut in cuts[:2]
         if cut.site is not None
     )

@@ -27,7 +27,7 @@ class Exit(NamedTuple):
     rank: int = 2
 
 
-_SOFT = "Use something with a gradient (a softmax, a sigmoid), or a straight-through estimator."
+_SOFT = "Use a function with a gradient (a softmax, a sigmoid), or a straight-through estimator."
 _LOSSLESS = "Use the tensor itself instead of what is read back."
 _OTHER_OBJECT = "Use the tensor itself: a copy has a gradient of its own."
 _SECOND_ORDER = "Pass `create_graph=True`."

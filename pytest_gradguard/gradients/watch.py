@@ -80,8 +80,8 @@ class Watch:
         self._parts = _parts(items_of(watched, frame), check_values=finite or nonzero)
         if steps is not None and not any(part.counts_steps for part in self._parts):
             raise ValueError(
-                "watch_gradients: steps= counts the steps of torch's optimizers, and nothing that "
-                "is watched is torch's (without it, the watch ends with its `with` block)"
+                "watch_gradients: steps= counts the steps of torch optimizers, but no torch tensor "
+                "is watched (without steps=, the watch ends with its `with` block)"
             )
         self.reasons: dict[str, Reason] = {}
         self.findings: list[Finding] = []

@@ -25,9 +25,9 @@ PROPERTY = "gradguard"
 _USAGE_ERROR = "gradguard_usage_error"
 
 _MARKER = (
-    "gradguard(allow=[...], expect=[...], fail_on='error'|'warning'|'never', reason=...): findings "
-    "of these codes (or prefixes) are left out, or have to be found, or the test fails; which "
-    "findings fail these tests"
+    "gradguard(allow=[...], expect=[...], fail_on='error'|'warning'|'never', reason=...): leave "
+    "out the findings in allow (codes or prefixes), fail the test unless those in expect are "
+    "found, and set which findings fail it"
 )
 
 
@@ -38,7 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--gradguard",
         action="store_true",
         default=None,
-        help="report gradients that joblib, processes and threads lose without an error",
+        help="report gradients that joblib, processes and threads lose silently",
     )
     group.addoption(
         "--gradguard-fail-on",
@@ -56,32 +56,32 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--gradguard-annotate",
         metavar="{auto,always,never}",
         default="auto",
-        help="write annotations for GitHub at the line of each finding (auto: in its Actions)",
+        help="write GitHub annotations at the line of each finding (auto: in GitHub Actions)",
     )
     group.addoption(
         "--gradguard-html",
         metavar="FILE",
         default=None,
-        help="write the findings of the whole run to this page, which opens in any browser",
+        help="write the findings of the whole run to this HTML page",
     )
     group.addoption(
         "--gradguard-simulate-gpu",
         metavar="N",
         default=None,
-        help="turn the guard on, and pretend N GPUs: torch programs that ask for CUDA run on "
-        "the CPU",
+        help="turn the guard on and simulate N GPUs: torch programs that ask for CUDA run on the "
+        "CPU",
     )
-    parser.addini("gradguard", "turn the guard on, as --gradguard does", type="bool", default=False)
-    parser.addini("gradguard_fail_on", "as --gradguard-fail-on", default=None)
+    parser.addini("gradguard", "turn the guard on; same as --gradguard", type="bool", default=False)
+    parser.addini("gradguard_fail_on", "same as --gradguard-fail-on", default=None)
     parser.addini(
         "gradguard_ignore",
         "codes or prefixes of codes to leave out, separated by commas or spaces",
         type="args",
         default=None,
     )
-    parser.addini("gradguard_report", "as --gradguard-report; relative to the root folder")
-    parser.addini("gradguard_html", "as --gradguard-html; relative to the root folder")
-    parser.addini("gradguard_simulate_gpu", "as --gradguard-simulate-gpu", default=None)
+    parser.addini("gradguard_report", "same as --gradguard-report; relative to the root folder")
+    parser.addini("gradguard_html", "same as --gradguard-html; relative to the root folder")
+    parser.addini("gradguard_simulate_gpu", "same as --gradguard-simulate-gpu", default=None)
 
 
 @pytest.hookimpl(tryfirst=True)

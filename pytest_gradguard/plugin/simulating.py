@@ -1,4 +1,4 @@
-"""Pretended GPUs for a whole run of tests: ``--gradguard-simulate-gpu=N``."""
+"""Simulated GPUs for a whole run of tests: ``--gradguard-simulate-gpu=N``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytest_gradguard.runtime import simulated_devices
 
 
 def start(config: pytest.Config, value: str) -> None:
-    """Pretend so many GPUs until the run that `config` belongs to has ended.
+    """Simulate GPUs until the run that `config` belongs to has ended.
 
     Raises:
         pytest.UsageError: `value` is no number above 0, or this process uses a real GPU.
@@ -18,7 +18,7 @@ def start(config: pytest.Config, value: str) -> None:
         return
     if not str(value).isdecimal() or int(value) < 1:
         raise pytest.UsageError(
-            f"--gradguard-simulate-gpu: {value!r} is not a number of GPUs (1 or more)"
+            f"--gradguard-simulate-gpu: {value!r} is not a number of GPUs (allowed: 1 or more)"
         )
     try:
         simulation = simulated_devices.load()
@@ -29,5 +29,5 @@ def start(config: pytest.Config, value: str) -> None:
 
 
 def simulated_now() -> int:
-    """How many GPUs are pretended; the simulation is not imported to tell."""
+    """How many GPUs are simulated; the simulation is not imported to tell."""
     return simulated_devices.pretended()

@@ -21,7 +21,7 @@ _WATCHES = pytest.StashKey["Watches"]()
 
 
 _FORGOTTEN = (
-    "the test asks for the fixture `watch_gradients` and never calls it, so nothing is watched: "
+    "the test uses the fixture `watch_gradients` but never calls it, so nothing is watched: "
     "call `watch_gradients(model)` before the forward pass"
 )
 

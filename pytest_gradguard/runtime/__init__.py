@@ -76,7 +76,7 @@ def _start() -> None:
 
 
 def install(mode: Mode = "warn", *, ignore: Iterable[str] = ()) -> Report:
-    """Guard this program until `uninstall`. Installing again changes the mode, and is once.
+    """Guard this program until `uninstall`. Installing it again only changes the mode.
 
     Args:
         mode: ``"warn"`` warns at the user's line when a parallel call or a backward ends;
@@ -84,7 +84,7 @@ def install(mode: Mode = "warn", *, ignore: Iterable[str] = ()) -> Report:
         ignore: codes, or prefixes of codes, to leave out.
 
     Returns:
-        The report, whose ``findings`` grow.
+        The report. Its ``findings`` are always those up to now.
 
     Raises:
         ValueError: there is no such mode, or no such code.
@@ -115,18 +115,18 @@ def uninstall() -> None:
 
 @contextmanager
 def guard(mode: Mode = "warn", *, simulate_gpu: int | None = None) -> Iterator[Report]:
-    """Guard the block; yields the report. Modes as for `install`.
+    """Guard the block; yields the report.
 
-    The guard hears what its own thread or asyncio task does in the block, and the threads and tasks
-    that are started there. One in the main thread also hears every thread that has no guard around
-    it; one in another thread never hears what others do.
+    The guard watches what its own thread or asyncio task does in the block, and the threads and
+    tasks that are started there. A guard in the main thread also watches every thread that has no
+    guard of its own; a guard in another thread does not watch other threads.
 
     Args:
-        mode: what becomes of findings.
-        simulate_gpu: pretend so many GPUs in the block, as `docs/simulated_gpus.md` tells.
+        mode: what to do with findings, as for `install`.
+        simulate_gpu: the number of GPUs to simulate in the block (see `docs/simulated_gpus.md`).
 
     Raises:
-        ValueError: there is no such mode, or `simulate_gpu` is no number above 0.
+        ValueError: there is no such mode, or `simulate_gpu` is not 1 or more.
         RuntimeError: this process uses a real GPU already, so that none can be simulated.
     """
     collector = _collector.Collector(announce=announcer(mode))
@@ -141,10 +141,10 @@ def guard(mode: Mode = "warn", *, simulate_gpu: int | None = None) -> Iterator[R
 
 @contextmanager
 def simulated(devices: int | None) -> Iterator[None]:
-    """Pretend so many GPUs in the block; touch nothing for None, or where gradguard is disabled.
+    """Simulate `devices` GPUs in the block; does nothing for None, or if gradguard is disabled.
 
     Raises:
-        ValueError: `devices` is no number above 0.
+        ValueError: `devices` is not 1 or more.
         RuntimeError: this process uses a real GPU already.
     """
     if devices is None or is_disabled():
@@ -159,13 +159,13 @@ def simulated(devices: int | None) -> Iterator[None]:
 
 
 def allow(*codes: str, reason: str | None = None) -> AbstractContextManager[None]:
-    """Permit `codes` (or prefixes of them) in what the block does.
+    """Do not report `codes` (or prefixes of them) in the block.
 
-    That is what its own thread or asyncio task does, and the threads and tasks started in it.
+    This covers its own thread or asyncio task, and the threads and tasks that are started in it.
 
     Args:
         codes: such as ``"GG101"``.
-        reason: why; for the reader of the code.
+        reason: why they are allowed, for readers of the code.
 
     Raises:
         ValueError: no such code; the message names it and what is allowed.

@@ -301,7 +301,7 @@ def rebuild_on_gpu(
 
 
 def end_simulation() -> None:
-    """End the pretended GPUs that came with the tasks, if any did."""
+    """End the simulated GPUs that came with the tasks, if any did."""
     if simulated_devices.current is not None:
         try:
             simulated_devices.current.depart()

@@ -1,6 +1,6 @@
 """A GPU that is not there: programs that ask torch for CUDA run on the CPU.
 
-`start` begins it in this process: `torch.cuda` tells of so many pretended GPUs, tensors move there
+`start` begins it in this process: `torch.cuda` tells of so many simulated GPUs, tensors move there
 and back, and everything is computed on the CPU. `stop` undoes it. Nothing of torch is imported
 before the program does, and nothing at all while nobody asks for a simulation.
 

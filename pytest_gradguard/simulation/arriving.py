@@ -1,6 +1,6 @@
 """The simulation in worker processes: it arrives with each batch of tasks, and goes with it.
 
-A worker may serve, after this one, a program that has not asked for pretended GPUs: so it has them
+A worker may serve, after this one, a program that has not asked for simulated GPUs: so it has them
 from the unpickling of the tasks to the pickling of their results.
 """
 
@@ -61,7 +61,7 @@ def _identity() -> str:
 
 
 def arrive(devices: int, origin: str, home: int) -> Carried:
-    """Pretend so many GPUs in this worker until `depart`; called by unpickling."""
+    """Simulate so many GPUs in this worker until `depart`; called by unpickling."""
     global _arrived
     if origin != _identity() and devices:
         if _arrived:
@@ -116,7 +116,7 @@ def depart() -> None:
 
 
 def stay(devices: int) -> None:
-    """Pretend so many GPUs in this process, which was started for a simulated program alone."""
+    """Simulate so many GPUs in this process, which was started for a simulated program alone."""
     start(devices)
     waiting.call_after("torch", cuda.apply)  # an initializer runs before any task is looked at
 

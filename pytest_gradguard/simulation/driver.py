@@ -1,4 +1,4 @@
-"""What `torch.cuda` asks of its C++ half, answered by the pretended machine.
+"""What `torch.cuda` asks of its C++ half, answered by the simulated machine.
 
 torch's own Python code for CUDA stays as it is, and with it its checks and its errors: lazy
 initialisation, device numbers, memory statistics, seeds. Only the functions below it are put in
@@ -92,7 +92,7 @@ class Runtime(SimpleNamespace):
 
 
 def install(machine: Machine, replaced: Replacements) -> None:
-    """Put the pretended driver below `torch.cuda`."""
+    """Put the simulated driver below `torch.cuda`."""
     cuda: Any = torch.cuda
     core: ModuleType = torch._C
     functions = _functions(machine)

@@ -10,7 +10,7 @@ class CannotSimulate(RuntimeError):
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"gradguard cannot simulate {what}: the GPU of this run is pretended. Run this part "
+            f"gradguard cannot simulate {what}: the GPU of this run is simulated. Run this part "
             "on a machine that has one."
         )
 
@@ -24,7 +24,7 @@ class NoSuchDriverCall(AttributeError):
 
     def __init__(self, name: str) -> None:
         super().__init__(
-            f"gradguard cannot simulate torch._C.{name}: the GPU of this run is pretended. Run "
+            f"gradguard cannot simulate torch._C.{name}: the GPU of this run is simulated. Run "
             "this part on a machine that has one."
         )
 

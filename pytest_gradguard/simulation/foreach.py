@@ -47,7 +47,7 @@ def _holds_tensors(value: Any) -> bool:
 
 
 def install(replaced: Replacements) -> None:
-    """Let tensors be grouped by the pretended GPUs on which they lie."""
+    """Let tensors be grouped by the simulated GPUs on which they lie."""
     original = torch._C._group_tensors_by_device_and_dtype
 
     def group(lists: Sequence[Sequence[Any]], with_indices: bool = False) -> dict[Any, Any]:

@@ -1,4 +1,4 @@
-"""The pretended machine: how many GPUs it has, which of them this process sees, and their state.
+"""The simulated machine: how many GPUs it has, which of them this process sees, and their state.
 
 One machine stands per process while the simulation is on; what really lies in a GPU's driver is
 plain attributes here. `torch.cuda` keeps doing its own part on top of it (see `driver`).
@@ -19,7 +19,7 @@ INITIALIZATION = "initialization error"
 
 
 class Machine:
-    """A machine with pretended GPUs, as one process sees it.
+    """A machine with simulated GPUs, as one process sees it.
 
     Attributes:
         devices: how many GPUs it has.

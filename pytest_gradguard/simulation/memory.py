@@ -1,4 +1,4 @@
-"""What lies on each pretended GPU, counted as the caching allocator counts it."""
+"""What lies on each simulated GPU, counted as the caching allocator counts it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BLOCK = 512
 """The allocator rounds every request up to blocks of so many bytes."""
 
 TOTAL = 16 * 2**30
-"""How many bytes each pretended GPU has."""
+"""How many bytes each simulated GPU has."""
 
 
 class _Count:

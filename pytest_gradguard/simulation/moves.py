@@ -104,7 +104,7 @@ def _without(kwargs: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _on_cpu_or_gpu(tensor: Any) -> bool:
-    """Whether `tensor` really lies on the CPU: the pretended GPUs are there, too."""
+    """Whether `tensor` really lies on the CPU: the simulated GPUs are there, too."""
     with torch._C.DisableTorchFunction():
         return bool(tensor.device.type == "cpu")
 

@@ -51,4 +51,4 @@ def call(name: str, func: Any, args: Any, kwargs: Any, outside: Callable[[], Any
     finally:
         if operator is not None:
             operator._backend_fns = before
-    raise CannotSimulate(f"{name}, which is made for CUDA alone")
+    raise CannotSimulate(f"{name}, an operator for CUDA only")

@@ -1,4 +1,4 @@
-"""Random numbers on pretended GPUs.
+"""Random numbers on simulated GPUs.
 
 Each GPU has a generator of its own. As long as a program has not seeded it apart from the CPU's, it
 draws from the CPU's, so that a simulated run gives the numbers of a run on the CPU.
@@ -43,7 +43,7 @@ _DRAWING = frozenset(
 
 
 class DeviceGenerator(_Generator):  # type: ignore[misc]
-    """A generator that says that it lies on a pretended GPU."""
+    """A generator that says that it lies on a simulated GPU."""
 
     place: torch.device
 

@@ -1,4 +1,4 @@
-"""Tensors on pretended GPUs that the standard library's pickler ships: their memory is shared.
+"""Tensors on simulated GPUs that the standard library's pickler ships: their memory is shared.
 
 On real hardware the receiver opens the sender's GPU memory. Here it maps the memory in which the
 tensor really lies, which torch shares between processes anyway.
@@ -36,7 +36,7 @@ def _opened(rebuild: Any, arguments: tuple[Any, ...]) -> Handle:
 
 
 def install(simulation: Simulation, replaced: Replacements) -> None:
-    """Let `torch.multiprocessing` ship tensors on pretended GPUs."""
+    """Let `torch.multiprocessing` ship tensors on simulated GPUs."""
     original = reductions.rebuild_cuda_tensor
 
     def _share_cuda_(self: Any) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ _again = False
 
 
 def start(devices: int, *, again: bool = False) -> None:
-    """Pretend so many GPUs, now or as soon as torch is imported. Calls nest; the last one counts.
+    """Simulate so many GPUs, now or as soon as torch is imported. Calls nest; the last one counts.
 
     Args:
         devices: how many.
@@ -25,7 +25,7 @@ def start(devices: int, *, again: bool = False) -> None:
         RuntimeError: this process uses a real GPU already.
     """
     if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
-        raise ValueError(f"the number of GPUs to simulate has to be 1 or more, not {devices!r}")
+        raise ValueError(f"the number of GPUs to simulate must be 1 or more, not {devices!r}")
     global _again
     with _lock:
         _again = again
@@ -51,7 +51,7 @@ def stop() -> None:
 
 
 def pretended() -> int:
-    """How many GPUs are pretended now; 0: the simulation is off."""
+    """How many GPUs are simulated now; 0: the simulation is off."""
     return _asked[-1] if _asked else 0
 
 

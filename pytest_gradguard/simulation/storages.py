@@ -1,4 +1,4 @@
-"""Untyped storages on pretended GPUs: what `torch.save`, `torch.load` and deep copies handle."""
+"""Untyped storages on simulated GPUs: what `torch.save`, `torch.load` and deep copies handle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _real_device: Any = torch._C.StorageBase.device
 
 
 def install(simulation: Simulation, replaced: Replacements) -> None:
-    """Let storages tell, and keep, the pretended GPU on which they lie."""
+    """Let storages tell, and keep, the simulated GPU on which they lie."""
     machine = simulation.machine
 
     def device(self: Any) -> torch.device:

@@ -39,11 +39,11 @@ from pytest_gradguard.simulation.replacing import Replacements
 _replaced = Replacements()
 _now: Simulation | None = None
 _machine: Machine | None = None
-"""The machine of this process: a worker that pretends GPUs again has read what it has read."""
+"""The machine of this process: a worker that simulates GPUs again has read what it has read."""
 
 
 def on(devices: int, *, again: bool = False) -> None:
-    """Pretend so many GPUs from now on.
+    """Simulate so many GPUs from now on.
 
     Args:
         again: with what this process knew of them when the simulation was on here before.
@@ -62,7 +62,7 @@ def on(devices: int, *, again: bool = False) -> None:
     if not hasattr(torch, "get_autocast_dtype"):
         raise RuntimeError(f"simulated GPUs need torch 2.4 or later; this is {torch.__version__}")
     if torch.cuda.is_initialized():
-        raise RuntimeError("this process uses a real GPU already: none can be simulated in it")
+        raise RuntimeError("this process already uses a real GPU, so none can be simulated in it")
     machine = _machine
     if machine is None or machine.devices != devices or not again:
         machine = _machine = Machine(devices)
@@ -147,7 +147,7 @@ def _inside(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _prepared(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A process that is spawned now pretends the same, before it imports the main module."""
+    """A process that is spawned now simulates the same, before it imports the main module."""
 
     @functools.wraps(original)
     def get_preparation_data(name: str) -> dict[str, Any]:

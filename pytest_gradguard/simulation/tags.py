@@ -1,4 +1,4 @@
-"""On which pretended GPU a tensor lies: a tag on its storage.
+"""On which simulated GPU a tensor lies: a tag on its storage.
 
 The tensors of a simulated program are plain CPU tensors. What says that one lies on a GPU is kept
 by its storage's Python object, which torch keeps as long as the storage: whatever shares the
@@ -40,7 +40,7 @@ class Tag:
 
 
 def device_of(tensor: Any) -> torch.device | None:
-    """The pretended GPU on which `tensor` lies; None: where torch says that it is."""
+    """The simulated GPU on which `tensor` lies; None: where torch says that it is."""
     holder = _holder(tensor)
     tag = None if holder is None else vars(holder).get(NAME)
     return None if tag is None else tag.device
@@ -78,7 +78,7 @@ def key(tensor: Any) -> int:
 
 
 def storage_device(storage: Any) -> torch.device | None:
-    """The pretended GPU on which an untyped storage lies."""
+    """The simulated GPU on which an untyped storage lies."""
     tag = vars(storage).get(NAME)
     return None if tag is None else tag.device
 

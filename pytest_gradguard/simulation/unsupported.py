@@ -133,7 +133,7 @@ _stance: list[Any] = []
 
 
 def _run_compiled_as_written(on: bool) -> None:
-    """What was compiled before runs as it was written, too: its kernels know no pretended GPU."""
+    """What was compiled before runs as it was written, too: its kernels know no simulated GPU."""
     frames: Any = sys.modules.get("torch._dynamo.eval_frame")
     if on and hasattr(frames, "_set_stance"):
         _stance.append(frames._set_stance(frames.DynamoStance("force_eager")))

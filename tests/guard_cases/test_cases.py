@@ -80,7 +80,7 @@ LIMIT = 600
 SKIPPED = ("with one core", "is not installed")
 """What the reasons say for which a test may be skipped."""
 GPU = "case_gpu_"
-"""Files that begin so run with two pretended GPUs, and only so: without, they have none."""
+"""Files that begin so run with two simulated GPUs, and only so: without, they have none."""
 # Files that share a child share its loky workers, too: importing torch is the cost here.
 ALONE = (
     "case_plain",
@@ -112,7 +112,7 @@ def in_its_group(*values: str) -> Any:
 
 
 def kind_of(name: str) -> str:
-    """Files of TensorFlow's, and those for pretended GPUs, have children of their own."""
+    """Files of TensorFlow's, and those for simulated GPUs, have children of their own."""
     return next((kind for kind in ("case_tf_", GPU) if name.startswith(kind)), "")
 
 

@@ -168,12 +168,12 @@ def test_without_a_kernel_it_is_python(project):
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"", "is no notebook: it is no JSON"),
-        (b"{\n  'a'", "2: error: is no notebook: it is no JSON"),
-        (b"\xff\xfe\x00", "is no notebook: it is not UTF-8"),
-        (b"[1]", "is no notebook of format 4"),
-        (b'{"worksheets": [], "nbformat": 3}', "is no notebook of format 4"),
-        (b"[" * 100_000, "is no notebook"),
+        (b"", "is not a notebook: it is not JSON"),
+        (b"{\n  'a'", "2: error: is not a notebook: it is not JSON"),
+        (b"\xff\xfe\x00", "is not a notebook: it is not UTF-8"),
+        (b"[1]", "is not a notebook of format 4"),
+        (b'{"worksheets": [], "nbformat": 3}', "is not a notebook of format 4"),
+        (b"[" * 100_000, "is not a notebook"),
     ],
 )
 def test_what_is_no_notebook_is_one_clear_line(project, data, said):

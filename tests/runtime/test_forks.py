@@ -25,6 +25,12 @@ PROGRAMS = Path(__file__).parent / "fork_programs"
 LIMIT = 240
 BACKENDS = {"executor.submit": "ProcessPoolExecutor", "in loader": "DataLoader"}
 """The kinds of workers, by what the line of the call says; others are of `multiprocessing`."""
+WAYS = {
+    "arallel(": "Use the loky backend",
+    "executor.submit": "`mp_context=",
+    "in loader": "to the loader.",
+}
+"""What the finding says of the way out, by the line of the call."""
 
 
 class Run(NamedTuple):
@@ -110,6 +116,10 @@ def test_reported_instead_of_hanging(run: Callable[[str], Run], program: str) ->
             assert finding["severity"] == "error"
             backend = next((BACKENDS[part] for part in BACKENDS if part in line), "multiprocessing")
             assert finding["details"]["backend"] == backend
+            way = next(
+                (WAYS[part] for part in WAYS if part in line), "`multiprocessing.get_context("
+            )
+            assert way in finding["fix"], (line, finding["fix"])
             assert finding["details"]["framework"] == program.removeprefix("forks_")
 
 

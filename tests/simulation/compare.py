@@ -1,4 +1,4 @@
-"""Runs every program on the CPU and on a pretended GPU; prints one JSON line for each."""
+"""Runs every program on the CPU and on a simulated GPU; prints one JSON line for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every program and situation gives on the CPU, on pretended GPUs, and on real ones.
+"""What every program and situation gives on the CPU, on simulated GPUs, and on real ones.
 
 ``python outcomes.py`` prints one JSON line for each; real GPUs are used where there are any.
 """
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def tell(name: str, run: Any) -> None:
-    """Print what `run` gives, on pretended GPUs and, where there are any, on real ones."""
+    """Print what `run` gives, on simulated GPUs and, where there are any, on real ones."""
     line = {"name": name, "simulated": None, "real": None}
     if REAL:
         line["real"] = found_and_given(run, None)

@@ -1,4 +1,4 @@
-"""What programs compute on a pretended GPU is what they compute on the CPU; nothing is found."""
+"""What programs compute on a simulated GPU is what they compute on the CPU; nothing is found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of the pretended GPUs a process sees: ``CUDA_VISIBLE_DEVICES``, read once."""
+"""Which of the simulated GPUs a process sees: ``CUDA_VISIBLE_DEVICES``, read once."""
 
 from __future__ import annotations
 

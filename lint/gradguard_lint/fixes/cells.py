@@ -57,7 +57,7 @@ class _layout:
                 self.options: dict[str, Any] = {"indent": indent, "ensure_ascii": ascii_only}
                 if self(whole) == data:
                     return
-        raise Unwritable("its JSON is not laid out as Jupyter does it (open it, and save it)")
+        raise Unwritable("its JSON is not formatted as Jupyter writes it (open and save it there)")
 
     def __call__(self, whole: Any) -> bytes:
         return json.dumps(whole, **self.options).encode("utf-8", "surrogatepass") + self.end

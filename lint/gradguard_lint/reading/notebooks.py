@@ -95,13 +95,15 @@ def _parsed(data: bytes) -> dict[str, Any]:
     try:
         whole = json.loads(data)
     except UnicodeDecodeError:
-        raise SourceError("is no notebook: it is not UTF-8") from None
+        raise SourceError("is not a notebook: it is not UTF-8") from None
     except json.JSONDecodeError as error:
-        raise SourceError(f"is no notebook: it is no JSON ({error.msg})", error.lineno) from None
+        raise SourceError(
+            f"is not a notebook: it is not JSON ({error.msg})", error.lineno
+        ) from None
     except RecursionError:
-        raise SourceError("is no notebook: it is nested too deeply") from None
+        raise SourceError("is not a notebook: it is nested too deeply") from None
     if not isinstance(whole, dict) or not isinstance(whole.get("cells"), list):
-        raise SourceError("is no notebook of format 4: it has no list of cells")
+        raise SourceError("is not a notebook of format 4: it has no list of cells")
     return whole
 
 

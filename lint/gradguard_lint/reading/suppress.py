@@ -60,7 +60,7 @@ def unusable(data: bytes, codes: tuple[str, ...]) -> Iterator[tuple[int, str]]:
         written = match.group().decode("utf-8", "replace")
         selectors = _selectors(match)
         if not selectors:
-            yield line, f"`{written}` names no code, and silences nothing"
+            yield line, f"`{written}` names no code, so it silences nothing"
         for selector in selectors:
             if not any(_stands_for(selector, code) for code in codes):
                 yield line, f"`{written}`: there is no code {selector!r} (see `gradguard rules`)"

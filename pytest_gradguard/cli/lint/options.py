@@ -69,12 +69,12 @@ def build_parser() -> argparse.ArgumentParser:
         default=["."],
         help="files and folders (default: the current folder); - reads standard input",
     )
-    _add_which_findings(parser.add_argument_group("which findings"))
-    _add_which_files(parser.add_argument_group("which files"))
-    _add_which_program(parser.add_argument_group("for which program"))
+    _add_which_findings(parser.add_argument_group("selecting findings"))
+    _add_which_files(parser.add_argument_group("selecting files"))
+    _add_which_program(parser.add_argument_group("the program's environment"))
     _add_output(parser.add_argument_group("output"))
     _add_repairs(parser.add_argument_group("repairs"))
-    _add_rest(parser.add_argument_group("the rest"))
+    _add_rest(parser.add_argument_group("other options"))
     return parser
 
 
@@ -96,14 +96,14 @@ def _add_which_files(group: argparse._ArgumentGroup) -> None:
         "--exclude",
         metavar="PATTERN",
         action="append",
-        help="leave out what matches, as in .gitignore, in addition to the configuration",
+        help="skip files that match, as in .gitignore, in addition to those of the configuration",
     )
     add(
         "--force-exclude",
         action="store_true",
-        help="leave out excluded files even if they are named here",
+        help="skip excluded files even if they are named on the command line",
     )
-    add("--stdin-filename", metavar="NAME", help="the file name of what - reads")
+    add("--stdin-filename", metavar="NAME", help="the file name to use for standard input")
 
 
 def _add_which_program(group: argparse._ArgumentGroup) -> None:
@@ -112,14 +112,14 @@ def _add_which_program(group: argparse._ArgumentGroup) -> None:
         "--target-version",
         metavar="3.X",
         type=_version,
-        help="the Python that the programs run on (default: the lowest that requires-python "
-        "allows, else this one)",
+        help="the Python version that the programs run on (default: the lowest that "
+        "requires-python allows, else the running one)",
     )
     add(
         "--start-method",
         choices=START_METHODS,
-        help="how their processes start where they do not say (default: that of the target "
-        "version on Linux)",
+        help="how processes start if the program does not choose (default: the default of the "
+        "target version on Linux)",
     )
 
 
@@ -145,28 +145,28 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         choices=("auto", "always", "never"),
         default="auto",
         help="when to use colour (default: %(default)s, on a terminal; NO_COLOR and FORCE_COLOR "
-        "are obeyed)",
+        "are respected)",
     )
     add("--exit-zero", action="store_true", help="exit with 0 even if there are findings")
 
 
 def _add_repairs(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("--fix", action="store_true", help="repair what can be repaired safely, in the files")
+    add("--fix", action="store_true", help="apply all safe repairs to the files")
     add(
         "--unsafe-fixes",
         action="store_true",
-        help="take repairs that may change what the program means for repairs, too",
+        help="also apply repairs that may change what the program does",
     )
     add(
         "--diff",
         action="store_true",
-        help="print what --fix would change, and change nothing; exit with 1 if it is anything",
+        help="print what --fix would change, without changing it; exit with 1 if there is a change",
     )
     add(
         "--add-noqa",
         metavar="REASON",
-        help="silence each finding by a comment on its line: --add-noqa, or --add-noqa=REASON",
+        help="add a comment that silences each finding: --add-noqa, or --add-noqa=REASON",
     )
 
 
@@ -178,9 +178,9 @@ def _add_rest(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         type=_count,
         default=0,
-        help="processes to use (default: as many as pay off)",
+        help="number of processes to use (default: chosen by the amount of work)",
     )
-    add("--no-cache", action="store_true", help="neither read nor write the cache")
+    add("--no-cache", action="store_true", help="do not read or write the cache")
 
 
 def _count(text: str) -> int:

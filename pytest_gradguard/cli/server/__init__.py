@@ -13,7 +13,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of this subcommand's arguments."""
     return argparse.ArgumentParser(
         prog="gradguard server",
-        description="Serve an editor by the Language Server Protocol, on standard input and "
+        description="Run the language server (Language Server Protocol) on standard input and "
         "output. Editors start it; docs/editors.md tells how.",
     )
 

@@ -26,7 +26,7 @@ def in_number(text: str, *, many: bool) -> str:
 
 
 OR_ALLOW = "or name [it|them] in `allow_none` if [it is|they are] not meant to learn"
-FOLLOWS = "Name [it|them] in `allow_none`: an EMA or target network learns from no gradient."
+FOLLOWS = "Name [it|them] in `allow_none`: an EMA or target network does not learn from gradients."
 
 
 def following_text(site: Site | None) -> str:

@@ -27,7 +27,7 @@ class NeverBackward(Reason):
     what: str = "backward"
 
     def text(self) -> str:
-        raised = f" (one was begun, and raised {self.failed}{at(self.site)})" if self.failed else ""
+        raised = f" (one started, and raised {self.failed}{at(self.site)})" if self.failed else ""
         return f"no {self.what} ran while [it was|they were] watched{raised}"
 
     def fix(self) -> str:

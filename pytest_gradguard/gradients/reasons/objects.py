@@ -28,8 +28,8 @@ class NonLeaf(Reason):
     def text(self) -> str:
         flowed = "; a gradient did flow through [it|them]" + at(self.site) if self.flowed else ""
         return (
-            f"[it is not a leaf|they are no leaves] (made by {self.made_by}), and a non-leaf keeps "
-            f"no `.grad`{flowed}"
+            f"[it is not a leaf|they are not leaves] (made by {self.made_by}), and a non-leaf "
+            f"keeps no `.grad`{flowed}"
         )
 
     def fix(self) -> str:

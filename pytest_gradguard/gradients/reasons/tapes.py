@@ -21,7 +21,7 @@ class NotProduced(Reason):
         used = f" by {by}" if by else ""
         return (
             f"[it is|they are] used{used} in the graph of the loss that ran backward"
-            f"{at(self.site)}, but that gave no gradient (None) for [it|them]"
+            f"{at(self.site)}, but this operation returned no gradient (None) for [it|them]"
         )
 
     def fix(self) -> str:

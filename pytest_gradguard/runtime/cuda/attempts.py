@@ -92,7 +92,7 @@ def note_after_fork() -> None:
 
 
 def renew(home: Any) -> None:
-    """Count the next use of a pretended GPU as an attempt, where it serves another test.
+    """Count the next use of a simulated GPU as an attempt, where it serves another test.
 
     A pool that several tests share initialises CUDA once: each of them uses it, in whichever order
     they run. Real GPUs cannot be asked.

@@ -52,7 +52,7 @@ _SIMULATED = "simulated"
 
 
 def _declared_by(owner: str) -> tuple[Probe, ...]:
-    """The probes of a check, or of the pretended GPUs."""
+    """The probes of a check, or of the simulated GPUs."""
     module = import_module(f"{__name__}.{owner}") if owner == _SIMULATED else checks.load(owner)
     probes: tuple[Probe, ...] = getattr(module, "PROBES", ())
     return probes
@@ -67,7 +67,7 @@ def _probe(name: str) -> Probe:
 
 @cache
 def _all() -> tuple[Probe, ...]:
-    """Every probe; that of the pretended GPUs is the first, for it travels before the others."""
+    """Every probe; that of the simulated GPUs is the first, for it travels before the others."""
     return tuple(probe for owner in (_SIMULATED, *checks.codes()) for probe in _declared_by(owner))
 
 

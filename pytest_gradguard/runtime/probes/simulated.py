@@ -1,4 +1,4 @@
-"""Pretended GPUs, where the program asked for them: the workers have them, too.
+"""Simulated GPUs, where the program asked for them: the workers have them, too.
 
 No pitfall is looked for here. What is asked switches the simulation on in the worker as it is
 unpickled, before the tasks' own arguments are.

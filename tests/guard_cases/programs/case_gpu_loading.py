@@ -1,4 +1,4 @@
-"""Loading onto pretended GPUs in workers: what is there, and what is not."""
+"""Loading onto simulated GPUs in workers: what is there, and what is not."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Pretended GPUs in dask's workers, in spawned pools and in processes of the program's own."""
+"""Simulated GPUs in dask's workers, in spawned pools and in processes of the program's own."""
 
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor

@@ -1,4 +1,4 @@
-"""GPU tensors and GPU work in parallel calls, on two pretended GPUs."""
+"""GPU tensors and GPU work in parallel calls, on two simulated GPUs."""
 
 import copy
 import multiprocessing

@@ -139,7 +139,7 @@ def _on_gpu(current: Any, tensor: Any, reduction: Any) -> Any:
 
 
 def on_gpu(tensor: Any) -> bool:
-    """Whether `tensor` lies on a GPU, a pretended one included."""
+    """Whether `tensor` lies on a GPU, a simulated one included."""
     try:
         with torch._C.DisableTorchFunctionSubclass():
             return bool(tensor.is_cuda) or _pretended(tensor) is not None
@@ -149,7 +149,7 @@ def on_gpu(tensor: Any) -> bool:
 
 
 def _pretended(tensor: Any) -> Any:
-    """The pretended GPU on which `tensor` lies; threads that no simulation sees ask here, too."""
+    """The simulated GPU on which `tensor` lies; threads that no simulation sees ask here, too."""
     device_of = simulated_devices.device_of
     return None if device_of is None else device_of(tensor)
 
