@@ -6,6 +6,7 @@
 # make docs   the documentation site, in .venv/site
 # make lint   the checks alone
 # make fuzz   programs drawn at random, against the truth of one process; some minutes
+# make peers  the suites of joblib, scikit-learn, skorch, ..., without the guard and with it; an hour
 # make clean  remove what these made
 
 # The newest Python on the path that can run this; PYTHON=... chooses another.
@@ -15,7 +16,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
-.PHONY: demo check test hosts truth docs lint fuzz clean
+.PHONY: demo check test hosts truth docs lint fuzz peers clean
 
 # Findings fail no test here: the report is what the demo is about, the examples are as they are.
 demo: .venv/demo.stamp
@@ -61,6 +62,10 @@ fuzz: .venv/dev.stamp
 	PYTHONPATH=tests $(BIN)/python tests/oracle/fuzz.py \
 		$(if $(SEED),--seed $(SEED)) --programs $(or $(PROGRAMS),300)
 
+# SUITES chooses some: make peers SUITES="joblib loky"; RECORD=1 writes what docs/peers.md is made of
+peers: .venv/peers.stamp
+	$(BIN)/python tests/peers $(SUITES) $(if $(RECORD),--record)
+
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .gradguard_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -93,4 +98,9 @@ clean:
 .venv/hosts.stamp: .venv/dev.stamp requirements-hosts.txt
 	@echo "Installing the heavy libraries into .venv; this takes a few minutes."
 	$(PIP) install -r requirements-hosts.txt
+	@touch $@
+
+.venv/peers.stamp: .venv/dev.stamp requirements-peers.txt
+	rm -rf .venv/peers
+	$(PIP) install --no-deps --target .venv/peers/packages -r requirements-peers.txt
 	@touch $@

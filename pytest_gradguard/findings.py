@@ -167,6 +167,12 @@ class Repair:
     message: str
     edits: tuple[Edit, ...]
 
+    @classmethod
+    def from_dict(cls, entry: Mapping[str, Any]) -> Repair:
+        """The repair that `to_dict` describes, or the linter's plain data."""
+        edits = tuple(Edit(**edit) for edit in entry["edits"])
+        return cls(entry["applicability"], entry["message"], edits)
+
     @property
     def is_safe(self) -> bool:
         return self.applicability == "safe"

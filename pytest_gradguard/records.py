@@ -62,7 +62,8 @@ def replace(record: T, **changes: Any) -> T:
 
 
 def _names(cls: type) -> tuple[str, ...]:
-    return tuple(cls.__annotations__)
+    names: tuple[str, ...] = getattr(cls, "__match_args__", ())
+    return names
 
 
 def _shown(self: object) -> str:
@@ -72,14 +73,16 @@ def _shown(self: object) -> str:
 
 @dataclass_transform(field_specifiers=(field,))
 def fields(cls: type[T]) -> type[T]:
-    """Give `cls` a constructor that takes its annotated fields; equality stays as it is."""
-    names = _names(cls)
+    """Give `cls` a constructor that takes its annotated fields, after those of the class with
+    fields that it extends; equality stays as it is."""
+    names = (*_names(cls), *cls.__annotations__)
+    cls.__match_args__ = names  # type: ignore[attr-defined, misc]
     namespace: dict[str, Any] = {}
     parameters, body = [], []
     for name in names:
         value = name
-        if name in cls.__dict__:
-            default = namespace[f"_{name}"] = cls.__dict__[name]
+        if hasattr(cls, name):
+            default = namespace[f"_{name}"] = getattr(cls, name)
             parameters.append(f"{name}=_{name}")
             if isinstance(default, _Fresh):
                 namespace[f"_{name}"] = None

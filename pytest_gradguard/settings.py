@@ -136,10 +136,16 @@ def in_folder(folder: str) -> Settings | None:
     if not os.path.isfile(path):
         return None
     data = _bytes(path)
-    if not re.search(rb"gradguard|\\[uU]", data):  # a quoted key may be spelled in escapes
+    if not _MAY_HAVE_TABLE.search(data):
         return None
     table = _table(_document(path, data), path)
     return None if table is None else parse(table, path)
+
+
+_MAY_HAVE_TABLE = re.compile(
+    rb"\\[uU]|\btool\b[\"']?[ \t]*(?:\.[ \t]*[\"']?gradguard|[]=][\s\S]*gradguard)"
+)
+"""What a file has that holds our table; a quoted key may be spelled in escapes."""
 
 
 def _bytes(path: str) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from typing import Any
 
 from gradguard_lint.domain.values import Site
 from gradguard_lint.engine.interpreter import interpret
@@ -19,7 +18,11 @@ from gradguard_lint.reading.suppress import skips_file, suppressed
 from gradguard_lint.rules import rules
 from gradguard_lint.rules.base import Report
 
-Raw = dict[str, Any]
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from typing import Any
+
+Raw = dict[str, "Any"]
 """A finding as plain data, for the cache and for other processes."""
 
 Stated = list[tuple[Raw, Fix]]

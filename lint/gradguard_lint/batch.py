@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from gradguard_lint.analysis import Raw, analyse
 from gradguard_lint.engine.ports import Options
@@ -15,14 +14,24 @@ from gradguard_lint.project.files import UNCHANGED, Trouble, absolute
 from gradguard_lint.project.modules import Reader
 from gradguard_lint.reading.source import SourceError
 from gradguard_lint.rules import codes
+from pytest_gradguard.records import fields
 
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
+    from typing import Any, Literal
+
     from gradguard_lint.project.cache import Cache
 
-__all__ = ["Batch", "Raw", "Result", "Sought", "Task", "default_start", "own_rows"]
+    Sought = Literal["workers", "loops", "all"]
+    """What is looked for in a file: work that leaves its thread, gradients taken in loops, or
+    both."""
 
-Sought = Literal["workers", "loops", "all"]
-"""What is looked for in a file: work that leaves its thread, gradients taken in loops, or both."""
+    Result = tuple[list[Raw], tuple[int, str] | None]
+    """The findings of one file, or the line and the reason why it could not be analysed."""
+
+    _Fresh = tuple[list[Raw], tuple[int, str] | None, dict[str, bytes | None], list[str]]
+
+__all__ = ["Batch", "Raw", "Result", "Sought", "Task", "default_start", "own_rows"]
 
 LOOPS = frozenset({"GG404"})
 """The codes that are about loops in one thread: they are looked for in files and functions of
@@ -31,13 +40,9 @@ their own, so that the other findings do not depend on whether they are."""
 WORTH_PROCESSES = 1536 * 1024
 """From this many bytes on, several processes are used."""
 
-Result = tuple[list[Raw], "tuple[int, str] | None"]
-"""The findings of one file, or the line and the reason why it could not be analysed."""
 
-_Fresh = tuple[list[Raw], "tuple[int, str] | None", "dict[str, bytes | None]", list[str]]
-
-
-class Task(NamedTuple):
+@fields
+class Task:
     """One file to analyse, and what its configuration says to the analysis.
 
     Attributes:

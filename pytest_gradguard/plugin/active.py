@@ -159,12 +159,13 @@ class GuardPlugin:
 
     def _write(self, session: pytest.Session) -> None:
         """Write the reports that were asked for."""
-        from pytest_gradguard.reports.file import write_page, write_report
+        from pytest_gradguard.reports.file import write_report
         from pytest_gradguard.reports.target import TargetError
+        from pytest_gradguard.source_repairs import write_page_with_repairs
 
         guarded = None if self.everywhere else _BY_FIXTURE
         findings, calls = self._received.findings(), merge_tallies(self._calls)
-        page = partial(write_page, base=self.base)
+        page = partial(write_page_with_repairs, base=self.base)
         for path, write in ((self.settings.report, write_report), (self.settings.html, page)):
             if path is None:
                 continue

@@ -172,12 +172,18 @@ class ItemGuard:
     def publish(self) -> None:
         """Hand the findings to the test's reports, from which summary and JUnit take them."""
         findings = self._unexpected
-        properties = [entry for entry in self._item.user_properties if entry[0] != PROPERTY]
+        # Of an earlier run of this test nothing stays.
+        kept = [one for one in self._item.user_properties if one[0].partition(".")[0] != PROPERTY]
         if findings:
             from pytest_gradguard.plugin.transport import pack
 
-            properties.append((PROPERTY, pack(findings, self._marks)))
-        self._item.user_properties[:] = properties  # of an earlier run of this test nothing stays
+            kept.append((PROPERTY, pack(findings, self._marks)))
+        kept += (
+            (f"{PROPERTY}.{finding.code}", str(finding))  # for people who read the JUnit file
+            for finding in findings
+            if finding.severity >= Severity.WARNING
+        )
+        self._item.user_properties[:] = kept
         self._published = {finding.key: finding.count for finding in findings}
 
     def unpublished(self) -> list[Finding]:

@@ -18,8 +18,28 @@ from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.patching import Patch, Patches
 
 
+class Appends(Protocol):
+    """A list, or what stands in for one that nobody reads."""
+
+    def append(self, item: tuple[Any, Framework], /) -> None:
+        """Take one more."""
+
+
 class Transfer(Protocol):
-    """Hears of every object with gradients, or on a GPU, that one pickling meets."""
+    """Hears of every object with gradients, or on a GPU, that one pickling meets.
+
+    A model has very many parameters and modules: those that need no look are kept here, without a
+    call for each.
+
+    Attributes:
+        parameters: parameters that are trained and have no hooks, with their framework.
+        inside: the ids of the modules that stand in another one; None: modules do not matter.
+    """
+
+    @property
+    def parameters(self) -> Appends: ...
+    @property
+    def inside(self) -> set[int] | None: ...
 
     def tensor(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
         """Note a tensor that may need a gradient and is no parameter.
@@ -29,7 +49,7 @@ class Transfer(Protocol):
         """
 
     def parameter(self, parameter: Any, framework: Framework) -> None:
-        """Note a parameter or variable that is trained."""
+        """Note any other parameter or variable that is trained."""
 
     def optimizer(self, optimizer: Any, reduction: Any, framework: Framework) -> Any:
         """Note an optimizer whose state does not survive this pickling; returns as `tensor`."""
@@ -45,7 +65,7 @@ class Transfer(Protocol):
         """
 
     def module(self, module: Any, reduction: Any) -> Any:
-        """Note a module of parameters and buffers; returns as `tensor`."""
+        """Note a module that stands in no other one; returns as `tensor`."""
 
     def ended(self) -> None:
         """Hear that the pickling is over."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import types
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -20,6 +20,7 @@ _ATOMS = frozenset(
     {int, float, complex, bool, str, bytes, bytearray, type(None), type, range, slice}
     | {types.ModuleType, types.BuiltinFunctionType, types.CodeType, type(Ellipsis)}
 )
+_PLAIN_DICTS = frozenset({dict, OrderedDict})
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 _LIMIT = 20_000
 _ESTIMATOR_METHODS = ("fit", "forward", "predict", "train", "step", "partial_fit")
@@ -134,6 +135,9 @@ def _attributes(path: str, item: Any, kind: type) -> Iterator[tuple[str, Any]]:
         values = {}
     if isinstance(values, dict):
         for name, value in list(values.items()):
+            kind_of_value = type(value)
+            if kind_of_value in _ATOMS or (kind_of_value in _PLAIN_DICTS and not value):
+                continue  # a module has more than ten empty tables
             if name in _TORCH_REGISTRIES and isinstance(value, dict):
                 for inner, registered in list(value.items()):
                     yield f"{path}.{inner}", registered

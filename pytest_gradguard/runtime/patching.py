@@ -143,6 +143,11 @@ class LatePatches:
         self._make = make
         self._patches: Patches | None = None
 
+    @property
+    def applied(self) -> bool:
+        """Whether they were made and are in place."""
+        return self._patches is not None and self._patches.applied
+
     def apply(self) -> None:
         """Apply them, if they can be made."""
         if self._patches is None:

@@ -61,7 +61,8 @@ def refer(item: Any, gone: Callable[[], object] | None = None) -> Reference:
     if reference is None or reference() is not item:
         if not watching.is_on():
             return Reference(None)
-        _patches.apply()
+        if not _patches.applied:
+            _patches.apply()
         weak = _Own(item, _forget)
         weak.identity = identity
         reference = _known[identity] = Reference(weak)

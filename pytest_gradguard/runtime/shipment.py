@@ -10,7 +10,6 @@ from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.evidence import Object, TransferEvidence
 from pytest_gradguard.runtime.framework import Framework
 from pytest_gradguard.runtime.references import refer
-from pytest_gradguard.runtime.shipped_modules import Outermost
 from pytest_gradguard.runtime.tasks import parameter_of, roots_of, task_of
 
 
@@ -44,8 +43,12 @@ class Shipment:
         return {}
 
     @functools.cached_property
-    def _outermost(self) -> Outermost:
-        return Outermost()
+    def parameters(self) -> list[tuple[Any, Framework]]:
+        return []
+
+    @functools.cached_property
+    def inside(self) -> set[int]:
+        return set()
 
     def tensor(self, tensor: Any, reduction: Any, framework: Framework) -> Any:
         """Note a tensor that may need a gradient; its reduction stays as it is."""
@@ -86,6 +89,22 @@ class Shipment:
         self._ship("GG107", parameter, framework)
         self._offer(parameter, framework)
 
+    def _ship_parameters(self) -> None:
+        """Note the parameters that were kept, once there are enough samples by their count."""
+        shipped = self.call.shipped
+        parameters = iter(self.parameters)
+        for parameter, framework in parameters:
+            self._ship("GG107", parameter, framework)
+            if "GG107" in self._uncounted:
+                break
+        more = 0
+        for parameter, framework in parameters:
+            more += 1
+            if id(parameter) not in shipped and framework.backwards:
+                shipped[id(parameter)] = (refer(parameter), "")
+        if more:
+            self._uncounted["GG107"] += more
+
     def _offer(self, item: Any, framework: Framework) -> None:
         """Note, for each check that takes it, an object that needs a gradient."""
         for code, takes in checks.taking():
@@ -125,12 +144,14 @@ class Shipment:
 
     def module(self, module: Any, reduction: Any) -> Any:
         """Have the worker know a module that stands in no other one."""
-        if not self._outermost(module) or not isinstance(reduction, tuple):
+        if not isinstance(reduction, tuple):
             return reduction
         return shipped_modules.shipped(self.call.token, self.call.number_of(module), reduction)
 
     def ended(self) -> None:
         """The batch is pickled: hand over the counts."""
+        if "parameters" in self.__dict__:
+            self._ship_parameters()
         if "_uncounted" not in self.__dict__:
             return
         for code, count in self._uncounted.items():

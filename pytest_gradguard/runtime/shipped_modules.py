@@ -18,20 +18,6 @@ from pytest_gradguard.runtime import probes
 from pytest_gradguard.runtime.faults import fault
 
 
-class Outermost:
-    """Tells, in one pickling, which modules stand in no other that it has met before."""
-
-    def __init__(self) -> None:
-        self._inside: set[int] = set()
-
-    def __call__(self, module: Any) -> bool:
-        """Whether `module`, which is pickled now, is such a module."""
-        children = module.__dict__.get("_modules")
-        if children:
-            self._inside.update(map(id, children.values()))
-        return id(module) not in self._inside
-
-
 class Copy:
     """A module that came to this process with a task.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from types import MethodDescriptorType
 from typing import Any
@@ -23,7 +24,7 @@ from pytest_gradguard.runtime import (
 from pytest_gradguard.runtime.collector import here
 from pytest_gradguard.runtime.evidence import Object
 from pytest_gradguard.runtime.faults import fault
-from pytest_gradguard.runtime.framework import Framework
+from pytest_gradguard.runtime.framework import Appends, Framework
 from pytest_gradguard.runtime.tasks import task_of
 from pytest_gradguard.runtime.transfer import bracketed
 from pytest_gradguard.runtime.travelling import PLAIN
@@ -169,7 +170,8 @@ class Return:
         self._items = items
         self._found: dict[tuple[int, bool], dict[int, str]] = {}
         self._on_gpu = 0
-        self._outermost = shipped_modules.Outermost()
+        self.parameters: Appends = deque(maxlen=0)  # they are leaves: no graph to lose
+        self.inside: set[int] = set()
 
     def parameter(self, parameter: Any, framework: Framework) -> None:
         """A parameter is a leaf: it has no graph to lose."""
@@ -204,7 +206,7 @@ class Return:
 
     def module(self, module: Any, reduction: Any) -> Any:
         """Give a module that came with a task, or a part of it, what names it."""
-        if not self._outermost(module) or not isinstance(reduction, tuple):
+        if not isinstance(reduction, tuple):
             return reduction
         origin = shipped_modules.origin_of(module)
         if origin is None:

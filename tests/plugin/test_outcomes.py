@@ -157,8 +157,18 @@ def test_junit_has_the_findings_of_each_test(plain_run: Run) -> None:
         for entry in case.iterfind("properties/property[@name='gradguard']"):
             said = json.loads(entry.get("value", ""))
             found[name] = {one["code"] for one in said if one["severity"] != "info"}
+        readable = case.findall("properties/property")
+        names = {entry.get("name", "") for entry in readable} - {"gradguard"}
+        assert names == {f"gradguard.{code}" for code in found.get(name, ())}
     assert {name: codes for name, codes in found.items() if codes} == CODES
-    failure = root.find(".//testcase[@name='test_backward']/failure")
+    backward = ".//testcase[@name='test_backward']"
+    entry = root.find(f"{backward}/properties/property[@name='gradguard.GG103']")
+    assert entry is not None
+    said = (
+        r"error\[GG103\] backward-through-worker-result at test_situations.py:\d+:\d+: This .* Fix"
+    )
+    assert re.match(said, entry.get("value", ""))
+    failure = root.find(f"{backward}/failure")
     assert failure is not None
     assert failure.get("message", "").startswith("GG103 backward-through-worker-result: ")
     assert "pytest_gradguard/" not in (failure.text or "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -24,6 +25,7 @@ from pytest_gradguard.findings import (
 from pytest_gradguard.reports.file import write_page
 from pytest_gradguard.reports.page import answer, fragment, page
 from pytest_gradguard.reports.target import TargetError
+from pytest_gradguard.source_repairs import with_repairs
 from pytest_gradguard.tallies import Tally
 
 HOSTILE = "</script></style><img src=x onerror=alert(1)>\"'`&amp;\u202e\x1b[31m\x00"
@@ -192,6 +194,26 @@ def test_a_repair_is_a_diff(program: str) -> None:
     assert "<del>-     loss.backward()" in text
     assert "<ins>+     total.backward()" in text
     assert "Sum it first (unsafe)" in text
+
+
+def test_what_the_guard_found_has_the_repair_that_the_linter_has(program: str) -> None:
+    imports = "import torch\nfrom joblib import Parallel, delayed\n\n\n"
+    Path(program, "a.py").write_text(
+        imports + PROGRAM + "\n\nstep(torch.ones(2, requires_grad=True))\n"
+    )
+    lost = loss()[1]
+    here, elsewhere, gone = (
+        Finding(**{**vars(lost), "location": Location(path, line, 2, line, 17, "step")})
+        for path, line in (("a.py", 12), ("a.py", 11), ("gone.py", 12))
+    )
+    found = with_repairs([here, elsewhere, gone], program)
+    assert found[1:] == [elsewhere, gone]
+    assert found[0].edits is not None
+    assert not found[0].edits.is_safe
+    text = page(found[:1], base=program)
+    assert re.search(r"<del>- .*Parallel\(2\)\(", text)
+    assert re.search(r"<ins>\+ .*Parallel\(2, backend=&#34;threading&#34;\)\(", text)
+    assert os.listdir(program) == ["a.py"]
 
 
 def test_calls_are_a_table() -> None:

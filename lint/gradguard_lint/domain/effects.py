@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
-
 from gradguard_lint.domain.conditions import NONE, Conditions, consistent
 from gradguard_lint.domain.shapes import name_of
 from gradguard_lint.domain.starts import PROCESS, THREAD
@@ -16,60 +14,63 @@ from gradguard_lint.domain.values import (
 )
 from pytest_gradguard.records import Record, field, fields, record, replace
 
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
+    from typing import Literal
+
     from gradguard_lint.domain.starts import WorkerKind
 
-Kind = Literal[
-    "backward",  # a backward, or the asking for gradients, of `target`
-    "capture",  # a worker uses a variable from outside: `value`, of module `home`
-    "collective",  # a collective gives `target` to other processes, as `ident`
-    "compute",  # a computation with `framework`
-    "ddp-bypass",  # a forward of a wrapped module, but not by its wrapper, as `ident`
-    "ddp-step",  # an optimizer steps with gradients of one process, which came by `ident`
-    "dask-backend",  # a backend that cannot be named so
-    "draw",  # a draw from the global generator of `framework`
-    "epoch-repeated",  # the sampler `ident` is iterated again, in the loop at `place`
-    "exact-write",  # a write to `target` that no other thread can spoil
-    "generator-draw",  # a draw from the generator object `ident`
-    "global-change",  # a global of module `home` is bound anew
-    "gpu-grown",  # the GPU's memory is taken as it is needed, in all children too
-    "gpu-hidden",  # no GPU is seen from here on; in this process alone, if `framework` is given
-    "gpu-hint",  # another library is told to use a GPU
-    "gpu-implied",  # `framework` takes the GPU without being told
-    "gpu-init",  # a GPU context is made
-    "gpu-meant",  # the program shows that it means to use a GPU
-    "gpu-search",  # several jobs over an estimator on a GPU
-    "grad-read",  # `.grad` of `target` is read
-    "gradient-cut",  # a backward reaches the outputs of collectives in `target`
-    "gradient-collected",  # the gradient of one example is collected in the loop at `place`
-    "graph",  # an operation makes a graph
-    "hook",  # a hook is put on the tensor `target`
-    "in-place",  # a write to `target`
-    "keras-fit",  # a Keras model fits or predicts on `values`
-    "loader-workers",  # the loader `target` starts workers of its own
-    "map-fn",  # a mapping with `value` iterations at once
-    "memory-graph",  # the cached function at `place` returns a tensor with history
-    "mode-set",  # a mode called `framework` is put in force
-    "memory-shared",  # `target` is made on the memory of an array
-    "memory-write",  # the memory of `target` is written to
-    "model-change",  # the model `target` is changed as a whole
-    "model-use",  # the model `target` is saved, or its state is asked for
-    "optimizer-change",  # the optimizer `target` may get other parameters
-    "parameter",  # `target`, on the memory of an array, becomes a parameter
-    "process-group",  # this process joins a group of processes that train together
-    "reduced",  # processes reduce `target`
-    "removed-wrapper",  # a module is used that no longer exists
-    "seed",  # the global generator of `framework` (of some, where it is "") is seeded by `value`
-    "set-threads",  # the compute threads of `framework` are limited
-    "set-visible",  # the visible GPUs are set in the environment, to `value`
-    "statistics",  # the model `target` runs, in the mode `framework`: training updates its buffers
-    "step",  # the optimizer `target` steps
-    "tape-gradient",  # a tape is asked for gradients
-    "unhook",  # the hook of the tensor `target` is removed
-    "unknown-call",  # a worker calls something unknown
-    "visible-devices",  # TensorFlow's devices are set, to `value`
-    "zero-grad",  # the gradients of `target` are cleared
-]
+    Kind = Literal[
+        "backward",  # a backward, or the asking for gradients, of `target`
+        "capture",  # a worker uses a variable from outside: `value`, of module `home`
+        "collective",  # a collective gives `target` to other processes, as `ident`
+        "compute",  # a computation with `framework`
+        "ddp-bypass",  # a forward of a wrapped module, but not by its wrapper, as `ident`
+        "ddp-step",  # an optimizer steps with gradients of one process, which came by `ident`
+        "dask-backend",  # a backend that cannot be named so
+        "draw",  # a draw from the global generator of `framework`
+        "epoch-repeated",  # the sampler `ident` is iterated again, in the loop at `place`
+        "exact-write",  # a write to `target` that no other thread can spoil
+        "generator-draw",  # a draw from the generator object `ident`
+        "global-change",  # a global of module `home` is bound anew
+        "gpu-grown",  # the GPU's memory is taken as it is needed, in all children too
+        "gpu-hidden",  # no GPU is seen from here on; in this process alone, if `framework` is given
+        "gpu-hint",  # another library is told to use a GPU
+        "gpu-implied",  # `framework` takes the GPU without being told
+        "gpu-init",  # a GPU context is made
+        "gpu-meant",  # the program shows that it means to use a GPU
+        "gpu-search",  # several jobs over an estimator on a GPU
+        "grad-read",  # `.grad` of `target` is read
+        "gradient-cut",  # a backward reaches the outputs of collectives in `target`
+        "gradient-collected",  # the gradient of one example is collected in the loop at `place`
+        "graph",  # an operation makes a graph
+        "hook",  # a hook is put on the tensor `target`
+        "in-place",  # a write to `target`
+        "keras-fit",  # a Keras model fits or predicts on `values`
+        "loader-workers",  # the loader `target` starts workers of its own
+        "map-fn",  # a mapping with `value` iterations at once
+        "memory-graph",  # the cached function at `place` returns a tensor with history
+        "mode-set",  # a mode called `framework` is put in force
+        "memory-shared",  # `target` is made on the memory of an array
+        "memory-write",  # the memory of `target` is written to
+        "model-change",  # the model `target` is changed as a whole
+        "model-use",  # the model `target` is saved, or its state is asked for
+        "optimizer-change",  # the optimizer `target` may get other parameters
+        "parameter",  # `target`, on the memory of an array, becomes a parameter
+        "process-group",  # this process joins a group of processes that train together
+        "reduced",  # processes reduce `target`
+        "removed-wrapper",  # a module is used that no longer exists
+        "seed",  # the global generator of `framework` (some, where it is "") is seeded by `value`
+        "set-threads",  # the compute threads of `framework` are limited
+        "set-visible",  # the visible GPUs are set in the environment, to `value`
+        "statistics",  # the model `target` runs, in the mode `framework`: training writes buffers
+        "step",  # the optimizer `target` steps
+        "tape-gradient",  # a tape is asked for gradients
+        "unhook",  # the hook of the tensor `target` is removed
+        "unknown-call",  # a worker calls something unknown
+        "visible-devices",  # TensorFlow's devices are set, to `value`
+        "zero-grad",  # the gradients of `target` are cleared
+    ]
 
 ORDERED: frozenset[Kind] = frozenset(
     {

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import TYPE_CHECKING, TypeVar
 
 from gradguard_lint.domain.conditions import NONE, Conditions, Key
 from pytest_gradguard.records import Record, fields, record
 
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
+    from typing import TypeVar
+
     from gradguard_lint.reading.source import Module
 
 WIDTH = 16
@@ -367,7 +369,8 @@ class Choice(Record):
     when: Conditions = NONE
 
 
-A = TypeVar("A", bound=Atom)
+if TYPE_CHECKING:
+    A = TypeVar("A", bound=Atom)
 
 
 @record

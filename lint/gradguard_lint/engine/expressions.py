@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Hashable
-from typing import Any
 
 from gradguard_lint.domain.conditions import NONE
 from gradguard_lint.domain.shapes import inner as inner_atoms
@@ -38,6 +37,10 @@ from gradguard_lint.engine.machine import (
 from gradguard_lint.engine.tree import descend
 from gradguard_lint.engine.truth import compare, truth_of
 from gradguard_lint.words import words
+
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from typing import Any
 
 BUILTINS = words(
     "print len range enumerate zip map filter list tuple set dict sorted reversed sum min max "

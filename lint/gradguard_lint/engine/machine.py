@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
 
 from gradguard_lint.domain.conditions import (
     GPU_PRESENT,
@@ -22,7 +21,6 @@ from gradguard_lint.domain.conditions import (
 from gradguard_lint.domain.effects import (
     ORDERED,
     Effect,
-    Kind,
     Modes,
     ParallelCall,
     Program,
@@ -55,7 +53,11 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.ports import Args, Models, Options, Project
 from pytest_gradguard.records import fields, replace
 
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
+    from typing import Any
+
+    from gradguard_lint.domain.effects import Kind
     from gradguard_lint.reading.source import Module
 
 STEPS = 12_000

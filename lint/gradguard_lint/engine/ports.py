@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from gradguard_lint.domain.starts import Vocabulary
 from gradguard_lint.domain.values import (
@@ -22,12 +21,21 @@ from gradguard_lint.domain.values import (
 )
 from pytest_gradguard.records import Record, field, fields, record
 
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
+    from typing import Protocol, TypeVar
+
     from gradguard_lint.domain.effects import ParallelCall
     from gradguard_lint.reading.source import Module
 
-M = TypeVar("M", contravariant=True)
-"""The machine, which these know nothing of."""
+    M = TypeVar("M", contravariant=True)
+    """The machine, which these know nothing of."""
+else:
+    M = None
+
+    class Protocol:
+        def __class_getitem__(cls, _):
+            return cls
 
 
 class Project(Protocol):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from gradguard_lint.domain.shapes import sequence
 from gradguard_lint.domain.state import State
@@ -35,6 +34,10 @@ from gradguard_lint.engine.machine import (
 )
 from gradguard_lint.engine.tree import descend
 from pytest_gradguard.records import replace
+
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def do_Expr(m: Machine, frame: Frame, node: ast.Expr) -> None:

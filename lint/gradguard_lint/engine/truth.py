@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Hashable
-from typing import Any
 
 from gradguard_lint.domain.conditions import GPU_PRESENT, Key
 from gradguard_lint.domain.values import (
@@ -23,6 +22,10 @@ from gradguard_lint.domain.values import (
     Unknown,
 )
 from gradguard_lint.words import words
+
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from typing import Any
 
 GPU_FLAGS = words(
     "gpu gpus n_gpu n_gpus ngpus num_gpus gpu_count use_gpu use_gpus use_cuda with_gpu "

@@ -6,14 +6,17 @@ and how it looks there, is for `rewrite`.
 
 from __future__ import annotations
 
-import ast
-from dataclasses import dataclass
+from pytest_gradguard.records import fields
 
-from gradguard_lint.reading.source import Module
-from pytest_gradguard.findings import Applicability
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    import ast
+
+    from gradguard_lint.reading.source import Module
+    from pytest_gradguard.findings import Applicability
 
 
-@dataclass(frozen=True, eq=False)
+@fields
 class Change:
     """Something that is to become of `node`, which stands in `module`."""
 
@@ -21,7 +24,7 @@ class Change:
     node: ast.AST
 
 
-@dataclass(frozen=True, eq=False)
+@fields
 class SetKeyword(Change):
     """The call `node` gets the keyword `name`, or another value for it."""
 
@@ -29,7 +32,7 @@ class SetKeyword(Change):
     value: str
 
 
-@dataclass(frozen=True, eq=False)
+@fields
 class RenameKeyword(Change):
     """The keyword `name` of the call `node` is called `new`."""
 
@@ -37,14 +40,14 @@ class RenameKeyword(Change):
     new: str
 
 
-@dataclass(frozen=True, eq=False)
+@fields
 class RemoveKeyword(Change):
     """The call `node` loses the keyword `name`."""
 
     name: str
 
 
-@dataclass(frozen=True, eq=False)
+@fields
 class Wrap(Change):
     """The expression `node` stands between `before` and `after`."""
 
@@ -52,49 +55,49 @@ class Wrap(Change):
     after: str = ""
 
 
-@dataclass(frozen=True, eq=False)
+@fields
 class Replace(Change):
     """The expression `node` becomes `source`."""
 
     source: str
 
 
-@dataclass(frozen=True, eq=False)
+@fields
 class Decorate(Change):
     """The function `node` gets the decorator `source`, below those that it has."""
 
     source: str
 
 
-@dataclass(frozen=True, eq=False)
+@fields
 class UnderWith(Change):
     """The statement `node` stands in ``with source:``; a ``with`` gets one more item, its first."""
 
     source: str
 
 
-@dataclass(frozen=True, eq=False)
+@fields
 class InsertBefore(Change):
     """The line `source` stands before the statement `node`."""
 
     source: str
 
 
-@dataclass(frozen=True, eq=False)
+@fields
 class InsertAfter(Change):
     """The line `source` stands after the simple statement `node`."""
 
     source: str
 
 
-@dataclass(frozen=True, eq=False)
+@fields
 class ReplaceImport(Change):
     """The import statement `node` becomes `source`."""
 
     source: str
 
 
-@dataclass(frozen=True, eq=False)
+@fields
 class Import(Change):
     """`node`, the module's tree, gets ``import name`` or ``from package import name``."""
 
@@ -102,7 +105,7 @@ class Import(Change):
     package: str | None = None
 
 
-@dataclass(frozen=True)
+@fields
 class Fix:
     """A repair as its rule states it.
 

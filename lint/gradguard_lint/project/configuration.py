@@ -11,7 +11,7 @@ from pytest_gradguard.settings import Settings, SettingsError, in_folder
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
-    from typing import Any
+    from gradguard_lint.project.patterns import Verdict
 
 
 class Configuration:
@@ -29,14 +29,14 @@ class Configuration:
         self.path = path
         self.broken = broken
         self.unusable: list[str] = []
-        self._within: dict[str, Any] = {}
+        self._within: dict[str, Verdict | None] = {}
         self._exclude = self._compiled(settings.exclude, "exclude")
         self._per_file = [
             (self._compiled((pattern,), "per-file-ignores"), codes)
             for pattern, codes in settings.per_file_ignores
         ]
 
-    def _compiled(self, patterns: tuple[str, ...], key: str) -> Any:
+    def _compiled(self, patterns: tuple[str, ...], key: str) -> Verdict | None:
         if not patterns:
             return None
         spec, unusable = compile_patterns(patterns)
@@ -56,7 +56,7 @@ class Configuration:
             return matches(self._spec_within(named), path, self.settings.root)
         return matches(self._exclude, path, self.settings.root)
 
-    def _spec_within(self, named: str) -> Any:
+    def _spec_within(self, named: str) -> Verdict | None:
         if named not in self._within:
             spec = self._exclude
             if matches(spec, named, self.settings.root):

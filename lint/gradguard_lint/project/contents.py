@@ -31,8 +31,8 @@ def read(path: str) -> bytes:
             raise Unusable(f"cannot be read: it is {_kind(status.st_mode)}, not a file")
         if status.st_size > LARGEST:
             raise Unusable(_TOO_LARGE)
-        with open(path, "rb") as stream:
-            return stream.read()
+        with open(path, "rb", buffering=0) as stream:
+            return stream.read(status.st_size + 1)
     except OSError as error:
         raise Unusable(f"cannot be read: {error.strerror or error}") from None
 

@@ -11,7 +11,7 @@ from pytest_gradguard.records import Record, record
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
-    from typing import Any
+    from gradguard_lint.project.patterns import Verdict
 
 ALWAYS_OUT = frozenset(
     {
@@ -68,15 +68,15 @@ class Ignores:
     def __init__(self, base: str | None, warnings: list[Trouble]) -> None:
         self.base = base
         self.warnings = warnings
-        self._specs: dict[str, Any] = {}
-        self._chains: dict[str, tuple[tuple[str, Any], ...]] = {}
+        self._read_in: dict[str, Verdict | None] = {}
+        self._chains: dict[str, tuple[tuple[str, Verdict], ...]] = {}
 
-    def _spec(self, folder: str) -> Any:
-        if folder not in self._specs:
-            self._specs[folder] = self._read(os.path.join(folder, ".gitignore"))
-        return self._specs[folder]
+    def _own(self, folder: str) -> Verdict | None:
+        if folder not in self._read_in:
+            self._read_in[folder] = self._read(os.path.join(folder, ".gitignore"))
+        return self._read_in[folder]
 
-    def _read(self, path: str) -> Any:
+    def _read(self, path: str) -> Verdict | None:
         """The patterns of one file, or None; as for git, a pattern that is no use is left out."""
         if not os.path.lexists(path):
             return None
@@ -88,35 +88,35 @@ class Ignores:
         lines = data.decode("utf-8", "surrogateescape").replace("\r\n", "\n").split("\n")
         if all(line.startswith("#") or not line.strip() for line in lines):
             return None
-        spec, unusable = compile_patterns(lines)
+        verdict, unusable = compile_patterns(lines)
         self.warnings += [
             Trouble(path, lines.index(text) + 1, f"the pattern {text!r} cannot be used")
             for text in unusable
         ]
-        return spec
+        return verdict
 
-    def chain(self, folder: str) -> tuple[tuple[str, Any], ...]:
+    def chain(self, folder: str) -> tuple[tuple[str, Verdict], ...]:
         """The patterns that hold in `folder`, outermost first."""
         if folder not in self._chains:
             parent = os.path.dirname(folder)
-            inherited: tuple[tuple[str, Any], ...] = ()
+            inherited: tuple[tuple[str, Verdict], ...] = ()
             if (
                 folder != self.base
                 and parent != folder
                 and not os.path.isdir(os.path.join(folder, ".git"))
             ):
                 inherited = self.chain(parent)
-            spec = self._spec(folder)
-            self._chains[folder] = (*inherited, (folder, spec)) if spec is not None else inherited
+            own = self._own(folder)
+            self._chains[folder] = (*inherited, (folder, own)) if own is not None else inherited
         return self._chains[folder]
 
     def ignored(self, folder: str, path: str, *, is_folder: bool) -> bool:
         """Whether `path`, in `folder`, is ignored; the innermost file that says so decides."""
-        for root, spec in reversed(self.chain(folder)):
+        for root, said in reversed(self.chain(folder)):
             name = os.path.relpath(path, root).replace(os.sep, "/")
-            verdict = spec.check_file(name + "/" if is_folder else name).include
+            verdict = said(name + "/" if is_folder else name)
             if verdict is not None:
-                return bool(verdict)
+                return verdict
         return False
 
     def ignored_above(self, folder: str) -> bool:

@@ -33,7 +33,8 @@ def import_lines(data: bytes) -> bytes:
         lines.append(before[start:])
         lines.append(b"import" + (after if end < 0 else after[:end]) + b"\n")
         before = after
-    return _CONTINUED.sub(b" ", b"".join(lines))
+    found = b"".join(lines)
+    return _CONTINUED.sub(b" ", found) if b"\\" in found else found
 
 
 def imports(data: bytes) -> list[str]:

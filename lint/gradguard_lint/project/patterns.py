@@ -5,35 +5,69 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import TypeAlias
+
+    Verdict: TypeAlias = Callable[[str], bool | None]
+    """Of a relative path, with a slash at the end where it is a folder: True where the patterns
+    name it or a folder around it, False where they take it back, None where they say nothing."""
+
+_SIMPLE = re.compile(r"(?!/?\*/?$)/?(?:(?:[-\w.~@+%,?]|\*(?!\*)|\[\w+\])+/?)+")
+"""A pattern without negation, escapes, ranges and double stars."""
 
 
-def compile_patterns(patterns: Sequence[str]) -> tuple[Any, list[str]]:
+def compile_patterns(patterns: Sequence[str]) -> tuple[Verdict | None, list[str]]:
     """A matcher of all `patterns` that can be used, and those that cannot."""
-    spec = _compile(patterns)
-    if spec is not None:
-        return spec, []
+    said = [line for line in patterns if line.strip() and not line.startswith("#")]
+    if all(map(_SIMPLE.fullmatch, said)):
+        return _simple(said), []
+    verdict = _compile(patterns)
+    if verdict is not None:
+        return verdict, []
     usable = [pattern for pattern in patterns if _compile([pattern]) is not None]
     return _compile(usable), [pattern for pattern in patterns if pattern not in usable]
 
 
-def _compile(patterns: Sequence[str]) -> Any:
+def _simple(patterns: Iterable[str]) -> Verdict:
+    """The matcher of `_SIMPLE` patterns: to import pathspec takes longer than most checks."""
+    wild = {"*": "[^/]*", "?": "[^/]"}
+
+    def translated(part: str) -> str:
+        if part == "*":
+            return "[^/]+"
+        return re.sub(r"[*?]|[^]\w[]", lambda it: wild.get(it[0], "\\" + it[0]), part)
+
+    alternatives = []
+    for pattern in patterns:
+        name = pattern.rstrip("/")
+        text = "/".join(map(translated, name.lstrip("/").split("/")))
+        start = r"\A" if "/" in name else r"(?:\A|/)"
+        end = "/" if name != pattern else r"(?:/|\Z)"
+        alternatives.append(start + text + end)
+    search = re.compile("|".join(alternatives) or r"(?!)").search
+    return lambda name: True if search(name) else None
+
+
+def _compile(patterns: Sequence[str]) -> Verdict | None:
     """The matcher of `patterns`, or None where one of them cannot be used."""
     from pathspec import GitIgnoreSpec
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of `re`, on sets within sets
-            return GitIgnoreSpec.from_lines(patterns)
+            spec = GitIgnoreSpec.from_lines(patterns)
     except (ValueError, re.error):
         return None
+    return lambda name: spec.check_file(name).include
 
 
-def matches(spec: Any, path: str, root: str) -> bool:
-    """Whether `spec`, whose patterns are relative to `root`, names `path` or a folder around it."""
+def matches(verdict: Verdict | None, path: str, root: str) -> bool:
+    """Whether `verdict`, whose patterns are relative to `root`, names `path` or a folder around
+    it."""
+    if verdict is None:
+        return False
     name = os.path.relpath(os.path.abspath(path), root).replace(os.sep, "/")
-    return bool(spec.match_file(name) or spec.match_file(name + "/"))
+    return bool(verdict(name) or verdict(name + "/"))

@@ -36,7 +36,7 @@ _FRAMEWORK = (
 """A line that imports something, up to the name of that."""
 _REMOVED = rb"wrappers\.scikit_learn|wrappers[ \t]+import[ \t(]+scikit_learn"
 _RIGHT_BACKEND = (b"parallel_config", b"parallel_backend")
-_MEMORY = rb"\bMemory\b"
+_MEMORY = ((b"Memory",), rb"\bMemory\b")
 _GPU_ESTIMATORS = (b"skorch", b"xgboost", b"lightgbm", b"catboost", b"cuml")
 _SEVERAL_JOBS = rb"n_jobs(?![ \t]*=[ \t]*(?:1|None)\b)"
 _MAPPED = ((b"map_fn",), rb"map_fn[ \t]*(?=\()")
@@ -55,9 +55,11 @@ _GIVEN_TO = rb"\b(\w+)[ \t]*=[ \t]*[\w.]*\Z"
 _DEFINED = rb"\n[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)"
 _LOOP_GRADIENT = (b"GradientTape", b".backward(", b"autograd.grad")
 _DASK_ARRAY = rb"dask\.array|from[ \t]+dask[ \t]+import"
-_NOT_CODE = (
-    rb"#[^\n]*|(\"\"\"|''')(?:[^\\]|\\[\s\S])*?\1"
-    rb"|\"(?:[^\"\\\n]|\\[\s\S])*\"|'(?:[^'\\\n]|\\[\s\S])*'"
+_NOT_CODE = re.compile(
+    rb"#[^\n]*"
+    rb"|\"\"\"[^\"\\]*(?:(?:\\[\s\S]|\"(?!\"\"))[^\"\\]*)*\"\"\""
+    rb"|'''[^'\\]*(?:(?:\\[\s\S]|'(?!''))[^'\\]*)*'''"
+    rb"|\"[^\"\\\n]*(?:\\[\s\S][^\"\\\n]*)*\"|'[^'\\\n]*(?:\\[\s\S][^'\\\n]*)*'"
 )
 """Comments and strings."""
 
@@ -112,7 +114,7 @@ class _File:
                 b"parallel_iterations" in call or b"TensorSpec" in call or b"**" in call
                 for call in _calls(data, _MAPPED)
             )
-            or (b"joblib" in data and re.search(_MEMORY, data))
+            or (b"joblib" in data and has(data, *_MEMORY))
             or (
                 b"dask" in data
                 and (b"keras" in data or b"tensorflow" in data)
@@ -120,8 +122,12 @@ class _File:
             )
         ):
             return True
-        if b"n_jobs" in data and any(name in data for name in _GPU_ESTIMATORS):
-            return has(data, (b"n_jobs",), _SEVERAL_JOBS) and any(mark in data for mark in _GPU)
+        if (
+            has(data, (b"n_jobs",), _SEVERAL_JOBS)
+            and any(mark in data for mark in _GPU)
+            and any(name in data for name in _GPU_ESTIMATORS)
+        ):
+            return True
         return b"Parallel" in data and b"dask" in data and _wrong_backend(data)
 
     @cached_property
@@ -166,7 +172,7 @@ class _File:
         for made in matches(data, _GENERATORS, rb"\w+[ \t]*\("):
             name = _given_to(data, made.start())
             if name and any(
-                re.search(rb"\b" + name + rb"\b", call)
+                has(call, (name,), rb"\b" + name + rb"\b")
                 for call in _calls(_around(data, made.start()), (METHODS, HANDED_OUT))
             ):
                 return True
@@ -183,7 +189,8 @@ class _File:
             own = head.group()[1:]
             if len(own) - len(own.lstrip()) < indent:
                 name = head.group(1)
-                return len(re.findall(rb"\b" + name + rb"\b", data)) > 1 or name[:2] == b"__"
+                said = matches(data, (name,), rb"\b" + name + rb"\b")
+                return name[:2] == b"__" or sum(1 for _ in said) > 1
         return False
 
     @property
@@ -192,7 +199,7 @@ class _File:
         them."""
         data = self.data
         names = {name.partition(b".")[0] for name in _workers(data)}
-        if not names or any(re.search(rb"\bdef[ \t]+" + name + rb"\b", data) for name in names):
+        if not names or not names.isdisjoint(re.findall(rb"def[ \t]+(\w+)", data)):
             return None
         return {name.decode() for name in names}
 
@@ -201,10 +208,10 @@ class _File:
         """The file without comments and docstrings."""
 
         def kept(match: re.Match[bytes]) -> bytes:
-            text = match.group()
-            return b"" if text[:1] == b"#" or match.group(1) else text
+            text: bytes = match[0]
+            return b"" if text.startswith((b"#", b'"""', b"'''")) else text
 
-        file = _File(re.sub(_NOT_CODE, kept, self.data))
+        file = _File(_NOT_CODE.sub(kept, self.data))
         file.__dict__["code"] = file
         return file
 

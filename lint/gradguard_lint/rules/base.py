@@ -9,7 +9,6 @@ the code; a good example has none. Examples of several files are joined by lines
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun
 from gradguard_lint.domain.shapes import inner
@@ -22,6 +21,10 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.fixes.changes import Fix
 from pytest_gradguard.records import fields
+
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from typing import Protocol
 
 Examples = dict[str, str]
 
@@ -48,15 +51,17 @@ class Report:
     the library of `call`."""
 
 
-class Rule(Protocol):
-    """A rule's module."""
+if TYPE_CHECKING:
 
-    CODE: str
-    BAD: Examples
-    GOOD: Examples
+    class Rule(Protocol):
+        """A rule's module."""
 
-    def check(self, program: Program) -> Iterator[Report]:
-        """Everything that the rule has to say about `program`."""
+        CODE: str
+        BAD: Examples
+        GOOD: Examples
+
+        def check(self, program: Program) -> Iterator[Report]:
+            """Everything that the rule has to say about `program`."""
 
 
 def handed_out(task: TaskRun) -> Step:

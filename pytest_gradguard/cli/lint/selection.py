@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from gradguard_lint.project.configuration import Configuration, Configurations
     from gradguard_lint.project.files import Trouble
-    from pytest_gradguard.findings import Finding, Repair
+    from pytest_gradguard.findings import Finding
     from pytest_gradguard.settings import Settings
 
 __all__ = ["Selection", "split"]
@@ -155,18 +155,9 @@ def _no_rule(selectors: Sequence[str]) -> str:
     )
 
 
-def _repair(raw: dict[str, Any] | None) -> Repair | None:
-    from pytest_gradguard.findings import Edit, Repair
-
-    if raw is None:
-        return None
-    edits = tuple(Edit(**edit) for edit in raw["edits"])
-    return Repair(raw["applicability"], raw["message"], edits)
-
-
 def _finding(raw: dict[str, Any]) -> Finding:
     """The finding that the plain data of the linter stands for."""
-    from pytest_gradguard.findings import Finding, Location, Severity, TraceStep
+    from pytest_gradguard.findings import Finding, Location, Repair, Severity, TraceStep
     from pytest_gradguard.pitfalls import get
 
     pitfall = get(raw["code"])
@@ -179,7 +170,7 @@ def _finding(raw: dict[str, Any]) -> Finding:
         origin="lint",
         message=raw["message"],
         fix=pitfall.advice_for(raw["case"]),
-        edits=_repair(raw["edits"]),
+        edits=None if raw["edits"] is None else Repair.from_dict(raw["edits"]),
         location=Location(**place, cell=raw.get("cell")),
         trace=tuple(TraceStep(*step) for step in raw["trace"]),
         details=raw["details"],

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -19,7 +20,7 @@ from pytest_gradguard.runtime.callsite import Site
 from pytest_gradguard.runtime.collector import Collector
 from pytest_gradguard.runtime.evidence import SAMPLES, Object
 from pytest_gradguard.runtime.faults import fault, without_this_frame
-from pytest_gradguard.runtime.framework import Framework
+from pytest_gradguard.runtime.framework import Appends, Framework
 from pytest_gradguard.runtime.patching import LatePatches, Patch
 from pytest_gradguard.runtime.tasks import Task, task_of
 from pytest_gradguard.runtime.transfer import active
@@ -190,8 +191,11 @@ def _key(store: Any, call_id: Any) -> tuple[str, ...]:
 class Storing:
     """Hears of the tensors in one result on its way into a store."""
 
+    inside = None
+
     def __init__(self, item: Any) -> None:
         self._item = item
+        self.parameters: Appends = deque(maxlen=0)  # they are leaves: no graph to lose
         self.found: list[tuple[Any, Framework]] = []
 
     def tensor(self, tensor: Any, reduction: Any, framework: Framework) -> Any:

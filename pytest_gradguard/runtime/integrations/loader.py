@@ -72,8 +72,10 @@ LOADERS = Workers(
 )
 _WORKERS = "torch.utils.data._utils.worker"
 _LOOP = "_worker_loop"
-_GIVEN = ("dataset_kind", "dataset", "index_queue", "data_queue", "collate_fn", "init_fn")
-"""The parameters of the loop that workers run, as far as they are looked at."""
+_HOLDER = "dataset_holder"
+"""From torch 2.15 on the loop takes the dataset in a list, and empties that."""
+_GIVEN = ("dataset_kind", "index_queue", "data_queue", "collate_fn", "init_fn")
+"""The other parameters of the loop that workers run, as far as they are looked at."""
 
 
 class Loading:
@@ -138,6 +140,8 @@ _parameters: list[str] = []
 def _patches(module: ModuleType) -> list[Patch]:
     parameters = list(inspect.signature(getattr(sys.modules[_WORKERS], _LOOP)).parameters)
     missing = [name for name in _GIVEN if name not in parameters]
+    if _HOLDER not in parameters and "dataset" not in parameters:
+        missing.append("dataset")
     if missing:
         raise UnknownLayout(f"{_LOOP} has no parameter {missing[0]!r}")
     _parameters[:] = parameters
@@ -147,6 +151,14 @@ def _patches(module: ModuleType) -> list[Patch]:
         Patch(iterator, "_next_data", _watched_next),
         Patch(sys.modules["multiprocessing.process"].BaseProcess, "start", _watched_start),
     ]
+
+
+def _given_to(process: Any) -> dict[str, Any]:
+    """What the loop of a worker is given, by the names of its parameters, before it has begun."""
+    given = dict(zip(_parameters, process._args, strict=False))
+    if _HOLDER in given:
+        (given["dataset"],) = given.pop(_HOLDER)
+    return given
 
 
 def _watched_iterator(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -270,7 +282,7 @@ class WorkerRun:
         self._token = call.token
         self.forked = forked
         self._patient = _starting.patient
-        self.loading = Loading(dict(zip(_parameters, process._args, strict=False)))
+        self.loading = Loading(_given_to(process))
         self._call = call
         self._asked: Mapping[str, Any] = {}
         if not forked:  # a forked worker asks itself: some questions are about the fork
@@ -311,7 +323,7 @@ class _Work:
 
     def __init__(self, run: WorkerRun) -> None:
         worker.watch_nested_calls()
-        given = dict(zip(_parameters, run._process._args, strict=False))
+        given = _given_to(run._process)
         self._token = run._token
         self._loading = Loading(given)
         self._items = self._loading.items

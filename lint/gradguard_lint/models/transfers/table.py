@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from gradguard_lint.domain.effects import Kind
 from gradguard_lint.domain.values import UNKNOWN, Frame, Value, unknown
 from gradguard_lint.engine.machine import (
     Machine,
@@ -25,6 +24,10 @@ from gradguard_lint.models.transfers import (
     torch_calls,
     work,
 )
+
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from gradguard_lint.domain.effects import Kind
 
 Transfer = Callable[[Machine, Frame, ast.AST, str, Args, Row], Value]
 

@@ -31,7 +31,13 @@ def _watched(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
             return original(self, protocol)
         reduction = original(self, protocol)
         try:
-            return current.module(self, reduction)
+            inside = current.inside
+            if inside is None:
+                return reduction
+            children = self.__dict__.get("_modules")
+            if children:
+                inside.update(map(id, children.values()))
+            return reduction if id(self) in inside else current.module(self, reduction)
         except Exception as error:
             fault(error)
             return reduction

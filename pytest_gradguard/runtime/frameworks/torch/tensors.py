@@ -84,7 +84,10 @@ def _watched_parameter(original: Callable[[Any, int], Any]) -> Callable[[Any, in
         known = type(self) is plain
         try:
             if self.requires_grad if known else requires_grad(self):
-                current.parameter(self, FRAMEWORK)
+                if known and self._backward_hooks is self._post_accumulate_grad_hooks is None:
+                    current.parameters.append((self, FRAMEWORK))
+                else:
+                    current.parameter(self, FRAMEWORK)
         except Exception as error:
             fault(error)
         reduction = original(self, proto)

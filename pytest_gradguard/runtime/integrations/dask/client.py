@@ -97,6 +97,21 @@ class GraphTransfer:
             return self._shipment.tensor(tensor, reduction, framework)
         return reduction
 
+    @property
+    def parameters(self) -> GraphTransfer:
+        """What takes one parameter after the other."""
+        return self
+
+    def append(self, item: tuple[Any, Framework]) -> None:
+        """Keep a parameter for the shipment that it is in."""
+        if self._shipment is not None and self._is_news(item[0]):
+            self._shipment.parameters.append(item)
+
+    @property
+    def inside(self) -> set[int] | None:
+        """The ids of the modules that stand in another one of the same shipment."""
+        return None if self._shipment is None else self._shipment.inside
+
     def parameter(self, parameter: Any, framework: Framework) -> None:
         """Note a parameter that requires grad, or a variable that is trained."""
         if self._shipment is not None and self._is_news(*framework.met(parameter)):

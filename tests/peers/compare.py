@@ -1,0 +1,99 @@
+"""What the guard changed in a suite: the tests that ended otherwise, or left more behind."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from suites import Known
+
+DIED = "died"
+"""The outcome of a test in which pytest itself ended."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """How one test ended in one run."""
+
+    outcome: str
+    why: str = ""
+    left: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def ended(self) -> str:
+        return f"{self.outcome} ({self.why})" if self.why else self.outcome
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What is otherwise with the guard, and the reason where it is a known one."""
+
+    kind: str
+    test: str
+    off: str
+    on: str
+    why: str = ""
+
+    def explained(self, known: Iterable[Known]) -> Difference:
+        for one in known:
+            if one.kind == self.kind and fnmatch.fnmatchcase(self.test, one.tests):
+                return Difference(self.kind, self.test, self.off, self.on, one.why)
+        return self
+
+    def __str__(self) -> str:
+        return f"{self.test}: {self.kind}: {self.off} without the guard, {self.on} with it"
+
+    def as_record(self) -> dict[str, str]:
+        return asdict(self)
+
+
+def read(file: Path) -> dict[str, Result]:
+    """The results that the observer wrote; of a test that ran twice, the last."""
+    results: dict[str, Result] = {}
+    if not file.exists():
+        return results
+    for text in file.read_text(encoding="utf-8").splitlines():
+        line: dict[str, Any] = json.loads(text)
+        if line["event"] == "begin":
+            results[line["test"]] = Result(DIED)
+        else:
+            left = tuple(sorted(line["left"].items()))
+            results[line["test"]] = Result(line["outcome"], line["why"], left)
+    return results
+
+
+def differences(
+    off: dict[str, list[Result]], on: dict[str, list[Result]]
+) -> tuple[list[Difference], list[Difference]]:
+    """What differs in every run of a test (each has one list), and what in some of them only.
+
+    A test that sometimes ends as it does without the guard is unsteady by itself.
+    """
+    always: list[Difference] = []
+    sometimes: list[Difference] = []
+    for test in sorted(off.keys() | on.keys()):
+        without, with_guard = off.get(test, []), on.get(test, [])
+        for one, steady in _of_test(test, without, with_guard):
+            (always if steady else sometimes).append(one)
+    return always, sometimes
+
+
+def _of_test(test: str, off: list[Result], on: list[Result]) -> Iterable[tuple[Difference, bool]]:
+    if not off or not on:
+        yield (
+            Difference("outcome", test, *("ran" if ran else "did not run" for ran in (off, on))),
+            True,
+        )
+        return
+    if off[0].ended != on[0].ended:
+        steady = not {one.ended for one in off} & {one.ended for one in on}
+        yield Difference("outcome", test, off[0].ended, on[0].ended), steady
+    for kind in dict(on[0].left):
+        before, after = ([dict(one.left).get(kind, 0) for one in runs] for runs in (off, on))
+        if after[0] > before[0]:
+            steady = min(after) > max(before)
+            yield Difference(kind, test, str(before[0]), str(after[0])), steady

@@ -1,0 +1,143 @@
+"""The suites of other projects (`suites.toml`), and where their tests are had."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import platform
+import shutil
+import subprocess
+import sys
+import tarfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+LIST = Path(__file__).with_name("suites.toml")
+_PATIENCE = 900
+"""Seconds that a download may take."""
+
+
+class LeftOut(Exception):
+    """The suite can't be run here; says why."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """A difference or a finding that is right, and the reason."""
+
+    kind: str
+    """`outcome`, what is left more of (`processes` ...), or the code of a finding."""
+    tests: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Suite:
+    name: str
+    tests: tuple[str, ...]
+    """What pytest is given: modules or packages of an installed suite, else paths in its source."""
+    distribution: str = ""
+    """Whose version the record names; without it, Python's."""
+    sdist: bool = False
+    git: str = ""
+    """The repository that has the tests, where the package does not."""
+    tag: str = ""
+    """The tag in it of version `{version}`."""
+    folders: tuple[str, ...] = ()
+    """All of the repository that is needed."""
+    path: str = ""
+    """A folder of the source to import from."""
+    options: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    limit: int = 120
+    """Seconds for one test."""
+    known: tuple[Known, ...] = ()
+
+    @property
+    def version(self) -> str:
+        """The version that is installed.
+
+        Raises:
+            LeftOut: it is not.
+        """
+        if not self.distribution:
+            return platform.python_version()
+        try:
+            return importlib.metadata.version(self.distribution).partition("+")[0]
+        except importlib.metadata.PackageNotFoundError:
+            raise LeftOut(f"{self.distribution} is not installed") from None
+
+    def arguments(self, sources: Path) -> tuple[list[str], Path | None]:
+        """pytest's arguments that name the tests, and the folder that they are from.
+
+        None for tests that are installed.
+
+        Raises:
+            LeftOut: they can't be had.
+        """
+        version = self.version
+        if not self.sdist and not self.git:
+            missing = [name for name in self.tests if importlib.util.find_spec(name) is None]
+            if missing:
+                raise LeftOut(f"{missing[0]} is not installed")
+            return ["--pyargs", *self.tests], None
+        folder = sources / f"{self.name}-{version}"
+        if not folder.exists():
+            partial = folder.with_name(folder.name + ".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            if self.sdist:
+                _download(f"{self.distribution}=={version}", partial)
+            else:
+                _clone(self.git, self.tag.format(version=version), self.folders, partial)
+            partial.rename(folder)
+        return [str(folder / test) for test in self.tests], folder
+
+
+def suites() -> list[Suite]:
+    """All suites, in the order of the list."""
+    table = tomllib.loads(LIST.read_text(encoding="utf-8"))
+    return [_suite(entry) for entry in table["suite"]]
+
+
+def _suite(entry: dict[str, Any]) -> Suite:
+    known = tuple(Known(**one) for one in entry.pop("known", ()))
+    values: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()
+    }
+    return Suite(known=known, **values)
+
+
+def _download(requirement: str, to: Path) -> None:
+    """Unpack the source distribution of `requirement` as the folder `to`."""
+    archives = to.with_name(to.name + ".archive")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "download"]
+    _run([*pip, "--no-deps", "--no-binary", ":all:", "-d", str(archives), requirement])
+    with tarfile.open(next(archives.glob("*.tar.gz"))) as archive:
+        archive.extractall(archives, filter="data")
+    next(path for path in archives.iterdir() if path.is_dir()).rename(to)
+    shutil.rmtree(archives)
+
+
+def _clone(repository: str, tag: str, folders: tuple[str, ...], to: Path) -> None:
+    """Check out `folders` of `repository` at `tag`, and nothing else."""
+    clone = ["git", "-c", "advice.detachedHead=false", "clone", "-q", "--no-checkout"]
+    _run([*clone, "--depth", "1", "--filter=blob:none", "--branch", tag, repository, str(to)])
+    anchored = [f"/{folder}" for folder in folders]
+    _run(["git", "-C", str(to), "sparse-checkout", "set", "--no-cone", *anchored])
+    _run(["git", "-C", str(to), "checkout", "-q"])
+
+
+def _run(command: list[str]) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LeftOut(f"its tests can't be had: {error}") from None
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or ["no message"]
+        raise LeftOut(f"its tests can't be had: {said[-1]}")
