@@ -189,10 +189,10 @@ class Repair:
 class Finding:
     """One report of one pitfall at one place.
 
-    `message` is one sentence of what happens here; `fix` one of what to do, and `edits`, where the
-    linter has some, do it. `trace` is the chain of places behind it, and `explains` the graver
-    findings that this one is a part of. Equal findings (same code, location and test) are one, with
-    a `count`.
+    `message` says what happens, and `fix` what to do about it; `edits` is a repair, where the
+    linter has one. `trace` is the chain of places behind it, and `explains` the graver findings
+    that this one is a part of. Equal findings (same code, location and test) are one, with a
+    `count`.
     """
 
     code: str

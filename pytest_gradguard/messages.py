@@ -19,7 +19,7 @@ __all__ = [
 
 
 class GradGuardWarning(UserWarning):
-    """What the guard warns of: findings, by the subclasses below, and faults of its own.
+    """A warning of the guard: a finding (see the subclasses), or a fault of its own.
 
     Filters such as ``ignore::pytest_gradguard.GradGuardWarning`` reach all of them. The message
     begins with the code: ``ignore:GG101:pytest_gradguard.GradGuardWarning`` reaches one pitfall.

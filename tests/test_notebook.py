@@ -222,7 +222,7 @@ def test_findings_reports_and_answers_show_as_html(kernel: Kernel) -> None:
         assert "gg-lanes" in shown, thing
     shown = kernel.run(draw.format("pytest_gradguard.why_no_grad(x.detach().to(int))")).value
     assert shown is not None
-    assert "The way out." in shown
+    assert "How to fix it." in shown
 
 
 def test_it_is_unloaded(kernel: Kernel) -> None:

@@ -39,13 +39,13 @@ class WatchGradients(_Callback):  # type: ignore[misc]
     """Watches the gradients of the first optimizer steps of a fit.
 
     Every parameter of the module must have received one by then. If one has not, `GradGuardError`
-    ends the fit, with GG104: the parameters' names, the reason and the line. Where an error ends
-    the fit before, what is missing is warned of beside it.
+    ends the fit, with GG104: the parameters' names, the reason and the line. If an error ends
+    the fit earlier, a warning names what is missing.
 
     Args:
         steps: how many optimizer steps.
-        allow_none: glob patterns of the names that may stay without a gradient.
-        finite: gradients must not hold NaN or infinity.
+        allow_none: glob patterns of the names that may have no gradient.
+        finite: gradients must not contain NaN or infinity.
         nonzero: gradients must not be zero everywhere.
         on_missing: ``"error"``, or ``"warn"`` to go on with a warning.
 

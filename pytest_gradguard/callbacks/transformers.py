@@ -27,8 +27,8 @@ class WatchGradients(_Callback):  # type: ignore[misc]
 
     Args:
         steps: how many optimizer steps.
-        allow_none: glob patterns of the names that may stay without a gradient.
-        finite: gradients must not hold NaN or infinity.
+        allow_none: glob patterns of the names that may have no gradient.
+        finite: gradients must not contain NaN or infinity.
         nonzero: gradients must not be zero everywhere.
         on_missing: ``"error"``, or ``"warn"`` to go on with a warning.
 

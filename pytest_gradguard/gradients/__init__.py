@@ -24,26 +24,25 @@ def watch_gradients(
 ) -> Watch:
     """Watch tensors for the length of a `with` block: each must receive a gradient in it.
 
-    A gradient counts that a backward brings between the block's begin and its end, whether or not
-    it has been cleared since.
+    Every gradient from a backward pass inside the block counts, even if it has been cleared since.
 
-    With `steps` no block is needed: the watch begins at once, and ends after so many steps of
+    With `steps` no block is needed: the watch starts at once, and ends after that many steps of
     torch optimizers that update one of the tensors.
 
     Args:
         watched: an `nn.Module`, a Keras model or layer, a tensor or variable, or a dict or list
             of these.
-        allow_none: glob patterns of the dotted names that may stay without a gradient.
-        finite: gradients must not hold NaN or infinity.
+        allow_none: glob patterns of the dotted names that may have no gradient.
+        finite: gradients must not contain NaN or infinity.
         nonzero: gradients must not be zero everywhere.
-        steps: for a loop: after how many optimizer steps to look, in the last of these steps.
+        steps: for a training loop: check in the last of this many optimizer steps.
 
     Returns:
         A context manager; it yields itself.
 
     Raises:
-        TypeError: `watched` holds something that cannot be watched, or an option is none of the
-            allowed values.
+        TypeError: `watched` contains something that cannot be watched, or an option has a value
+            that is not allowed.
         ValueError: there is nothing to watch, or nothing that torch's optimizers update; or, at
             the end, a pattern of `allow_none` matches no watched name.
         GradGuardError: at the end: watched tensors have no gradient. The findings (GG104) give
@@ -57,10 +56,10 @@ def watch_gradients(
 
 
 def why_no_grad(tensor: Any) -> str:
-    """Why `tensor` has no gradient, in a few readable lines.
+    """Explain in a few lines why `tensor` has no gradient.
 
-    Inside a `watch_gradients` block the answer knows what has happened since the block began;
-    elsewhere it is what the tensor itself shows.
+    Inside a `watch_gradients` block the answer uses what has happened since the block began;
+    elsewhere only what the tensor itself shows.
 
     Raises:
         TypeError: `tensor` is neither a tensor nor a variable.

@@ -27,7 +27,7 @@ __all__ = ["Parallel", "UnsupportedGradientError", "delayed"]
 class Parallel(joblib.Parallel):  # type: ignore[misc]
     """joblib's `Parallel`: the same arguments, the same results, and their gradients.
 
-    Tensors that require grad, and modules with such parameters, may stand anywhere in the
+    Tensors that require grad, and modules with such parameters, may be anywhere in the
     arguments of a task. A backward pass through the results runs the tasks once more in the
     workers, and their backward passes after them.
     """

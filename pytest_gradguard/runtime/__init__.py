@@ -105,7 +105,7 @@ def install(mode: Mode = "warn", *, ignore: Iterable[str] = ()) -> Report:
 
 
 def uninstall() -> None:
-    """End what `install` began; every patched name is left as it was."""
+    """End what `install` started, and restore every patched name."""
     global _installed
     with _lock:
         if _installed is not None:

@@ -94,9 +94,9 @@ class Reductions(Protocol):
 
 
 class Framework:
-    """A framework whose arrays carry gradients or lie on a GPU.
+    """A framework whose arrays carry gradients or are on a GPU.
 
-    To be subclassed. Nothing of it is asked before the program has imported `module`.
+    Subclass it for your arrays. No method is called before the program has imported `module`.
 
     Attributes:
         name: its name, by which it is registered and findings call it.
@@ -132,7 +132,7 @@ class Framework:
     # -- what its arrays are -------------------------------------------------------------------
 
     def requires_grad(self, array: Any) -> bool:
-        """Whether `array` wants a gradient."""
+        """Whether `array` requires a gradient."""
         return False
 
     def is_parameter(self, array: Any) -> bool:
@@ -140,7 +140,7 @@ class Framework:
         return False
 
     def history(self, array: Any) -> Any:
-        """What `array` was made by, and would lose by pickling; None: nothing that is known."""
+        """The operation that made `array`, which pickling would drop; None if there is none."""
         return None
 
     def device(self, array: Any) -> str:
@@ -148,16 +148,16 @@ class Framework:
         return str(getattr(array, "device", "cpu"))
 
     def on_gpu(self, array: Any) -> bool:
-        """Whether `array` lies on a GPU."""
+        """Whether `array` is on a GPU."""
         device = self.device(array).lower()
         return any(word in device for word in ("cuda", "gpu", "rocm"))
 
     def shape(self, array: Any) -> Iterable[int | None]:
-        """The sizes of `array`."""
+        """The shape of `array`."""
         return getattr(array, "shape", ())
 
     def dtype(self, array: Any) -> str:
-        """The kind of its numbers."""
+        """The dtype of `array`."""
         return str(getattr(array, "dtype", ""))
 
     # -- what calls and findings ask -----------------------------------------------------------
@@ -167,7 +167,7 @@ class Framework:
         return self.module in sys.modules
 
     def threads_are_up(self) -> bool:
-        """Whether this process has started threads without which a forked one would wait."""
+        """Whether this process has started threads that a forked process would wait for."""
         return False
 
     def wanted(self, call: Any, tensor: Any) -> bool:

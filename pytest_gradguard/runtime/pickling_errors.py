@@ -157,7 +157,7 @@ def _text(item: Any, path: str, current: Any, answer: str) -> str:
     index, separator, inner = path.partition("|")
     inner = inner.lstrip(".")
     if not separator:  # put on a queue, by the program itself
-        name, role = f"`{path}`", "" if path == _ROOT else f"`{_ROOT}` is what was to be sent"
+        name, role = f"`{path}`", "" if path == _ROOT else f"`{_ROOT}` is the object being sent"
     elif not inner:
         name, role = "the function of the task", ""
     else:

@@ -77,7 +77,7 @@ def test_json_holds_the_edits(project):
     (finding,) = project.lint(json_output=True).json["findings"]
     assert finding["edits"] == {
         "applicability": "safe",
-        "message": "return the value alone",
+        "message": "return the tensor without its graph",
         "edits": [
             {
                 "path": "a.py",

@@ -27,9 +27,9 @@ PITFALL = Pitfall(
     ),
     fix=(
         "Run the tasks with `pytest_gradguard.parallel.Parallel`, whose results carry "
-        "gradients; or send `tensor.detach()`, return the gradients from the worker, and "
-        'continue the backward pass in the parent with them. `backend="threading"` keeps the '
-        "graph without any other change; it runs in parallel where the work releases the GIL."
+        "gradients; or send `tensor.detach()`, return the gradients, and continue the backward "
+        'pass in the parent with them. `backend="threading"` keeps the graph without any other '
+        "change; it runs in parallel where the work releases the GIL."
     ),
     bad="""\
 import torch

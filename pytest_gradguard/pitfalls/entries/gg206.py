@@ -19,7 +19,7 @@ PITFALL = Pitfall(
         "works in the main process, in threads and in a `ProcessPoolExecutor`."
     ),
     why=(
-        "loky sets its own default start method in its workers, and a plain "
+        "In its workers, loky sets its own default start method, and a plain "
         "`multiprocessing.Process`, which the loader creates, lacks what that method needs. The "
         "workers of a pool are daemons, and Python does not let daemons start processes."
     ),

@@ -54,16 +54,16 @@ def _register(framework: Framework) -> None:
 
 
 def register_framework(framework: Framework) -> None:
-    """Have the guard know the arrays of another framework, in this process.
+    """Teach the guard the arrays of another framework, in this process.
 
-    A framework that was registered under the same name gives way to this one.
+    It replaces a framework that was registered under the same name.
 
     Args:
-        framework: an object of a subclass of `Framework`, as `docs/frameworks.md` tells.
+        framework: an object of a subclass of `Framework` (see `docs/frameworks.md`).
 
     Raises:
-        TypeError: it is none.
-        ValueError: it lacks a name or a module, or gradguard has a framework of that name itself.
+        TypeError: `framework` is not such an object.
+        ValueError: it has no name or no module, or its name is that of one of gradguard's own.
     """
     if not isinstance(framework, Framework):
         raise TypeError(f"register_framework takes a Framework, not {framework!r}")

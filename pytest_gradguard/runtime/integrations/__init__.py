@@ -29,16 +29,16 @@ def load() -> None:
 
 
 def register_integration(integration: Integration) -> None:
-    """Have the guard watch a kind of workers of another package, now and whenever it is on.
+    """Let the guard watch the workers of another package whenever it is on.
 
-    An integration that was registered under the same name gives way to this one.
+    It replaces an integration that was registered under the same name.
 
     Args:
-        integration: what there is to know, as `docs/integrations.md` tells.
+        integration: a description of these workers (see `docs/integrations.md`).
 
     Raises:
-        TypeError: it is no `Integration`.
-        ValueError: gradguard has an integration of that name itself.
+        TypeError: `integration` is not an `Integration`.
+        ValueError: its name is that of one of gradguard's own.
     """
     if not isinstance(integration, Integration):
         raise TypeError(f"register_integration takes an Integration, not {integration!r}")
