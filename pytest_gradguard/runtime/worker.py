@@ -157,8 +157,11 @@ class Outbox:
         return repr(self._results)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        unguarded = (operator.getitem, ((self._contents(),), 0))
-        return attempt(self._reduced, instead=unguarded)  # type: ignore[no-any-return]
+        try:
+            return self._reduced()
+        except Exception as error:
+            fault(error)
+            return operator.getitem, ((self._contents(),), 0)
 
     def _contents(self) -> Any:
         return self._results
