@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -86,14 +87,15 @@ def _not_run(cells: list[matrix.Cell]) -> Iterator[str]:
 
 
 def _differs(recorded: dict[str, Any]) -> Iterator[str]:
-    rows = [
-        (name, f"`{test}`", matrix.KNOWN_FAILURES.get(name, {}).get(test, "not known yet"))
+    counts: Counter[tuple[str, str, str]] = Counter(
+        (name, test.partition("::")[0], matrix.why_failed(name, test) or "not known yet")
         for name, result in recorded.items()
         for test in result["failed"]
-    ]
+    )
+    rows = [(cell, f"`{file}`", str(count), why) for (cell, file, why), count in counts.items()]
     if rows:
         yield "\n## What differs, and why\n"
-        yield from _table(("cell", "test", "why"), iter(rows))
+        yield from _table(("cell", "file", "tests that fail", "why"), iter(rows))
 
 
 def _tests() -> Iterator[tuple[str, ...]]:

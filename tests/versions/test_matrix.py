@@ -93,7 +93,8 @@ def test_what_is_recorded_is_what_the_matrix_asks_for() -> None:
             cell.releases
         ), name
         assert result["passed"] > 0, name
-        assert set(result["failed"]) == set(matrix.KNOWN_FAILURES.get(name, ())), name
+        assert [test for test in result["failed"] if not matrix.why_failed(name, test)] == []
+    assert matrix.KNOWN_FAILURES.keys() <= recorded.keys()
 
 
 def test_the_page_is_what_was_recorded(capsys: pytest.CaptureFixture[str]) -> None:
