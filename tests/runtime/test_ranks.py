@@ -100,3 +100,35 @@ def test_a_launcher_reports_what_killed_ranks_had_found(tmp_path: Path) -> None:
     done = run_python(*command, environment={"TMPDIR": str(tmp_path)})
     assert done.returncode == 1
     assert found(report) == DUE
+
+
+OPENED = """
+import os, torch.multiprocessing as mp, multiprocessing.connection
+
+def nothing(rank):
+    pass
+
+def opened():
+    return len(os.listdir("/proc/self/fd"))
+
+if __name__ == "__main__":
+    mp.start_processes(nothing, nprocs=2, start_method="fork")
+    before = opened()
+    for _ in range(6):
+        mp.start_processes(nothing, nprocs=2, start_method="fork")
+    print(opened() - before)
+    for _ in range(40):
+        process = mp.get_context("fork").Process(target=nothing, args=(0,))
+        process.start()
+        multiprocessing.connection.wait([process.sentinel])
+        del process
+    print(opened() - before)
+"""
+
+
+def test_processes_that_have_ended_keep_no_file_open(tmp_path: Path) -> None:
+    program = tmp_path / "opened.py"
+    program.write_text(OPENED, encoding="utf-8")
+    joined, forgotten = map(int, run_python(*GUARDED, program).stdout.split()[:2])
+    assert joined == 0
+    assert forgotten < 40

@@ -20,11 +20,14 @@ from pytest_gradguard.runtime.collector import Collector
 from pytest_gradguard.runtime.dispatch.process_gradients import package_of
 from pytest_gradguard.runtime.distributed import C10D
 from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.locks import Lock
 from pytest_gradguard.runtime.pipes import room_beside
 
 _CHUNK = 65_536
 _ROOM = 1_048_576
 """How much a rank may tell before anybody reads it."""
+_MANY = 16
+"""How many processes may have ended unread before it is looked which have."""
 
 
 class _Told:
@@ -36,24 +39,33 @@ class _Told:
         self._pipe = pipe
         self._bytes = b""
         os.set_blocking(pipe.fileno(), False)
+        _open.add(self)
 
     def findings(self) -> list[Finding]:
         """All that was told up to now: each message has what the one before had, and more."""
+        with _lock:
+            self._read()
+            return self.known
+
+    def _read(self) -> None:
         with suppress(BlockingIOError):
             while not self._pipe.closed:
                 told = os.read(self._pipe.fileno(), _CHUNK)
                 self._bytes += told
                 if not told:
                     self._pipe.close()
+                    _open.discard(self)
         stream = io.BytesIO(self._bytes)
         with suppress(EOFError, pickle.UnpicklingError):  # it was killed while it told
             while stream.tell() < len(self._bytes):
                 self.known = pickle.load(stream)
                 self._bytes = self._bytes[stream.tell() :]
                 stream = io.BytesIO(self._bytes)
-        return self.known
 
 
+_lock = Lock()
+_open: weakref.WeakSet[_Told] = weakref.WeakSet()
+"""Those whose processes may still tell: each keeps a file open."""
 _running: weakref.WeakKeyDictionary[Any, _Told] = weakref.WeakKeyDictionary()
 
 
@@ -67,6 +79,9 @@ def telling(process: Any, call: Call, *, forked: bool) -> Iterator[None]:
         forked: it inherits the guard.
     """
     pipe = None
+    if len(_open) >= _MANY:  # nobody has joined the processes, or asked
+        for earlier in list(_open):
+            earlier.findings()
     if C10D in sys.modules:
         try:
             connection: Any = import_module(f"{package_of(process)}.connection")
@@ -113,6 +128,7 @@ def ended(process: Any) -> None:
     if told is None or process.exitcode is None:
         return
     del _running[process]
+    told.findings()
     home = told.home
     if home.announce is not None and all(one.home is not home for one in _running.values()):
         home.announce([one for one in home.told() if one.severity >= Severity.WARNING])
