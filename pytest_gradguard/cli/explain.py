@@ -45,6 +45,7 @@ def _lines(pitfall: Pitfall, width: int) -> Iterator[str]:
         ("What happens", pitfall.happens),
         ("Why", pitfall.why),
         ("How to fix it", pitfall.fix),
+        *(("Or, where it fits the case", one) for one in dict.fromkeys(pitfall.cases.values())),
         ("Reported by `gradguard lint`", lint_note(pitfall)),
         ("Reported by `pytest --gradguard`", runtime_note(pitfall)),
         ("When to silence it", pitfall.silence),
