@@ -271,27 +271,47 @@ def little_memory() -> Any:
 @case
 def fork_under_locks() -> Any:
     """A thread forks while another one holds every lock of the guard's."""
+    global _before_fork
+    _before_fork = _hold_locks
+    process = FORK.Process(target=_works_itself)
+    process.start()
+    process.join(60)
+    status = process.exitcode
+    process.kill()
+    return status
+
+
+_before_fork: Callable[[], None] | None = None
+"""Called once, as the last thing before the next fork."""
+_forked = threading.Event()
+
+
+def _at_fork() -> None:
+    global _before_fork
+    call, _before_fork = _before_fork, None
+    if call is not None:
+        call()
+
+
+# Functions run in reverse order: the guard, which is not imported yet, has its own before this one.
+os.register_at_fork(before=_at_fork, after_in_parent=_forked.set)
+
+
+def _hold_locks() -> None:
+    """Have another thread hold the locks until the parent has forked."""
     locks = sys.modules.get("pytest_gradguard.runtime.locks")
-    taken, done = threading.Event(), threading.Event()
+    taken = threading.Event()
+    _forked.clear()
 
     def hold() -> None:
         with contextlib.ExitStack() as stack:
             for lock in list(locks._all) if locks else ():
                 stack.enter_context(lock)
             taken.set()
-            done.wait()
+            _forked.wait()
 
-    thread = threading.Thread(target=hold)
-    thread.start()
+    threading.Thread(target=hold, daemon=True).start()
     taken.wait()
-    process = FORK.Process(target=_works_itself)
-    process.start()
-    process.join(60)
-    done.set()
-    thread.join()
-    status = process.exitcode
-    process.kill()
-    return status
 
 
 def _works_itself() -> None:
