@@ -118,17 +118,34 @@ _taught: list[int] = []
 _lock = Lock()
 
 
+def _begin() -> None:
+    torch.jit._builtins._get_builtin_table()  # built once, of what stands there now
+    _patches.apply()
+    torch_engine.subscribe(_backward)
+    _teach_script()
+    steps.after.subscribe(torch_changes.stepped)
+
+
+def _end() -> None:
+    torch_log.log = None
+    steps.after.unsubscribe(torch_changes.stepped)
+    _forget_script()
+    torch_engine.unsubscribe(_backward)
+    _patches.undo()
+    torch_grad_mode.close()
+
+
 def start(listener: torch_log.Listener) -> torch_log.Log:
     """Begin to note what happens, for `listener`; the log is shared by all that listen."""
     with _lock:
         log = torch_log.log
         if log is None:
             log = torch_log.log = torch_log.Log()
-            torch.jit._builtins._get_builtin_table()  # built once, of what stands there now
-            _patches.apply()
-            torch_engine.subscribe(_backward)
-            _teach_script()
-            steps.after.subscribe(torch_changes.stepped)
+            try:
+                _begin()
+            except BaseException:
+                _end()
+                raise
         log.listeners.append(listener)
         return log
 
@@ -141,9 +158,4 @@ def stop(listener: torch_log.Listener) -> None:
             return
         log.listeners.remove(listener)
         if not log.listeners:
-            torch_log.log = None
-            steps.after.unsubscribe(torch_changes.stepped)
-            _forget_script()
-            torch_engine.unsubscribe(_backward)
-            _patches.undo()
-            torch_grad_mode.close()
+            _end()

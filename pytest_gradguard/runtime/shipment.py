@@ -89,10 +89,12 @@ class Shipment:
         self._ship("GG107", parameter, framework)
         self._offer(parameter, framework)
 
-    def _ship_parameters(self) -> None:
+    def ship_parameters(self) -> None:
         """Note the parameters that were kept, once there are enough samples by their count."""
+        if "parameters" not in self.__dict__:
+            return
         shipped = self.call.shipped
-        parameters = iter(self.parameters)
+        parameters = iter(self.__dict__.pop("parameters"))
         for parameter, framework in parameters:
             self._ship("GG107", parameter, framework)
             if "GG107" in self._uncounted:
@@ -150,8 +152,7 @@ class Shipment:
 
     def ended(self) -> None:
         """The batch is pickled: hand over the counts."""
-        if "parameters" in self.__dict__:
-            self._ship_parameters()
+        self.ship_parameters()
         if "_uncounted" not in self.__dict__:
             return
         for code, count in self._uncounted.items():

@@ -38,7 +38,11 @@ BY_CALLER = {
     # The program calls these itself, with what may be wrong of its own: they raise.
     f"{PACKAGE}.runtime": ("install", "uninstall", "guard", "allow", "simulated", "Report."),
     f"{PACKAGE}.gradients": ("watch_gradients",),
-    f"{PACKAGE}.gradients.torch_watch": ("TorchWatch.__init__", "TorchWatch._add"),
+    f"{PACKAGE}.gradients.torch_watch": (
+        *("TorchWatch.__init__", "TorchWatch._add", "TorchWatch._look_for_new"),
+        "Entry.__init__",
+        "_modules_of",
+    ),
     f"{PACKAGE}.runtime.announcing": ("announcer", "Warner.__init__"),
     f"{PACKAGE}.runtime.collector": ("Collector.__init__", "Collector.told", "_after_fork"),
     f"{PACKAGE}.pitfalls": ("",),

