@@ -319,7 +319,7 @@ def test_an_encoding_that_lacks_a_character_loses_nothing(project, worker):
 
 
 def test_ctrl_c_is_one_line_at_once_and_leaves_no_process(project, worker):
-    for number in range(40):
+    for number in range(600):
         project.write(f"p{number}/a.py", worker + slow(number))
     process = project.start(
         "--no-cache", "--jobs", "3", stdout=subprocess.PIPE, stderr=subprocess.PIPE,
