@@ -24,7 +24,7 @@ CASES = (
 def test_a_sample_of_planted_faults() -> None:
     done = run_python(
         HERE / "sweep.py",
-        *("executors", "dask_threads", "watched", "--sample", "5"),
+        *("executors", "dask_threads", "--sample", "8"),
         limit=400,
         environment={"PYTHONPATH": str(HERE)},
     )
