@@ -324,6 +324,8 @@ def test_ctrl_c_is_one_line_at_once_and_leaves_no_process(project, worker):
     process = project.start(
         "--no-cache", "--jobs", "3", stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         start_new_session=True,
+        # A run of tests in the background ignores Ctrl-C, and so would what it starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     try:
         while len(members(process.pid)) < 3:
