@@ -6,8 +6,6 @@ The tensors are looked for once in a batch of tasks, before its first backward p
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pytest_gradguard.runtime import probes
@@ -23,18 +21,8 @@ _running: dict[int, Any] = {}
 _known: dict[int, tuple[Any, Copies]] = {}
 
 
-@contextmanager
-def during(items: Any) -> Iterator[None]:
-    """A block in which the tasks `items` run; a batch of joblib's is known to `collector.here`."""
-    enter(items)
-    try:
-        yield
-    finally:
-        leave(items)
-
-
 def enter(items: Any) -> None:
-    """Say that the tasks `items` run from now on."""
+    """Say that the tasks `items` run from now on; a batch of joblib's is known to `here`."""
     _running[id(items)] = items
 
 

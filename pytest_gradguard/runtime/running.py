@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pytest_gradguard.runtime import backwards, collector, probes, worker
-from pytest_gradguard.runtime.faults import attempt, fault, without_this_frame
+from pytest_gradguard.runtime.faults import attempt, without_this_frame
 from pytest_gradguard.runtime.tasks import runs_tasks
 
 if TYPE_CHECKING:
@@ -25,54 +25,6 @@ def alone(output: Any) -> list[Any]:
 def same(output: Any) -> Any:
     """The results of several tasks, which are given as a list."""
     return output
-
-
-class _Once:
-    """The program's own function, and what became of it.
-
-    Attributes:
-        begun: it was called.
-        output, error: what it gave, or raised.
-    """
-
-    __slots__ = ("begun", "error", "function", "output")
-
-    def __init__(self, function: Callable[[], Any]) -> None:
-        self.function = function
-        self.begun = False
-        self.output: Any = None
-        self.error: BaseException | None = None
-
-    @runs_tasks
-    def __call__(self) -> Any:
-        self.begun = True
-        try:
-            self.output = self.function()
-        except BaseException as error:
-            without_this_frame(error)
-            self.error = error
-            raise
-        return self.output
-
-
-def surely(run: Callable[[Callable[[], Any]], Any], function: Callable[[], Any]) -> Any:
-    """What `run(function)` gives; where it fails by itself, what `function` alone does.
-
-    Args:
-        run: a function of the guard's, which calls the one that it is given once.
-        function: the program's.
-    """
-    once = _Once(function)
-    try:
-        return run(once)
-    except BaseException as error:
-        if error is once.error or not isinstance(error, Exception):
-            without_this_frame(error)
-            raise
-        fault(error)
-    if once.error is not None:
-        raise once.error
-    return once.output if once.begun else function()
 
 
 def in_thread(
@@ -96,10 +48,24 @@ def in_thread(
         output = task()
     except BaseException as error:
         without_this_frame(error)
-        probes.hear(call, probes.end(begun, items, None, error, process=False))
+        attempt(_end_in_thread, call, begun, items, None, error)
         raise
-    probes.hear(call, probes.end(begun, items, gave(output), process=False))
+    attempt(_end_in_thread, call, begun, items, gave, output)
     return output
+
+
+def _end_in_thread(
+    call: Call,
+    begun: Any,
+    items: Any,
+    gave: Callable[[Any], Any] | None,
+    outcome: Any,
+) -> None:
+    if gave is None:
+        notes = probes.end(begun, items, None, outcome, process=False)
+    else:
+        notes = probes.end(begun, items, gave(outcome), process=False)
+    probes.hear(call, notes)
 
 
 @runs_tasks
@@ -116,17 +82,33 @@ def in_process(
         task, items, asked, gave: as for `in_thread`.
         failed: takes what the task raises, and what the probes noted then.
     """
-    worker.watch_nested_calls()
     inside = collector.here.inside
-    begun = probes.begin(asked, process=True)
-    collector.enter(inside)
+    attempt(worker.watch_nested_calls)
+    begun = attempt(probes.begin, asked, process=True, instead=())
+    attempt(collector.enter, inside)
+    attempt(backwards.enter, items)
     try:
-        with backwards.during(items):
-            output = task()
+        output = task()
     except BaseException as error:
         without_this_frame(error)
-        failed(error, probes.end(begun, items, None, error, process=True))
+        attempt(backwards.leave, items)
+        attempt(_failed, failed, begun, items, error)
         raise
+    else:
+        attempt(backwards.leave, items)
     finally:
-        collector.leave(inside)
-    return output, probes.end(begun, items, gave(output), process=True)
+        attempt(collector.leave, inside)
+    return output, attempt(_notes, begun, items, gave, output, instead=[])
+
+
+def _failed(
+    failed: Callable[[BaseException, probes.Notes], None],
+    begun: Any,
+    items: Any,
+    error: BaseException,
+) -> None:
+    failed(error, probes.end(begun, items, None, error, process=True))
+
+
+def _notes(begun: Any, items: Any, gave: Callable[[Any], Any], output: Any) -> probes.Notes:
+    return probes.end(begun, items, gave(output), process=True)

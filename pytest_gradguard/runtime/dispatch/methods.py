@@ -12,7 +12,7 @@ from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.dispatch import calling, futures
 from pytest_gradguard.runtime.dispatch.remote import Split
 from pytest_gradguard.runtime.dispatch.shipped import guarded
-from pytest_gradguard.runtime.faults import attempt, hidden_frame
+from pytest_gradguard.runtime.faults import attempt, fault, hidden_frame, without_this_frame
 from pytest_gradguard.runtime.registry import Workers
 
 Method = Callable[..., Any]
@@ -48,25 +48,27 @@ def submits(
     def wrap(original: Method) -> Method:
         passing = packages.around(original)
 
-        def taken(pool: Any, args: tuple[Any, ...], kwargs: Any) -> tuple[Call | None, Any]:
-            if not args or unwatched(pool, args):
-                return None, None
-            if _mapping.pool is pool:
-                call = _mapping.call
-            else:
-                call = calling.begin(workers, passing, single=pool)
-            if call is None:
-                return None, None
-            begun(pool, call)
-            return call, guarded(call, args[0], args[1:], kwargs, split)
-
         @functools.wraps(original)
         def submit(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-            call, task = attempt(taken, self, args, kwargs, instead=(None, None))
-            with hidden_frame:
-                if call is None or task is None:
+            call = task = None
+            try:
+                if args and not unwatched(self, args):
+                    if _mapping.pool is self:
+                        call = _mapping.call
+                    else:
+                        call = calling.begin(workers, passing, single=self)
+                    if call is not None:
+                        begun(self, call)
+                        task = guarded(call, args[0], args[1:], kwargs, split)
+            except Exception as error:
+                fault(error)
+            try:
+                if task is None:
                     return original(self, *args, **kwargs)
                 future = original(self, task)
+            except BaseException as error:
+                without_this_frame(error)
+                raise
             attempt(futures.belongs_to, future, call)
             return future
 

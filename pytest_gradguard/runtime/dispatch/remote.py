@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_gradguard.findings import Finding
 from pytest_gradguard.runtime import collector, probes, running, worker
-from pytest_gradguard.runtime.faults import hidden_frame, without_this_frame
+from pytest_gradguard.runtime.faults import attempt, without_this_frame
 from pytest_gradguard.runtime.transfer import bracketed
 
 Items = Sequence[tuple[Any, Any, Any]]
@@ -69,13 +69,13 @@ class WorkerTask:
 
     def __call__(self) -> Any:
         function, args, kwargs = self._task
-        with hidden_frame:
-            return running.surely(self._run, functools.partial(function, *args, **kwargs))
-
-    def _run(self, task: Callable[[], Any]) -> Any:
-        items, many = items_of(*self._task, self._split)
-        with hidden_frame:
+        task = functools.partial(function, *args, **kwargs)
+        items, many = attempt(items_of, *self._task, self._split, instead=((), False))
+        try:
             return run(task, items, many, self._token, self._asked)
+        except BaseException as error:
+            without_this_frame(error)
+            raise
 
 
 def run(
@@ -93,7 +93,12 @@ def run(
     except BaseException as error:
         without_this_frame(error)
         raise
-    results = gave(result)
+    return attempt(_outgoing, result, gave(result), items, many, token, notes, instead=result)
+
+
+def _outgoing(
+    result: Any, results: Any, items: Items, many: bool, token: int, notes: probes.Notes
+) -> Any:
     if collector.here.inside.empty and not notes and worker.nothing_in(results):
         worker.end_simulation()
         return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pytest_gradguard.runtime import frameworks, probes, running, watching
@@ -12,7 +12,7 @@ from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.dispatch import remote
 from pytest_gradguard.runtime.dispatch.remote import Split
 from pytest_gradguard.runtime.evidence import Object
-from pytest_gradguard.runtime.faults import fault, hidden_frame
+from pytest_gradguard.runtime.faults import attempt, fault, without_this_frame
 from pytest_gradguard.runtime.shipment import Shipment
 from pytest_gradguard.runtime.transfer import bracketed
 
@@ -108,11 +108,11 @@ class ThreadTask:
 
     def __call__(self) -> Any:
         function, args, kwargs = self._task
-        with hidden_frame:
-            return running.surely(self._run, functools.partial(function, *args, **kwargs))
-
-    def _run(self, task: Callable[[], Any]) -> Any:
-        items, many = remote.items_of(*self._task, self._split)
+        task = functools.partial(function, *args, **kwargs)
+        items, many = attempt(remote.items_of, *self._task, self._split, instead=((), False))
         gave = running.same if many else running.alone
-        with hidden_frame:
+        try:
             return running.in_thread(self._call, task, items, self._asked, gave)
+        except BaseException as error:
+            without_this_frame(error)
+            raise

@@ -66,11 +66,6 @@ def _pickling(module: ModuleType) -> list[Patch]:
     return [Patch(module, "dump", watched_dump)]
 
 
-def _pickles(kind: type) -> bool:
-    """Whether these threads run interpreters of their own, which share no objects."""
-    return any(base.__module__ == "concurrent.futures.interpreter" for base in kind.__mro__)
-
-
 def _answer(frame: FrameType, error: BaseException) -> None:
     known = frame.f_locals
     sendback = frame.f_globals["_sendback_result"]

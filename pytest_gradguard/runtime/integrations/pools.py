@@ -17,7 +17,7 @@ from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.dispatch import calling, futures
 from pytest_gradguard.runtime.dispatch.remote import Chunk
 from pytest_gradguard.runtime.dispatch.shipped import guarded
-from pytest_gradguard.runtime.faults import Beside, attempt, fault, hidden_frame
+from pytest_gradguard.runtime.faults import Beside, attempt, fault, without_this_frame
 from pytest_gradguard.runtime.fork_safety.ending_pools import workers_hold_no_lock
 from pytest_gradguard.runtime.patching import Patch
 from pytest_gradguard.runtime.pickling_errors import watched_dump
@@ -69,12 +69,20 @@ def _watched_apply(begin: Begin, original: Callable[..., Any]) -> Callable[..., 
     def apply_async(
         self: Any, func: Any, args: Any = (), kwds: Any = _NO_KEYWORDS, *others: Any, **more: Any
     ) -> Any:
-        call = attempt(begin, self, single=self)
-        task = call and attempt(guarded, call, func, args, kwds, chunk_of)
-        with hidden_frame:
-            if call is None or task is None:
+        call = task = None
+        try:
+            if calling.by_the_program():  # most are not: joblib gives threads each batch by it
+                call = begin(self, single=self)
+                task = call and guarded(call, func, args, kwds, chunk_of)
+        except Exception as error:
+            fault(error)
+        try:
+            if task is None:
                 return original(self, func, args, kwds, *others, **more)
             result = original(self, task, (), {}, *others, **more)
+        except BaseException as error:
+            without_this_frame(error)
+            raise
         attempt(futures.belongs_to, result, call)
         return result
 
@@ -101,7 +109,7 @@ def _watched_generation(begin: Begin, original: Callable[..., Any]) -> Callable[
                 return tasks
             result = self._cache.get(result_job)
             if result is not None:
-                futures.belongs_to(result, call)
+                attempt(futures.belongs_to, result, call)
             return _guarding(tasks, call)
         except Exception as error:
             fault(error)

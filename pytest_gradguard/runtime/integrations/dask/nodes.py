@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pytest_gradguard.runtime.dispatch.remote import run
-from pytest_gradguard.runtime.faults import hidden_frame
+from pytest_gradguard.runtime.faults import attempt, hidden_frame
 from pytest_gradguard.runtime.registry import UnknownLayout
-from pytest_gradguard.runtime.running import surely
 
 
 def task_spec() -> Any:
@@ -70,13 +69,14 @@ class WorkerNode:
         self._node = node
 
     def __call__(self, data: Any) -> Any:
-        def guarded(task: Callable[[], Any]) -> Any:
-            items = list(items_of(self._node, data))
-            with hidden_frame:
-                return run(task, items, False, self._token, self._asked)
-
+        task = functools.partial(self._node, data)
+        items = attempt(_all_items, self._node, data, instead=[])
         with hidden_frame:
-            return surely(guarded, functools.partial(self._node, data))
+            return run(task, items, False, self._token, self._asked)
+
+
+def _all_items(task: Any, data: Mapping[Any, Any]) -> list[tuple[Any, Any, Any]]:
+    return list(items_of(task, data))
 
 
 def same(value: Any) -> Any:

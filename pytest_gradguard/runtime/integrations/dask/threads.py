@@ -72,7 +72,4 @@ def _run(call: Call, asked: Any, items: Any, run: Any, batch: Any) -> Any:
         values = [value for _, value, failed in results if not failed]
         return [value[0] for value in values] if len(values) == len(items) else None
 
-    def guarded(task: Callable[[], Any]) -> Any:
-        return running.in_thread(call, task, items, asked, gave)
-
-    return running.surely(guarded, functools.partial(run, batch))
+    return running.in_thread(call, functools.partial(run, batch), items, asked, gave)

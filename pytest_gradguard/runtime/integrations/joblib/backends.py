@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from pytest_gradguard.runtime import probes, registry, running
 from pytest_gradguard.runtime.calls import Call
-from pytest_gradguard.runtime.faults import attempt, hidden_frame, warn
+from pytest_gradguard.runtime.faults import attempt, hidden_frame, warn, without_this_frame
 from pytest_gradguard.runtime.registry import Workers
 
 
@@ -83,13 +83,12 @@ class ThreadBatch(KnownBatch):
         self._asked = asked
 
     def __call__(self) -> Any:
-        with hidden_frame:
-            return running.surely(self._run, self._batch)
-
-    def _run(self, batch: Any) -> Any:
-        items = self._batch.items
-        with hidden_frame:
-            return running.in_thread(self._call, batch, items, self._asked, running.same)
+        batch = self._batch
+        try:
+            return running.in_thread(self._call, batch, batch.items, self._asked, running.same)
+        except BaseException as error:
+            without_this_frame(error)
+            raise
 
 
 _FOREIGN = "foreign backend"
