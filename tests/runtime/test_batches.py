@@ -86,6 +86,17 @@ def test_a_parallel_is_watched_in_each_of_its_calls(before: Callable[[Parallel],
     assert codes(run) == ["GG101"]
 
 
+def test_the_guard_takes_no_look_at_each_batch_for_joblibs_own_threads() -> None:
+    looked: list[Any] = []
+    with guard("record"), Parallel(n_jobs=2, backend="threading") as parallel:
+        pool = parallel._backend._get_pool()
+        watched = type(pool).apply_async
+        parallel(delayed(workers.identity)(i) for i in range(8))
+        looked.append(pool.apply_async.__func__)
+    assert looked == [watched.__wrapped__]
+    assert "apply_async" not in vars(pool)  # and it refers to itself no longer
+
+
 def test_a_subclass_sees_each_of_its_batches_leave() -> None:
     class Counting(Parallel):  # type: ignore[misc]  # joblib has no types
         left = 0

@@ -7,6 +7,7 @@ of `map`. The first is wrapped to ship a `ShippedTask`, the second to yield them
 from __future__ import annotations
 
 import functools
+import types
 import weakref
 from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
@@ -71,7 +72,7 @@ def _watched_apply(begin: Begin, original: Callable[..., Any]) -> Callable[..., 
     ) -> Any:
         call = task = None
         try:
-            if calling.by_the_program():  # most are not: joblib gives threads each batch by it
+            if calling.by_the_program():
                 call = begin(self, single=self)
                 task = call and guarded(call, func, args, kwds, chunk_of)
         except Exception as error:
@@ -87,6 +88,16 @@ def _watched_apply(begin: Begin, original: Callable[..., Any]) -> Callable[..., 
         return result
 
     return apply_async
+
+
+def leave_alone(pool: Any) -> None:
+    """Let `pool`, which a library has made for itself, be given tasks without a look at each.
+
+    It lasts until the pool is terminated.
+    """
+    original = getattr(type(pool).apply_async, "__wrapped__", None)
+    if original is not None:
+        pool.apply_async = types.MethodType(original, pool)
 
 
 def chunk_of(function: Any, args: Any, kwargs: Any) -> Chunk | None:
@@ -132,6 +143,7 @@ def _guarding(tasks: Iterator[Any], call: Call) -> Iterator[Any]:
 def _watched_terminate(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def terminate(self: Any) -> Any:
+        vars(self).pop("apply_async", None)  # see `leave_alone`; it refers to the pool
         with Beside(workers_hold_no_lock, self):
             return original(self)
 

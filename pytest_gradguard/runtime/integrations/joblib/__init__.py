@@ -144,6 +144,7 @@ def _watched_dispatch(original: Callable[..., Any]) -> Callable[..., Any]:
             if always and getattr(self._dispatch, "__func__", None) is _dispatch:
                 # Nothing of ours need see its later batches leave.
                 self._dispatch = call.direct = types.MethodType(original, self)
+                attempt(backends.leave_pool_alone, self._backend)
         try:
             return original(self, batch)
         except BaseException as error:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from pytest_gradguard.runtime import probes, registry, running
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.faults import attempt, hidden_frame, warn, without_this_frame
+from pytest_gradguard.runtime.integrations import pools
 from pytest_gradguard.runtime.registry import Workers
 
 
@@ -56,6 +57,13 @@ def _registered_name(kind: type) -> str:
     """The name by which programs ask for that class of backends."""
     known = getattr(sys.modules.get("joblib.parallel"), "BACKENDS", {})
     return next((str(name) for name, made in known.items() if made is kind), kind.__name__)
+
+
+def leave_pool_alone(backend: Any) -> None:
+    """Have the pool of `backend`, if it has one, take batches without a look at each."""
+    get_pool = getattr(backend, "_get_pool", None)
+    if get_pool is not None:
+        pools.leave_alone(get_pool())
 
 
 class KnownBatch:
