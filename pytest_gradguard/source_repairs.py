@@ -10,32 +10,12 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from pytest_gradguard.findings import Finding, Repair
-from pytest_gradguard.reports.file import write_page
 from pytest_gradguard.runtime.faults import fault
-from pytest_gradguard.tallies import Tally
 
-__all__ = ["with_repairs", "write_page_with_repairs"]
-
-
-def write_page_with_repairs(
-    path: Path,
-    findings: Iterable[Finding],
-    calls: Iterable[Tally] = (),
-    *,
-    base: str | None = None,
-    guarded: str | None = None,
-) -> None:
-    """As `write_page`, with a diff for each of `findings` that the linter can repair.
-
-    Raises:
-        TargetError: the file cannot be written; an earlier one is as it was.
-    """
-    repaired = with_repairs(findings, os.getcwd() if base is None else base)
-    write_page(path, repaired, calls, base=base, guarded=guarded)
+__all__ = ["with_repairs"]
 
 
 def with_repairs(findings: Iterable[Finding], base: str) -> list[Finding]:

@@ -14,13 +14,13 @@ from pytest_gradguard.cli import ranks
 from pytest_gradguard.cli.program import Program, ProgramNotFound, find_module, find_script
 from pytest_gradguard.disabled import VARIABLE, is_disabled
 from pytest_gradguard.findings import Finding, Severity
-from pytest_gradguard.reports.file import check_writable, write_report
+from pytest_gradguard.reports.file import check_writable, write_page, write_report
 from pytest_gradguard.reports.overview import count_line, gravest_first
 from pytest_gradguard.reports.target import TargetError
 from pytest_gradguard.reports.text import blocks, style_for, width_of
 from pytest_gradguard.runtime import Report, install
 from pytest_gradguard.settings import SettingsError, load
-from pytest_gradguard.source_repairs import write_page_with_repairs
+from pytest_gradguard.source_repairs import with_repairs
 
 __all__ = ["build_parser", "run"]
 
@@ -187,10 +187,18 @@ class _Output:
         if said is None:
             return  # another rank reports
         _print(gravest_first(said.shown), self._lowest)
-        for path, write in zip(self._paths, (write_report, write_page_with_repairs), strict=True):
+        findings, calls = gravest_first(said.every), self._report.calls
+
+        def report(path: Path) -> None:
+            write_report(path, findings, calls)
+
+        def page(path: Path) -> None:
+            write_page(path, with_repairs(findings, os.getcwd()), calls)
+
+        for path, write in zip(self._paths, (report, page), strict=True):
             try:
                 if path is not None:
-                    write(path, gravest_first(said.every), self._report.calls)
+                    write(path)
             except TargetError as error:
                 print(f"gradguard run: {error}", file=sys.stderr)
 

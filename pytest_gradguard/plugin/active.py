@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Generator, Iterable
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -159,18 +158,25 @@ class GuardPlugin:
 
     def _write(self, session: pytest.Session) -> None:
         """Write the reports that were asked for."""
-        from pytest_gradguard.reports.file import write_report
+        from pytest_gradguard.reports.file import write_page, write_report
         from pytest_gradguard.reports.target import TargetError
-        from pytest_gradguard.source_repairs import write_page_with_repairs
+        from pytest_gradguard.source_repairs import with_repairs
 
         guarded = None if self.everywhere else _BY_FIXTURE
         findings, calls = self._received.findings(), merge_tallies(self._calls)
-        page = partial(write_page_with_repairs, base=self.base)
-        for path, write in ((self.settings.report, write_report), (self.settings.html, page)):
+
+        def report(path: Path) -> None:
+            write_report(path, findings, calls, guarded=guarded)
+
+        def page(path: Path) -> None:
+            repaired = with_repairs(findings, self.base)
+            write_page(path, repaired, calls, base=self.base, guarded=guarded)
+
+        for path, write in ((self.settings.report, report), (self.settings.html, page)):
             if path is None:
                 continue
             try:
-                write(path, findings, calls, guarded=guarded)
+                write(path)
                 self._written.append(path)
             except TargetError as error:
                 # The path was fine at the start; a run without its report must not look like one.

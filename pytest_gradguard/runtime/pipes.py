@@ -12,7 +12,10 @@ import os
 import pickle
 import sys
 import weakref
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeVar
+
+from pytest_gradguard.runtime.faults import fault
 
 _ENOUGH = 65_536
 _MANY = 16
@@ -23,7 +26,31 @@ _SPARE = 32
 """How many files the program can still open where the guard opens one of its own."""
 
 
-def room_beside(*descriptors: int) -> bool:
+_End = TypeVar("_End", int, Any)
+
+
+def ends_beside(make: Callable[[], tuple[_End, _End]]) -> tuple[_End, _End] | None:
+    """Both ends of a new pipe; None where the program could hardly open more files beside it.
+
+    Args:
+        make: makes the pipe, out of descriptors or connections.
+    """
+    try:
+        ends = make()
+    except OSError as error:  # the program has as many files open as it may
+        fault(error)
+        return None
+    if _room_beside(end if isinstance(end, int) else end.fileno() for end in ends):
+        return ends
+    for end in ends:
+        if isinstance(end, int):
+            os.close(end)
+        else:
+            end.close()
+    return None
+
+
+def _room_beside(descriptors: Iterable[int]) -> bool:
     """Whether the program can still open files enough, now that the guard has opened these.
 
     A new descriptor gets the lowest number that is free.

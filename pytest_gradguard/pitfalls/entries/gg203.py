@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.advice import FRESH_WORKERS
 from pytest_gradguard.pitfalls.links import START_METHODS, TORCH_MULTIPROCESSING
 
 PITFALL = Pitfall(
@@ -22,15 +23,7 @@ PITFALL = Pitfall(
         "Use the loky backend (joblib's default), whose workers are fresh interpreters. Or "
         "finish the forked work before the parent touches CUDA."
     ),
-    cases={
-        "multiprocessing": (
-            'Start the workers as fresh interpreters, with `multiprocessing.get_context("spawn")`.'
-        ),
-        "concurrent.futures": (
-            'Pass `mp_context=multiprocessing.get_context("spawn")` to the executor, so that its '
-            "workers are fresh interpreters."
-        ),
-    },
+    cases=FRESH_WORKERS,
     bad="""\
 import torch
 from joblib import Parallel, delayed

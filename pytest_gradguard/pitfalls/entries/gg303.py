@@ -2,6 +2,7 @@
 
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls.advice import FRESH_WORKERS
 from pytest_gradguard.pitfalls.links import START_METHODS, TORCH_MULTIPROCESSING, TORCH_THREADS
 
 PITFALL = Pitfall(
@@ -27,15 +28,7 @@ PITFALL = Pitfall(
         "`multiprocessing`, use a spawn or forkserver context. If torch must run in forked "
         "workers, call `torch.set_num_threads(1)` first in each of them."
     ),
-    cases={
-        "multiprocessing": (
-            'Start the workers as fresh interpreters, with `multiprocessing.get_context("spawn")`.'
-        ),
-        "concurrent.futures": (
-            'Pass `mp_context=multiprocessing.get_context("spawn")` to the executor, so that its '
-            "workers are fresh interpreters."
-        ),
-    },
+    cases=FRESH_WORKERS,
     bad="""\
 import torch
 from joblib import Parallel, delayed

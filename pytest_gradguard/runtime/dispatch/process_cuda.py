@@ -18,7 +18,7 @@ from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.checks import gg203
 from pytest_gradguard.runtime.cuda import Attempt
 from pytest_gradguard.runtime.faults import fault, hidden_frame
-from pytest_gradguard.runtime.pipes import room_beside
+from pytest_gradguard.runtime.pipes import ends_beside
 from pytest_gradguard.runtime.tasks import Task, task_of
 
 
@@ -28,18 +28,12 @@ def of_cuda(process: Any, call: Call, function: Any) -> Iterator[None]:
     if not cuda.is_up() or "run" in vars(process) or "GG203" in call.dropped:
         yield
         return
+    ends = ends_beside(os.pipe)
+    if ends is None:
+        yield
+        return
+    read, write = ends
     task = task_of(function)
-    try:
-        read, write = os.pipe()
-    except OSError as error:  # the program has as many files open as it may
-        fault(error)
-        yield
-        return
-    if not room_beside(read, write):
-        os.close(read)
-        os.close(write)
-        yield
-        return
     process.run = Run(process, write, task)
     try:
         yield

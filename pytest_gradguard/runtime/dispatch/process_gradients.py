@@ -12,6 +12,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -19,7 +20,7 @@ from pytest_gradguard.runtime import backwards, transfer
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.faults import fault, hidden_frame
 from pytest_gradguard.runtime.patching import Patch, Patches
-from pytest_gradguard.runtime.pipes import room_beside
+from pytest_gradguard.runtime.pipes import ends_beside
 from pytest_gradguard.runtime.shipment import Shipment
 
 _TORCH = "torch.nn.parameter"
@@ -46,17 +47,11 @@ def told(process: Any, call: Call, task: tuple[Any, Any, Any], *, forked: bool) 
         yield
         return
     connection: Any = import_module(f"{package_of(process)}.connection")
-    try:
-        read, write = connection.Pipe(duplex=False)
-    except OSError as error:  # the program has as many files open as it may
-        fault(error)
+    ends = ends_beside(partial(connection.Pipe, duplex=False))
+    if ends is None:
         yield
         return
-    if not room_beside(read.fileno(), write.fileno()):
-        read.close()
-        write.close()
-        yield
-        return
+    read, write = ends
     before = vars(process).get("run")
     process.run = Run(process, before, write, task, forked, call)
     try:

@@ -318,7 +318,7 @@ def _stepped(optimizer: Any) -> None:
 
 
 def _step(optimizer: Any, models: list[_Model]) -> None:
-    """An optimizer steps over parameters of a module that did not average their gradients."""
+    """An optimizer has updated the parameters of modules that did not average their gradients."""
     global _needed
     if not all(model.paused for model in models):
         if _calm >= _needed:

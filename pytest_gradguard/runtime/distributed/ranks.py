@@ -9,6 +9,7 @@ import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -19,9 +20,8 @@ from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.collector import Collector
 from pytest_gradguard.runtime.dispatch.process_gradients import package_of
 from pytest_gradguard.runtime.distributed import C10D
-from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.locks import Lock
-from pytest_gradguard.runtime.pipes import room_beside
+from pytest_gradguard.runtime.pipes import ends_beside
 
 _CHUNK = 65_536
 _ROOM = 1_048_576
@@ -83,21 +83,13 @@ def telling(process: Any, call: Call, *, forked: bool) -> Iterator[None]:
         for earlier in list(_open):
             earlier.findings()
     if C10D in sys.modules:
-        try:
-            connection: Any = import_module(f"{package_of(process)}.connection")
-            pipe = connection.Pipe(duplex=False)
-            if room_beside(*(end.fileno() for end in pipe)):
-                _widen(pipe[1].fileno())
-            else:
-                for end in pipe:
-                    end.close()
-                pipe = None
-        except Exception as error:  # the program may have as many files open as it may
-            fault(error)
+        connection: Any = import_module(f"{package_of(process)}.connection")
+        pipe = ends_beside(partial(connection.Pipe, duplex=False))
     if pipe is None:
         yield
         return
     read, write = pipe
+    _widen(write.fileno())
     inner = vars(process).get("run")
     ignore = call.collector.ignore | collector.allowed_now()
     process.run = RankProcess(process, inner, write, ignore, forked)

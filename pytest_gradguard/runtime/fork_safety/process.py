@@ -20,7 +20,7 @@ from pytest_gradguard.runtime.checks.gg303 import Hang
 from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.fork_safety import openmp
 from pytest_gradguard.runtime.fork_safety.forks import Inherited
-from pytest_gradguard.runtime.pipes import room_beside
+from pytest_gradguard.runtime.pipes import ends_beside
 from pytest_gradguard.runtime.tasks import task_of
 
 
@@ -39,11 +39,7 @@ class ForkedProcess:
 
     def before(self) -> None:
         """In the parent, where compute threads are up."""
-        self._pipe = os.pipe()
-        if not room_beside(*self._pipe):
-            for end in self._pipe:
-                os.close(end)
-            self._pipe = None
+        self._pipe = ends_beside(os.pipe)
 
     def in_parent(self) -> None:
         """In the parent, after the fork."""

@@ -1,0 +1,14 @@
+"""Advice that several entries give: each once."""
+
+from __future__ import annotations
+
+FRESH_WORKERS = {
+    "multiprocessing": (
+        'Start the workers as fresh interpreters, with `multiprocessing.get_context("spawn")`.'
+    ),
+    "concurrent.futures": (
+        'Pass `mp_context=multiprocessing.get_context("spawn")` to the executor, so that its '
+        "workers are fresh interpreters."
+    ),
+}
+"""How workers that are forked by default are started otherwise, by library."""
