@@ -37,9 +37,14 @@ _FUNCTION = (
     "Define the function at the top level of a module, or use joblib's loky backend, which sends "
     "functions by value."
 )
+_RETURNED = "Leave it out of what the task returns (in `__getstate__` of the object that holds it)."
 _ROOT = "object"
 _HISTORY = (
     "Send `tensor.detach()`, or, where the gradient has to come back, use threads or "
+    "`pytest_gradguard.parallel.Parallel`."
+)
+_HISTORY_RETURNED = (
+    "Return `tensor.detach()`, or, where the gradient has to come back, use threads or "
     "`pytest_gradguard.parallel.Parallel`."
 )
 
@@ -49,6 +54,8 @@ def watched_dump(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def dump(*args: Any, **kwargs: Any) -> Any:
+        if _unsent:
+            attempt(_send_why, args)
         try:
             return original(*args, **kwargs)
         except BaseException as error:
@@ -73,11 +80,13 @@ def explain(error: BaseException, current: Any, objects: Iterable[Any] = ()) -> 
         if matches is None:
             return
         wanted, answer = matches
-        items = getattr(current, "items", None)
-        if items is None:
-            roots = [(_ROOT, one) for one in objects if not _is_machinery(one)]
+        returned = hasattr(current, "results")
+        if returned:
+            roots = [(f"{index}|result", one) for index, one in enumerate(current.results)]
+        elif hasattr(current, "items"):
+            roots = roots_of(current.items)
         else:
-            roots = roots_of(items)
+            roots = [(_ROOT, one) for one in objects if not _is_machinery(one)]
         found: list[Any] = []
 
         def look(item: Any) -> bool:
@@ -93,8 +102,24 @@ def explain(error: BaseException, current: Any, objects: Iterable[Any] = ()) -> 
             call = getattr(current, "call", None)
             if call is not None:
                 call.remembered[UNPICKLED] = text
+            if returned:
+                _unsent[:] = [text]
     except Exception as mistake:
         fault(mistake)
+
+
+_unsent: list[str] = []
+"""Why a result could not be sent just now."""
+
+
+def _send_why(objects: Iterable[Any]) -> None:
+    """Add why to what a worker of a pool sends instead, which is an error of another class."""
+    (text,), _unsent[:] = _unsent, []
+    for one in objects:
+        outcome = one[-1] if isinstance(one, tuple) and one else None
+        error = outcome[-1] if isinstance(outcome, tuple) and outcome else None
+        if isinstance(error, BaseException) and type(error).__name__ == "MaybeEncodingError":
+            error_notes.add(error, text)
 
 
 def _is_machinery(item: Any) -> bool:
@@ -149,6 +174,8 @@ def _has_history(item: Any) -> bool:
 
 def _text(item: Any, path: str, current: Any, answer: str) -> str:
     history = getattr(item, "grad_fn", None) if answer is _HISTORY else None
+    if hasattr(current, "results"):
+        answer = {_HISTORY: _HISTORY_RETURNED, _FUNCTION: _FUNCTION}.get(answer, _RETURNED)
     fault = "cannot be pickled"
     about = "" if answer is _FUNCTION else f"a `{_kind(item)}`"
     if history is not None:

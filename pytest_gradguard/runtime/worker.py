@@ -173,12 +173,17 @@ class Outbox:
 
 
 class Return:
-    """Hears of the objects with gradients among the results, in the worker."""
+    """Hears of the objects with gradients among the results, in the worker.
+
+    Attributes:
+        results: what is on its way back.
+        items: the tasks that gave it.
+    """
 
     def __init__(self, token: int, results: Any, items: Any) -> None:
         self._token = token
-        self._results = results
-        self._items = items
+        self.results = results
+        self.items = items
         self._found: dict[tuple[int, bool], dict[int, str]] = {}
         self._on_gpu = 0
         self.parameters: Appends = deque(maxlen=0)  # they are leaves: no graph to lose
@@ -222,7 +227,7 @@ class Return:
         origin = shipped_modules.origin_of(module)
         if origin is None:
             return reduction
-        task = task_of(self._items[self._index_of(module)][0])
+        task = task_of(self.items[self._index_of(module)][0])
         return shipped_modules.returned(self._token, *origin, task, reduction)
 
     def ended(self) -> None:
@@ -234,7 +239,7 @@ class Return:
         index, _, path = path.partition("|")
         return Object(
             path=path,
-            task=task_of(self._items[int(index)][0]),
+            task=task_of(self.items[int(index)][0]),
             description=framework.describe(item),
             history=history,
             plain=plain,
@@ -242,9 +247,9 @@ class Return:
 
     def _index_of(self, item: Any) -> int:
         """Which of the results holds `item`."""
-        if len(self._items) == 1:
+        if len(self.items) == 1:
             return 0
-        roots = [(str(index), (result,)) for index, result in enumerate(self._results)]
+        roots = [(str(index), (result,)) for index, result in enumerate(self.results)]
         paths = locate.find(roots, lambda one: one is item)
         return int(paths.get(id(item), "0").partition("[")[0])
 
@@ -253,7 +258,7 @@ class Return:
         for deep in (False, True):
             found = self._found.get((id(framework), deep))
             if found is None:
-                roots = [(f"{index}|result", result) for index, result in enumerate(self._results)]
+                roots = [(f"{index}|result", result) for index, result in enumerate(self.results)]
                 found = self._found[id(framework), deep] = framework.find(roots, deep=deep)
             if id(item) in found:
                 return found[id(item)] + rest, not deep

@@ -36,8 +36,19 @@ def task(model, data=None):
 def made(model):
     return {"made": Logged(threading.Lock())}
 
+def history(factor):
+    return {"loss": [torch.ones(2, requires_grad=True) * factor]}
+
 def sender(queue):
     queue.put(torch.ones(2))
+
+def result_of_a_pool(function):
+    with FORK.Pool(1) as pool:
+        pool.map(function, [1])
+
+def result_of_an_executor(function):
+    with ProcessPoolExecutor(1, mp_context=FORK) as executor:
+        executor.submit(function, 1).result()
 
 def in_pool(*args):
     with FORK.Pool(1) as pool:
@@ -75,6 +86,9 @@ if __name__ == "__main__":
         "lock in joblib's pool": lambda: in_joblib(task, with_lock, backend="multiprocessing"),
         "lock in a process": lambda: in_spawned(with_lock),
         "lock in a result": lambda: in_joblib(made, 1),
+        "graph in a result": lambda: result_of_an_executor(history),
+        "graph in a pool's result": lambda: result_of_a_pool(history),
+        "lock in a pool's result": lambda: result_of_a_pool(made),
         "function in a pool": lambda: in_pool(local),
         "generator": lambda: in_executor(k for k in range(2)),
         "file": lambda: in_executor(open(__file__)),
@@ -107,7 +121,7 @@ def told(program: Path) -> dict[str, tuple[str, list[str]]]:
     """The class and the notes of each error under the guard."""
     done = run_python("-m", "pytest_gradguard", "run", program, forked=True)
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
-    assert len(lines) == 16, done.stdout + done.stderr
+    assert len(lines) == 19, done.stdout + done.stderr
     assert "gradguard itself failed" not in done.stderr
     return {name: (kind, notes) for name, kind, notes in lines}
 
@@ -122,6 +136,15 @@ def told(program: Path) -> dict[str, tuple[str, list[str]]]:
         ("lock in joblib", "PicklingError", "log['open'][0]`", "`__getstate__`"),
         ("lock in joblib's pool", "TypeError", "log['open'][0]`", "`__getstate__`"),
         ("lock in a process", "TypeError", "log['open'][0]`", "`__getstate__`"),
+        ("lock in a result", "TypeError", "`result['made'].log['open'][0]` of `made`", "returns"),
+        ("graph in a result", "RuntimeError", "`result['loss'][0]` of `history`", "Return `"),
+        ("graph in a pool's result", "MaybeEncodingError", "`result['loss'][0]`", "Return `"),
+        (
+            "lock in a pool's result",
+            "MaybeEncodingError",
+            ".log['open'][0]`",
+            "the task returns",
+        ),
         ("function in a pool", "PicklingError", "log['open'][0]`", "top level of a module"),
         ("generator", "TypeError", "`generator`", "a list of its items"),
         ("file", "TypeError", "`_io.TextIOWrapper`", "Open the file in the task"),
