@@ -20,6 +20,7 @@ NOT_RUN = {
     "GG203": "a spawned process has no simulated GPU",
     "GG205 boosted trees in a pipeline": "it is a function that nothing calls",
     "GG501 in a loss": "it joins no group of its own",
+    "GG501 objects, and an attribute": "it joins no group of its own",
     "GG401": "SciKeras is not installed",
     "GG405 by argument": "it has no cluster",
 }
