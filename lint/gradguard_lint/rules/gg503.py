@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from gradguard_lint.domain.effects import Effect, Program, Step
 from gradguard_lint.domain.values import Site
 from gradguard_lint.fixes.changes import Change, Fix, InsertBefore, Replace
-from gradguard_lint.fixes.recipes import importing, is_bound, spelled
+from gradguard_lint.fixes.recipes import bindings, importing, is_bound, spelled
 from gradguard_lint.rules.base import Examples, Report
 from gradguard_lint.words import words
 from pytest_gradguard.records import fields
@@ -135,7 +135,7 @@ def _sampler(effect: Effect, loop: Site) -> _Sampler | None:
         and isinstance(statement.targets[0], ast.Name)
         and made.module is loop.module
         and made.function == loop.function
-        and _bindings(loop.module.tree, statement.targets[0].id) == 1
+        and bindings(loop.module.tree, statement.targets[0].id) == 1
         and _leads_to(loop.module.tree, statement, loop.node)
     ):
         name = statement.targets[0].id
@@ -188,13 +188,6 @@ def _leads_to(tree: ast.AST, statement: ast.stmt, later: ast.AST) -> bool:
                 after = block[block.index(statement) + 1 :]
                 return any(inner is later for other in after for inner in ast.walk(other))
     return False
-
-
-def _bindings(tree: ast.AST, name: str) -> int:
-    return sum(
-        isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
-        for node in ast.walk(tree)
-    )
 
 
 BAD: Examples = {
