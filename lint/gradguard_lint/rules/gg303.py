@@ -158,7 +158,7 @@ if __name__ == "__main__":
     with multiprocessing.get_context("fork").Pool(2, begin, (2000,)) as pool:
         print(pool.map(square, range(2)))  # GG303, repaired: [0.0, 8000000000.0]
 """,
-    "processes and their queue": """\
+    "a process and its queue": """\
 import multiprocessing as mp
 
 import torch
@@ -172,12 +172,10 @@ def square(k, queue):
 def main():
     warm = torch.ones(2000, 2000) @ torch.ones(2000, 2000)
     queue = mp.Queue()
-    processes = [mp.Process(target=square, args=(k, queue)) for k in range(2)]
-    for process in processes:
-        process.start()  # GG303
-    print(sorted(queue.get() for _ in processes))  # repaired: [0.0, 8000000000.0]
-    for process in processes:
-        process.join()
+    process = mp.Process(target=square, args=(1, queue))
+    process.start()  # GG303
+    print(queue.get())  # repaired: 8000000000.0
+    process.join()
 
 
 if __name__ == "__main__":
@@ -246,7 +244,7 @@ if __name__ == "__main__":
         "# one a core\n        initializer=T.set_num_threads,\n        initargs=(1,),\n",
     ),
     "an initializer": BAD["an initializer"].replace('"fork"', '"spawn"'),
-    "processes and their queue": BAD["processes and their queue"]
+    "a process and its queue": BAD["a process and its queue"]
     .replace("mp.Queue", 'mp.get_context("spawn").Queue')
     .replace("mp.Process", 'mp.get_context("spawn").Process'),
 }

@@ -225,7 +225,7 @@ from joblib import Parallel, delayed
 
 
 def shifted(values, k):
-    count = values.sum()
+    count = float(values.sum())
     if k:
         values = torch.from_numpy(values)
         values += k  # GG306
