@@ -20,7 +20,7 @@ def reads_again(site: Site) -> bool:
         return False
     way = _way_to(site.module.tree, call)
     functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.Module)
-    start = max(index for index, node in enumerate(way) if isinstance(node, functions))
+    start = max((i for i, node in enumerate(way) if isinstance(node, functions)), default=0)
     for argument in (*call.args, *(item.value for item in call.keywords)):
         if not isinstance(argument, (ast.Name, ast.Attribute)):
             continue
