@@ -25,6 +25,11 @@ net = torch.nn.Linear(3, 1)
 outputs = Parallel(n_jobs=2)(delayed(predict)(net, torch.ones(2, 3)) for _ in range(3))
 """
 FIXED = SAFE.replace("net(batch)\n", "net(batch).detach()\n")
+DIFFERENCE = (
+    (" ", "def predict(net, batch):"),
+    ("-", "    return net(batch)"),
+    ("+", "    return net(batch).detach()"),
+)
 
 UNSAFE = """\
 import torch
@@ -241,6 +246,28 @@ def test_cells_are_repaired_and_nothing_else_of_a_notebook(options, project):
     assert project.lint("--fix").status == 0
     fixed = tail.replace("net(batch)\n", "net(batch).detach()\n")
     assert path.read_text() == notebook(f"%pip install x\n{head}", fixed, **options)
+
+
+def test_a_notebook_through_standard_input_stays_one(project):
+    head, tail = SAFE.split("\n\n\n", 1)
+    fixed = notebook(head, tail.replace("net(batch)\n", "net(batch).detach()\n"))
+    ran = project.lint("--fix", "--stdin-filename", "nb.ipynb", "-", stdin=notebook(head, tail))
+    assert (ran.status, ran.out) == (0, fixed)
+    odd = notebook(head, tail).replace(": ", ":")
+    ran = project.lint("--fix", "--stdin-filename", "nb.ipynb", "-", stdin=odd)
+    assert (ran.status, ran.out[: len(odd)]) == (2, odd)
+    assert "error: not written: its JSON is not formatted" in ran.err
+
+
+def test_the_difference_of_a_notebook_is_that_of_its_cells(project):
+    head, tail = SAFE.split("\n\n\n", 1)
+    book = notebook(head, f"!ls\n{tail}")
+    project.write("nb.ipynb", book)
+    lines = project.lint("--diff").out.splitlines()
+    assert lines[:2] == ["--- nb.ipynb:cell 2", "+++ nb.ipynb:cell 2"]
+    assert lines[3:7] == [" !ls", *(f"{mark}{line}" for mark, line in DIFFERENCE)]
+    ran = project.lint("--diff", "--stdin-filename", "nb.ipynb", "-", stdin=book)
+    assert ran.out.splitlines() == lines
 
 
 def test_edits_in_a_notebook_are_counted_by_cell(project):

@@ -22,11 +22,11 @@ def appended(call: cst.Call, name: str, value: cst.BaseExpression) -> cst.Call:
     between = _between(call)
     if isinstance(last.comma, cst.Comma):  # there is one behind the new one, too
         end = last.comma.whitespace_after
-        new = new.with_changes(comma=cst.Comma(whitespace_after=_without_comments(end)))
+        new = new.with_changes(comma=cst.Comma(whitespace_after=without_comments(end)))
     else:
         end = last.whitespace_after_arg
-        new = new.with_changes(whitespace_after_arg=_without_comments(end))
-    comma = cst.Comma(whitespace_after=_with_comments_of(end, between))
+        new = new.with_changes(whitespace_after_arg=without_comments(end))
+    comma = cst.Comma(whitespace_after=with_comments_of(end, between))
     last = last.with_changes(comma=comma, whitespace_after_arg=_NONE)
     return call.with_changes(args=[*call.args[:-1], last, new])
 
@@ -70,7 +70,7 @@ def _joined(
     if not _has_comment(before):
         return after
     if not isinstance(after, cst.ParenthesizedWhitespace) or not _has_comment(after):
-        return _with_comments_of(before, after)
+        return with_comments_of(before, after)
     assert isinstance(before, cst.ParenthesizedWhitespace)
     line = cst.EmptyLine(whitespace=before.last_line, comment=after.first_line.comment)
     lines = [*before.empty_lines, line, *after.empty_lines]
@@ -81,21 +81,22 @@ def _between(call: cst.Call) -> cst.BaseParenthesizableWhitespace:
     """What stands between two arguments of `call`, behind the comma."""
     for argument in call.args[:-1]:
         if isinstance(argument.comma, cst.Comma):
-            return _without_comments(argument.comma.whitespace_after)
+            return without_comments(argument.comma.whitespace_after)
     before = call.whitespace_before_args
-    return _without_comments(before) if isinstance(before, cst.ParenthesizedWhitespace) else _SPACE
+    return without_comments(before) if isinstance(before, cst.ParenthesizedWhitespace) else _SPACE
 
 
-def _without_comments(
+def without_comments(
     space: cst.BaseParenthesizableWhitespace,
 ) -> cst.BaseParenthesizableWhitespace:
+    """`space` without its comments."""
     if not isinstance(space, cst.ParenthesizedWhitespace):
         return space
     line = space.first_line.with_changes(comment=None, whitespace=_NONE)
     return space.with_changes(first_line=line, empty_lines=())
 
 
-def _with_comments_of(
+def with_comments_of(
     space: cst.BaseParenthesizableWhitespace, between: cst.BaseParenthesizableWhitespace
 ) -> cst.BaseParenthesizableWhitespace:
     """`between`, after the comments that stand in `space`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from gradguard_lint.fixes.edits import RawEdit, between, edited, lines_of
@@ -25,26 +26,36 @@ def with_source(data: bytes, source: bytes) -> bytes:
     Raises:
         Unwritable: a change concerns several cells, or the file is not laid out as Jupyter does it.
     """
-    notebook = read_notebook(data)
-    edits = between("", notebook.source.decode(), source.decode())
-    by_cell: dict[int, list[RawEdit]] = {}
-    for edit in edits:
-        cell, line = notebook.place(edit["line"])
-        last, end_line = notebook.place(edit["end_line"])
-        if cell != last:
-            raise Unwritable("the change concerns several cells")
-        by_cell.setdefault(cell, []).append({**edit, "line": line, "end_line": end_line})
     whole = json.loads(data)
     write = _layout(data, whole)
-    texts = {cell.number: cell.text for cell in notebook.cells}
-    for number, own in by_cell.items():
-        text = edited(texts[number], own)
+    for number, _, text in changed(data, source):
         cell = whole["cells"][number - 1]
         if isinstance(cell["source"], list):
             cell["source"] = [line for line in lines_of(text) if line]
         else:
             cell["source"] = text
     return write(whole)
+
+
+def changed(data: bytes, source: bytes) -> Iterator[tuple[int, str, str]]:
+    """The cells that differ once the Python of the notebook in `data` is `source`.
+
+    Each comes with its number, its text and what that becomes.
+
+    Raises:
+        Unwritable: a change concerns several cells.
+    """
+    notebook = read_notebook(data)
+    by_cell: dict[int, list[RawEdit]] = {}
+    for edit in between("", notebook.source.decode(), source.decode()):
+        number, line = notebook.place(edit["line"])
+        last, end_line = notebook.place(edit["end_line"])
+        if number != last:
+            raise Unwritable("the change concerns several cells")
+        by_cell.setdefault(number, []).append({**edit, "line": line, "end_line": end_line})
+    for cell in notebook.cells:
+        if cell.number in by_cell:
+            yield cell.number, cell.text, edited(cell.text, by_cell[cell.number])
 
 
 class _layout:

@@ -78,7 +78,7 @@ class UnderWith(Change):
 
 @fields
 class InsertBefore(Change):
-    """The line `source` stands before the statement `node`."""
+    """The statements `source` stand before the statement `node`."""
 
     source: str
 

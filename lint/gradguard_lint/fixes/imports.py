@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import libcst as cst
 
+from gradguard_lint.fixes.arguments import with_comments_of, without_comments
 from gradguard_lint.fixes.unwritable import Unwritable
 
 
@@ -62,12 +63,13 @@ def _with_name(names: Sequence[cst.ImportAlias], name: str) -> list[cst.ImportAl
     new = cst.ImportAlias(cst.Name(name))
     space: cst.BaseParenthesizableWhitespace = cst.SimpleWhitespace(" ")
     if before and isinstance(before[-1].comma, cst.Comma):
-        space = before[-1].comma.whitespace_after
+        space = without_comments(before[-1].comma.whitespace_after)
     if isinstance(last.comma, cst.Comma):
-        new = new.with_changes(comma=last.comma)
         end = last.comma.whitespace_after
         if not before and isinstance(end, cst.ParenthesizedWhitespace):
-            space = end.with_changes(last_line=cst.SimpleWhitespace("    "))
+            space = without_comments(end).with_changes(last_line=cst.SimpleWhitespace("    "))
+        space = with_comments_of(end, space)
+        new = new.with_changes(comma=cst.Comma(whitespace_after=without_comments(end)))
     return [*before, last.with_changes(comma=cst.Comma(whitespace_after=space)), new]
 
 

@@ -9,16 +9,12 @@ from gradguard_lint.domain.effects import ParallelCall, Program, TaskRun
 from gradguard_lint.domain.values import Bound, Function, Partial, Site, Value
 from gradguard_lint.fixes.changes import (
     Change,
-    Fix,
     Import,
     RemoveKeyword,
     Replace,
     SetKeyword,
 )
 from gradguard_lint.reading.source import Module
-
-POOLS = ("Pool", "Process", "ProcessPoolExecutor")
-
 
 # -- what the source says --------------------------------------------------------------------------
 
@@ -60,6 +56,14 @@ def binds(module: Module, name: str) -> str | None:
                 package = getattr(statement, "module", None)
                 return f"{package}.{alias.name}" if package else alias.name
     return None
+
+
+def meaning(module: Module, function: ast.expr) -> str | None:
+    """The dotted name that `function` means by the imports of `module`."""
+    if isinstance(function, ast.Attribute):
+        package = binds(module, ast.unparse(function.value))
+        return f"{package}.{function.attr}" if package else None
+    return binds(module, function.id) if isinstance(function, ast.Name) else None
 
 
 def spelled(module: Module, full: str) -> str | None:
@@ -107,6 +111,14 @@ def importing(module: Module, name: str, package: str | None = None) -> tuple[Ch
     if bound is not None or is_bound(module, name):
         return None
     return (Import(module, module.tree, name, package),)
+
+
+def bindings(tree: ast.AST, name: str) -> int:
+    """How often code in `tree` gives `name` a value."""
+    return sum(
+        isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
+        for node in ast.walk(tree)
+    )
 
 
 def evaluable(module: Module, node: ast.expr) -> bool:
@@ -174,10 +186,11 @@ def made_by(call: ParallelCall) -> ast.Call | None:
 
 def in_threads(call: ParallelCall) -> tuple[Change, ...]:
     """The changes after which joblib runs the tasks of `call` in threads; none where it cannot."""
-    return _backend(call, "threading")
+    return with_backend(call, "threading")
 
 
-def _backend(call: ParallelCall, name: str) -> tuple[Change, ...]:
+def with_backend(call: ParallelCall, name: str) -> tuple[Change, ...]:
+    """The changes after which joblib runs the tasks of `call` in that backend."""
     node = made_by(call)
     if node is None or call.maker is None or call.library != "joblib":
         return ()
@@ -198,148 +211,3 @@ def repr_of(module: Module, text: str) -> str:
     data = module.data
     quote = "'" if data.count(b"'") > 2 * data.count(b'"') else '"'
     return f"{quote}{text}{quote}"
-
-
-def without_fork(program: Program, call: ParallelCall) -> Fix | None:
-    """The repair after which the workers of `call` are fresh processes, and not forked."""
-    node = made_by(call)
-    if node is None or call.maker is None:
-        return None
-    if call.library == "joblib":
-        changes = _backend(call, "loky")
-        return Fix("unsafe", "run the tasks in loky workers", changes) if changes else None
-    if not can_spawn(program, call):
-        return None
-    changes = _spawned(call.maker.module, node)
-    return Fix("unsafe", "start the workers with spawn", changes) if changes else None
-
-
-def _spawned(module: Module, node: ast.Call) -> tuple[Change, ...]:
-    """The changes after which the pool, executor or process that `node` makes is spawned."""
-    spawn = repr_of(module, "spawn")
-    context = keyword(node, "mp_context") or keyword(node, "context")
-    if context is not None:
-        node_of_context: ast.expr = context.value
-    elif isinstance(node.func, ast.Attribute):
-        node_of_context = node.func.value
-    else:
-        node_of_context = node.func
-    if isinstance(node_of_context, ast.Call):  # get_context("fork")
-        if len(node_of_context.args) == 1:
-            return (Replace(module, node_of_context.args[0], spawn),)
-        return (SetKeyword(module, node_of_context, "method", spawn),)
-    if context is not None:
-        return ()
-    if isinstance(node.func, ast.Name):
-        full = binds(module, node.func.id)
-        if full is None:
-            return ()
-        package, _, name = full.rpartition(".")
-    else:
-        full = binds(module, ast.unparse(node_of_context))
-        if full is None:
-            return ()
-        package, name = full, ast.unparse(node.func).rpartition(".")[2]
-    if name == "ProcessPoolExecutor":
-        if len(node.args) > 1:
-            return ()
-        imported = importing(module, "multiprocessing")
-        how = f"multiprocessing.get_context({spawn})"
-        return () if imported is None else (SetKeyword(module, node, "mp_context", how), *imported)
-    if name not in POOLS or package not in ("multiprocessing", "torch.multiprocessing"):
-        return ()
-    if isinstance(node.func, ast.Attribute):
-        how = f"{ast.unparse(node_of_context)}.get_context({spawn}).{name}"
-        return (Replace(module, node.func, how),)
-    imported = importing(module, "get_context", package)
-    how = f"get_context({spawn}).{name}"
-    return () if imported is None else (Replace(module, node.func, how), *imported)
-
-
-def can_spawn(program: Program, call: ParallelCall) -> bool:
-    """Whether a fresh process can run the tasks: it imports the program, and finds their parts."""
-    site = call.site
-    if not _guarded(site.module, call):
-        return False
-    for task in call.tasks:
-        function = function_of(task)
-        if function is None or isinstance(function.node, ast.Lambda):
-            return False
-        if function.frame.parent is not None and not function.frame.is_class:
-            return False  # it is defined in another one, and cannot be pickled
-        if _made_by_the_program(function.module) & _names_in(function.module, function.node):
-            return False
-    return True
-
-
-def _made_by_the_program(module: Module) -> set[str]:
-    """The globals that `module` has only where it is the program: no import makes them."""
-    made: set[str] = set()
-    imported: set[str] = set()
-    for statement in module.tree.body:
-        names = made if _is_guard(statement) else imported
-        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            names.add(statement.name)
-            continue
-        for node in ast.walk(statement):
-            if isinstance(node, ast.alias):
-                names.add((node.asname or node.name).partition(".")[0])
-            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                names.add(node.id)
-    changed = {
-        name
-        for node in ast.walk(module.tree)
-        if isinstance(node, ast.Global)
-        for name in node.names
-    }
-    return (made - imported) | changed
-
-
-def _names_in(module: Module, function: ast.AST) -> set[str]:
-    """The globals that `function` reads, and those that it calls of the same module."""
-    functions = {
-        node.name: node
-        for node in module.tree.body
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
-    }
-    found: set[str] = set()
-    waiting = [function]
-    while waiting:
-        read: set[str] = set()
-        own: set[str] = set()
-        for node in ast.walk(waiting.pop()):
-            if isinstance(node, ast.arg):
-                own.add(node.arg)
-            elif isinstance(node, ast.Name):
-                (read if isinstance(node.ctx, ast.Load) else own).add(node.id)
-        new = read - own - found
-        found |= new
-        waiting += (functions[name] for name in new & functions.keys())
-    return found
-
-
-def _is_guard(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test)
-
-
-def _guarded(module: Module, call: ParallelCall) -> bool:
-    """Whether importing `module` does not make the call."""
-    own = {
-        node.name
-        for node in module.tree.body
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
-    }
-    for statement in module.tree.body:
-        if _is_guard(statement) or isinstance(
-            statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-        ):
-            continue
-        for node in ast.walk(statement):
-            if node is call.site.node or (
-                call.root == 1
-                and isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Name)
-                and node.func.id in own
-            ):
-                return False
-    return True

@@ -179,9 +179,10 @@ def _under_with(statement: Any, change: UnderWith) -> Any:
 
 
 def _insert_before(statement: Any, change: InsertBefore) -> Any:
-    line = cst.ensure_type(cst.parse_statement(change.source), cst.SimpleStatementLine)
-    first = line.with_changes(leading_lines=statement.leading_lines)
-    return cst.FlattenSentinel([first, statement.with_changes(leading_lines=())])
+    first: Any
+    first, *others = cst.parse_module(change.source).body
+    first = first.with_changes(leading_lines=statement.leading_lines)
+    return cst.FlattenSentinel([first, *others, statement.with_changes(leading_lines=())])
 
 
 def _insert_after(statement: Any, change: InsertAfter) -> Any:

@@ -119,26 +119,37 @@ def write(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> None:
             ready = []
             for path in after:
                 target = stack.enter_context(Target(path))
-                held = read(path)
-                data = after[path]
+                held, data = read(path), after[path]
                 source: bytes | None = held
                 if path.endswith(NOTEBOOK):
-                    from gradguard_lint.fixes.cells import source_of, with_source
+                    from gradguard_lint.fixes.cells import source_of
 
                     source = source_of(held)
-                    if source == before[path]:
-                        data = with_source(held, data)
                 if source != before[path]:
                     raise NotWritten(path, "not written: it has changed since it was read")
-                ready.append((target, data))
+                ready.append((target, in_file(path, held, data)))
             for target, data in ready:
                 target.write_bytes(data)
-        except Unwritable as error:
-            raise NotWritten(path, f"not written: {error}") from None
         except TargetError as error:
             raise NotWritten(path, str(error).removeprefix(f"{path}: ")) from None
         except Unusable as error:
             raise NotWritten(path, f"not written: it {error}") from None
+
+
+def in_file(path: str, held: bytes, source: bytes) -> bytes:
+    """What a file that holds `held` becomes with `source`: of a notebook, the cells' text.
+
+    Raises:
+        NotWritten: the notebook cannot be written back as it was.
+    """
+    if not path.endswith(NOTEBOOK):
+        return source
+    from gradguard_lint.fixes.cells import with_source
+
+    try:
+        return with_source(held, source)
+    except Unwritable as error:
+        raise NotWritten(path, f"not written: {error}") from None
 
 
 def diff(path: str, before: bytes, after: bytes) -> str:

@@ -7,7 +7,7 @@ import re
 from gradguard_lint.models.rows import CALLED_BY_HOSTS, RANKS, STARTERS, Library, Row, libraries
 from gradguard_lint.project.literals import has
 
-_CALLED = rb"[ \t]*\("
+_CALLED = rb"(?:[ \t]*\(|[ \t]+as\b)"
 _WRAPPING = rb"(?:[ \t]*\(|[ \t]+as\b|[ \t]*\r?\n)"
 _BY_ITSELF = frozenset({"task", "remote"})
 """Starters that are decorators, too."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, TaskRun
-from gradguard_lint.fixes.recipes import without_fork
+from gradguard_lint.fixes.spawning import without_fork
 from gradguard_lint.rules.base import Examples, Report, code, way_to
 
 CODE = "GG203"
@@ -60,6 +60,28 @@ if __name__ == "__main__":
     with multiprocessing.Pool(2) as pool:
         print(pool.map(work, range(3)))  # GG203
 """,
+    "a context in a variable, and a lock": """\
+import multiprocessing
+
+import torch
+
+
+def work(k, lock):
+    with lock:
+        return torch.ones(3, device="cuda").sum().item() * k  # GG201
+
+
+def main():
+    base = torch.zeros(3).cuda()
+    context = multiprocessing.get_context("fork")
+    lock = context.Manager().Lock()
+    with context.Pool(2) as pool:
+        print(pool.starmap(work, [(k, lock) for k in range(3)]))  # GG203
+
+
+if __name__ == "__main__":
+    main()
+""",
 }
 
 FIXED: Examples = {
@@ -78,6 +100,9 @@ if __name__ == "__main__":
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         print(pool.map(work, range(3)))  # GG203
 """,
+    "a context in a variable, and a lock": BAD["a context in a variable, and a lock"].replace(
+        '"fork"', '"spawn"'
+    ),
 }
 
 GOOD: Examples = {

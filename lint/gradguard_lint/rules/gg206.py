@@ -16,8 +16,10 @@ CODE = "GG206"
 _WORKERS = 5
 """The position of `num_workers`."""
 
-_NEEDS_WORKERS = ("multiprocessing_context", "persistent_workers", "prefetch_factor")
-"""Arguments that a loader without workers refuses."""
+_NEEDS_WORKERS = {"timeout": 9, "multiprocessing_context": 11}
+"""Arguments that a loader without workers refuses, and their positions."""
+
+_NEEDS_WORKERS_BY_NAME = (*_NEEDS_WORKERS, "persistent_workers", "prefetch_factor")
 
 
 def check(program: Program) -> Iterator[Report]:
@@ -66,8 +68,13 @@ def _in_the_task(site: Site | None) -> Fix | None:
         changes = [Replace(module, node.args[_WORKERS], "0")]
     changes += [
         RemoveKeyword(module, node, name)
-        for name in _NEEDS_WORKERS
+        for name in _NEEDS_WORKERS_BY_NAME
         if keyword(node, name) is not None
+    ]
+    changes += [
+        Replace(module, node.args[position], "0" if name == "timeout" else "None")
+        for name, position in _NEEDS_WORKERS.items()
+        if position < len(node.args)
     ]
     return Fix("unsafe", "load the data in the task itself", tuple(changes))
 
@@ -81,7 +88,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 def total(values):
     loader = DataLoader(  # GG206
-        TensorDataset(values), batch_size=2, num_workers=1, persistent_workers=True
+        TensorDataset(values), batch_size=2, num_workers=1, persistent_workers=True, timeout=60
     )
     return sum(batch.sum().item() for (batch,) in loader)
 
@@ -97,7 +104,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 def loader_of(values, workers=2):
-    return DataLoader(TensorDataset(values), 2, False, None, None, workers)  # GG206
+    data = TensorDataset(values)
+    return DataLoader(data, 2, False, None, None, workers, None, False, False, 60)  # GG206
 
 
 def evaluate(k):
@@ -149,7 +157,7 @@ parts = torch.arange(8.0).split(4)
 print(Parallel(n_jobs=2)(delayed(total)(part) for part in parts))  # repaired: [6.0, 22.0]
 """,
     "in a pool, through a helper": BAD["in a pool, through a helper"].replace(
-        "None, workers)", "None, 0)"
+        "workers, None, False, False, 60)", "0, None, False, False, 0)"
     ),
     "a loader that is sent": BAD["a loader that is sent"].replace("workers=2", "workers=0"),
 }

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, TaskRun
 from gradguard_lint.fixes.changes import Fix, SetKeyword
-from gradguard_lint.fixes.recipes import importing, keyword, made_by, without_fork
+from gradguard_lint.fixes.recipes import importing, keyword, made_by, meaning, spelled
+from gradguard_lint.fixes.spawning import without_fork
 from gradguard_lint.rules.base import Examples, Report, way_to
 
 CODE = "GG303"
@@ -43,16 +44,16 @@ def _one_thread(call: ParallelCall, framework: str) -> Fix | None:
     node = made_by(call)
     if framework != "torch" or node is None or call.maker is None or len(node.args) > 1:
         return None
-    if call.library == "joblib" or not ast.unparse(node.func).endswith(
-        ("Pool", "ProcessPoolExecutor")
-    ):
-        return None
     module = call.maker.module
-    imported = importing(module, "torch")
+    maker = meaning(module, node.func) or ast.unparse(node.func)
+    if call.library == "joblib" or not maker.endswith(("Pool", "ProcessPoolExecutor")):
+        return None
+    called = spelled(module, "torch.set_num_threads")
+    imported = () if called else importing(module, "torch")
     if imported is None or keyword(node, "initializer") is not None:
         return None
     changes = (
-        SetKeyword(module, node, "initializer", "torch.set_num_threads"),
+        SetKeyword(module, node, "initializer", called or "torch.set_num_threads"),
         SetKeyword(module, node, "initargs", "(1,)"),
         *imported,
     )
@@ -117,6 +118,89 @@ if __name__ == "__main__":
     with multiprocessing.Pool(2) as pool:
         print(pool.map(square, range(2)))  # GG303, repaired: [0.0, 8000000000.0]
 """,
+    "a fork that has to stay, by other names": """\
+from multiprocessing import Pool as Workers
+
+import torch as T
+
+
+def square(k):
+    matrix = T.ones(scale, scale) * k
+    return (matrix @ matrix).sum().item()
+
+
+if __name__ == "__main__":
+    scale = 2000
+    warm = T.ones(2000, 2000) @ T.ones(2000, 2000)
+    with Workers(
+        processes=2,  # one a core
+    ) as pool:
+        print(pool.map(square, range(2)))  # GG303, repaired: [0.0, 8000000000.0]
+""",
+    "an initializer": """\
+import multiprocessing
+
+import torch
+
+
+def begin(value):
+    global scale
+    scale = value
+
+
+def square(k):
+    matrix = torch.ones(scale, scale) * k
+    return (matrix @ matrix).sum().item()
+
+
+if __name__ == "__main__":
+    warm = torch.ones(2000, 2000) @ torch.ones(2000, 2000)
+    with multiprocessing.get_context("fork").Pool(2, begin, (2000,)) as pool:
+        print(pool.map(square, range(2)))  # GG303, repaired: [0.0, 8000000000.0]
+""",
+    "a process and its queue": """\
+import multiprocessing as mp
+
+import torch
+
+
+def square(k, queue):
+    matrix = torch.ones(2000, 2000) * k
+    queue.put((matrix @ matrix).sum().item())
+
+
+def main():
+    warm = torch.ones(2000, 2000) @ torch.ones(2000, 2000)
+    queue = mp.Queue()
+    process = mp.Process(target=square, args=(1, queue))
+    process.start()  # GG303
+    print(queue.get())  # repaired: 8000000000.0
+    process.join()
+
+
+if __name__ == "__main__":
+    main()
+""",
+    "a queue that is a global": """\
+import multiprocessing
+
+import torch
+
+queue = multiprocessing.Queue()
+
+
+def square(k):
+    matrix = torch.ones(2000, 2000) * k
+    queue.put((matrix @ matrix).sum().item())
+
+
+if __name__ == "__main__":
+    warm = torch.ones(2000, 2000) @ torch.ones(2000, 2000)
+    process = multiprocessing.Process(target=square, args=(1,))
+    process.start()  # GG303
+    print(queue.get())
+    process.join()
+""",
 }
 
 FIXED: Examples = {
@@ -153,6 +237,16 @@ if __name__ == "__main__":
     with multiprocessing.Pool(2, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         print(pool.map(square, range(2)))  # GG303, repaired: [0.0, 8000000000.0]
 """,
+    "a fork that has to stay, by other names": BAD[
+        "a fork that has to stay, by other names"
+    ].replace(
+        "# one a core\n",
+        "# one a core\n        initializer=T.set_num_threads,\n        initargs=(1,),\n",
+    ),
+    "an initializer": BAD["an initializer"].replace('"fork"', '"spawn"'),
+    "a process and its queue": BAD["a process and its queue"]
+    .replace("mp.Queue", 'mp.get_context("spawn").Queue')
+    .replace("mp.Process", 'mp.get_context("spawn").Process'),
 }
 
 GOOD: Examples = {

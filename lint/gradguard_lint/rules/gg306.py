@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from math import prod
 
@@ -10,6 +11,7 @@ from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import Tensor, Unknown
 from gradguard_lint.fixes.changes import Fix, Wrap
+from gradguard_lint.fixes.later import reads_again
 from gradguard_lint.rules.base import Examples, Report, captures, chain
 
 CODE = "GG306"
@@ -103,7 +105,12 @@ def _copied(task: TaskRun, memory: Key) -> Fix | None:
         for effect in task.effects
         if effect.kind == "memory-shared" and _memory(effect) == memory
     ]
-    if not made:
+    if not made or any(
+        reads_again(site)  # and would see what is written
+        for effect in made
+        for site in (effect.site, *(step.site for step in effect.chain))
+        if site != task.task.site
+    ):
         return None
     changes = tuple(Wrap(effect.site.module, effect.site.node, after=".clone()") for effect in made)
     return Fix("unsafe", "write to a copy of the array", changes)
@@ -171,6 +178,68 @@ if __name__ == "__main__":
     print(Parallel(n_jobs=2)(delayed(train)(start, lr) for lr in (0.25, 0.5)))
     # repaired: [500000.0, 0.0]
 """,
+    "what else reads the array": """\
+import numpy as np
+import torch
+from joblib import Parallel, delayed
+
+
+def tensor_of(values):
+    return torch.from_numpy(values)
+
+
+def through_the_array(values):
+    torch.from_numpy(values).mul_(2)  # GG306
+    return values.sum()
+
+
+def two_views(values):
+    first, second = torch.from_numpy(values), torch.as_tensor(values)
+    second.add_(1)  # GG306
+    return first.sum().item()
+
+
+def in_a_helper(values):
+    tensor = tensor_of(values)
+    tensor.add_(1)  # GG306
+    return values.max()
+
+
+def in_turns(values):
+    for _ in range(2):
+        tensor = torch.from_numpy(values).add_(1)  # GG306
+    return tensor.sum().item()
+
+
+if __name__ == "__main__":
+    values = np.ones((1000, 1000))
+    Parallel(n_jobs=2)(delayed(through_the_array)(values) for _ in range(2))
+    Parallel(n_jobs=2)(delayed(two_views)(values) for _ in range(2))
+    Parallel(n_jobs=2)(delayed(in_a_helper)(values) for _ in range(2))
+    Parallel(n_jobs=2)(delayed(in_turns)(values) for _ in range(2))
+""",
+    "the shape, and one branch or the other": """\
+import numpy as np
+import torch
+from joblib import Parallel, delayed
+
+
+def shifted(values, k):
+    count = float(values.sum())
+    if k:
+        values = torch.from_numpy(values)
+        values += k  # GG306
+        return values.sum().item()
+    tensor = torch.as_tensor(values)
+    tensor *= 3
+    return (tensor.sum() / len(values) / values.shape[1]).item() + count
+
+
+if __name__ == "__main__":
+    values = np.ones((1000, 1000))
+    print(Parallel(n_jobs=2)(delayed(shifted)(values, k) for k in range(2)))
+    # repaired: [1000003.0, 2000000.0]
+""",
     "one file for all tasks": """\
 import numpy as np
 import torch
@@ -191,17 +260,9 @@ if __name__ == "__main__":
 }
 
 FIXED: Examples = {
-    name: source.replace(old, f"{old}.clone()")
-    for (name, source), old in zip(
-        BAD.items(),
-        (
-            "torch.from_numpy(values)",
-            "torch.as_tensor(self.data)",
-            "torch.from_numpy(start)",
-            "torch.from_numpy(values)",
-        ),
-        strict=True,
-    )
+    name: re.sub(r"((?:from_numpy|as_tensor)\([\w.]+\))", r"\1.clone()", source)
+    for name, source in BAD.items()
+    if name != "what else reads the array"
 }
 
 GOOD: Examples = {

@@ -13,6 +13,12 @@ from gradguard_lint.rules.base import Examples, Report, code, severed_by
 
 CODE = "GG501"
 
+_PARAMETERS = {
+    "`all_gather`": ("tensor_list", "tensor", "group"),
+    "`all_gather_object`": ("object_list", "obj", "group"),
+}
+"""Of the collectives that fill a list with a tensor of each rank: their parameters."""
+
 
 def check(program: Program) -> Iterator[Report]:
     calls = {effect.ident: effect for effect in program.kinds("collective")}
@@ -33,31 +39,50 @@ def _own_slot(call: Effect) -> Fix | None:
     """The own part of the gathered list, with its graph, put back."""
     site = call.site
     node, statement, module = site.node, site.statement, site.module
+    names = _PARAMETERS.get(call.what)
     if (
-        not isinstance(node, ast.Call)
+        names is None
+        or not isinstance(node, ast.Call)
         or not isinstance(statement, ast.Expr)
         or statement.value is not node
-        or call.what != "`all_gather`"
         or is_open(node)
-        or keyword(node, "async_op") is not None
-        or len(node.args) > 3
+        or len(node.args) > len(names)
     ):
         return None
-    given = {f"args[{index}]": item for index, item in enumerate(node.args)}
+    waits = keyword(node, "async_op")
+    if waits is not None and not _is(waits.value, False):
+        return None
+    given = dict(zip(names, node.args, strict=False))
     given |= {item.arg: item.value for item in node.keywords if item.arg}
-    outputs = given.get("args[0]", given.get("tensor_list"))
-    own = given.get("args[1]", given.get("tensor"))
-    group = given.get("args[2]", given.get("group"))
-    if not isinstance(outputs, (ast.Name, ast.Attribute)) or not isinstance(own, ast.Name):
+    outputs, own, group = (given.get(name) for name in names)
+    if not isinstance(outputs, (ast.Name, ast.Attribute)) or own is None or not _can_repeat(own):
         return None
     rank = _rank(site, node.func)
     if rank is None:
         return None
     asked, changes = rank
-    within = "" if group is None else source_of(module, group)
-    line = f"{source_of(module, outputs)}[{asked}({within})] = {own.id}"
+    within = "" if group is None or _is(group, None) else source_of(module, group)
+    line = f"{source_of(module, outputs)}[{asked}({within})] = {source_of(module, own)}"
     changes = (InsertAfter(module, statement, line), *changes)
     return Fix("unsafe", "put this rank's tensor, which has its graph, back into the list", changes)
+
+
+def _is(node: ast.expr, value: object) -> bool:
+    return isinstance(node, ast.Constant) and node.value is value
+
+
+def _can_repeat(node: ast.expr) -> bool:
+    """Whether `node` is the tensor, with its graph, when it is evaluated once more."""
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "contiguous"
+        and not node.args
+    ):
+        node = node.func.value
+    while isinstance(node, ast.Attribute) and node.attr != "data":
+        node = node.value
+    return isinstance(node, ast.Name)
 
 
 def _rank(site: Site, function: ast.expr) -> tuple[str, tuple[Change, ...]] | None:
@@ -66,7 +91,7 @@ def _rank(site: Site, function: ast.expr) -> tuple[str, tuple[Change, ...]] | No
         return f"{source_of(site.module, function.value)}.get_rank", ()
     if not isinstance(function, ast.Name):
         return None
-    if binds(site.module, function.id) != "torch.distributed.all_gather":
+    if (binds(site.module, function.id) or "").rpartition(".")[0] != "torch.distributed":
         return None
     changes = importing(site.module, "get_rank", "torch.distributed")
     return None if changes is None else ("get_rank", changes)
@@ -134,6 +159,32 @@ def main(batches):
 
 main([(torch.randn(4, 8), torch.randn(4, 8))])
 """,
+    "objects, and an attribute": """\
+import torch
+from torch.distributed import (
+    all_gather,
+    all_gather_object,  # of any kind
+)
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = torch.nn.Linear(3, 2)
+
+    def forward(self, batch):
+        self.features = self.encoder(batch)
+        gathered = [torch.zeros_like(self.features) for _ in range(2)]
+        all_gather(gathered, self.features.contiguous(), async_op=False)  # GG501
+        scale = self.features.mean()
+        scales = [None] * 2
+        all_gather_object(obj=scale, object_list=scales, group=None)  # GG501
+        return torch.cat(gathered).sum() * sum(scales)
+
+
+net = Net()
+net(torch.ones(4, 3)).backward()
+""",
     "one tensor": """\
 import torch
 import torch.distributed as dist
@@ -181,6 +232,16 @@ FIXED: Examples = {
     "in a loss": BAD["in a loss"]
     .replace("get_world_size\n", "get_world_size, get_rank\n", 1)
     .replace("features)  # GG501\n", "features)  # GG501\n    gathered[get_rank()] = features\n"),
+    "objects, and an attribute": BAD["objects, and an attribute"]
+    .replace("of any kind\n", "of any kind\n    get_rank,\n")
+    .replace(
+        "async_op=False)  # GG501\n",
+        "async_op=False)  # GG501\n        gathered[get_rank()] = self.features.contiguous()\n",
+    )
+    .replace(
+        "group=None)  # GG501\n",
+        "group=None)  # GG501\n        scales[get_rank()] = scale\n",
+    ),
 }
 
 GOOD: Examples = {

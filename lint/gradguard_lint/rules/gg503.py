@@ -3,37 +3,44 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gradguard_lint.domain.effects import Effect, Program, Step
-from gradguard_lint.domain.values import Site, Thing
+from gradguard_lint.domain.values import Site
 from gradguard_lint.fixes.changes import Change, Fix, InsertBefore, Replace
-from gradguard_lint.fixes.recipes import is_bound
+from gradguard_lint.fixes.recipes import bindings, importing, is_bound, spelled
 from gradguard_lint.rules.base import Examples, Report
 from gradguard_lint.words import words
+from pytest_gradguard.records import fields
 
 CODE = "GG503"
+
+_PACKAGE, _CLASS = "torch.utils.data.distributed", "DistributedSampler"
 
 _TRAINING = words("backward step manual_backward")
 
 
 def check(program: Program) -> Iterator[Report]:
+    by_loop: dict[Site, list[Effect]] = {}
     for effect in program.kinds("epoch-repeated"):
         loop = effect.place
         if loop is None or not _trains(program, effect, loop):
             continue
-        sampler = next(effect.value.things("sampler"), None)
-        if sampler is None:
-            continue
-        trace = [] if sampler.site is None else [Step(sampler.site, "the sampler is made here")]
-        yield Report(
-            loop,
-            f"`{effect.what}` gives the same order in each iteration of this loop: its "
-            "DistributedSampler shuffles, but `set_epoch` is not called.",
-            (*trace, *effect.chain, Step(effect.site, "the loader is iterated here")),
-            what=effect.what,
-            fix=_set_epoch(effect, loop, sampler),
-        )
+        if any(True for _ in effect.value.things("sampler")):
+            by_loop.setdefault(loop, []).append(effect)
+    for loop, effects in by_loop.items():
+        fix = _set_epoch(effects, loop)
+        for effect in effects:
+            sampler = next(effect.value.things("sampler"))
+            made = () if sampler.site is None else (Step(sampler.site, "the sampler is made here"),)
+            yield Report(
+                loop,
+                f"`{effect.what}` gives the same order in each iteration of this loop: its "
+                "DistributedSampler shuffles, but `set_epoch` is not called.",
+                (*made, *effect.chain, Step(effect.site, "the loader is iterated here")),
+                what=effect.what,
+                fix=fix,
+            )
 
 
 def _trains(program: Program, effect: Effect, loop: Site) -> bool:
@@ -63,23 +70,32 @@ def _steps(node: ast.AST) -> bool:
 # -- the repair ------------------------------------------------------------------------------------
 
 
-def _set_epoch(effect: Effect, loop: Site, sampler: Thing) -> Fix | None:
-    """``sampler.set_epoch(epoch)`` at the top of the loop over epochs."""
+def _set_epoch(effects: Sequence[Effect], loop: Site) -> Fix | None:
+    """``sampler.set_epoch(epoch)`` at the top of the loop over epochs, for each of its samplers."""
     node, module = loop.node, loop.module
     if not isinstance(node, ast.For) or not isinstance(node.target, ast.Name):
         return None
-    written = _sampler(effect, loop, sampler)
-    if written is None or not _counts(node.iter):
+    if not _counts(node.iter):
         return None
     epoch = node.target.id
-    changes: tuple[Change, ...] = ()
+    changes: list[Change] = []
     if epoch == "_":
         if is_bound(module, "epoch"):
             return None
         epoch = "epoch"
-        changes = (Replace(module, node.target, epoch),)
-    line = InsertBefore(module, node.body[0], f"{written}.set_epoch({epoch})")
-    return Fix("unsafe", "tell the sampler which epoch it is", (line, *changes))
+        changes.append(Replace(module, node.target, epoch))
+    lines: dict[str, None] = {}
+    for effect in effects:
+        found = _sampler(effect, loop)
+        if found is None:
+            return None
+        line = f"{found.name}.set_epoch({epoch})"
+        if found.condition:
+            line = f"if {found.condition}:\n    {line}"
+        lines[line] = None
+        changes += (change for change in found.needs if change not in changes)
+    changes.append(InsertBefore(module, node.body[0], "\n".join(lines)))
+    return Fix("unsafe", "tell the sampler which epoch it is", tuple(changes))
 
 
 def _counts(source: ast.expr) -> bool:
@@ -94,39 +110,84 @@ def _counts(source: ast.expr) -> bool:
     )
 
 
-def _sampler(effect: Effect, loop: Site, sampler: Thing) -> str | None:
-    """What the sampler is called where the loop stands."""
-    made = sampler.site
+@fields
+class _Sampler:
+    """What a sampler is called where the loop over epochs stands.
+
+    Attributes:
+        condition: where it is one that has epochs; empty where it always is.
+        needs: what the condition needs.
+    """
+
+    name: str
+    condition: str = ""
+    needs: tuple[Change, ...] = ()
+
+
+def _sampler(effect: Effect, loop: Site) -> _Sampler | None:
+    """The sampler, by the variable that it was put into, or as a part of its loader."""
+    made = next(effect.value.things("sampler")).site
     statement = made.statement if made is not None else None
     if (
         made is not None
         and isinstance(statement, ast.Assign)
-        and statement.value is made.node
         and len(statement.targets) == 1
         and isinstance(statement.targets[0], ast.Name)
         and made.module is loop.module
         and made.function == loop.function
-        and _bindings(loop.module.tree, statement.targets[0].id) == 1
+        and bindings(loop.module.tree, statement.targets[0].id) == 1
+        and _leads_to(loop.module.tree, statement, loop.node)
     ):
-        return statement.targets[0].id
+        name = statement.targets[0].id
+        if statement.value is made.node:
+            return _Sampler(name)
+        if _or_none(statement.value, made.node):
+            return _Sampler(name, f"{name} is not None")
     loader = effect.site.node
     if isinstance(loader, ast.Call) and loader.args:
         loader = loader.args[0]  # enumerate, tqdm
     here = {id(node) for node in ast.walk(loop.node)}
     if not isinstance(loader, (ast.Name, ast.Attribute)) or id(loader) not in here:
         return None
-    given = next(effect.target.things("loader"), None)
-    if given is None or len(effect.target.choices) > 1:
+    given = list(effect.target.things("loader"))
+    if not given or len(given) != len(effect.target.choices):
         return None
-    own = "sampler" if given.part("sampler") is not None else "batch_sampler.sampler"
-    return f"{ast.unparse(loader)}.{own}"
-
-
-def _bindings(tree: ast.AST, name: str) -> int:
-    return sum(
-        isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
-        for node in ast.walk(tree)
+    if any(loader.part("batch_sampler") is not None for loader in given):
+        own = given[0].part("batch_sampler")
+        name = f"{ast.unparse(loader)}.batch_sampler.sampler"
+        one = len(given) == 1 and own is not None and len(own.choices) == 1
+        return _Sampler(name) if one else None
+    name = f"{ast.unparse(loader)}.sampler"
+    own = given[0].part("sampler")
+    if len(given) == 1 and own is not None and len(own.choices) == 1:
+        return _Sampler(name)
+    called = spelled(loop.module, f"{_PACKAGE}.{_CLASS}") or spelled(
+        loop.module, f"torch.utils.data.{_CLASS}"
     )
+    needs = () if called else importing(loop.module, _CLASS, _PACKAGE)
+    if needs is None:
+        return None
+    return _Sampler(name, f"isinstance({name}, {called or _CLASS})", needs)
+
+
+def _or_none(value: ast.expr, made: ast.AST) -> bool:
+    """Whether `value` is ``made if … else None``, or the other way round."""
+    if not isinstance(value, ast.IfExp):
+        return False
+    arms = (value.body, value.orelse)
+    return any(arm is made for arm in arms) and any(
+        isinstance(arm, ast.Constant) and arm.value is None for arm in arms
+    )
+
+
+def _leads_to(tree: ast.AST, statement: ast.stmt, later: ast.AST) -> bool:
+    """Whether `statement` has run wherever `later` does: no branch holds it alone."""
+    for node in ast.walk(tree):
+        for block in (getattr(node, name, None) for name in ("body", "orelse", "finalbody")):
+            if isinstance(block, list) and statement in block:
+                after = block[block.index(statement) + 1 :]
+                return any(inner is later for other in after for inner in ast.walk(other))
+    return False
 
 
 BAD: Examples = {
@@ -197,6 +258,50 @@ for epoch in range(2):  # GG503
         epochs[-1] += batch.flatten().tolist()
 print(epochs[0] == epochs[1])  # repaired: False
 """,
+    "one process or several": """\
+import os
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+
+def loaders(several):
+    data = TensorDataset(torch.arange(32.0).view(32, 1))
+    if several:
+        one = DataLoader(data, batch_size=2, sampler=DistributedSampler(data, 2, 0))
+    else:
+        one = DataLoader(data, batch_size=2, shuffle=True)
+    sampler = DistributedSampler(data, 2, 0) if several else None
+    return one, DataLoader(data, batch_size=2, sampler=sampler, shuffle=sampler is None)
+
+
+one, two = loaders("WORLD_SIZE" in os.environ)
+net = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for _ in range(2):  # GG503
+    for (batch,) in one:
+        net(batch).sum().backward()
+        optimizer.step()
+    for (batch,) in two:
+        net(batch).sum().backward()
+        optimizer.step()
+""",
+    "a sampler, or none": """\
+import os
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+data = TensorDataset(torch.arange(32.0).view(32, 1))
+sampler = DistributedSampler(data, 2, 0) if "WORLD_SIZE" in os.environ else None
+loader = DataLoader(data, batch_size=2, sampler=sampler, shuffle=sampler is None)
+for epoch in range(2):  # GG503
+    print(len([batch for batch in loader]))
+    # repaired: 16
+    # repaired: 16
+""",
 }
 
 FIXED: Examples = {
@@ -207,6 +312,18 @@ FIXED: Examples = {
     "in a loop": BAD["in a loop"].replace(
         "    # what this rank sees\n",
         "    # what this rank sees\n    loader.sampler.set_epoch(epoch)\n",
+    ),
+    "one process or several": BAD["one process or several"].replace(
+        "for _ in range(2):  # GG503\n",
+        "for epoch in range(2):  # GG503\n"
+        "    if isinstance(one.sampler, DistributedSampler):\n"
+        "        one.sampler.set_epoch(epoch)\n"
+        "    if isinstance(two.sampler, DistributedSampler):\n"
+        "        two.sampler.set_epoch(epoch)\n",
+    ),
+    "a sampler, or none": BAD["a sampler, or none"].replace(
+        "# GG503\n",
+        "# GG503\n    if sampler is not None:\n        sampler.set_epoch(epoch)\n",
     ),
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pytest_gradguard.cli.streams import complain, write, write_bytes
@@ -43,6 +43,7 @@ class Repairs:
         self.fixed = 0
         self.before: Mapping[str, bytes] = {}
         self.after: Mapping[str, bytes] = {}
+        self._source = b""
 
     def made(self, outcome: Outcome) -> Outcome:
         """Make the repairs, in the files unless only a difference is asked for; what is left."""
@@ -50,7 +51,7 @@ class Repairs:
 
         session = Session(outcome, self._again, self._wanted)
         self.before, self.after = session.before, session.after
-        if not self.args.diff and self.request.stdin is None and not self._write(outcome):
+        if not self.args.diff and not self._write(outcome):
             return outcome
         self.fixed = len(self._shown(outcome)) - len(self._shown(session.outcome))
         left: Outcome = session.outcome
@@ -83,21 +84,31 @@ class Repairs:
 
     def print_diff(self, target: Target | None) -> bool:
         """Print what would change; whether it is anything."""
-        from gradguard_lint.fixes.session import diff
-
-        text = "".join(
-            diff(display_path(path), self.before[path], self.after[path])
-            for path in sorted(self.after)
-        )
+        text = "".join(part for path in sorted(self.after) for part in self._diffs(path))
         (write if target is None else target.write)(text)
         if self.after:
             complain(f"Would fix {count(self.fixed, 'finding')}.")
         return bool(self.after)
 
+    def _diffs(self, path: str) -> Iterator[str]:
+        """What changes in a file; of a notebook, in each cell."""
+        from gradguard_lint.fixes.session import diff
+
+        name = display_path(path)
+        if not path.endswith(".ipynb"):
+            yield diff(name, self.before[path], self.after[path])
+            return
+        from gradguard_lint.fixes.cells import changed
+        from gradguard_lint.project.contents import read
+
+        data = read(path) if self.request.stdin is None else self.request.stdin[1]
+        for number, before, after in changed(data, self.after[path]):
+            yield diff(f"{name}:cell {number}", before.encode(), after.encode())
+
     def print_source(self) -> None:
         """Print what came from standard input, repaired."""
         assert self.request.stdin is not None
-        write_bytes(next(iter(self.after.values()), self.request.stdin[1]))
+        write_bytes(self._source or self.request.stdin[1])
 
     def _again(self, over: Mapping[str, bytes]) -> Outcome:
         from gradguard_lint.run import run
@@ -112,13 +123,18 @@ class Repairs:
         return allowed and bool(self.selection.divide([raw], self.configurations)[0])
 
     def _write(self, outcome: Outcome) -> bool:
-        """Write the files, all or none; where that fails, `outcome` tells why."""
-        from gradguard_lint.fixes.session import NotWritten
+        """Write the files, all or none, or keep what is for standard output; where that fails,
+        `outcome` tells why."""
+        from gradguard_lint.fixes.session import NotWritten, in_file
         from gradguard_lint.fixes.session import write as write_files
         from gradguard_lint.project.files import Trouble
 
         try:
-            write_files(self.before, self.after)
+            if self.request.stdin is None:
+                write_files(self.before, self.after)
+                return True
+            for path, source in self.after.items():
+                self._source = in_file(path, self.request.stdin[1], source)
         except NotWritten as error:
             outcome.errors.append(Trouble(error.path, 1, error.reason))
             return False

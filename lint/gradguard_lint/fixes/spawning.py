@@ -1,0 +1,222 @@
+"""The repair of forked workers: fresh ones, where a fresh process can run their tasks."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator
+
+from gradguard_lint.domain.effects import ParallelCall, Program
+from gradguard_lint.fixes.changes import Change, Fix, Replace, SetKeyword
+from gradguard_lint.fixes.recipes import (
+    bindings,
+    function_of,
+    importing,
+    keyword,
+    made_by,
+    meaning,
+    repr_of,
+    with_backend,
+)
+from gradguard_lint.reading.source import Module
+from gradguard_lint.words import words
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_PACKAGES = words("multiprocessing torch.multiprocessing")
+_WORKERS = words("Pool Process")
+_SHARED = words(
+    "Queue JoinableQueue SimpleQueue Lock RLock Event Condition Semaphore BoundedSemaphore Barrier "
+    "Value Array"
+)
+"""What hangs on locks, which workers take only from a context of their own start method."""
+
+
+def without_fork(program: Program, call: ParallelCall) -> Fix | None:
+    """The repair after which the workers of `call` are fresh processes, and not forked."""
+    node = made_by(call)
+    if node is None or call.maker is None:
+        return None
+    if call.library == "joblib":
+        changes = with_backend(call, "loky")
+        return Fix("unsafe", "run the tasks in loky workers", changes) if changes else None
+    if not _can_spawn(program, call, node):
+        return None
+    changes = _spawned(call.maker.module, node)
+    return Fix("unsafe", "start the workers with spawn", changes) if changes else None
+
+
+def _spawned(module: Module, node: ast.Call) -> tuple[Change, ...]:
+    """The changes after which the pool, executor or process that `node` makes is spawned."""
+    given = keyword(node, "mp_context") or keyword(node, "context")
+    if given is not None:
+        return _spawning_context(module, given.value)
+    full = meaning(module, node.func)
+    if full is None:
+        base = node.func.value if isinstance(node.func, ast.Attribute) else node.func
+        changes = _spawning_context(module, base)
+    elif full.endswith(".ProcessPoolExecutor"):
+        imported = importing(module, "multiprocessing")
+        if len(node.args) > 1 or imported is None:
+            return ()
+        how = f"multiprocessing.get_context({repr_of(module, 'spawn')})"
+        changes = (SetKeyword(module, node, "mp_context", how), *imported)
+    elif _is_of_context(full, _WORKERS):
+        changes = _from_spawn(module, node.func, full)
+    else:
+        return ()
+    for call in _shared(module) if changes else ():
+        full = meaning(module, call.func)
+        assert full is not None
+        more = _from_spawn(module, call.func, full)
+        if not more:
+            return ()
+        changes += tuple(change for change in more if change not in changes)
+    return changes
+
+
+def _from_spawn(module: Module, function: ast.expr, full: str) -> tuple[Change, ...]:
+    """The changes after which `function`, which means `full`, is that of the spawn context."""
+    package, _, name = full.rpartition(".")
+    how = f"get_context({repr_of(module, 'spawn')}).{name}"
+    if isinstance(function, ast.Attribute):
+        return (Replace(module, function, f"{ast.unparse(function.value)}.{how}"),)
+    imported = importing(module, "get_context", package)
+    return () if imported is None else (Replace(module, function, how), *imported)
+
+
+def _spawning_context(module: Module, context: ast.expr) -> tuple[Change, ...]:
+    """The changes after which `context`, made by ``get_context``, is that of spawn."""
+    if isinstance(context, ast.Name):
+        made = [
+            node.value
+            for node in ast.walk(module.tree)
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == context.id
+        ]
+        if len(made) != 1 or bindings(module.tree, context.id) != 1:
+            return ()
+        context = made[0]
+    if not isinstance(context, ast.Call) or not _is_of_context(
+        meaning(module, context.func) or "", {"get_context"}
+    ):
+        return ()
+    spawn = repr_of(module, "spawn")
+    if len(context.args) == 1:
+        return (Replace(module, context.args[0], spawn),)
+    return (SetKeyword(module, context, "method", spawn),)
+
+
+def _is_of_context(full: str, names: Collection[str]) -> bool:
+    package, _, name = full.rpartition(".")
+    return package in _PACKAGES and name in names
+
+
+def _shared(module: Module) -> Iterator[ast.Call]:
+    """The calls of `module` that make what hangs on locks, in the default context."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call) and _is_of_context(meaning(module, node.func) or "", _SHARED):
+            yield node
+
+
+def _can_spawn(program: Program, call: ParallelCall, maker: ast.Call) -> bool:
+    """Whether a fresh process can run the tasks: it imports the program, and finds their parts."""
+    site = call.site
+    if not _guarded(site.module, call):
+        return False
+    top = {node.name for node in site.module.tree.body if isinstance(node, _DEFINITIONS)}
+    functions = {node.name for node in ast.walk(site.module.tree) if isinstance(node, _DEFINITIONS)}
+    given = [*maker.args, *(item.value for item in maker.keywords)]
+    names = {item.id for item in given if isinstance(item, ast.Name)}
+    if any(isinstance(item, ast.Lambda) for item in given) or names & (functions - top):
+        return False  # an initializer that cannot be pickled
+    for task in call.tasks:
+        function = function_of(task)
+        if function is None or isinstance(function.node, ast.Lambda):
+            return False
+        if function.frame.parent is not None and not function.frame.is_class:
+            return False  # it is defined in another one, and cannot be pickled
+        module = function.module
+        if _differing(module, names) & _names_in(module, function.node):
+            return False
+    return True
+
+
+def _differing(module: Module, initializers: Collection[str]) -> set[str]:
+    """The globals of `module` that an import makes in another way than the program, or not at all.
+
+    Functions of the name of one of `initializers` run in the workers, too.
+    """
+    changed = {
+        name
+        for function in ast.walk(module.tree)
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and function.name not in initializers
+        for node in ast.walk(function)
+        if isinstance(node, ast.Global)
+        for name in node.names
+    }
+    shared = {id(call) for call in _shared(module)}
+    apart = {
+        node.id
+        for statement in module.tree.body
+        if isinstance(statement, (ast.Assign, ast.AnnAssign))
+        and any(id(inner) in shared for inner in ast.walk(statement))
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+    return _made_by_the_program(module) | changed | apart
+
+
+def _made_by_the_program(module: Module) -> set[str]:
+    """The globals that `module` has only where it is the program: no import makes them."""
+    made: set[str] = set()
+    imported: set[str] = set()
+    for statement in module.tree.body:
+        names = made if _is_guard(statement) else imported
+        if isinstance(statement, _DEFINITIONS):
+            names.add(statement.name)
+            continue
+        for node in ast.walk(statement):
+            if isinstance(node, ast.alias):
+                names.add((node.asname or node.name).partition(".")[0])
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names.add(node.id)
+    return made - imported
+
+
+def _names_in(module: Module, function: ast.AST) -> set[str]:
+    """The globals that `function` reads, and those that it calls of the same module."""
+    functions = {node.name: node for node in module.tree.body if isinstance(node, _DEFINITIONS)}
+    found: set[str] = set()
+    waiting = [function]
+    while waiting:
+        read: set[str] = set()
+        own: set[str] = set()
+        for node in ast.walk(waiting.pop()):
+            if isinstance(node, ast.arg):
+                own.add(node.arg)
+            elif isinstance(node, ast.Name):
+                (read if isinstance(node.ctx, ast.Load) else own).add(node.id)
+        new = read - own - found
+        found |= new
+        waiting += (functions[name] for name in new & functions.keys())
+    return found
+
+
+def _is_guard(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test)
+
+
+def _guarded(module: Module, call: ParallelCall) -> bool:
+    """Whether importing `module` does not make the call."""
+    own = {node.name for node in module.tree.body if isinstance(node, _DEFINITIONS)}
+    for statement in module.tree.body:
+        if _is_guard(statement) or isinstance(statement, _DEFINITIONS):
+            continue
+        for node in ast.walk(statement):
+            if node is call.site.node or (
+                call.root == 1
+                and isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id in own
+            ):
+                return False
+    return True
