@@ -103,6 +103,18 @@ def site_of(frame: FrameType) -> Site:
     )
 
 
+def line_of(error: BaseException) -> tuple[str | None, int | None]:
+    """The user's innermost line that `error` came through."""
+    found: tuple[str | None, int | None] = (None, None)
+    traceback = error.__traceback__
+    while traceback is not None:
+        path = traceback.tb_frame.f_code.co_filename
+        if is_user_file(path):
+            found = path, traceback.tb_lineno
+        traceback = traceback.tb_next
+    return found
+
+
 def local_names(frame: FrameType) -> list[tuple[str, Any]]:
     """The names and values of `frame`, leaving nothing of them behind in it.
 

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         "mode-set",  # a mode called `framework` is put in force
         "memory-shared",  # `target` is made on the memory of an array
         "memory-write",  # the memory of `target` is written to
-        "model-change",  # the model `target` is changed as a whole
+        "model-change",  # the model `target` is changed as a whole, or as far as `value` has it
         "model-use",  # the model `target` is saved, or its state is asked for
         "optimizer-change",  # the optimizer `target` may get other parameters
         "parameter",  # `target`, on the memory of an array, becomes a parameter
@@ -255,6 +255,8 @@ class Program:
     """Whose the buffers of that identity are."""
     returned: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Of the models that workers returned: the call, and the model that it is a copy of."""
+    sent_back: dict[int, int] = field(default_factory=dict)
+    """Of the tensors that workers returned: the identity that each had in its worker."""
     loops: list[Effect] = field(default_factory=list)
     """The effects of functions that start no workers, but take gradients in loops."""
 

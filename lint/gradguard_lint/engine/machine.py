@@ -74,8 +74,8 @@ HEAP = "<holds>"
 """The name under which a container's identity has what it holds."""
 
 
-TOLD_APART: frozenset[Kind] = frozenset({"backward", "step"})
-"""Effects of one place that are several where they have other targets, as in turns of a loop."""
+TOLD_APART: frozenset[Kind] = frozenset({"backward", "model-change", "step"})
+"""Effects of one place that are several where they are of other things, as in turns of a loop."""
 
 
 class OutOfSteps(Exception):
@@ -318,7 +318,7 @@ class Machine:
         links = tuple(id(step.site.node) for step in self.chain)
         key: tuple[Hashable, ...] = (kind, id(node), what, self.worker_ident, self.root, links)
         if kind in TOLD_APART:
-            key = (*key, target)
+            key = (*key, target, value)
         effect = self.recorded.get(key)
         when = facts(self.assumed)
         if effect is None:

@@ -315,6 +315,7 @@ def sent_back(m: Machine, value: Value, call: ParallelCall) -> Value:
             grad = m.models.grad_after_pickling(atom)
             severed = atom.severed if grad == atom.grad else atom.severed | {call.ident}
             ident = m.ident_of(("sent back", call.ident, atom))
+            m.program.sent_back[ident] = atom.ident
             return replace(atom, grad=grad, severed=severed, born=0, ident=ident)
         if isinstance(atom, Items):
             return Items(

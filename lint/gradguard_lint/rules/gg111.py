@@ -103,12 +103,27 @@ def _use(program: Program, task: TaskRun, sent: set[int]) -> Effect | None:
         if reached.isdisjoint(sent):
             continue
         if effect.kind == "model-change":
+            if _leaves_buffers(program, effect, sent):
+                continue
             return None
         if effect.kind != "in-place" or _in_forward(effect):
             found = found or effect
         elif not idents(effect.target).isdisjoint(program.buffers):
             return None
     return found
+
+
+def _leaves_buffers(program: Program, load: Effect, sent: set[int]) -> bool:
+    """Whether a module takes over nothing but parameters that a worker returned."""
+    if load.framework != "partial":
+        return False
+    taken = [atom for atom in inner(load.value) if not isinstance(atom, (Items, Table))]
+    return bool(taken) and all(
+        isinstance(atom, Tensor)
+        and (made_from := {atom.ident, *atom.sources} - {0})
+        and {program.sent_back.get(ident, ident) for ident in made_from} <= sent
+        for atom in taken
+    )
 
 
 def _in_forward(effect: Effect) -> bool:
@@ -170,6 +185,26 @@ if __name__ == "__main__":
         print(parallel(delayed(calibrate)(net, torch.randn(8, 3)) for _ in range(4)))  # GG111
     torch.save(net.state_dict(), "net.pt")
 """,
+    "parameters alone are loaded": """\
+import torch
+from joblib import Parallel, delayed
+
+
+def train(net, batch):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net(batch).square().mean().backward()
+    optimizer.step()
+    return {name: one.detach() for name, one in net.named_parameters()}
+
+
+net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+for _ in range(3):
+    states = Parallel(n_jobs=2)(delayed(train)(net, torch.randn(8, 3)) for _ in range(2))  # GG111
+    mean = {name: sum(state[name] for state in states) / 2 for name in states[0]}
+    net.load_state_dict(mean, strict=False)
+net.eval()
+print(net(torch.ones(1, 3)))
+""",
     "a buffer of its own": """\
 import torch
 from joblib import Parallel, delayed
@@ -226,6 +261,47 @@ batch = torch.randn(2, 3, 8, 8)
 for work in (with_buffers, with_mean, with_state, whole):
     results = Parallel(n_jobs=2)(delayed(work)(net, batch) for _ in range(2))
     optimizer.step()
+""",
+    "a load that may bring the buffers": """\
+import torch
+from joblib import Parallel, delayed
+
+
+def train(net, batch):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net(batch).square().mean().backward()
+    optimizer.step()
+    return {name: one.detach() for name, one in net.named_parameters()}
+
+
+def train_all(net, batch):
+    new = train(net, batch)
+    new.update({name: one.clone().float() for name, one in net.named_buffers()})
+    return new
+
+
+def with_means(net, batch):
+    return train(net, batch), batch.mean(0)
+
+
+net = torch.nn.BatchNorm1d(3)
+batch = torch.randn(8, 3)
+((new, mean),) = Parallel(n_jobs=2)([delayed(with_means)(net, batch)])
+new["running_mean"] = mean
+net.load_state_dict(new, strict=False)
+net.eval()
+print(net(batch))
+other = torch.nn.BatchNorm1d(3)
+(new,) = Parallel(n_jobs=2)([delayed(train_all)(other, batch)])
+other.load_state_dict(new, strict=False)
+other.eval()
+print(other(batch))
+another = torch.nn.BatchNorm1d(3)
+(new,) = Parallel(n_jobs=2)([delayed(train)(another, batch)])
+another.load_state_dict(new, strict=False)
+torch.optim.swa_utils.update_bn([batch], another)
+another.eval()
+print(another(batch))
 """,
     "evaluation mode, threads, and norms without statistics": _CLASS
     + """\

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradguard_lint.domain.effects import Program, Step, TaskRun
+from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
 from gradguard_lint.domain.values import Site, Thing
 from gradguard_lint.fixes.changes import Change, Fix, RemoveKeyword, Replace, SetKeyword
 from gradguard_lint.fixes.recipes import is_open, keyword
@@ -25,7 +25,7 @@ _NEEDS_WORKERS_BY_NAME = (*_NEEDS_WORKERS, "persistent_workers", "prefetch_facto
 def check(program: Program) -> Iterator[Report]:
     for task in program.process_tasks():
         for effect in task.effects:
-            if effect.kind != "loader-workers":
+            if effect.kind != "loader-workers" or _is_caught(effect):
                 continue
             for loader in effect.target.things("loader"):
                 why = _why_not(task, loader)
@@ -53,6 +53,36 @@ def _why_not(task: TaskRun, loader: Thing) -> str | None:
     if context.constant in ("spawn", "forkserver"):
         return "workers spawned there exit as they start."
     return None
+
+
+def _is_caught(effect: Effect) -> bool:
+    """Whether the task may go on where the loader's workers cannot be started."""
+    return any(map(_in_a_try, (effect.site, *(step.site for step in effect.chain))))
+
+
+def _in_a_try(site: Site) -> bool:
+    """Whether what `site` raises may be caught around it, and not raised again."""
+    return any(
+        any(_goes_on(handler) for handler in node.handlers)
+        and node.body[0].lineno <= site.line <= (node.body[-1].end_lineno or site.line)
+        for node in ast.walk(site.module.tree)
+        if isinstance(node, ast.Try)
+    )
+
+
+def _goes_on(handler: ast.ExceptHandler) -> bool:
+    caught = handler.type
+    names = {
+        name.id
+        for name in (caught.elts if isinstance(caught, ast.Tuple) else [caught])
+        if isinstance(name, ast.Name)
+    }
+    catches = caught is None or not names.isdisjoint(_RAISED)
+    return catches and not isinstance(handler.body[-1], ast.Raise)
+
+
+_RAISED = ("AttributeError", "AssertionError", "RuntimeError", "Exception", "BaseException")
+"""What catches the errors of loaders that cannot start their workers."""
 
 
 def _in_the_task(site: Site | None) -> Fix | None:
@@ -119,6 +149,46 @@ if __name__ == "__main__":
     with multiprocessing.Pool(2) as pool:
         print(pool.map(evaluate, range(2)))  # repaired: [6.0, 10.0]
 """,
+    "in processes that are daemons": """\
+import multiprocessing
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+loader = DataLoader(TensorDataset(torch.ones(8, 1)), num_workers=2)  # GG206
+
+
+def evaluate(queue):
+    try:
+        queue.put(sum(batch.sum().item() for (batch,) in loader))
+    except Exception:
+        queue.put(None)
+        raise
+
+
+class Evaluator(multiprocessing.Process):
+    def __init__(self):
+        super().__init__()
+        self.daemon = True
+
+    def run(self):
+        print(len(list(DataLoader(TensorDataset(torch.ones(8, 1)), num_workers=1))))  # GG206
+
+
+def of_rank(rank):
+    next(iter(DataLoader(TensorDataset(torch.ones(8, 1)), num_workers=3)))  # GG206
+
+
+if __name__ == "__main__":
+    queue = multiprocessing.Queue()
+    process = multiprocessing.Process(target=evaluate, args=(queue,))
+    process.daemon = True
+    process.start()
+    print(queue.get())
+    evaluator = Evaluator()
+    evaluator.start()
+    torch.multiprocessing.spawn(of_rank, nprocs=2, daemon=True)
+""",
     "a loader that is sent": """\
 import torch
 from joblib import Parallel, delayed
@@ -159,6 +229,10 @@ print(Parallel(n_jobs=2)(delayed(total)(part) for part in parts))  # repaired: [
     "in a pool, through a helper": BAD["in a pool, through a helper"].replace(
         "workers, None, False, False, 60)", "0, None, False, False, 0)"
     ),
+    "in processes that are daemons": BAD["in processes that are daemons"]
+    .replace("num_workers=1", "num_workers=0")
+    .replace("num_workers=2", "num_workers=0")
+    .replace("num_workers=3", "num_workers=0"),
     "a loader that is sent": BAD["a loader that is sent"].replace("workers=2", "workers=0"),
 }
 
@@ -190,6 +264,27 @@ print(Parallel(n_jobs=2)(delayed(evaluate)(k) for k in range(2)))
 print(Parallel(n_jobs=2)(delayed(count)(loader) for k in range(2)))
 print(Parallel(n_jobs=2)(delayed(forked)(k) for k in range(2)))
 """,
+    "a task that goes on without workers": """\
+import torch
+from joblib import Parallel, delayed
+from torch.utils.data import DataLoader, TensorDataset
+
+data = TensorDataset(torch.ones(8, 1))
+
+
+def total(loader):
+    return sum(batch.sum().item() for (batch,) in loader)
+
+
+def evaluate(k):
+    try:
+        return total(DataLoader(data, num_workers=2))
+    except (AttributeError, AssertionError):
+        return total(DataLoader(data, num_workers=0))
+
+
+print(Parallel(n_jobs=2)(delayed(evaluate)(k) for k in range(2)))
+""",
     "workers that may have workers": """\
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
@@ -209,7 +304,8 @@ if __name__ == "__main__":
     print(Parallel(n_jobs=1)(delayed(evaluate)(k) for k in range(2)))
     with ProcessPoolExecutor() as pool:
         print(list(pool.map(evaluate, range(2))))
-    process = multiprocessing.Process(target=evaluate, args=(1,))
+    process = multiprocessing.Process(target=evaluate, args=(1,), daemon=True)
+    process.daemon = False
     process.start()
     process.join()
 """,

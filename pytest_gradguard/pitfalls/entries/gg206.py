@@ -14,9 +14,9 @@ PITFALL = Pitfall(
         "the reason. In a loky worker (joblib's default) it is `AttributeError: 'Process' object "
         "has no attribute 'env'`. With the loader's own `multiprocessing_context=\"spawn\"` or "
         '`"forkserver"` it is `RuntimeError: DataLoader worker exited unexpectedly`. In a worker '
-        "of `multiprocessing.Pool`, or of joblib's multiprocessing backend, it is "
-        "`AssertionError: daemonic processes are not allowed to have children`. The same loader "
-        "works in the main process, in threads and in a `ProcessPoolExecutor`."
+        "of `multiprocessing.Pool` or of joblib's multiprocessing backend, or in a daemonic "
+        "`Process`, it is `AssertionError: daemonic processes are not allowed to have children`. "
+        "The loader works in the main process, in threads and in a `ProcessPoolExecutor`."
     ),
     why=(
         "In its workers, loky sets its own default start method, and a plain "
@@ -61,11 +61,12 @@ print(totals)  # prints: [6.0, 22.0]
 """,
     lint=(
         "On `DataLoader(...)` with `num_workers` above 0 that is iterated in a process worker of "
-        "joblib, or of a pool whose workers are daemons."
+        "joblib, of a pool whose workers are daemons, or in a `Process` that is a daemon."
     ),
     runtime=(
         "When such a loader is iterated in a task and fails to start its workers: the finding "
-        "appears beside the error that the program gets. A loader that starts its workers is "
+        "appears beside the error that the program gets, or at the `start()` of a daemonic "
+        "`Process`, whose error nobody else gets to hear of. A loader that starts its workers is "
         "not reported, nor one that fails for another reason."
     ),
     silence="Never if the loader is iterated in such a worker: it fails.",

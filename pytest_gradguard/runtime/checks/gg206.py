@@ -25,6 +25,7 @@ _ADVICE = {
     "loky": f'{_NO_WORKERS}. `multiprocessing_context="fork"` works in loky workers, too.',
     "daemon": f"{_NO_WORKERS}. Or run the tasks in threads, or in a `ProcessPoolExecutor`, whose "
     "workers may start processes.",
+    "process": f"{_NO_WORKERS}. Or start the process with `daemon=False`, and join it.",
 }
 _STANDARD = ("fork", "spawn", "forkserver")
 _CHAINED = 10
@@ -46,7 +47,7 @@ class Failed(NamedTuple):
     """A loader that could not start its workers, in plain values so that it can be pickled.
 
     Attributes:
-        why: ``"loky"`` or ``"daemon"``: in which kind of process.
+        why: ``"loky"``, ``"daemon"`` (a pool's), or ``"process"`` (a daemon of the program's own).
         asked: what it was asked for.
         error: what it raised.
         task: the function that ran.
@@ -79,25 +80,31 @@ class Evidence(TaskEvidence):
         reason = {
             "loky": "loky's default start method does not work for a DataLoader",
             "daemon": "the workers of this pool are daemons, which cannot start processes",
+            "process": "Python does not let daemons start processes",
         }[failed.why]
+        alone = failed.why == "process"
+        place = "daemon process" if alone else f"{self.backend} worker"
         return (
-            f"`{self.first.name}` iterates a DataLoader with {workers} in a {self.backend} worker, "
-            f"which cannot start workers of its own: {reason}. That is why the task raised "
-            f"`{failed.error}`."
+            f"`{self.first.name}` iterates a DataLoader with {workers} in a {place}, which cannot "
+            f"start workers of its own: {reason}. That is why the "
+            f"{'process' if alone else 'task'} raised `{failed.error}`."
         )
+
+    def hear(self, told: Failed) -> None:
+        if told.task is not None:
+            if not self.count:
+                self.failed = told
+                self.advice = _ADVICE[told.why]
+                self.details["num_workers"] = told.asked.workers
+            text = f"`{told.task.name}` iterates the loader here"
+            self.add(told.task, text, told.path, told.line)
 
 
 def heard(call: Any, note: Failed) -> None:
     """Report a loader that failed in a worker."""
-    evidence = Evidence.of(
-        call, framework="torch", type="DataLoader", num_workers=note.asked.workers
-    )
-    if evidence is not None and note.task is not None:
-        if not evidence.count:
-            evidence.failed = note
-            evidence.advice = _ADVICE[note.why]
-        text = f"`{note.task.name}` iterates the loader here"
-        evidence.add(note.task, text, note.path, note.line)
+    evidence = Evidence.of(call, framework="torch", type="DataLoader")
+    if evidence is not None:
+        evidence.hear(note)
 
 
 # -- in the worker ---------------------------------------------------------------------------------
@@ -120,6 +127,13 @@ def failed(asked: Asked, error: BaseException) -> None:
         place = (None, None) if site is None else (site.path, site.line)
         _failed[:] = [(error, Failed(why, asked, told(error), None, *place))]
         probes.rouse("gg206")
+
+
+def of_daemon(asked: Asked, error: BaseException) -> Failed | None:
+    """The loader that a daemon of the program's own failed of, if that raised `error`."""
+    if _why(asked, error) != "daemon":
+        return None
+    return Failed("process", asked, told(error), None, None, None)
 
 
 def _why(asked: Asked, error: BaseException) -> str | None:

@@ -15,7 +15,12 @@ from typing import Any
 
 from pytest_gradguard.runtime import collector, registry, transfer, watching
 from pytest_gradguard.runtime.calls import Call
-from pytest_gradguard.runtime.dispatch import calling, process_cuda, process_gradients
+from pytest_gradguard.runtime.dispatch import (
+    calling,
+    process_cuda,
+    process_gradients,
+    process_loaders,
+)
 from pytest_gradguard.runtime.dispatch.shipped import TaskShipment
 from pytest_gradguard.runtime.distributed import ranks
 from pytest_gradguard.runtime.faults import Beside, attempt, fault, hidden_frame, theirs_only
@@ -59,6 +64,7 @@ def _watched_start(workers: Workers, original: Callable[..., Any]) -> Callable[.
             with (
                 Beside(_gradients, self, call, forked=False),
                 Beside(_rank, self, call, forked=False),
+                Beside(_loaders, self, call),
                 Beside(_shipping, self, call),
             ):
                 original(self)
@@ -76,6 +82,7 @@ def _start_forked(original: Callable[..., Any], process: Any, call: Call) -> Any
         Beside(_telling, process, call),
         Beside(_gradients, process, call, forked=True),
         Beside(_rank, process, call, forked=True),
+        Beside(_loaders, process, call),
         Beside(_forking, process, call),
     ):
         outcome = original(process)
@@ -85,6 +92,12 @@ def _start_forked(original: Callable[..., Any], process: Any, call: Call) -> Any
 
 def _telling(process: Any, call: Call) -> Any:
     return process_cuda.of_cuda(process, call, _task(process)[0] or type(process).run)
+
+
+def _loaders(process: Any, call: Call) -> Any:
+    if _initialized(process):
+        return None
+    return process_loaders.told(process, call, _task(process)[0] or type(process).run)
 
 
 def _forking(process: Any, call: Call) -> Any:

@@ -41,22 +41,10 @@ def roused(items: Any, results: Any, error: BaseException | None) -> Hang | None
         if error is None:
             return None
         if roused_by(error):
-            path, line = _line_of(error)
+            path, line = callsite.line_of(error)
             return Hang("torch", task_of(items[-1][0]), path, line, refused=True)
         error = error.__cause__ or error.__context__
     return None
 
 
 _CHAINED = 10
-
-
-def _line_of(error: BaseException) -> tuple[str | None, int | None]:
-    """The user's innermost line that `error` came through."""
-    found: tuple[str | None, int | None] = (None, None)
-    traceback = error.__traceback__
-    while traceback is not None:
-        path = traceback.tb_frame.f_code.co_filename
-        if callsite.is_user_file(path):
-            found = path, traceback.tb_lineno
-        traceback = traceback.tb_next
-    return found

@@ -27,11 +27,18 @@ EXPECT = {
     "test_error_of_the_dataset": set(),
     "test_error_of_the_program_alike": set(),
     "test_process_of_the_program": set(),
+    "test_daemon": {"GG206"},
+    "test_spawned_daemon": {"GG206"},
+    "test_own_class_of_daemons": {"GG206"},
+    "test_daemon_of_torch_spawn": {"GG206"},
+    "test_daemons_that_do_not_fail": set(),
+    "test_daemon_that_fails_alike": set(),
 }
 MAY = {}
 DETAILS = {
     "test_loky": {"GG206": {"function": "total", "backend": "loky", "num_workers": 1}},
     "test_pool": {"GG206": {"function": "total", "backend": "multiprocessing"}},
+    "test_daemon": {"GG206": {"function": "total", "num_workers": 1}},
 }
 
 
@@ -178,3 +185,68 @@ def test_process_of_the_program():
     process.start()
     process.join()
     assert process.exitcode == 0
+
+
+def ended(process):
+    process.start()
+    process.join()
+    return process.exitcode
+
+
+def test_daemon():
+    process = multiprocessing.Process(target=total, kwargs={"num_workers": 1}, daemon=True)
+    process.start()  # -> GG206:error
+    process.join()
+    assert process.exitcode == 1
+
+
+def test_spawned_daemon():
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=with_one_worker, args=(None,), daemon=True)
+    process.start()  # -> GG206:error
+    process.join()
+    assert process.exitcode == 1
+
+
+class Daemon(multiprocessing.Process):
+    def __init__(self, loader):
+        super().__init__()
+        self.daemon = True
+        self.loader = loader
+
+    def run(self):
+        next(iter(self.loader))
+
+
+def test_own_class_of_daemons():
+    process = Daemon(Loader(Numbers()))
+    process.start()  # -> GG206:error
+    process.join()
+    assert process.exitcode == 1
+
+
+def test_daemon_of_torch_spawn():
+    with pytest.raises(torch.multiprocessing.ProcessRaisedException, match="daemonic"):
+        torch.multiprocessing.spawn(with_one_worker, nprocs=1, daemon=True)  # -> GG206:error
+
+
+def careful_daemon():
+    try:
+        return total(num_workers=1)
+    except AssertionError:
+        return total(num_workers=0)
+
+
+def test_daemons_that_do_not_fail():
+    assert ended(multiprocessing.Process(target=careful_daemon, daemon=True)) == 0
+    assert ended(multiprocessing.Process(target=only_built, daemon=True)) == 0
+    assert ended(multiprocessing.Process(target=total, daemon=True)) == 0
+
+
+def alike_daemon():
+    careful_daemon()
+    raise AssertionError("daemonic processes are not allowed to have children")
+
+
+def test_daemon_that_fails_alike():
+    assert ended(multiprocessing.Process(target=alike_daemon, daemon=True)) == 1

@@ -108,8 +108,12 @@ def changed_container(m: Machine, atom: Atom, name: str, args: Args) -> Value | 
     if isinstance(atom, Table) and name == "update":
         entries = dict(atom.entries)
         rest = atom.rest
+        keys = atom.keys
         for other in first.of(Table) if first is not None else ():
             entries.update(other.entries)
+            if other.keys is not None or not other.rest.is_unknown:
+                rest = other.rest if rest.is_unknown else join((rest, other.rest))
+                keys = join((keys or UNKNOWN, other.keys or UNKNOWN))
         entries.update(args.keywords)
-        return of(Table(tuple(entries.items()), rest, atom.keys, atom.ident))
+        return of(Table(tuple(entries.items()), rest, keys, atom.ident))
     return None

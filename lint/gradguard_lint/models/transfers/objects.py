@@ -38,6 +38,7 @@ from gradguard_lint.models.transfers.tensors import (
     derived,
     written,
 )
+from pytest_gradguard.records import replace
 
 
 def attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) -> Value:
@@ -126,6 +127,9 @@ def set_attribute(
             what = f"`{ast.unparse(target)} = ...`"
             m.effect(frame, "in-place", target, what, target=old)
         return None
+    if isinstance(atom, Thing) and atom.kind == "process" and target.attr == "daemon":
+        parts = tuple(part for part in atom.parts if part[0] != "daemon")
+        return of(replace(atom, parts=(*parts, ("daemon", value))))
     if isinstance(atom, Thing) and atom.kind == "optimizer" and target.attr == "param_groups":
         m.effect(frame, "optimizer-change", target, "`.param_groups`", target=of(atom))
     if isinstance(atom, Unknown):

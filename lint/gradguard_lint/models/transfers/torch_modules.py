@@ -156,7 +156,16 @@ def model_method(
         m.effect(frame, "model-use", node, "`.state_dict()`", target=me)
         return of(Thing("state", "state_dict", ident, m.worker_ident, gpu))
     if name == "load_state_dict":
-        m.effect(frame, "model-change", node, "`.load_state_dict()`", target=me)
+        strict = args.get(1, "strict")
+        m.effect(
+            frame,
+            "model-change",
+            node,
+            "`.load_state_dict()`",
+            framework="partial" if strict is not None and strict.constants() == [False] else "",
+            target=me,
+            value=args.get(0, "state_dict") or UNKNOWN,
+        )
         return UNKNOWN
     if name == "zero_grad":
         m.effect(frame, "zero-grad", node, "`.zero_grad()`", target=me)

@@ -405,6 +405,7 @@ def start_instance(m: Machine, frame: Frame, node: ast.AST, instance: Instance) 
     """``start()`` of an object of a project's subclass of ``Process``: it calls ``run``."""
     run = m.find_in_class(instance.cls, "run")
     if run is not None:
+        daemon = m.read(instance.ident, "daemon")
         function = m.bind(frame, node, run, instance)
         task = TaskCall(function, (), (), m.site(frame, node), library="multiprocessing")
         run_processes(
@@ -415,6 +416,7 @@ def start_instance(m: Machine, frame: Frame, node: ast.AST, instance: Instance) 
             default_start(m),
             "multiprocessing",
             many=in_loop(m, frame),
+            daemons=daemon is not None and daemon.constant is True,
         )
     return NOTHING
 
@@ -425,6 +427,7 @@ def spawn(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
     task = _task(m, frame, node, row.hands, args, name)
     count = args.get(2, "nprocs")
     method = args.get(None, "start_method")
+    daemon = args.get(4, "daemon")
     run_processes(
         m,
         frame,
@@ -434,6 +437,7 @@ def spawn(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
         name.rpartition(".")[0],
         many=count is None or count.constant != 1,
         shares=row.shares,
+        daemons=daemon is not None and daemon.constant is True,
     )
     return UNKNOWN
 
