@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType
 from typing import Any, NamedTuple
 
+from pytest_gradguard.runtime.faults import attempt
+
 _WRAPPERS = {
     "DataParallel": "module",
     "DistributedDataParallel": "module",
@@ -47,7 +49,7 @@ def items_of(watched: Any, frame: FrameType | None = None) -> list[Item]:
         raise ValueError("watch_gradients: there is nothing to watch (it is empty)")
     if len(found) == 1 and not found[0].name and found[0].kind in ("tensor", "variable"):
         item = found[0]
-        return [item._replace(name=_local_name(item.value, frame) or item.kind)]
+        return [item._replace(name=attempt(_local_name, item.value, frame) or item.kind)]
     return found
 
 

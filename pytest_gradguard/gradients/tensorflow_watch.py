@@ -58,8 +58,6 @@ class Entry:
 class TensorFlowWatch:
     """The TensorFlow part of one watch."""
 
-    counts_steps = False
-
     def __init__(self, items: list[targets.Item], *, check_values: bool) -> None:
         self._check_values = check_values
         self._models: list[tuple[str, weakref.ref[Any]]] = []

@@ -9,6 +9,7 @@ from torch.autograd.function import _SingleLevelFunction
 
 from pytest_gradguard.gradients import torch_changes, torch_grad_mode, torch_log, torch_ways_out
 from pytest_gradguard.gradients.torch_exits import DEEPCOPY, ITEM, TEXT, Exit, operations
+from pytest_gradguard.runtime.faults import attempt
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
 from pytest_gradguard.runtime.frameworks.torch import steps
 from pytest_gradguard.runtime.locks import Lock
@@ -128,11 +129,11 @@ def _begin() -> None:
 
 def _end() -> None:
     torch_log.log = None
-    steps.after.unsubscribe(torch_changes.stepped)
-    _forget_script()
-    torch_engine.unsubscribe(_backward)
-    _patches.undo()
-    torch_grad_mode.close()
+    attempt(steps.after.unsubscribe, torch_changes.stepped)
+    attempt(_forget_script)
+    attempt(torch_engine.unsubscribe, _backward)
+    attempt(_patches.undo)
+    attempt(torch_grad_mode.close)
 
 
 def start(listener: torch_log.Listener) -> torch_log.Log:

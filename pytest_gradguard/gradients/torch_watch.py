@@ -18,6 +18,7 @@ from pytest_gradguard.gradients.clock import now
 from pytest_gradguard.gradients.reasons import Reason
 from pytest_gradguard.runtime import references
 from pytest_gradguard.runtime.callsite import Site
+from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.frameworks.torch import tensors
 from pytest_gradguard.runtime.references import refer
 
@@ -133,13 +134,16 @@ class Entry:
 
         def hook(parameter: Any) -> None:
             # torch calls it also where an operation gave no gradient (None) for this input.
-            gradient = gradient_of(parameter)
-            if gradient is None or (not self.received and self._is_old(gradient)):
-                return
-            self.take()
-            arrived.append(self)
-            if measure and not _compiling():  # now, while the gradient is in the cache
-                _measure(self, gradient)
+            try:
+                gradient = gradient_of(parameter)
+                if gradient is None or (not self.received and self._is_old(gradient)):
+                    return
+                self.take()
+                arrived.append(self)
+                if measure and not _compiling():  # now, while the gradient is in the cache
+                    _measure(self, gradient)
+            except Exception as error:
+                fault(error)
 
         with _plain():
             self.hook = tensor.register_post_accumulate_grad_hook(hook)
@@ -182,8 +186,6 @@ def _uninitialised(tensor: Any) -> bool:
 
 class TorchWatch:
     """The torch part of one watch."""
-
-    counts_steps = True
 
     def __init__(self, items: list[targets.Item], *, check_values: bool) -> None:
         self._check_values = check_values

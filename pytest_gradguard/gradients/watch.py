@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -12,7 +11,7 @@ from pytest_gradguard.disabled import is_disabled
 from pytest_gradguard.findings import Finding
 from pytest_gradguard.gradients.reasons import Reason
 from pytest_gradguard.gradients.report import Missing, findings_of
-from pytest_gradguard.gradients.targets import items_of
+from pytest_gradguard.gradients.targets import Item, items_of
 from pytest_gradguard.messages import GradGuardError
 from pytest_gradguard.runtime import callsite, collector, starting, watching
 from pytest_gradguard.runtime.faults import attempt, fault
@@ -24,9 +23,6 @@ class Part(Protocol):
 
     def start(self) -> None:
         """Begin to watch."""
-
-    counts_steps: bool
-    """Whether torch's optimizers step on such tensors."""
 
     def watches(self, tensor: Any) -> bool:
         """Whether `tensor` is one of those that are watched."""
@@ -68,8 +64,8 @@ class Watch:
         raises: bool = True,
     ) -> None:
         __tracebackhide__ = True
-        frame = callsite.user_frame()
-        self._site = None if frame is None else callsite.site_of(frame)
+        frame = attempt(callsite.user_frame)
+        self._site = None if frame is None else attempt(callsite.site_of, frame)
         self._allow = patterns(allow_none)
         self._finite = switch("finite", finite)
         self._nonzero = switch("nonzero", nonzero)
@@ -77,9 +73,11 @@ class Watch:
         self._raises = raises
         self._open = False
         self.judged = False
+        self._failed = False
         self._listener = collector.Collector()
-        self._parts = _parts(items_of(watched, frame), check_values=finite or nonzero)
-        if steps is not None and not any(part.counts_steps for part in self._parts):
+        items = items_of(watched, frame)
+        self._parts = self._parts_for(items, check_values=finite or nonzero)
+        if steps is not None and items and not any(item.kind in _OF_TORCH for item in items):
             raise ValueError(
                 "watch_gradients: steps= counts the steps of torch optimizers, but no torch tensor "
                 "is watched (without steps=, the watch ends with its `with` block)"
@@ -87,17 +85,50 @@ class Watch:
         self.reasons: dict[str, Reason] = {}
         self.findings: list[Finding] = []
 
+    def _parts_for(self, items: list[Item], *, check_values: bool) -> list[Part]:
+        __tracebackhide__ = True
+        parts: list[Part] = []
+        for make, kinds in ((_torch_part, _OF_TORCH), (_tensorflow_part, _OF_TENSORFLOW)):
+            those = [item for item in items if item.kind in kinds]
+            if not those:
+                continue
+            part = self._asked(make, those, those == items, check_values)
+            if part is not None:
+                parts.append(part)
+            elif not self._failed:
+                types = " and ".join(dict.fromkeys(type(item.value).__name__ for item in items))
+                raise ValueError(
+                    f"watch_gradients: there is nothing to watch: {types} has no parameters"
+                )
+        return parts
+
+    def _asked(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """What a function of the guard's own returns; where it fails, there will be no verdict."""
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            self._fail(error)
+            return None
+
+    def _fail(self, error: Exception) -> None:
+        self._failed = True
+        fault(error)
+
     def start(self) -> Watch:
-        """Begin to watch, once."""
-        if not self._open and not is_disabled():
-            self._open = True
+        """Begin to watch, once; where the guard itself fails, nothing is watched."""
+        if not self._open and not self._failed and not attempt(is_disabled, instead=True):
             # The guard knows what went through workers; findings go to whoever listens already.
-            attempt(starting.start)
+            self._asked(starting.start)
+            if self._failed:
+                return self
+            self._open = True
             attempt(collector.enter_first, self._listener)
             for part in self._parts:
-                attempt(part.start)
+                self._asked(part.start)
             if self._steps is not None:
-                steps.after.subscribe(self._stepped, raises=(ValueError,))
+                self._asked(steps.after.subscribe, self._stepped, raises=(ValueError,))
+            if self._failed:
+                self.close()
         return self
 
     def _stepped(self, optimizer: Any) -> None:
@@ -119,7 +150,7 @@ class Watch:
         self.judged = True
         try:
             for part in self._parts:
-                attempt(part.look)
+                self._asked(part.look)
             self._judge()
         except BaseException:
             self.close()
@@ -145,7 +176,7 @@ class Watch:
             return self.findings
         try:
             for part in self._parts:
-                attempt(part.stop)
+                self._asked(part.stop)
             self._judge()
         finally:
             self.close()
@@ -160,9 +191,9 @@ class Watch:
         __tracebackhide__ = True
         verdicts: dict[str, Reason | None] = {}
         for part in self._parts:
-            told = attempt(part.verdicts, finite=self._finite, nonzero=self._nonzero, instead={})
-            verdicts.update(told)
-        if not verdicts:
+            told = self._asked(part.verdicts, finite=self._finite, nonzero=self._nonzero)
+            verdicts.update(told or {})
+        if self._failed or not verdicts:
             return
         allowed = self._allowed(list(verdicts))
         try:
@@ -294,23 +325,19 @@ def step_count(steps: Any) -> int:
     )
 
 
-def _parts(items: list[Any], *, check_values: bool) -> list[Part]:
-    __tracebackhide__ = True
-    parts: list[Part] = []
-    torch_items = [item for item in items if item.kind in ("module", "tensor")]
-    if torch_items:
-        from pytest_gradguard.gradients.torch_watch import TorchWatch
+_OF_TORCH = ("module", "tensor")
+_OF_TENSORFLOW = ("model", "variable")
 
-        watch = TorchWatch(torch_items, check_values=check_values)
-        if not watch.entries and torch_items == items:
-            kinds = " and ".join(dict.fromkeys(type(item.value).__name__ for item in items))
-            raise ValueError(
-                f"watch_gradients: there is nothing to watch: {kinds} has no parameters"
-            )
-        parts.append(watch)
-    others = [item for item in items if item.kind in ("model", "variable")]
-    if others and "tensorflow" in sys.modules:
-        from pytest_gradguard.gradients.tensorflow_watch import TensorFlowWatch
 
-        parts.append(TensorFlowWatch(others, check_values=check_values))
-    return parts
+def _torch_part(items: list[Item], alone: bool, check_values: bool) -> Part | None:
+    """What watches `items`; None where they stand `alone`, and have no parameters."""
+    from pytest_gradguard.gradients.torch_watch import TorchWatch
+
+    watch = TorchWatch(items, check_values=check_values)
+    return None if alone and not watch.entries else watch
+
+
+def _tensorflow_part(items: list[Item], alone: bool, check_values: bool) -> Part:
+    from pytest_gradguard.gradients.tensorflow_watch import TensorFlowWatch
+
+    return TensorFlowWatch(items, check_values=check_values)

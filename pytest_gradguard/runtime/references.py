@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_gradguard.runtime import watching
-from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.faults import attempt, fault
 from pytest_gradguard.runtime.patching import LatePatches, Patch
 
 swapping: list[Callable[[Any], None]] = []
@@ -78,7 +78,7 @@ def _forget(weak: weakref.ref[Any]) -> None:
         return
     del _known[weak.identity]
     for gone in known._gone:
-        gone()
+        attempt(gone)
 
 
 def undo() -> None:

@@ -101,10 +101,14 @@ def start() -> None:
     with _lock:
         _users += 1
         if _users == 1:
-            _off = is_disabled()
-            for watch in _all():
-                _try(watch)
-            _await_imports()
+            _off = attempt(is_disabled, instead=True)
+            attempt(_put_in_place)
+
+
+def _put_in_place() -> None:
+    for watch in _all():
+        _try(watch)
+    _await_imports()
 
 
 def stop() -> None:
@@ -200,7 +204,7 @@ class _Finder(MetaPathFinder):
             spec = finder.find_spec(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None and hasattr(spec.loader, "exec_module"):
-                    _hear_when_loaded(spec.loader, fullname)
+                    attempt(_hear_when_loaded, spec.loader, fullname)
                 return spec
         return None
 

@@ -1,17 +1,20 @@
-"""Functions of the guard that raise: what is planted stands in one of them as it is loaded.
+"""Functions of the guard that raise: what is planted stands in one of them.
 
 The guard's modules are compiled as ever, with one more statement at the beginning of one function:
-so it raises for whoever calls it, by whichever name.
+so it raises for whoever calls it, by whichever name. Where a module is loaded already, its
+functions are given that code: one process that has loaded all is forked once for each fault.
 """
 
 from __future__ import annotations
 
 import ast
+import gc
+import linecache
 import os
 import sys
 from collections.abc import Iterator
 from importlib.machinery import PathFinder, SourceFileLoader
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 PACKAGE = "pytest_gradguard"
@@ -62,6 +65,15 @@ def functions(tree: ast.AST, above: str = "") -> Iterator[tuple[str, Function]]:
     yield from walk(tree)
 
 
+def _compiled(source: str, text: bytes | str, path: str = "", name: str = "") -> CodeType:
+    """The code of a module of the guard's; with `path`, with one function that raises."""
+    tree = ast.parse(text)
+    if path:
+        _raising(tree, path, name)
+    code: CodeType = compile(tree, source, "exec", dont_inherit=True)
+    return code
+
+
 def _raising(tree: ast.Module, path: str, name: str) -> None:
     """Have the function at `path` in `tree` raise.
 
@@ -87,10 +99,8 @@ class _Loader(SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType:
         source = self.get_filename(fullname)
-        tree = ast.parse(self.get_data(source))
-        _raising(tree, self.path_in_it, f"{fullname}:{self.path_in_it}")
-        code: CodeType = compile(tree, source, "exec", dont_inherit=True)
-        return code
+        name = f"{fullname}:{self.path_in_it}"
+        return _compiled(source, self.get_data(source), self.path_in_it, name)
 
 
 class _Planter:
@@ -112,11 +122,58 @@ class _Planter:
         return spec
 
 
-def plant(name: str) -> None:
-    """Have the function ``module:path`` raise, once its module is imported in this process."""
+def plant(name: str, live: Live | None = None) -> None:
+    """Have the function ``module:path`` raise, here or as soon as its module is imported.
+
+    Args:
+        name: which function.
+        live: what is imported of the guard in this process.
+    """
     module, _, path = name.partition(":")
-    assert module not in sys.modules, f"{module} is imported already"
-    sys.meta_path.insert(0, _Planter(module, path))
+    imported = sys.modules.get(module)
+    if imported is None:
+        sys.meta_path.insert(0, _Planter(module, path))
+        return
+    assert live is not None, f"{module} is imported already"
+    assert imported.__file__ is not None
+    live.plant(imported.__file__, path, name)
+
+
+class Live:
+    """The functions of the guard's that are loaded in this process, which can be made to raise."""
+
+    def __init__(self) -> None:
+        self._functions: dict[CodeType, list[FunctionType]] = {}
+        for one in gc.get_objects():
+            if type(one) is FunctionType and _PART in one.__code__.co_filename:
+                self._functions.setdefault(one.__code__, []).append(one)
+                linecache.getlines(one.__code__.co_filename)
+
+    def plant(self, source: str, path: str, name: str) -> None:
+        """Have the function at `path` in the file `source` raise, and those that it stands in.
+
+        Raises:
+            LookupError: there is none.
+        """
+        text = "".join(linecache.getlines(source))
+        pairs = _pairs(_compiled(source, text), _compiled(source, text, path, name))
+        replaced = 0
+        for before, after in pairs:
+            for function in self._functions.get(before, ()) if before != after else ():
+                function.__code__ = after
+                replaced += 1
+        if not replaced:
+            raise LookupError(name)
+
+
+def _pairs(before: CodeType, after: CodeType) -> Iterator[tuple[CodeType, CodeType]]:
+    """The codes inside of two that differ in one statement."""
+    inside = (
+        [one for one in code.co_consts if isinstance(one, CodeType)] for code in (before, after)
+    )
+    for one, other in zip(*inside, strict=True):
+        yield one, other
+        yield from _pairs(one, other)
 
 
 # -- which functions are called -------------------------------------------------------------------
@@ -163,7 +220,7 @@ def show_warnings(path: str) -> None:
     warnings.showwarning = show
 
 
-def by_environment() -> None:
+def by_environment(live: Live | None = None) -> None:
     """Do here what the process that started this one does."""
     notes = os.environ.get("PLANTED_NOTES")
     if notes:
@@ -171,4 +228,4 @@ def by_environment() -> None:
     if os.environ.get("PLANTED_RECORD"):
         record(os.environ["PLANTED_RECORD"])
     if os.environ.get("PLANTED"):
-        plant(os.environ["PLANTED"])
+        plant(os.environ["PLANTED"], live)

@@ -389,14 +389,24 @@ def transforms() -> Any:
 
 @program
 def watched() -> Any:
-    """The gradients of a loop of training, and why there is none."""
+    """The gradients of a loop of training, and why there is none; what has all is never blamed."""
     from pytest_gradguard import GradGuardError, watch_gradients
 
     model, data = net(), torch.ones(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with contextlib.suppress(GradGuardError, Warning, AssertionError), watch_gradients(model):
+    told = []
+    for step_count in (None, 1):
+        for watched_things in (model, [*model.parameters()], model.head.weight):
+            watch = watch_gradients(watched_things, steps=step_count)
+            with watch if step_count is None else contextlib.nullcontext():
+                optimizer.zero_grad()
+                model(data).sum().backward()
+                optimizer.step()
+            watch.close()
+    with contextlib.suppress(GradGuardError), watch_gradients(model):
         for _ in range(2):
             optimizer.zero_grad()
             model.head(model.body(data).detach()).sum().backward()
             optimizer.step()
-    return values(list(model.parameters()))
+    told += [error_of(lambda: watch_gradients([]))]
+    return [*told, values(list(model.parameters()))]

@@ -1,8 +1,8 @@
 """Makes each function of the guard raise while programs run that call it (`make faults`).
 
 Of each program it is first recorded which functions it calls. Then it runs once for each of these,
-in a process forked from this one, where torch is loaded already. It has to end as it does without
-the guard, with at most one warning in each process, and no patched name may be left.
+in a process forked from this one, where torch and the guard are loaded already. It has to end as it
+does without the guard, with at most one warning in each process, and no patched name may be left.
 
 Exit status 1: something went otherwise.
 """
@@ -38,11 +38,13 @@ BY_CALLER = {
     # The program calls these itself, with what may be wrong of its own: they raise.
     f"{PACKAGE}.runtime": ("install", "uninstall", "guard", "allow", "simulated", "Report."),
     f"{PACKAGE}.gradients": ("watch_gradients",),
-    f"{PACKAGE}.gradients.torch_watch": (
-        *("TorchWatch.__init__", "TorchWatch._add", "TorchWatch._look_for_new"),
-        "Entry.__init__",
-        "_modules_of",
+    f"{PACKAGE}.gradients.watch": (
+        *("Watch.__init__", "Watch.start", "Watch.stop", "Watch.close", "Watch.check"),
+        *("Watch.__enter__", "Watch.__exit__", "Watch._parts_for", "Watch._asked", "Watch._fail"),
+        *("Watch._stepped", "Watch._judge", "Watch._allowed", "patterns", "switch", "step_count"),
     ),
+    # They iterate what the user has given, which may raise.
+    f"{PACKAGE}.gradients.targets": ("items_of", "_walk", "_kind", "join"),
     f"{PACKAGE}.runtime.announcing": ("announcer", "Warner.__init__"),
     f"{PACKAGE}.runtime.collector": ("Collector.__init__", "Collector.told", "_after_fork"),
     f"{PACKAGE}.pitfalls": ("",),
@@ -53,6 +55,11 @@ BY_CALLER = {
     # In the place of a process's `run`.
     f"{PACKAGE}.runtime.integrations.loader": ("WorkerRun.__call__",),
     f"{PACKAGE}.runtime.dispatch.process_gradients": ("Run.__call__", "Run.__reduce__"),
+    # What Python and torch call, with nothing of the guard's between; what these call is tried.
+    f"{PACKAGE}.runtime.references": ("_forget",),
+    f"{PACKAGE}.runtime.watching": ("_Finder.find_spec",),
+    f"{PACKAGE}.runtime.frameworks.torch.steps": ("_Steps._step",),
+    f"{PACKAGE}.gradients.torch_watch": ("Entry.watch.hook",),
     # What Python calls in each forked child, and what is below all else.
     f"{PACKAGE}.runtime.locks": ("",),
     f"{PACKAGE}.runtime.fork_safety.forks": ("_before", "_after_in_parent", "_after_in_child"),
@@ -126,8 +133,9 @@ class Outcome:
             return
         if self.result.get("outcome") != bare.result.get("outcome"):
             yield "\n  not ".join(_first_difference(*map(_parts, (self, bare))))
-        if self.result.get("left") and "undo" not in planted:
-            yield f"left in place: {self.result['left']}"
+        if self.result.get("left") and not _undoes(planted):
+            left = self.result["left"]
+            yield f"left in place: {len(left)} names: {', '.join(left[:5])}"
         said = [line for line in self.warnings if "gradguard itself failed" in line]
         said += [line for line in self.written.splitlines() if "gradguard itself failed" in line]
         processes = [line.split()[1] for line in said if line.startswith("warning ")]
@@ -145,6 +153,12 @@ class Outcome:
                 yield f"on standard error:\n{self.written[-1500:]}"
 
 
+def _undoes(planted: str) -> bool:
+    """Whether a function is there to undo: what it would have undone is left, where it raises."""
+    last = planted.rpartition(":")[2].rpartition(".")[2]
+    return "undo" in planted or last in ("unsubscribe", "stop", "_end")
+
+
 def _parts(outcome: Outcome) -> list[str]:
     kind, *rest = outcome.result.get("outcome") or ["nothing"]
     values = rest[0] if rest and isinstance(rest[0], list) else rest
@@ -156,7 +170,14 @@ def _first_difference(mine: list[str], theirs: list[str]) -> tuple[str, str]:
     return next((one, other) for one, other in pairs if one != other)
 
 
-def run(program: str, *, guarded: bool, planted: str | None = None, record: str = "") -> Outcome:
+def run(
+    program: str,
+    *,
+    guarded: bool,
+    planted: str | None = None,
+    record: str = "",
+    live: planting.Live | None = None,
+) -> Outcome:
     """Run a program in a forked process."""
     folder = Path(tempfile.mkdtemp(prefix="gradguard-faults-"))
     child = os.fork()
@@ -164,7 +185,7 @@ def run(program: str, *, guarded: bool, planted: str | None = None, record: str 
         os.setsid()
         status = 99
         try:
-            _run_here(program, folder, guarded, planted, record)
+            _run_here(program, folder, guarded, planted, record, live)
             status = 0
         except BaseException:
             import traceback
@@ -204,7 +225,14 @@ def _end(group: int) -> None:
         pass
 
 
-def _run_here(program: str, folder: Path, guarded: bool, planted: str | None, record: str) -> None:
+def _run_here(
+    program: str,
+    folder: Path,
+    guarded: bool,
+    planted: str | None,
+    record: str,
+    live: planting.Live | None,
+) -> None:
     import faulthandler
 
     written = os.open(folder / "written", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
@@ -221,7 +249,7 @@ def _run_here(program: str, folder: Path, guarded: bool, planted: str | None, re
         os.environ["PLANTED"] = planted
     if record:
         os.environ["PLANTED_RECORD"] = record
-    planting.by_environment()
+    planting.by_environment(live)
     if not guarded:
         result = {"outcome": _outcome(program)}
     else:
@@ -299,13 +327,19 @@ def main() -> int:
     known = places()
     tried: set[str] = set()
     wrong = count = 0
+    unguarded: dict[str, Outcome] = {}
+    reached: dict[str, list[Place]] = {}
     for program in chosen:
-        bare = run(program, guarded=False)
+        unguarded[program] = run(program, guarded=False)
+        reached[program] = called(program, known)
+    for program in chosen:
+        bare = unguarded[program]
+        live = load(reached[program])
         good = run(program, guarded=True)
         for difference in good.differences(bare):
             print(f"{program} without a fault: {difference}", flush=True)
             wrong += 1
-        those = [p for p in called(program, known) if options.all or not p.raises]
+        those = [place for place in reached[program] if options.all or not place.raises]
         if options.function:
             those = [place for place in those if options.function in place.name]
         if options.new:
@@ -316,7 +350,7 @@ def main() -> int:
         bad = 0
         for place in those:
             tried.add(place.name)
-            outcome = run(program, guarded=True, planted=place.name)
+            outcome = run(program, guarded=True, planted=place.name, live=live)
             found = list(outcome.differences(bare, place.name))
             bad += bool(found)
             for difference in found:
@@ -331,6 +365,14 @@ def main() -> int:
         )
     print(f"{count} faults planted, wrong: {wrong}")
     return 1 if wrong else 0
+
+
+def load(reached: list[Place]) -> planting.Live:
+    """Import the modules of the guard's with these functions, and nothing of others."""
+    importlib.import_module(f"{PACKAGE}.runtime")
+    for module in dict.fromkeys(place.module for place in reached):
+        importlib.import_module(module)
+    return planting.Live()
 
 
 def prepare() -> None:
