@@ -10,6 +10,7 @@ import pickle
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -18,8 +19,7 @@ from pytest_gradguard.runtime import callsite
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.checks import gg206
 from pytest_gradguard.runtime.dispatch.process_gradients import package_of
-from pytest_gradguard.runtime.faults import fault
-from pytest_gradguard.runtime.pipes import room_beside
+from pytest_gradguard.runtime.pipes import ends_beside
 from pytest_gradguard.runtime.tasks import Task, task_of
 
 _LOADERS = "torch.utils.data.dataloader"
@@ -32,17 +32,11 @@ def told(process: Any, call: Call, function: Any) -> Iterator[None]:
         yield
         return
     connection: Any = import_module(f"{package_of(process)}.connection")
-    try:
-        read, write = connection.Pipe(duplex=False)
-    except OSError as error:  # the program has as many files open as it may
-        fault(error)
+    ends = ends_beside(partial(connection.Pipe, duplex=False))
+    if ends is None:
         yield
         return
-    if not room_beside(read.fileno(), write.fileno()):
-        read.close()
-        write.close()
-        yield
-        return
+    read, write = ends
     before = vars(process).get("run")
     process.run = DaemonProcess(process, before, write, tuple(task_of(function)))
     try:
