@@ -26,7 +26,7 @@ from pytest_gradguard.runtime.faults import fault, theirs_only, without_this_fra
 from pytest_gradguard.runtime.frameworks.torch import modules as torch_modules
 from pytest_gradguard.runtime.frameworks.torch import steps
 from pytest_gradguard.runtime.patching import Patch, Patches
-from pytest_gradguard.runtime.probes.kept_buffers import kept_by, same
+from pytest_gradguard.runtime.probes.kept_buffers import kept_by, parameters_of, same
 from pytest_gradguard.runtime.references import Reference, refer
 
 
@@ -39,6 +39,8 @@ class _Lost:
         self._module = weakref.ref(module, self._freed)
         held = {name: (owner, one) for name, owner, one in kept_by(module) if name in kept.names}
         self._samples = {name: (refer(one), sample(one)) for name, (_, one) in held.items()}
+        self._versions = {name: (id(one), one._version) for name, (_, one) in held.items()}
+        self._parameters = parameters_of(module)
         self._owners: list[Reference] = [refer(owner) for owner, _ in held.values()]
         self._was_stale: bool | None = None
 
@@ -48,6 +50,8 @@ class _Lost:
         return self._module()
 
     def _freed(self, _: object) -> None:
+        if self._was_stale is not None:
+            return
         # Its buffers live a little longer, unless the garbage collector has freed all at once.
         values = [(reference(), known) for reference, known in self._samples.values()]
         self._was_stale = all(
@@ -62,13 +66,24 @@ class _Lost:
         if module is None:
             return True
         now = {name: one for name, _, one in kept_by(module)}
-        return all(
+        return not self._is_reset(module, now) and all(
             name in now and same(sample(now[name]), known)
             for name, (_, known) in self._samples.items()
         )
 
+    def _is_reset(self, module: Any, now: dict[str, Any]) -> bool:
+        """Whether the program has put the module back to how it was, its buffers with the rest."""
+        written = all(
+            name in now and (id(now[name]), now[name]._version) != known
+            for name, known in self._versions.items()
+        )
+        if not written:
+            return False
+        parameters = parameters_of(module)
+        return all(same(one, parameters.get(name)) for name, one in self._parameters.items())
+
     def settle(self) -> None:
-        """What is true now is true for good: the guard ends."""
+        """What is true now is true for good: the program has settled it, or the guard ends."""
         self._was_stale = self.is_stale()
 
     def is_in(self, module: Any) -> bool:
@@ -239,6 +254,7 @@ def _used(use: Use, concerned: Callable[[_Lost], bool]) -> None:
                 del _waiting[lost]
             elif concerned(lost):
                 if not lost.is_stale():
+                    lost.settle()
                     del _waiting[lost]
                     continue
                 evidence = _note(call, lost, use)

@@ -106,6 +106,8 @@ def _use(program: Program, task: TaskRun, sent: set[int]) -> Effect | None:
             if _leaves_buffers(program, effect, sent):
                 continue
             return None
+        if effect.kind == "statistics" and effect.framework == "train":
+            return None  # the parent collects them itself
         if effect.kind != "in-place" or _in_forward(effect):
             found = found or effect
         elif not idents(effect.target).isdisjoint(program.buffers):
@@ -261,6 +263,27 @@ batch = torch.randn(2, 3, 8, 8)
 for work in (with_buffers, with_mean, with_state, whole):
     results = Parallel(n_jobs=2)(delayed(work)(net, batch) for _ in range(2))
     optimizer.step()
+""",
+    "statistics that the parent collects itself": """\
+import torch
+from joblib import Parallel, delayed
+
+
+def gradients(net, batch):
+    return torch.autograd.grad(net(batch).square().mean(), list(net.parameters()))
+
+
+net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+batch = torch.randn(8, 3)
+results = Parallel(n_jobs=2)(delayed(gradients)(net, part) for part in batch.chunk(2))
+for parameter, *grads in zip(net.parameters(), *results):
+    parameter.grad = sum(grads)
+optimizer.step()
+with torch.no_grad():
+    net(batch)
+net.eval()
+print(net(batch))
 """,
     "a load that may bring the buffers": """\
 import torch

@@ -75,7 +75,7 @@ def _see(module: Any) -> _Seen:
         buffers[name] = state_of(owner, buffer)
         if buffer.is_shared():
             shared[name] = buffer
-    return _Seen(buffers, _parameters(module) if buffers else {}, shared)
+    return _Seen(buffers, parameters_of(module) if buffers else {}, shared)
 
 
 def kept_by(module: Any) -> Iterable[tuple[str, Any, Any]]:
@@ -98,8 +98,8 @@ def state_of(owner: Any, buffer: Any) -> Any:
     return sample(buffer)
 
 
-def _parameters(module: Any) -> dict[str, Any]:
-    """A few of the parameters that are trained."""
+def parameters_of(module: Any) -> dict[str, Any]:
+    """What a few of the parameters that are trained are now, by their names."""
     named = [(name, one) for name, one in module.named_parameters() if one.requires_grad]
     few = named if len(named) <= _FEW else named[: _FEW // 2] + named[-_FEW // 2 :]
     return {name: sample(one) for name, one in few}
@@ -133,7 +133,7 @@ def _go_back(module: Any, changed: dict[str, Any], seen: _Seen, results: Any) ->
     held = returned.Held(results)
     if held.may_hold(list(changed.values()), parameters, len(results)):
         return True
-    now = _parameters(module)
+    now = parameters_of(module)
     if all(same(state, now.get(name)) for name, state in seen.parameters.items()):
         return False
     trained = [one for one in parameters if one.requires_grad]
