@@ -81,7 +81,8 @@ print(model.running_mean)  # prints: tensor([0.5000, 0.5000])
     reach=(
         "Buffers in shared memory, as `multiprocessing.Pool` and `ProcessPoolExecutor` send "
         "them, reach the parent when they are changed in place. Changes in the workers of a "
-        "dask cluster and in a forked `Process` are not seen."
+        "dask cluster, in a forked `Process`, and to a module that forked workers inherit as a "
+        "global are not seen."
     ),
     silence=(
         "If the parent's statistics should stay as they are, or are recomputed before evaluation."
