@@ -275,8 +275,12 @@ def _ending(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def end_of_level(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        if not _compiling() and _caller.mode is not None and none_active():
-            _rest()
+        if not _compiling() and _caller.mode is not None:
+            try:
+                if none_active():
+                    _rest()
+            except Exception as error:
+                fault(error)
         return result
 
     return end_of_level
