@@ -67,6 +67,7 @@ BY_CALLER = {
     # What Python and torch call, with nothing of the guard's between; what these call is tried.
     f"{PACKAGE}.runtime.references": ("_forget",),
     f"{PACKAGE}.runtime.watching": ("_Finder.find_spec",),
+    f"{PACKAGE}.runtime.frameworks.torch.following": ("_forget",),
     f"{PACKAGE}.runtime.frameworks.torch.steps": ("_Steps._step",),
     f"{PACKAGE}.runtime.frameworks.torch.transforms": ("_Following.__torch_function__",),
     f"{PACKAGE}.gradients.torch_watch": ("Entry.watch.hook",),
