@@ -46,19 +46,30 @@ BY_CALLER = {
     # They iterate what the user has given, which may raise.
     f"{PACKAGE}.gradients.targets": ("items_of", "_walk", "_kind", "join"),
     f"{PACKAGE}.runtime.announcing": ("announcer", "Warner.__init__"),
-    f"{PACKAGE}.runtime.collector": ("Collector.__init__", "Collector.told", "_after_fork"),
+    f"{PACKAGE}.runtime.collector": (
+        "Collector.__init__",
+        "Collector.told",
+        "Collector.findings",
+        "_after_fork",
+    ),
     f"{PACKAGE}.pitfalls": ("",),
     f"{PACKAGE}.findings": ("",),
     # In the place of the program's own iterators.
     f"{PACKAGE}.runtime.integrations.joblib": ("_announcing",),
-    f"{PACKAGE}.runtime.probes.pulling": ("_Pulled.__next__",),
+    f"{PACKAGE}.runtime.probes.pulling": (
+        "_Pulled.__next__",
+        "_Pulled.__iter__",
+        "_Pulled.__getattr__",
+    ),
     # In the place of a process's `run`.
     f"{PACKAGE}.runtime.integrations.loader": ("WorkerRun.__call__",),
     f"{PACKAGE}.runtime.dispatch.process_gradients": ("Run.__call__", "Run.__reduce__"),
     # What Python and torch call, with nothing of the guard's between; what these call is tried.
     f"{PACKAGE}.runtime.references": ("_forget",),
     f"{PACKAGE}.runtime.watching": ("_Finder.find_spec",),
+    f"{PACKAGE}.runtime.frameworks.torch.following": ("_forget",),
     f"{PACKAGE}.runtime.frameworks.torch.steps": ("_Steps._step",),
+    f"{PACKAGE}.runtime.frameworks.torch.transforms": ("_Following.__torch_function__",),
     f"{PACKAGE}.gradients.torch_watch": ("Entry.watch.hook",),
     # What Python calls in each forked child, and what is below all else.
     f"{PACKAGE}.runtime.locks": ("",),

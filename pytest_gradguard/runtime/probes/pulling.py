@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.faults import attempt, without_this_frame
 
 Ending = Callable[[], None]
 
@@ -40,7 +40,7 @@ class _Pulled:
     def __next__(self) -> Any:
         if threading.get_ident() == self._thread:
             return next(self._tasks)
-        end = _kept_going(self._begin)
+        end = attempt(self._begin)
         try:
             return next(self._tasks)
         except BaseException as error:
@@ -48,12 +48,4 @@ class _Pulled:
             raise
         finally:
             if end is not None:
-                _kept_going(end)
-
-
-def _kept_going(step: Callable[[], Any]) -> Any:
-    try:
-        return step()
-    except Exception as error:
-        fault(error)
-        return None
+                attempt(end)

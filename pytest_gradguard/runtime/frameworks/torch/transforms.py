@@ -152,9 +152,10 @@ class _Following(TorchFunctionMode):  # type: ignore[misc]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if not _compiling() and (_lost or self._loss is not None):
+        if not _compiling():
             try:
-                self._follow(func, args, kwargs or {}, result)
+                if _lost or self._loss is not None:
+                    self._follow(func, args, kwargs or {}, result)
             except Exception as error:
                 fault(error)
         return result
@@ -275,8 +276,12 @@ def _ending(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def end_of_level(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        if not _compiling() and _caller.mode is not None and none_active():
-            _rest()
+        if not _compiling() and _caller.mode is not None:
+            try:
+                if none_active():
+                    _rest()
+            except Exception as error:
+                fault(error)
         return result
 
     return end_of_level
