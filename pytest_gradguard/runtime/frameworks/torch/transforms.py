@@ -295,10 +295,11 @@ def _differentiating(original: Callable[..., Any]) -> Callable[..., Any]:
         except BaseException as error:
             without_this_frame(error)
             raise
-        if not _compiling() and _lost:
+        if not _compiling():
             try:
-                for loss in _NONE.union(*map(losses_of, outputs)):
-                    loss.reaches((GRAD,))
+                if _lost:
+                    for loss in _NONE.union(*map(losses_of, outputs)):
+                        loss.reaches((GRAD,))
             except Exception as error:
                 fault(error)
         return gradients
