@@ -248,6 +248,8 @@ def hooks_of_a_module_and_its_parameter():
     module.weight.register_post_accumulate_grad_hook(id)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        # Some releases of torch say this of how they unpickle a tensor themselves.
+        warnings.filterwarnings("ignore", "You are using `torch.load`", FutureWarning)
         return each(hooks_in_the_worker, module)
 
 
