@@ -22,9 +22,9 @@ HEAD = """\
 
 <!-- Made by `python docs/make_versions.py` from what `make versions` recorded; do not edit. -->
 
-gradguard is run with the oldest release that it supports of each library, the highest of each
-major version (where there is but one, two in between) and the newest, on Linux (x86-64). One
-library varies at a time, on Python {usual} with the releases that the project is developed with; in
+The matrix has the oldest release that gradguard supports of each library, the highest of each major
+version (where there is but one, two in between) and the newest, on Linux (x86-64). One library
+varies at a time, on Python {usual} with the releases that the project is developed with; in
 the corners, all of them are the oldest or the newest at once. The matrix is made from what the
 package index offers: `make newest` fails once a library has a newer release.
 

@@ -1,6 +1,6 @@
-"""The oldest releases of libraries that the guard watches: with each of them it was run.
+"""The oldest releases of libraries that the guard watches.
 
-`tests/versions` makes its matrix from this table, and `docs/versions.md` says what was run.
+`tests/versions` makes its matrix from this table, and `docs/versions.md` says what of it was run.
 """
 
 from __future__ import annotations

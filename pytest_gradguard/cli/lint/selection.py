@@ -173,5 +173,18 @@ def _finding(raw: dict[str, Any]) -> Finding:
         edits=None if raw["edits"] is None else Repair.from_dict(raw["edits"]),
         location=Location(**place, cell=raw.get("cell")),
         trace=tuple(TraceStep(*step) for step in raw["trace"]),
-        details=raw["details"],
+        details=_with_shown_paths(raw["details"]),
     )
+
+
+def _with_shown_paths(details: dict[str, Any]) -> dict[str, Any]:
+    """`details`, where each place has the path that reports show."""
+    from pytest_gradguard.findings import display_path
+
+    shown = dict(details)
+    for name, value in details.items():
+        if name == "handed_out_at":
+            shown[name] = {**value, "path": display_path(value["path"])}
+        elif name == "also_from":
+            shown[name] = [{**place, "path": display_path(place["path"])} for place in value]
+    return shown
