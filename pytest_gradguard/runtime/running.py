@@ -48,24 +48,13 @@ def in_thread(
         output = task()
     except BaseException as error:
         without_this_frame(error)
-        attempt(_end_in_thread, call, begun, items, None, error)
+        notes = attempt(probes.end, begun, items, None, error, process=False, instead=[])
+        attempt(probes.hear, call, notes)
         raise
-    attempt(_end_in_thread, call, begun, items, gave, output)
+    results = attempt(gave, output)
+    notes = attempt(probes.end, begun, items, results, process=False, instead=[])
+    attempt(probes.hear, call, notes)
     return output
-
-
-def _end_in_thread(
-    call: Call,
-    begun: Any,
-    items: Any,
-    gave: Callable[[Any], Any] | None,
-    outcome: Any,
-) -> None:
-    if gave is None:
-        notes = probes.end(begun, items, None, outcome, process=False)
-    else:
-        notes = probes.end(begun, items, gave(outcome), process=False)
-    probes.hear(call, notes)
 
 
 @runs_tasks
@@ -88,27 +77,16 @@ def in_process(
     attempt(collector.enter, inside)
     attempt(backwards.enter, items)
     try:
-        output = task()
+        try:
+            output = task()
+        finally:
+            attempt(backwards.leave, items)
     except BaseException as error:
         without_this_frame(error)
-        attempt(backwards.leave, items)
-        attempt(_failed, failed, begun, items, error)
+        notes = attempt(probes.end, begun, items, None, error, process=True, instead=[])
+        attempt(failed, error, notes)
         raise
-    else:
-        attempt(backwards.leave, items)
     finally:
         attempt(collector.leave, inside)
-    return output, attempt(_notes, begun, items, gave, output, instead=[])
-
-
-def _failed(
-    failed: Callable[[BaseException, probes.Notes], None],
-    begun: Any,
-    items: Any,
-    error: BaseException,
-) -> None:
-    failed(error, probes.end(begun, items, None, error, process=True))
-
-
-def _notes(begun: Any, items: Any, gave: Callable[[Any], Any], output: Any) -> probes.Notes:
-    return probes.end(begun, items, gave(output), process=True)
+    results = attempt(gave, output)
+    return output, attempt(probes.end, begun, items, results, process=True, instead=[])

@@ -33,7 +33,7 @@ def begin(
         passing: the packages through which the program reaches these workers.
         single: the pool, where the call gives one task to it, and others may give more.
     """
-    call = calls.begin() if by_the_program(passing) else None
+    call = calls.begin() if _is_the_program(passing) else None
     if call is None or call.site is None:
         return None
     call.kind = workers
@@ -43,13 +43,8 @@ def begin(
     return call
 
 
-def by_the_program(passing: frozenset[str] = _NONE) -> bool:
-    """Whether the program calls the function that asks, or machinery of its own accord.
-
-    Args:
-        passing: the packages through which the program reaches the workers in question.
-    """
-    frame = sys._getframe(1)
+def _is_the_program(passing: frozenset[str]) -> bool:
+    frame = sys._getframe(2)
     while frame.f_back is not None:
         frame = frame.f_back
         name = frame.f_globals.get("__name__", "")

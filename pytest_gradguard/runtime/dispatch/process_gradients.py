@@ -12,24 +12,21 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from importlib import import_module
 from typing import Any
 
 from pytest_gradguard.runtime import backwards, transfer
 from pytest_gradguard.runtime.calls import Call
+from pytest_gradguard.runtime.dispatch.process_start import (
+    connections_beside,
+    package_of,
+    running,
+)
 from pytest_gradguard.runtime.faults import fault, hidden_frame
 from pytest_gradguard.runtime.patching import Patch, Patches
-from pytest_gradguard.runtime.pipes import ends_beside
 from pytest_gradguard.runtime.shipment import Shipment
 
 _TORCH = "torch.nn.parameter"
-
-
-def package_of(process: Any) -> str:
-    """The package that `process` is from: `multiprocessing`, or one that is built as that."""
-    base = next(one for one in type(process).__mro__ if one.__name__ == "BaseProcess")
-    return base.__module__.partition(".")[0]
 
 
 @contextmanager
@@ -46,21 +43,15 @@ def told(process: Any, call: Call, task: tuple[Any, Any, Any], *, forked: bool) 
     if _TORCH not in sys.modules or "GG106" in call.dropped or (overridden and not forked):
         yield
         return
-    connection: Any = import_module(f"{package_of(process)}.connection")
-    ends = ends_beside(partial(connection.Pipe, duplex=False))
+    ends = connections_beside(process)
     if ends is None:
         yield
         return
     read, write = ends
-    before = vars(process).get("run")
-    process.run = Run(process, before, write, task, forked, call)
     try:
-        yield
+        with running(process, lambda inner: Run(process, inner, write, task, forked, call)):
+            yield
     finally:
-        if before is None:
-            del process.run
-        else:
-            process.run = before
         write.close()
     from pytest_gradguard.runtime import worker_gradients
 

@@ -10,16 +10,13 @@ import pickle
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from importlib import import_module
 from typing import Any
 
 from pytest_gradguard.daemon_process import DaemonProcess
 from pytest_gradguard.runtime import callsite
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.checks import gg206
-from pytest_gradguard.runtime.dispatch.process_gradients import package_of
-from pytest_gradguard.runtime.pipes import ends_beside
+from pytest_gradguard.runtime.dispatch.process_start import connections_beside, running
 from pytest_gradguard.runtime.tasks import Task, task_of
 
 _LOADERS = "torch.utils.data.dataloader"
@@ -31,21 +28,16 @@ def told(process: Any, call: Call, function: Any) -> Iterator[None]:
     if not process.daemon or _LOADERS not in sys.modules or "GG206" in call.dropped:
         yield
         return
-    connection: Any = import_module(f"{package_of(process)}.connection")
-    ends = ends_beside(partial(connection.Pipe, duplex=False))
+    ends = connections_beside(process)
     if ends is None:
         yield
         return
     read, write = ends
-    before = vars(process).get("run")
-    process.run = DaemonProcess(process, before, write, tuple(task_of(function)))
+    task = tuple(task_of(function))
     try:
-        yield
+        with running(process, lambda inner: DaemonProcess(process, inner, write, task)):
+            yield
     finally:
-        if before is None:
-            del process.run
-        else:
-            process.run = before
         write.close()
         evidence = gg206.Evidence.of(call, about="process", framework="torch", type="DataLoader")
         if evidence is not None:

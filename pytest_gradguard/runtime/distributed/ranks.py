@@ -9,8 +9,6 @@ import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
-from importlib import import_module
 from typing import Any
 
 from pytest_gradguard.findings import Finding, Severity
@@ -18,10 +16,9 @@ from pytest_gradguard.rank_process import RankProcess
 from pytest_gradguard.runtime import collector
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.collector import Collector
-from pytest_gradguard.runtime.dispatch.process_gradients import package_of
+from pytest_gradguard.runtime.dispatch.process_start import connections_beside, running
 from pytest_gradguard.runtime.distributed import C10D
 from pytest_gradguard.runtime.locks import Lock
-from pytest_gradguard.runtime.pipes import ends_beside
 
 _CHUNK = 65_536
 _ROOM = 1_048_576
@@ -83,23 +80,17 @@ def telling(process: Any, call: Call, *, forked: bool) -> Iterator[None]:
         for earlier in list(_open):
             earlier.findings()
     if C10D in sys.modules:
-        connection: Any = import_module(f"{package_of(process)}.connection")
-        pipe = ends_beside(partial(connection.Pipe, duplex=False))
+        pipe = connections_beside(process)
     if pipe is None:
         yield
         return
     read, write = pipe
     _widen(write.fileno())
-    inner = vars(process).get("run")
     ignore = call.collector.ignore | collector.allowed_now()
-    process.run = RankProcess(process, inner, write, ignore, forked)
     try:
-        yield
+        with running(process, lambda inner: RankProcess(process, inner, write, ignore, forked)):
+            yield
     finally:
-        if inner is None:
-            del process.run
-        else:
-            process.run = inner
         write.close()
     told = _running[process] = _Told(read, call.collector)
     call.collector.listen(told.findings)

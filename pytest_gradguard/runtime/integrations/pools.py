@@ -72,9 +72,8 @@ def _watched_apply(begin: Begin, original: Callable[..., Any]) -> Callable[..., 
     ) -> Any:
         call = task = None
         try:
-            if calling.by_the_program():
-                call = begin(self, single=self)
-                task = call and guarded(call, func, args, kwds, chunk_of)
+            call = begin(self, single=self)
+            task = call and guarded(call, func, args, kwds, chunk_of)
         except Exception as error:
             fault(error)
         try:

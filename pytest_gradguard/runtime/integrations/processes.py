@@ -20,6 +20,7 @@ from pytest_gradguard.runtime.dispatch import (
     process_cuda,
     process_gradients,
     process_loaders,
+    process_start,
 )
 from pytest_gradguard.runtime.dispatch.shipped import TaskShipment
 from pytest_gradguard.runtime.distributed import ranks
@@ -146,7 +147,7 @@ def _start_method(process: Any) -> str:
     try:
         method = getattr(process, "_start_method", "")
         if method is None:  # the default context's, whichever it is by now
-            method = sys.modules[process_gradients.package_of(process)].get_start_method()
+            method = sys.modules[process_start.package_of(process)].get_start_method()
         return str(method)
     except Exception as error:
         fault(error)

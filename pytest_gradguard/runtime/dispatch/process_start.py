@@ -1,0 +1,42 @@
+"""What stands around the start of a `Process`: the pipe that it tells by, and what it runs in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from pytest_gradguard.runtime.pipes import ends_beside
+
+
+def package_of(process: Any) -> str:
+    """The package that `process` is from: `multiprocessing`, or one that is built as that."""
+    base = next(one for one in type(process).__mro__ if one.__name__ == "BaseProcess")
+    return base.__module__.partition(".")[0]
+
+
+def connections_beside(process: Any) -> tuple[Any, Any] | None:
+    """The reading and the writing end of a pipe that `process` can be given; see `ends_beside`."""
+    connection: Any = import_module(f"{package_of(process)}.connection")
+    return ends_beside(partial(connection.Pipe, duplex=False))
+
+
+@contextmanager
+def running(process: Any, run_in: Callable[[Any], Any]) -> Iterator[None]:
+    """A block in which something stands in the place of the method `run` of `process`.
+
+    Args:
+        process: the process.
+        run_in: makes it, given what stands there already, or None.
+    """
+    before = vars(process).get("run")
+    process.run = run_in(before)
+    try:
+        yield
+    finally:
+        if before is None:
+            del process.run
+        else:
+            process.run = before
