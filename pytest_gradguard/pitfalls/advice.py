@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 FRESH_WORKERS = {
+    "joblib": "Use the loky backend (joblib's default), whose workers are fresh interpreters.",
     "multiprocessing": (
         'Start the workers as fresh interpreters, with `multiprocessing.get_context("spawn")`.'
     ),

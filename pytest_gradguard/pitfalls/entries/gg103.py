@@ -20,12 +20,17 @@ PITFALL = Pitfall(
     ),
     fix=(
         "Run the tasks with `pytest_gradguard.parallel.Parallel`, compute the gradients in the "
-        "workers and return them, or keep the forward pass in one process with "
-        '`backend="threading"`. Then check with a test that every parameter receives a '
-        "gradient. In split learning, ask for the gradient at the boundary explicitly: "
+        "workers and return them, or keep the forward pass in one process, in threads. Then check "
+        "with a test that every parameter receives a gradient. In split learning, ask for the "
+        "gradient at the boundary explicitly: "
         "`torch.autograd.grad(loss, results)`."
     ),
     cases={
+        "joblib": (
+            "Run the tasks with `pytest_gradguard.parallel.Parallel`, compute the gradients in the "
+            "workers and return them, or keep the forward pass in one process with "
+            '`backend="threading"`.'
+        ),
         "multiprocessing": (
             "Run the tasks with `pytest_gradguard.parallel.Parallel`, compute the gradients in the "
             "workers and return them, or keep the forward pass in one process with "

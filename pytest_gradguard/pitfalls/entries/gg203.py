@@ -20,7 +20,7 @@ PITFALL = Pitfall(
         "let the child use, and CUDA cannot be initialised a second time there."
     ),
     fix=(
-        "Use the loky backend (joblib's default), whose workers are fresh interpreters. Or "
+        "Start the workers as fresh interpreters, with the start method spawn or forkserver. Or "
         "finish the forked work before the parent touches CUDA."
     ),
     cases=FRESH_WORKERS,

@@ -24,9 +24,8 @@ PITFALL = Pitfall(
         "other threads, and waits for them."
     ),
     fix=(
-        "Use the loky backend (joblib's default), whose workers are fresh interpreters. With "
-        "`multiprocessing`, use a spawn or forkserver context. If torch must run in forked "
-        "workers, call `torch.set_num_threads(1)` first in each of them."
+        "Start the workers as fresh interpreters, with the start method spawn or forkserver. If "
+        "torch must run in forked workers, call `torch.set_num_threads(1)` first in each of them."
     ),
     cases=FRESH_WORKERS,
     bad="""\

@@ -350,6 +350,6 @@ INTEGRATION = Integration(
         _SERIALIZATION: _results,
     },
     packages=("ray",),
-    joblib_backends={"ray.util.joblib.ray_backend.RayBackend": Workers("ray")},
+    joblib_backends={"ray.util.joblib.ray_backend.RayBackend": Workers("ray", library="joblib")},
     undo=_kept.clear,
 )

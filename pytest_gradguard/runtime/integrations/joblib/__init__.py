@@ -278,8 +278,10 @@ INTEGRATION = Integration(
     forks_in=("joblib.pool",),
     joblib_backends={
         "joblib._parallel_backends.SequentialBackend": None,
-        "joblib._parallel_backends.LokyBackend": Workers("loky"),
-        "joblib._parallel_backends.MultiprocessingBackend": Workers("multiprocessing", forks=True),
+        "joblib._parallel_backends.LokyBackend": Workers("loky", library="joblib"),
+        "joblib._parallel_backends.MultiprocessingBackend": Workers(
+            "multiprocessing", forks=True, library="joblib"
+        ),
         "joblib._parallel_backends.ThreadingBackend": THREADS,
     },
 )

@@ -50,7 +50,7 @@ def _find(kind: type) -> Backend | None:
         if name in registry.joblib_backends:
             known: Backend | Workers | None = registry.joblib_backends[name]
             return Backend(known) if isinstance(known, Workers) else known
-    return Backend(Workers(_registered_name(kind)), _Foreign(kind).batch)
+    return Backend(Workers(_registered_name(kind), library="joblib"), _Foreign(kind).batch)
 
 
 def _registered_name(kind: type) -> str:
