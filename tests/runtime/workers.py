@@ -74,10 +74,10 @@ def record(index: int) -> Record:
 
 
 def nested(tensor: torch.Tensor) -> list[float]:
-    from joblib import Parallel, delayed, parallel_config
+    from joblib import Parallel, delayed
 
-    with parallel_config("loky", n_jobs=2):
-        return Parallel()(delayed(total)(tensor * index) for index in range(2))
+    parallel = Parallel(2, backend="loky")
+    return parallel(delayed(total)(tensor * index) for index in range(2))
 
 
 def drawn(generator: Any) -> float:
