@@ -27,6 +27,7 @@ def kept(text, **others):
         TORCH + "from multiprocessing import Pool\nPool(2).map(f, x)\n",
         TORCH + "torch.multiprocessing.spawn(f, nprocs=2)\n",
         TORCH + "from torch import multiprocessing as mp\nmp.Process(target=f).start()\n",
+        TORCH + "from multiprocessing import Process\nclass W(Process, Base):\n    pass\nW()\n",
         TORCH + "import ray\n@ray.remote\ndef f():\n    pass\n",
         TORCH + "from datasets import load_dataset\nload_dataset('x').map(f, num_proc=4)\n",
         "from keras.wrappers.scikit_learn import KerasClassifier\n",
@@ -81,6 +82,24 @@ def test_workers_of_other_modules_are_followed():
     assert kept(runs, jobs=TORCH)
     assert kept(runs, jobs="from deep import work\n", deep=TORCH)
     assert not kept(runs, jobs="import json\n", deep=TORCH)
+
+
+def test_a_module_with_a_framework_is_followed_where_it_is_given_functions():
+    launch = "import torch.multiprocessing as mp\ndef launch(fn):\n    mp.spawn(fn, nprocs=2)\n"
+    own = launch.replace("(fn)", "()").replace("launch():", "fn():\n    pass\ndef launch():")
+    program = TORCH + "from helper import launch\nlaunch(f)\n"
+    assert kept(program, helper=launch)
+    assert kept(program, helper=launch.replace("spawn(fn", "Process(target=fn"))
+    assert not kept(program, helper=own)
+
+
+def test_methods_are_followed_to_a_framework():
+    program = (
+        "from helper import f\nfrom multiprocessing import Pool\nclass C:\n"
+        "    def go(self):\n        Pool(2).map(self.one, x)\n"
+    )
+    assert kept(program, helper=TORCH)
+    assert not kept(program, helper="import json\n")
 
 
 def test_modules_that_train_together_are_followed():

@@ -147,6 +147,7 @@ class ParallelCall:
         maker: the expression that makes what runs the tasks: the pool, the ``Parallel`` object.
         maps: from how many bytes on arrays arrive as memory maps, and in which mode.
         daemons: whether the workers are daemons, which may start no processes.
+        resident: whether the object whose method is called lives in the worker already.
     """
 
     ident: int
@@ -169,6 +170,7 @@ class ParallelCall:
     maker: Site | None = None
     maps: tuple[int, str] | None = None
     daemons: bool = False
+    resident: bool = False
 
     def earlier(self, *kinds: Kind) -> list[Effect]:
         """What the parent did, on one way with this call, before the workers came into being."""

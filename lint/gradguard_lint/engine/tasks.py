@@ -144,6 +144,7 @@ def hand_out(
     maker: Site | None = None,
     maps: tuple[int, str] | None = None,
     daemons: bool = False,
+    resident: bool = False,
 ) -> Value:
     """Hand `tasks` to workers; what they return.
 
@@ -157,6 +158,7 @@ def hand_out(
         maker: the expression that makes what runs the tasks.
         maps: from how many bytes on arrays arrive as memory maps, and in which mode.
         daemons: whether the workers are daemons, which may start no processes.
+        resident: whether the object whose method is called lives in the worker already.
     """
     if m.dead or not tasks:
         return UNKNOWN
@@ -186,6 +188,7 @@ def hand_out(
         maker=maker,
         maps=maps,
         daemons=daemons,
+        resident=resident,
     )
     m.program.calls.append(call)
     results = [run_task(m, frame, call, start, task, initializer) for task in tasks[:TASKS]]
@@ -208,7 +211,7 @@ def run_task(
     run = TaskRun(m.new_ident(), call, task)
     call.tasks.append(run)
     if call.ships:
-        run.contents = _shipped(m, task)
+        run.contents = _shipped(m, call, task)
     parent = m.state
     chain, loop_depth, statement, raised = m.chain, m.loop_depth, m.statement, m.raised
     m.state = parent.copy()
@@ -292,13 +295,14 @@ def _name(task: TaskCall, index: int) -> str:
     return f"argument {index + 1}"
 
 
-def _shipped(m: Machine, task: TaskCall) -> list[tuple[str, Atom, bool]]:
+def _shipped(m: Machine, call: ParallelCall, task: TaskCall) -> list[tuple[str, Atom, bool]]:
     """What crosses with the task, for the rules that ask."""
     shipped: list[tuple[str, Value, bool]] = [
         (_name(task, index), value, index in task.private) for index, value in enumerate(task.args)
     ]
     shipped += [(name, value, name in task.private_names) for name, value in task.keywords]
-    shipped.append(("the function", task.function, -1 in task.private))
+    if not call.resident:
+        shipped.append(("the function", task.function, -1 in task.private))
     return [
         (path, atom, private)
         for name, value, private in shipped

@@ -1,4 +1,4 @@
-"""Hugging Face datasets: ``map(f, num_proc=4)`` runs `f` in processes of multiprocess."""
+"""Hugging Face datasets: ``map(f, num_proc=4)``, and ``filter``, run `f` in processes."""
 
 from __future__ import annotations
 

@@ -9,8 +9,14 @@ from gradguard_lint.project.literals import has
 
 _CALLED = rb"(?:[ \t]*\(|[ \t]+as\b)"
 _WRAPPING = rb"(?:[ \t]*\(|[ \t]+as\b|[ \t]*\r?\n)"
+_EXTENDED = rb"[ \t]*(?:,[^()\n]*)?\)[ \t]*:"
+"""What stands after the name of a class that another one extends."""
+
 _BY_ITSELF = frozenset({"task", "remote"})
 """Starters that are decorators, too."""
+
+_EXTENSIBLE = frozenset({"parallel", "process"})
+"""Starters that are classes, which projects extend."""
 
 _QUIET = frozenset({"dask-compute", "loader"})
 """Starters that tell nothing by themselves: other marks stand beside them, or are asked for."""
@@ -81,17 +87,15 @@ def _forms(top: str) -> tuple[bytes, ...]:
 
 def _marks() -> tuple[Mark, ...]:
     wrapping = {last for _, row, last in _ROWS if row.does in _BY_ITSELF}
+    extended = {last for _, row, last in _ROWS if row.does in _EXTENSIBLE}
     called = {last for _, row, last in _ROWS if row.does not in _BY_ITSELF | {"parallel"}}
     marks = [(name, name.encode() + _WRAPPING, name) for name in sorted(wrapping)]
     for name in _shortest(called):
         bound = rb"\b" if name in _COMMON else b""
         marks.append((name, bound + name.encode() + _CALLED, name))
+    marks += [(name, rb"\b" + name.encode() + _EXTENDED, name) for name in sorted(extended)]
     for library in libraries():
         marks += [(word, word.encode() + rb"[ \t]*[(=]", "") for word in library.starts_by]
-    for name in {last for _, row, last in _ROWS if row.does == "parallel"}:
-        marks.append(
-            (f"{name})", rb"\b" + name.encode() + rb"\)[ \t]*:", "")
-        )  # a class of its kind
     return tuple(Mark(text.encode(), call, *_homes(name)) for text, call, name in marks)
 
 
@@ -166,7 +170,7 @@ TRAINS = (
 METHODS = tuple(
     sorted(
         {f".{method}".encode() for _, row, _ in _ROWS for method in row.methods}
-        | {last.encode() for _, row, last in _ROWS if row.does == "task"}
+        | {last.encode() for _, row, last in _ROWS if row.does in ("task", "spawn")}
     )
 )
 """The methods, and the wrappers of functions, by which work is handed out."""

@@ -200,9 +200,19 @@ class _File:
         them."""
         data = self.data
         names = {name.partition(b".")[0] for name in _workers(data)}
-        if not names or not names.isdisjoint(re.findall(rb"def[ \t]+(\w+)", data)):
+        own = {b"self", *re.findall(rb"def[ \t]+(\w+)", data)}
+        if not names or not names.isdisjoint(own):
             return None
         return {name.decode() for name in names}
+
+    @cached_property
+    def hands_on(self) -> bool:
+        """Whether it gives to workers what others give it."""
+        data = self.code.data
+        given = {name.rpartition(b".")[2] for name in _workers(data)}
+        known = {b"lambda", b"partial", *re.findall(rb"\b(?:def|class)[ \t]+(\w+)", data)}
+        imported = re.findall(rb"\w+", self.imported)
+        return not given <= known.union(imported)
 
     @cached_property
     def code(self) -> _File:
@@ -219,11 +229,13 @@ class _File:
 
 def _workers(data: bytes) -> Iterator[bytes]:
     """What is given to calls that hand out work."""
-    first = re.compile(rb"\([ \t]*([A-Za-z_][\w.]*)")
+    first = re.compile(rb"\(\s*([A-Za-z_][\w.]*)")
     for match in matches(data, METHODS, HANDED_OUT):
         given = first.match(data, match.end())
         if given is not None:
             yield given.group(1)
+    for match in matches(data, (b"target",), rb"\btarget[ \t]*=[ \t]*([A-Za-z_][\w.]*)"):
+        yield match.group(1)
 
 
 def _given_to(data: bytes, place: int) -> bytes:
@@ -386,8 +398,9 @@ class Prefilter:
         return self._wrappers is not None and re.search(self._wrappers, file.data) is not None
 
     def _helps(self, file: _File) -> bool:
-        """Whether a module starts workers for others: with a framework it is checked itself."""
-        return not file.framework and self._starts(file)
+        """Whether a module starts workers for others: with a framework it is checked itself, and
+        others only where it is given their functions."""
+        return self._starts(file) and (not file.framework or file.hands_on)
 
     # -- the modules of the project ------------------------------------------------------------
 

@@ -391,6 +391,8 @@ class Meaning(Known):
         what = instance.cls.what
         if what == "parallel" and (instance.ident, "<parallel>") not in m.store:
             parallel.keep_arguments(m, instance, args)
+        if what == "process" and m.find_in_class(instance.cls, "__init__") is None:
+            work.init_instance(m, frame, node, instance, args)
         if what in ("estimator", "gpu-estimator"):
             estimators.keep_device(m, instance, args, gpu=what == "gpu-estimator")
         if what == "torch" and any(
@@ -452,6 +454,8 @@ def _instance_method(
         )
     elif what == "process" and name == "start":
         result = work.start_instance(m, frame, node, instance)
+    elif what == "process" and name == "__init__":
+        result = work.init_instance(m, frame, node, instance, args)
     elif what == "parallel" and name == "__call__":
         result = parallel.run_instance(m, frame, node, instance, args)
     elif what == "parallel" and name == "__init__":

@@ -104,6 +104,7 @@ def _remotely(
         thing.name.rpartition(".")[0],
         many=in_loop(m, frame),
         meant=meant is not None and bool(meant.constant),
+        resident=thing.kind == "actor",
     )
 
 

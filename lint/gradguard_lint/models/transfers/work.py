@@ -313,6 +313,9 @@ def waited(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     return of(Items("tuple", (futures, futures), futures))
 
 
+_TARGET = "<target>"
+"""The name under which an object of a subclass of ``Process`` has what it was given to run."""
+
 # -- processes -------------------------------------------------------------------------------------
 
 
@@ -404,20 +407,35 @@ def run_processes(
 def start_instance(m: Machine, frame: Frame, node: ast.AST, instance: Instance) -> Value:
     """``start()`` of an object of a project's subclass of ``Process``: it calls ``run``."""
     run = m.find_in_class(instance.cls, "run")
+    tasks = list((m.read(instance.ident, _TARGET) or UNKNOWN).of(TaskCall))
     if run is not None:
-        daemon = m.read(instance.ident, "daemon")
         function = m.bind(frame, node, run, instance)
-        task = TaskCall(function, (), (), m.site(frame, node), library="multiprocessing")
+        tasks = [TaskCall(function, (), (), m.site(frame, node), library="multiprocessing")]
+    if tasks:
+        daemon = m.read(instance.ident, "daemon")
         run_processes(
             m,
             frame,
             node,
-            [task],
+            tasks,
             default_start(m),
             "multiprocessing",
             many=in_loop(m, frame),
             daemons=daemon is not None and daemon.constant is True,
         )
+    return NOTHING
+
+
+def init_instance(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args) -> Value:
+    """``Process.__init__`` of an object of a project's subclass: what it is to run, and how."""
+    daemon = args.keywords.get("daemon")
+    if daemon is not None and not daemon.is_none:
+        m.set_field(instance.ident, "daemon", daemon)
+    hands = registry_of(m).exact["multiprocessing.Process"].hands
+    assert hands is not None
+    task = _task(m, frame, node, hands, args, "multiprocessing")
+    if task is not None:
+        m.store[instance.ident, _TARGET] = of(task)
     return NOTHING
 
 
@@ -451,7 +469,7 @@ def by_method(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args) ->
         for thing in args.positional[0].things("executor"):
             given = Args(args.positional[1:], args.keywords, args.rest)
             return method(m, frame, node, thing, "submit", given)
-    if name == "map" and "num_proc" in args.keywords:
+    if name in ("map", "filter") and "num_proc" in args.keywords:
         count = args.keywords["num_proc"]
         function = args.get(0, "function")
         if function is None or all(
