@@ -34,12 +34,20 @@ TORCH = (
     "tests/truth/test_truth_torch_crossing.py",
 )
 TENSORFLOW = ("tests/runtime/test_tapes.py", "tests/truth/test_truth_tensorflow.py")
+GUARD_CASES = "tests/guard_cases/test_cases.py"
+CASES = {"dask": "case_dask"}
+"""By library: the file of guard cases that its cells take of all that `GUARD_CASES` runs."""
 TESTS = {
     "joblib": JOBLIB,
     "torch": TORCH,
     "tensorflow-cpu": TENSORFLOW,
     "keras": TENSORFLOW,
-    "dask": ("tests/runtime/test_dask_nodes.py", "tests/truth/test_truth_dask.py"),
+    "dask": (
+        "tests/runtime/test_dask.py",
+        "tests/runtime/test_dask_nodes.py",
+        "tests/truth/test_truth_dask.py",
+        GUARD_CASES,
+    ),
     "scikit-learn": ("tests/truth/test_truth_estimators.py",),
     "pytest": (*PLAIN, "tests/plugin/test_outcomes.py", "tests/plugin/test_fixture.py"),
     "pytest-xdist": PLAIN,
@@ -62,10 +70,12 @@ WITHOUT_FRAMEWORKS = (
 """Tests that need no framework: those of the corners that continuous integration can afford."""
 LIGHT = ("joblib", "pytest", "pytest-xdist")
 NEEDS = {
-    "dask": ("dask[distributed]",),
+    "dask": ("dask[distributed]", "scikit-learn"),
     "scikit-learn": ("scikit-learn", "skorch"),
 }
 """What the tests of a library need beside `COMMON` and `FRAMEWORKS`."""
+UNDECLARED = {("scikit-learn", "1.3.0"): ("numpy<2",)}
+"""By a release: what it needs without saying so to pip, since that came later."""
 
 
 _WARNS = (
@@ -118,7 +128,16 @@ class Cell:
         pinned = dict(self.releases)
         free = [one for one in self.install if one.partition("[")[0] not in pinned]
         extras = {one.partition("[")[0]: one for one in self.install}
-        return [f"{extras.get(name, name)}=={release}" for name, release in pinned.items()] + free
+        named = [f"{extras.get(name, name)}=={release}" for name, release in pinned.items()]
+        return [*named, *free, *(one for own in self.releases for one in UNDECLARED.get(own, ()))]
+
+    @property
+    def arguments(self) -> list[str]:
+        """What pytest is asked to run."""
+        chosen = [CASES[library] for library, _ in self.releases if library in CASES]
+        if GUARD_CASES not in self.tests:
+            return [*self.tests]
+        return [*self.tests, "-k", " or ".join(["not test_cases", *chosen])]
 
 
 def supported_pythons() -> list[str]:
