@@ -7,19 +7,15 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import joblib
 import pytest
 import torch
 import workers
 from joblib import Parallel, delayed
+from joblib_releases import GENERATOR, UNORDERED
 
 from pytest_gradguard import Finding, guard
 from pytest_gradguard.findings import Location, Severity
 from pytest_gradguard.runtime import collector, probes
-
-JOBLIB = tuple(map(int, joblib.__version__.split(".")[:2]))
-GENERATOR = pytest.mark.skipif(JOBLIB < (1, 3), reason="new in joblib 1.3")
-UNORDERED = pytest.mark.skipif(JOBLIB < (1, 4), reason="new in joblib 1.4")
 
 
 def leaf() -> torch.Tensor:

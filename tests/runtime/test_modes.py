@@ -14,6 +14,7 @@ import pytest
 import torch
 import workers
 from joblib import Parallel, delayed
+from joblib_releases import GENERATOR
 
 import pytest_gradguard
 from pytest_gradguard import (
@@ -67,10 +68,10 @@ def test_warn_is_the_default_and_filters_reach_it() -> None:
     assert caught == []
 
 
-@pytest.mark.parametrize("way", ["list", "generator"])
-def test_error_raises_at_the_call(way: str) -> None:
+@pytest.mark.parametrize("options", [{}, pytest.param({"return_as": "generator"}, marks=GENERATOR)])
+def test_error_raises_at_the_call(options: dict[str, str]) -> None:
     with guard("error") as report, pytest.raises(GradGuardError) as raised:
-        list(ship(leaf(), return_as=way))
+        list(ship(leaf(), **options))
     assert {finding.code for finding in raised.value.findings} == {"GG101", "GG102"}
     assert "grad-tensor-to-worker" in str(raised.value)
     assert len(report.findings) == 2
@@ -85,6 +86,7 @@ def test_error_raises_at_the_backward_and_again_at_the_next() -> None:
                 out[0].sum().backward()
 
 
+@GENERATOR
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="a bare raise brings the frames back")
 def test_the_traceback_of_a_finding_has_no_frame_of_the_guards() -> None:
     tracebacks = []

@@ -71,7 +71,7 @@ def run(cell: matrix.Cell, processes: str) -> dict[str, Any]:
     """Run the tests of a cell; returns what is recorded of it."""
     outcomes = Outcomes()
     os.chdir(matrix.ROOT)
-    pytest.main(["-q", "-p", "no:cacheprovider", "-n", processes, *cell.tests], [outcomes])
+    pytest.main(["-q", "-p", "no:cacheprovider", "-n", processes, *cell.arguments], [outcomes])
     if not outcomes.counts and not outcomes.failed:
         raise SystemExit(f"no test of the cell {cell.name} was run")
     return {

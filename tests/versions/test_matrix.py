@@ -65,6 +65,17 @@ def test_every_supported_python_is_in_it() -> None:
 def test_the_tests_that_cells_run_are_there() -> None:
     for cell in (*matrix.cells(), *matrix.corners()):
         assert [name for name in cell.tests if not (matrix.ROOT / name).is_file()] == []
+    known = releases.recorded()
+    assert [one for one, release in matrix.UNDECLARED if release not in known[one]] == []
+
+
+def test_a_cell_takes_the_guard_cases_of_its_library() -> None:
+    """Those are many more: a cell with none of them named would run them all."""
+    for cell in matrix.cells():
+        taken = [matrix.CASES[library] for library, _ in cell.releases if library in matrix.CASES]
+        if matrix.GUARD_CASES in cell.tests:
+            assert cell.arguments[-2:] == ["-k", f"not test_cases or {taken[0]}"], cell.name
+            assert (matrix.ROOT / f"tests/guard_cases/programs/{taken[0]}.py").is_file()
 
 
 @pytest.mark.parametrize(
