@@ -13,7 +13,6 @@ import re
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -68,17 +67,10 @@ def ddp(_: Sequence[str], repeat: int) -> Iterator[Row]:
 
 
 def start(names: Sequence[str], repeat: int) -> Iterator[Row]:
-    taken: dict[str, list[float]] = {name: [] for name in pytest_startup.VARIANTS}
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "test_empty.py").write_text("def test_nothing():\n    pass\n")
-        for turn in range(repeat + 1):
-            for name, options in pytest_startup.VARIANTS.items():
-                spent = pytest_startup.seconds(folder, options)[1]
-                if turn:
-                    taken[name].append(spent)
+    taken = pytest_startup.measure(2 * repeat)
     for name in names:
         pairs = zip(taken[name], taken["absent"], strict=True)
-        yield row(name, [ours / theirs for ours, theirs in pairs])
+        yield row(name, [ours / theirs for (_, ours), (_, theirs) in pairs])
 
 
 def imports(names: Sequence[str], repeat: int) -> Iterator[Row]:
