@@ -13,7 +13,6 @@ import re
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +20,8 @@ from typing import NamedTuple
 import lint_speed
 import pytest_startup
 import scale
+from lint_speed import LINT
+from ruff.__main__ import find_ruff_bin
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -44,12 +45,10 @@ def row(name: str, ratios: Sequence[float]) -> Row:
     return Row(name, statistics.median(ratios), interval(sorted(ratios))[0])
 
 
-def beside(name: str, first: list[str], second: list[str], repeat: int) -> Row:
-    """The processor time of two commands, which take turns."""
-    pairs = [
-        (lint_speed.cpu_seconds(first), lint_speed.cpu_seconds(second)) for _ in range(repeat + 1)
-    ]
-    return row(name, [ours / theirs for ours, theirs in pairs[1:]])  # the first writes byte code
+def turns(first: list[str], second: list[str], repeat: int) -> list[float]:
+    """Ratios of the processor time of two commands, which take turns."""
+    lint_speed.cpu_seconds(first)  # writes byte code
+    return [lint_speed.cpu_seconds(first) / lint_speed.cpu_seconds(second) for _ in range(repeat)]
 
 
 def guard(_: Sequence[str], repeat: int) -> Iterator[Row]:
@@ -68,17 +67,10 @@ def ddp(_: Sequence[str], repeat: int) -> Iterator[Row]:
 
 
 def start(names: Sequence[str], repeat: int) -> Iterator[Row]:
-    taken: dict[str, list[float]] = {name: [] for name in pytest_startup.VARIANTS}
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "test_empty.py").write_text("def test_nothing():\n    pass\n")
-        for turn in range(repeat + 1):
-            for name, options in pytest_startup.VARIANTS.items():
-                spent = pytest_startup.seconds(folder, options)[1]
-                if turn:
-                    taken[name].append(spent)
+    taken = pytest_startup.measure(2 * repeat)
     for name in names:
         pairs = zip(taken[name], taken["absent"], strict=True)
-        yield row(name, [ours / theirs for ours, theirs in pairs])
+        yield row(name, [ours / theirs for (_, ours), (_, theirs) in pairs])
 
 
 def imports(names: Sequence[str], repeat: int) -> Iterator[Row]:
@@ -86,16 +78,27 @@ def imports(names: Sequence[str], repeat: int) -> Iterator[Row]:
         ours, _, theirs = name.partition(" beside ")
         bare = "pass" if theirs == "nothing" else f"import {theirs}"
         commands = [[sys.executable, "-c", bare + more] for more in (f"\nimport {ours}", "")]
-        yield beside(name, commands[0], commands[1], repeat)
+        yield row(name, turns(commands[0], commands[1], repeat))
+
+
+MEAN = "geometric mean"
+"""The row of `lint` over its packages, turn by turn."""
+SITE = "site-packages"
+"""The row of `lint` for all that is installed here."""
 
 
 def lint(names: Sequence[str], repeat: int) -> Iterator[Row]:
-    ruff = [str(Path(sys.executable).parent / "ruff"), "check", "--isolated", "--no-cache", "-q"]
-    known = lint_speed.installed()
-    for name in filter(known.get, names):
-        ours = [*lint_speed.LINT, "lint", "--no-cache", str(known[name])]
-        theirs = [*ruff, "--select", "F401", str(known[name])]
-        yield beside(name, ours, theirs, max(repeat // 3, 3))
+    ruff = [find_ruff_bin(), "check", "--isolated", "--no-cache", "-q", "--select", "F401"]
+    paths = {**lint_speed.installed(), SITE: Path(find_ruff_bin.__code__.co_filename).parents[1]}
+    of_packages = []
+    for name in filter(paths.get, names):
+        ours, theirs = [*LINT, "lint", "--no-cache", str(paths[name])], [*ruff, str(paths[name])]
+        if name == SITE:
+            yield row(name, turns(ours, theirs, 1))
+            continue
+        of_packages.append(turns(ours, theirs, max(repeat // 3, 3)))
+        yield row(name, of_packages[-1])
+    yield row(MEAN, [statistics.geometric_mean(turn) for turn in zip(*of_packages, strict=True)])
 
 
 def simulation(names: Sequence[str], repeat: int) -> Iterator[Row]:
@@ -126,15 +129,16 @@ SECTIONS: dict[str, Callable[[Sequence[str], int], Iterator[Row]]] = {
 
 
 def main() -> int:
-    budget: dict[str, dict[str, float]] = tomllib.loads((HERE / "budget.toml").read_text())
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
     parser.add_argument("--repeat", type=int, default=15, help="turns (default 15)")
+    parser.add_argument("--budget", type=Path, default=HERE / "budget.toml", metavar="FILE")
     options = parser.parse_args()
+    budget: dict[str, dict[str, float]] = tomllib.loads(options.budget.read_text("utf-8"))
     over = []
     print(f"{'':60} {'ratio':>7} {'at least':>9} {'budget':>7}")
     for section in options.only:
-        limits = budget[section]
+        limits = budget.get(section, {})
         seen = set()
         for name, ratio, low in SECTIONS[section](list(limits), options.repeat):
             seen.add(name)

@@ -5,13 +5,13 @@ The JSON has one schema for both origins (``schema: 1``); lines and columns coun
 
 from __future__ import annotations
 
-import enum
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from pytest_gradguard.interactive import cell_of
+from pytest_gradguard.severity import Severity as Severity
 
 Origin = Literal["lint", "runtime"]
 Applicability = Literal["safe", "unsafe"]
@@ -21,32 +21,6 @@ Lane = Literal["parent", "worker"]
 """Where a step happens: in the program's own thread, or where the tasks run."""
 
 SCHEMA = 1
-
-
-class Severity(enum.IntEnum):
-    """How bad a pitfall is; ordered, so that ``finding.severity >= Severity.WARNING`` works."""
-
-    INFO = 0
-    WARNING = 1
-    ERROR = 2
-
-    @property
-    def label(self) -> str:
-        """The lower-case name that reports and options use: ``info``, ``warning``, ``error``."""
-        return self.name.lower()
-
-    @classmethod
-    def parse(cls, text: str) -> Severity:
-        """The severity named `text`.
-
-        Raises:
-            ValueError: `text` is none of ``info``, ``warning``, ``error``.
-        """
-        for severity in cls:
-            if severity.label == text:
-                return severity
-        allowed = ", ".join(severity.label for severity in cls)
-        raise ValueError(f"unknown severity {text!r} (allowed: {allowed})")
 
 
 @dataclass(frozen=True)

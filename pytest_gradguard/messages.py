@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from pytest_gradguard.findings import Finding, Severity
-from pytest_gradguard.interactive import cell_of
+from pytest_gradguard.severity import Severity
+
+if TYPE_CHECKING:
+    from pytest_gradguard.findings import Finding
 
 __all__ = [
     "ForkDeadlockError",
@@ -72,6 +75,8 @@ class WorkerKilledError(RuntimeError):
 
 def warning_for(finding: Finding) -> GradGuardWarning:
     """The warning that says `finding`, of severity warning or error, in a few lines."""
+    from pytest_gradguard.interactive import cell_of
+
     text = f"{finding.code} {finding.name}"
     if cell_of(finding.location.path) is not None:
         text += f" at {finding.place}"  # the file name that Python shows says nothing

@@ -136,15 +136,15 @@ def in_folder(folder: str) -> Settings | None:
     if not os.path.isfile(path):
         return None
     data = _bytes(path)
-    if not _MAY_HAVE_TABLE.search(data):
+    if b"gradguard" not in data and b"\\" not in data:
+        return None
+    if not re.search(_MAY_HAVE_TABLE, data):
         return None
     table = _table(_document(path, data), path)
     return None if table is None else parse(table, path)
 
 
-_MAY_HAVE_TABLE = re.compile(
-    rb"\\[uU]|\btool\b[\"']?[ \t]*(?:\.[ \t]*[\"']?gradguard|[]=][\s\S]*gradguard)"
-)
+_MAY_HAVE_TABLE = rb"\\[uU]|\btool\b[\"']?[ \t]*(?:\.[ \t]*[\"']?gradguard|[]=][\s\S]*gradguard)"
 """What a file has that holds our table; a quoted key may be spelled in escapes."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import pkgutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,18 @@ import shared_results
 
 # A run of pytest inside this process (pytester) forgets the modules that it has imported: the
 # guard's own must not be among them.
-from pytest_gradguard.runtime import integrations, starting  # noqa: F401
+from pytest_gradguard.runtime import integrations, starting
 
 integrations.load()
+for _module in (
+    *(
+        found.name
+        for found in pkgutil.walk_packages(integrations.__path__, f"{integrations.__name__}.")
+    ),
+    *(f"pytest_gradguard.runtime.{ours}" for _, ours in starting.AWAITED),
+    "pytest_gradguard.runtime.backwards",
+):
+    importlib.import_module(_module)
 
 pytest_plugins = ["pytester"]
 HOSTS = Path(__file__).parents[1] / "requirements-hosts.txt"

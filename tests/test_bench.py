@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from children import run_python
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -33,6 +34,32 @@ def test_rows_over_budget_fail(bench, monkeypatch, capsys):
     monkeypatch.setitem(bench.SECTIONS, "start", lambda names, repeat: iter([]))
     assert bench.main() == 1
     assert "start: 'on' was not measured" in capsys.readouterr().err
+
+
+def test_a_budget_that_cannot_be_kept_fails_the_command(tmp_path: Path) -> None:
+    """What is measured is measured here, too; a row is told with its figures."""
+    row = '"pytest_gradguard beside nothing"'
+    broken = tmp_path / "budget.toml"
+    for limit, status in ((0.01, 1), (100, 0)):
+        broken.write_text(f"[import]\n{row} = {limit}\n", encoding="utf-8")
+        arguments = ("--only", "import", "--repeat", "2", "--budget", broken)
+        done = run_python(BENCHMARKS / "bench.py", *arguments)
+        assert done.returncode == status, done.stdout + done.stderr
+        assert done.stdout.count("import: pytest_gradguard beside nothing") == 1
+    assert not done.stderr
+
+
+def test_a_row_that_costs_more_on_purpose_is_over(bench, monkeypatch, capsys, tmp_path):
+    """The guard's start made slower in fact."""
+    heavy = tmp_path / "heavy.py"
+    heavy.write_text("sum(range(20_000_000))\n", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    broken = tmp_path / "budget.toml"
+    broken.write_text('[import]\n"heavy beside nothing" = 1.3\n', encoding="utf-8")
+    arguments = ["--only", "import", "--repeat", "2", "--budget", str(broken)]
+    monkeypatch.setattr(sys, "argv", ["bench.py", *arguments])
+    assert bench.main() == 1
+    assert "over budget: import: 'heavy beside nothing' costs" in capsys.readouterr().err
 
 
 def test_every_section_has_budgets(bench):

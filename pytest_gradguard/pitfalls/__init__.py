@@ -10,13 +10,13 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
 
-from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import entries
 from pytest_gradguard.pitfalls.links import Link
+from pytest_gradguard.records import field, fields
+from pytest_gradguard.severity import Severity
 
 __all__ = ["HOME", "Pitfall", "catalogue", "codes", "expand", "files", "find", "get"]
 
@@ -26,7 +26,7 @@ HOME = "https://github.com/gradguard/pytest-gradguard"
 _FILE_HEADER = re.compile(r"^# (\w+\.py)\n", re.MULTILINE)
 
 
-@dataclass(frozen=True)
+@fields
 class Pitfall:
     """One pitfall: what every detector, report and page says of it.
 

@@ -31,6 +31,14 @@ _MARKER = (
 )
 
 
+def __dir__() -> list[str]:
+    """What is for pytest here, which looks at whatever is listed, twice: hooks and fixtures."""
+    return [name for name in globals() if name.startswith("pytest_") or name in _FIXTURES]
+
+
+_FIXTURES = ("gradguard", "watch_gradients")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("gradguard", "gradients lost in parallel calls")
     # The default is None, not False: an unset flag must not hide the ini key.

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Generator, Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_gradguard.disabled import VARIABLE, is_disabled
-from pytest_gradguard.findings import Finding
-from pytest_gradguard.plugin import PROPERTY, benchmarks
+from pytest_gradguard.plugin import PROPERTY
 from pytest_gradguard.plugin.item import ItemGuard
 from pytest_gradguard.plugin.received import IN_SECTION, Received
 from pytest_gradguard.plugin.settings import Settings
-from pytest_gradguard.plugin.simulating import simulated_now
 from pytest_gradguard.runtime import Report, guard
-from pytest_gradguard.tallies import Tally, merge_tallies
+
+if TYPE_CHECKING:
+    from pytest_gradguard.findings import Finding
+    from pytest_gradguard.tallies import Tally
 
 __all__ = ["GuardPlugin"]
 
@@ -42,13 +44,21 @@ class GuardPlugin:
         self._written: list[Path] = []
         self._calls: list[Tally] = []
         self._outside: Report | None = None
-        self._simulated = simulated_now()
+        devices: Any = sys.modules.get("pytest_gradguard.runtime.simulated_devices")
+        self._simulated = 0 if devices is None else devices.pretended()
         self._session = ExitStack()
         self._test = ExitStack()  # of the test that is running
-        self._session.callback(benchmarks.unguarded(config))
+        if config.pluginmanager.has_plugin("benchmark"):
+            from pytest_gradguard.plugin import benchmarks
+
+            self._session.callback(benchmarks.unguarded())
         if everywhere:
             # What runs outside of tests, such as the import of a test module, belongs to none.
             self._outside = self._session.enter_context(guard(mode="record"))
+
+    def __dir__(self) -> list[str]:
+        """The hooks: pytest looks at whatever is listed here, twice."""
+        return [name for name in vars(type(self)) if name.startswith("pytest_")]
 
     # -- one test ------------------------------------------------------------------------------
 
@@ -161,6 +171,7 @@ class GuardPlugin:
         from pytest_gradguard.reports.file import write_page, write_report
         from pytest_gradguard.reports.target import TargetError
         from pytest_gradguard.source_repairs import with_repairs
+        from pytest_gradguard.tallies import merge_tallies
 
         guarded = None if self.everywhere else _BY_FIXTURE
         findings, calls = self._received.findings(), merge_tallies(self._calls)
@@ -190,6 +201,7 @@ class GuardPlugin:
         if not tallies:
             return []
         from pytest_gradguard.plugin.transport import relative_call
+        from pytest_gradguard.tallies import merge_tallies
 
         return merge_tallies(relative_call(tally, self.base) for tally in tallies)
 

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from pytest_gradguard.runtime import watching
 from pytest_gradguard.runtime.patching import Patch, Patches
 
@@ -19,10 +17,10 @@ _MEASURING = ("__call__", "pedantic")
 """The methods of the fixture `benchmark` that run the function that is measured."""
 
 
-def unguarded(config: pytest.Config) -> Callable[[], object]:
+def unguarded() -> Callable[[], object]:
     """Switch the guard off while the fixture `benchmark` measures; the result takes that back."""
     kind: Any = getattr(sys.modules.get(_MODULE), "BenchmarkFixture", None)
-    if kind is None or not config.pluginmanager.has_plugin("benchmark"):
+    if kind is None:
         return lambda: None
     patches = Patches([Patch(kind, name, _paused) for name in _MEASURING if name in vars(kind)])
     patches.apply()

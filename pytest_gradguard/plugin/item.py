@@ -10,19 +10,22 @@ import os
 import warnings
 from collections.abc import Iterable, Set
 from contextlib import AbstractContextManager
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
 from pytest_gradguard.disabled import is_disabled
-from pytest_gradguard.findings import Finding, Severity
 from pytest_gradguard.plugin import PROPERTY
 from pytest_gradguard.plugin.received import IGNORED, IN_SECTION, SHOWN
 from pytest_gradguard.plugin.settings import Settings, marker_settings
 from pytest_gradguard.runtime import allow
 from pytest_gradguard.runtime.collector import Collector, collecting
 from pytest_gradguard.runtime.faults import fault
-from pytest_gradguard.tallies import Tally
+from pytest_gradguard.severity import Severity
+
+if TYPE_CHECKING:
+    from pytest_gradguard.findings import Finding
+    from pytest_gradguard.tallies import Tally
 
 __all__ = ["ItemGuard", "not_found"]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pytest_gradguard.findings import Finding, merge
+if TYPE_CHECKING:
+    from pytest_gradguard.findings import Finding
 
 __all__ = ["IGNORED", "IN_SECTION", "SHOWN", "Received"]
 
@@ -31,7 +32,12 @@ class Received:
     def findings(self) -> list[Finding]:
         """All so far, equal ones merged; by test and place, in whichever order they came."""
         of_tests = (finding for findings, _ in self._of_tests.values() for finding in findings)
-        found = merge([*of_tests, *self._late, *self._outside_of_tests.values()])
+        gathered = [*of_tests, *self._late, *self._outside_of_tests.values()]
+        if not gathered:
+            return []
+        from pytest_gradguard.findings import merge
+
+        found = merge(gathered)
         return sorted(
             found, key=lambda finding: (finding.test or "", *finding.key[1:4], finding.code)
         )
@@ -55,6 +61,7 @@ class Received:
 
     def add_of_worker(self, text: str) -> None:
         """Take what an xdist worker has found beside its tests' reports."""
+        from pytest_gradguard.findings import merge
         from pytest_gradguard.plugin.transport import unpack
 
         for finding in unpack(text)[0]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from pytest_gradguard import settings
-from pytest_gradguard.findings import Severity
+from pytest_gradguard.severity import Severity
 
 __all__ = ["MarkerSettings", "Settings", "check_markers", "marker_settings", "read_settings"]
 

@@ -7,29 +7,53 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pytest_gradguard import pitfalls
 from pytest_gradguard.disabled import is_disabled
-from pytest_gradguard.findings import Finding
-from pytest_gradguard.runtime import checks as _checks
 from pytest_gradguard.runtime import collector as _collector
-from pytest_gradguard.runtime import simulated_devices as _simulated_devices
 from pytest_gradguard.runtime import watching as _watching
-from pytest_gradguard.runtime.announcing import announcer
 from pytest_gradguard.runtime.faults import attempt as _attempt
 from pytest_gradguard.runtime.locks import Lock as _Lock
-from pytest_gradguard.tallies import Tally
+
+if TYPE_CHECKING:
+    from pytest_gradguard.findings import Finding
+    from pytest_gradguard.tallies import Tally
 
 __all__ = ["CHECKS", "Report", "allow", "guard", "install", "simulated", "uninstall"]
 
-CHECKS = _checks.codes()
+CHECKS: tuple[str, ...]
 """The pitfalls that the guard checks at run time in this version."""
 
 Mode = Literal["warn", "error", "record"]
 
 _installed: _collector.Collector | None = None
 _lock = _Lock()
+
+
+def __getattr__(name: str) -> Any:
+    if name == "CHECKS":
+        from pytest_gradguard.runtime import checks
+
+        return checks.codes()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _expanded(selectors: Iterable[str]) -> frozenset[str]:
+    __tracebackhide__ = True
+    known = tuple(selectors)
+    if not known:
+        return frozenset()
+    from pytest_gradguard import pitfalls
+
+    return pitfalls.expand(known)
+
+
+def _announcer(mode: Mode) -> _collector.Announce | None:
+    if mode == "record":
+        return None
+    from pytest_gradguard.runtime.announcing import announcer
+
+    return announcer(mode)
 
 
 class Report:
@@ -91,8 +115,8 @@ def install(mode: Mode = "warn", *, ignore: Iterable[str] = ()) -> Report:
         ValueError: there is no such mode, or no such code.
     """
     global _installed
-    announce = announcer(mode)
-    ignored = pitfalls.expand(ignore)
+    announce = _announcer(mode)
+    ignored = _expanded(ignore)
     with _lock:
         if _installed is None:
             _installed = _collector.Collector(ignore=ignored, announce=announce)
@@ -130,7 +154,7 @@ def guard(mode: Mode = "warn", *, simulate_gpu: int | None = None) -> Iterator[R
         ValueError: there is no such mode, or `simulate_gpu` is not 1 or more.
         RuntimeError: this process uses a real GPU already, so that none can be simulated.
     """
-    collector = _collector.Collector(announce=announcer(mode))
+    collector = _collector.Collector(announce=_announcer(mode))
     with simulated(simulate_gpu):
         _attempt(_start)
         _attempt(_collector.enter_here, collector)
@@ -152,7 +176,9 @@ def simulated(devices: int | None) -> Iterator[None]:
     if devices is None or is_disabled():
         yield
         return
-    simulation = _simulated_devices.load()
+    from pytest_gradguard.runtime import simulated_devices
+
+    simulation = simulated_devices.load()
     simulation.start(devices)
     try:
         yield
@@ -173,4 +199,4 @@ def allow(*codes: str, reason: str | None = None) -> AbstractContextManager[None
         ValueError: no such code; the message names it and what is allowed.
     """
     __tracebackhide__ = True
-    return _collector.allowing(pitfalls.expand(codes))
+    return _collector.allowing(_expanded(codes))

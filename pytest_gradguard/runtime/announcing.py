@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_gradguard import interactive
-from pytest_gradguard.findings import Finding
 from pytest_gradguard.messages import GradGuardError, GradGuardWarning, warning_for
 from pytest_gradguard.runtime.collector import Announce
+
+if TYPE_CHECKING:
+    from pytest_gradguard.findings import Finding
 
 MODES = ("warn", "error", "record")
 

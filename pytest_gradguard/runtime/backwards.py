@@ -12,7 +12,6 @@ from pytest_gradguard.runtime import probes
 from pytest_gradguard.runtime.collector import here
 from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
-from pytest_gradguard.runtime.watching import when_imported
 
 if TYPE_CHECKING:
     from pytest_gradguard.runtime.copies import Copies
@@ -54,9 +53,6 @@ def undo() -> None:
     """Watch them no longer."""
     torch_engine.unsubscribe(_backward)
     _known.clear()
-
-
-when_imported("torch.autograd", apply, undo, in_workers=True)
 
 
 def _backward(backward: torch_engine.Backward) -> torch_engine.End | None:

@@ -17,20 +17,19 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_gradguard.findings import Finding, Location, Severity, merge
 from pytest_gradguard.runtime.faults import attempt, fault
-from pytest_gradguard.tallies import Tally, merge_tallies
+from pytest_gradguard.severity import Severity
 
 if TYPE_CHECKING:
+    from pytest_gradguard.findings import Finding
     from pytest_gradguard.runtime.callsite import Site
     from pytest_gradguard.runtime.evidence import Evidence
+    from pytest_gradguard.tallies import Tally
 
-Announce = Callable[[list[Finding]], None]
+Announce = Callable[["list[Finding]"], None]
 
 
 _numbers = itertools.count(1)
-UNPLACED = Location("", 1)
-"""Of what is counted, until somebody asks: to find the columns of a line takes time."""
 
 
 class Collector:
@@ -69,16 +68,22 @@ class Collector:
         key = (site.key, backend)
         known = self._tallies.get(key)
         if known is None:
-            made = (site, Tally(UNPLACED, backend))
-            known = self._tallies.setdefault(key, made)
+            from pytest_gradguard.findings import Location
+            from pytest_gradguard.tallies import Tally
+
+            # Its place waits until somebody asks: to find the columns of a line takes time.
+            known = self._tallies.setdefault(key, (site, Tally(Location("", 1), backend)))
         return known[1]
 
     @property
     def tallies(self) -> list[Tally]:
         """What was counted so far of the parallel calls, by place."""
-        return merge_tallies(
-            replace(tally, location=site.location()) for site, tally in list(self._tallies.values())
-        )
+        counted = list(self._tallies.values())
+        if not counted:
+            return []
+        from pytest_gradguard.tallies import merge_tallies
+
+        return merge_tallies(replace(tally, location=site.location()) for site, tally in counted)
 
     def evidence(self, key: object, make: Callable[[], Evidence]) -> Evidence:
         """The evidence that stands under `key`, made where there is none yet."""
@@ -102,14 +107,24 @@ class Collector:
     def told(self) -> list[Finding]:
         """What other processes have told so far, equal findings merged."""
         told = (attempt(others, instead=[]) for others in list(self._others))
-        return merge(itertools.chain.from_iterable(told))
+        return _merged(itertools.chain.from_iterable(told))
 
     @property
     def findings(self) -> list[Finding]:
         """What was found so far, equal findings merged, in the order of first notice."""
         built = (_built(evidence) for evidence in list(self._evidence.values()))
         found = itertools.chain(filter(None, built), list(self._made), self.told())
-        return [replace(finding, test=self.test) for finding in merge(found)]
+        return [replace(finding, test=self.test) for finding in _merged(found)]
+
+
+def _merged(findings: Iterable[Finding]) -> list[Finding]:
+    """The same, equal ones merged; what findings are is imported once there are some."""
+    known = list(findings)
+    if not known:
+        return []
+    from pytest_gradguard.findings import merge
+
+    return merge(known)
 
 
 def _built(evidence: Evidence) -> Finding | None:

@@ -18,13 +18,11 @@ OLDEST: Mapping[str, str] = {
 }
 """By the names of packages, as programs import them."""
 
-_NUMBERS = re.compile(r"\d+(?:\.\d+)*")
-
 
 def too_old(package: str, version: object) -> str | None:
     """Why this version of a package is not watched; None: it is new enough, or nobody can tell."""
     oldest = OLDEST.get(package)
-    numbers = _NUMBERS.match(str(version))
+    numbers = re.match(r"\d+(?:\.\d+)*", str(version))
     if oldest is None or numbers is None or _parts(numbers[0]) >= _parts(oldest):
         return None
     return f"{oldest} is the oldest that it watches"

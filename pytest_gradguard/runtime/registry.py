@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from types import FrameType, ModuleType
+from importlib import import_module
+from types import FrameType, MappingProxyType, ModuleType
 from typing import Any, Literal, get_args
 
 from pytest_gradguard.runtime import packages, watching
@@ -21,7 +21,6 @@ from pytest_gradguard.runtime.patching import Patch, Patches
 Carries = Literal["pickle", "thread", "copy"]
 
 
-@dataclass(frozen=True)
 class Workers:
     """A kind of workers.
 
@@ -41,20 +40,42 @@ class Workers:
         library: whose they are, where pitfalls have advice for that library (`Pitfall.cases`).
     """
 
-    name: str
-    carries: Carries = "pickle"
-    forks: bool = False
-    shares_memory: bool = False
-    loads_data: bool = False
-    advice: Mapping[str, str] = field(default_factory=dict, compare=False)
-    library: str = ""
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str):
-            raise TypeError(f"the name of workers must be a string, not {self.name!r}")
-        if self.carries not in get_args(Carries):
+    # No dataclass: making one takes longer than importing all that waits for a library.
+    def __init__(
+        self,
+        name: str,
+        carries: Carries = "pickle",
+        forks: bool = False,
+        shares_memory: bool = False,
+        loads_data: bool = False,
+        advice: Mapping[str, str] | None = None,
+        library: str = "",
+    ) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"the name of workers must be a string, not {name!r}")
+        if carries not in get_args(Carries):
             allowed = ", ".join(map(repr, get_args(Carries)))
-            raise ValueError(f"carries must be one of {allowed}, not {self.carries!r}")
+            raise ValueError(f"carries must be one of {allowed}, not {carries!r}")
+        self.name = name
+        self.carries: Carries = carries
+        self.forks = forks
+        self.shares_memory = shares_memory
+        self.loads_data = loads_data
+        self.advice = {} if advice is None else advice
+        self.library = library
+
+    def _key(self) -> tuple[object, ...]:
+        kind = (self.name, self.carries, self.forks, self.shares_memory, self.loads_data)
+        return (*kind, self.library)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Workers) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        return f"Workers({self.name!r}, {self.carries!r})"
 
 
 UNKNOWN = Workers("")
@@ -72,7 +93,9 @@ class UnknownLayout(Exception):
     """A library is built otherwise than its integration knows."""
 
 
-@dataclass(frozen=True, kw_only=True)
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
 class Integration:
     """One way in which work leaves the calling thread.
 
@@ -94,16 +117,29 @@ class Integration:
         undo: called when the guard ends, after the patches were undone.
     """
 
-    name: str
-    patches: Mapping[str, Callable[[ModuleType], Sequence[Patch]]] = field(default_factory=dict)
-    packages: Sequence[str] = ()
-    transparent: bool = False
-    runners: Mapping[str, Mapping[str, Answer]] = field(default_factory=dict)
-    forks_in: Sequence[str] = ()
-    joblib_backends: Mapping[str, Any] = field(default_factory=dict)
-    undo: Callable[[], object] = lambda: None
+    def __init__(
+        self,
+        *,
+        name: str,
+        patches: Mapping[str, Callable[[ModuleType], Sequence[Patch]]] = _NOTHING,
+        packages: Sequence[str] = (),
+        transparent: bool = False,
+        runners: Mapping[str, Mapping[str, Answer]] = _NOTHING,
+        forks_in: Sequence[str] = (),
+        joblib_backends: Mapping[str, Any] = _NOTHING,
+        undo: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.name = name
+        self.patches = patches
+        self.packages = packages
+        self.transparent = transparent
+        self.runners = runners
+        self.forks_in = forks_in
+        self.joblib_backends = joblib_backends
+        self.undo = undo
+        self._check()
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
             raise ValueError(f"the name of an integration must not be empty: {self.name!r}")
         for what in ("patches", "runners", "joblib_backends"):
@@ -125,6 +161,27 @@ class Integration:
             raise TypeError(
                 f"undo of integration {self.name!r} must be callable, not {self.undo!r}"
             )
+
+
+def later(name: str, *first: Any) -> Callable[..., Any]:
+    """A function of a module that is imported when the function is first called.
+
+    The modules that integrations consist of are imported when the program imports what they watch.
+
+    Args:
+        name: ``module:function``.
+        first: its first arguments.
+    """
+    module, _, attribute = name.partition(":")
+    known: Callable[..., Any] | None = None
+
+    def function(*args: Any) -> Any:
+        nonlocal known
+        if known is None:  # and not again where the program has forgotten its modules since
+            known = getattr(import_module(module), attribute)
+        return known(*first, *args)
+
+    return function
 
 
 # -- what is derived -----------------------------------------------------------------------------

@@ -1,20 +1,32 @@
-"""Where whoever begins to watch begins: all that is watched has been declared here."""
+"""Where whoever begins to watch begins: all that is watched has been declared here.
+
+A declaration names what to wait for. The modules that watch it are imported once it is there.
+"""
 
 from __future__ import annotations
 
-from pytest_gradguard.runtime import (
-    backwards,
-    cuda,
-    distributed,
-    integrations,
-    seeding,
-    tapes,
-    watching,
-)
-from pytest_gradguard.runtime.checks import gg108, gg503, gg504
+from pytest_gradguard.runtime import integrations, watching
 
-_DECLARING = (backwards, cuda, distributed, gg108, gg503, gg504, seeding, tapes)
-"""Beside the integrations: what says itself which modules it waits for, as it is imported."""
+_HERE = __name__.rpartition(".")[0]
+AWAITED = (
+    ("random", "seed_calls"),
+    ("joblib.memory", "checks.gg108"),
+    ("torch.cuda", "cuda.torch"),
+    ("torch.serialization", "cuda.loading"),
+    ("cupy", "cuda.cupy"),
+    ("tensorflow.python.eager.context", "cuda.tensorflow"),
+    ("tensorflow.python.eager.backprop", "tapes.opening"),
+    ("torch.utils.data.distributed", "checks.gg503"),
+    ("torch.nn.parallel.distributed", "checks.gg504"),
+    ("torch.distributed.distributed_c10d", "distributed.groups"),
+    ("lightning.fabric.utilities.distributed", "distributed.lightning"),
+    ("lightning_fabric.utilities.distributed", "distributed.lightning"),
+)
+"""Beside the integrations: the modules that programs import, and what of ours then watches them."""
+
+watching.when_imported("torch.autograd", *watching.lazily(f"{_HERE}.backwards"), in_workers=True)
+for _module, _ours in AWAITED:
+    watching.when_imported(_module, *watching.lazily(f"{_HERE}.{_ours}"))
 
 
 def start() -> None:

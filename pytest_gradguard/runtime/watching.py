@@ -83,12 +83,16 @@ def at_end(undo: Callable[[], object]) -> None:
 
 def lazily(module: str) -> tuple[Callable[[], object], Callable[[], object]]:
     """The functions `apply` and `undo` of a module of ours, imported when they are needed."""
+    known: Any = None
 
     def apply() -> None:
-        import_module(module).apply()
+        nonlocal known
+        if known is None:  # and not again where the program has forgotten its modules since
+            known = import_module(module)
+        known.apply()
 
     def undo() -> None:
-        ours: Any = sys.modules.get(module)
+        ours = known or sys.modules.get(module)
         if ours is not None:
             ours.undo()
 

@@ -55,14 +55,14 @@ BY_CALLER = {
     f"{PACKAGE}.pitfalls": ("",),
     f"{PACKAGE}.findings": ("",),
     # In the place of the program's own iterators.
-    f"{PACKAGE}.runtime.integrations.joblib": ("_announcing",),
+    f"{PACKAGE}.runtime.integrations.joblib.parallel": ("_announcing",),
     f"{PACKAGE}.runtime.probes.pulling": (
         "_Pulled.__next__",
         "_Pulled.__iter__",
         "_Pulled.__getattr__",
     ),
     # In the place of a process's `run`.
-    f"{PACKAGE}.runtime.integrations.loader": ("WorkerRun.__call__",),
+    f"{PACKAGE}.runtime.integrations.loader.iterating": ("WorkerRun.__call__",),
     f"{PACKAGE}.runtime.dispatch.process_gradients": ("Run.__call__", "Run.__reduce__"),
     # What Python and torch call, with nothing of the guard's between; what these call is tried.
     f"{PACKAGE}.runtime.references": ("_forget",),

@@ -16,7 +16,8 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -267,33 +268,39 @@ def generated(count: int, seed: int, folder: Path) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """``linter.py SEED COUNT FOLDER``: half of the programs mutated, as many made from grammar."""
+    """``linter.py SEED COUNT FOLDER``: so many mutated, as many laid out, half as many drawn."""
+    import layouts
+
     seed, count, folder = int(arguments[0]), int(arguments[1]), Path(arguments[2])
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    warnings.simplefilter("ignore", SyntaxWarning)
     os.chdir(folder)
-    began = time.process_time()
-    bad = mutations(range(seed, seed + count), folder)
-    print(
-        f"linter: {count} mutated programs from seed {seed}, wrong: {len(bad)}, "
-        f"{time.process_time() - began:.0f} s",
-        flush=True,
-    )
-    print("".join(f"  {one}\n" for one in bad), end="", flush=True)
+    seeds = range(seed, seed + count)
+    bad = _told(f"{count} mutated programs from seed {seed}", lambda: mutations(seeds, folder))
+    bad += _told(f"{count} layouts from seed {seed}", lambda: layouts.layouts(seeds, folder))
     try:
         import hypothesmith  # noqa: F401
     except ImportError:
         print("linter: hypothesmith is not installed", flush=True)
         return 1 if bad else 0
-    began = time.process_time()
-    more = generated(count, seed, folder)
-    print(
-        f"linter: {count} generated programs from seed {seed}, wrong: {len(more)}, "
-        f"{time.process_time() - began:.0f} s",
-        flush=True,
+    half = max(count // 2, 1)
+    bad += _told(
+        f"{half} generated programs from seed {seed}", lambda: generated(half, seed, folder)
     )
-    print("".join(f"  {one}\n" for one in more), end="", flush=True)
-    return 1 if bad or more else 0
+    return 1 if bad else 0
+
+
+def _told(what: str, look: Callable[[], list[str]]) -> list[str]:
+    """What is wrong with one kind of programs, printed too."""
+    began = time.process_time()
+    found = look()
+    spent = time.process_time() - began
+    print(f"linter: {what}, wrong: {len(found)}, {spent:.0f} s", flush=True)
+    print("".join(f"  {one}\n" for one in found), end="", flush=True)
+    return found
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    import linter  # not under two names: `layouts` imports it
+
+    sys.exit(linter.main(sys.argv[1:]))

@@ -23,8 +23,8 @@ from joblib.externals import loky  # noqa: E402
 import pytest_gradguard  # noqa: E402
 from pytest_gradguard import GradGuardError, GradGuardWarning, allow, guard  # noqa: E402
 from pytest_gradguard.runtime.dispatch import calling, remote  # noqa: E402
-from pytest_gradguard.runtime.integrations import executors as executors_integration  # noqa: E402
-from pytest_gradguard.runtime.integrations import pools as pools_integration  # noqa: E402
+from pytest_gradguard.runtime.integrations.executors import submitting  # noqa: E402
+from pytest_gradguard.runtime.integrations.pools import methods as pool_methods  # noqa: E402
 from pytest_gradguard.runtime.registry import PROCESSES  # noqa: E402
 
 FORK = multiprocessing.get_context("fork")
@@ -180,7 +180,7 @@ def test_tasks_of_chunks() -> None:
     import functools
 
     chunk = functools.partial(executors._process_chunk, number)  # type: ignore[attr-defined]
-    of_executors, of_pools = executors_integration.chunk_of, pools_integration.chunk_of
+    of_executors, of_pools = submitting.chunk_of, pool_methods.chunk_of
     for task, split, tasks in [
         ((chunk, ((1,), (2,))), of_executors, [(number, (1,), {}), (number, (2,), {})]),
         ((pools.mapstar, (number, (1, 2))), of_pools, [(number, (1,), {}), (number, (2,), {})]),

@@ -21,10 +21,11 @@ sees of a pitfall, and what not, is said in the catalogue's entry.
 from __future__ import annotations
 
 import pkgutil
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from pytest_gradguard.records import fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from pytest_gradguard.runtime.registry import Workers
 
 
-@dataclass(frozen=True, eq=False)  # each is itself: `asks` may grow, and cannot be hashed
+@fields
 class Probe:
     """What a check looks at with the calls and their tasks.
 

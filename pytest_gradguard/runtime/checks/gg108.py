@@ -25,7 +25,6 @@ from pytest_gradguard.runtime.patching import LatePatches, Patch
 from pytest_gradguard.runtime.tasks import Task, task_of
 from pytest_gradguard.runtime.transfer import active
 from pytest_gradguard.runtime.travelling import PLAIN
-from pytest_gradguard.runtime.watching import when_imported
 
 CODE = "GG108"
 _KEPT = 10_000
@@ -55,9 +54,6 @@ apply = _patches.apply
 def undo() -> None:
     """Leave joblib's caches as they were."""
     _patches.undo()
-
-
-when_imported("joblib.memory", apply, undo)
 
 
 class _Call:

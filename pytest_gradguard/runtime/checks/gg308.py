@@ -1,8 +1,8 @@
 """GG308: tasks in several threads of one call that seed the same global generator.
 
 Only tasks are looked at whose code names something with "seed" in it. What they seed is heard
-(`seeding`); that somebody draws shows in the generator's state, which is then no longer one that a
-seed has left. Tasks that seed while they hold a lock of the program's take turns.
+(`seed_calls`); that somebody draws shows in the generator's state, which is then no longer one
+that a seed has left. Tasks that seed while they hold a lock of the program's take turns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import types
 import weakref
 from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime import callsite, random_states, seeding
+from pytest_gradguard.runtime import callsite, random_states, seed_calls, seeding
 from pytest_gradguard.runtime.checks import Probe, threads
 from pytest_gradguard.runtime.evidence import TaskEvidence
 from pytest_gradguard.runtime.probes import After
@@ -73,7 +73,7 @@ def ship(call: Any, items: Any) -> Asked | None:
     functions = itertools.groupby(item[0] for item in items)
     if not any(seeding.may_seed(function) for function, _ in functions):
         return None
-    seeding.watch()
+    seed_calls.watch()
     return Asked(call.family.token, call.shared is not None, time.monotonic())
 
 
@@ -121,11 +121,11 @@ def begin(asked: Asked, process: bool) -> After | None:
     """Hear what the tasks of a batch seed in this thread."""
     if process:
         return None
-    seen, before = _Seeding(asked.family), seeding.this_thread.hear
-    seeding.this_thread.hear = seen.hear
+    seen, before = _Seeding(asked.family), seed_calls.this_thread.hear
+    seed_calls.this_thread.hear = seen.hear
 
     def after(items: Any, results: Any, error: BaseException | None) -> Seeded | None:
-        seeding.this_thread.hear = before
+        seed_calls.this_thread.hear = before
         if not seen.libraries:
             return None
         ended, task = time.monotonic(), task_of(items[0][0])

@@ -19,7 +19,6 @@ from pytest_gradguard.runtime.callsite import Site
 from pytest_gradguard.runtime.faults import fault, hidden_frame, theirs_only
 from pytest_gradguard.runtime.frameworks.torch import steps
 from pytest_gradguard.runtime.patching import LatePatches, Patch
-from pytest_gradguard.runtime.watching import when_imported
 
 CODE = "GG503"
 _MODULE = "torch.utils.data.distributed"
@@ -39,15 +38,15 @@ def _make() -> list[Patch]:
 
 
 _patches = LatePatches(_make)
+apply = _patches.apply
+"""Watch samplers, where torch is loaded."""
 
 
-def _undo() -> None:
+def undo() -> None:
+    """Leave samplers as they were."""
     _patches.undo()
     _samplers.clear()
     steps.after.unsubscribe(_stepped)
-
-
-when_imported(_MODULE, _patches.apply, _undo)
 
 
 class _Pass:

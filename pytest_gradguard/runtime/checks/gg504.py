@@ -16,7 +16,6 @@ from pytest_gradguard.runtime import evidence
 from pytest_gradguard.runtime.callsite import Site
 from pytest_gradguard.runtime.faults import fault, hidden_frame, without_this_frame
 from pytest_gradguard.runtime.patching import LatePatches, Patch
-from pytest_gradguard.runtime.watching import when_imported
 
 CODE = "GG504"
 _MODULE = "torch.nn.parallel.distributed"
@@ -34,16 +33,16 @@ def _make() -> list[Patch]:
 
 
 _patches = LatePatches(_make)
+apply = _patches.apply
+"""Watch models of DDP, where torch is loaded."""
 
 
-def _undo() -> None:
+def undo() -> None:
+    """Leave models of DDP as they were."""
     _patches.undo()
     watching: Any = sys.modules.get(_WATCHING)
     if watching is not None:
         watching.stop()
-
-
-when_imported(_MODULE, _patches.apply, _undo)
 
 
 def _tell(event: str, ddp: Any, *particulars: Any) -> None:

@@ -20,7 +20,6 @@ from pytest_gradguard.runtime.cuda.attempts import (
     up,
 )
 from pytest_gradguard.runtime.cuda.torch import apply, undo
-from pytest_gradguard.runtime.watching import lazily, when_imported
 
 __all__ = [
     "VARIABLE",
@@ -38,8 +37,3 @@ __all__ = [
     "undo",
     "up",
 ]
-
-when_imported("torch.cuda", apply, undo)
-when_imported("torch.serialization", *lazily(f"{__name__}.loading"))
-when_imported("cupy", *lazily(f"{__name__}.cupy"))
-when_imported("tensorflow.python.eager.context", *lazily(f"{__name__}.tensorflow"))

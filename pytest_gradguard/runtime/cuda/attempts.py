@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime import callsite, probes
+from pytest_gradguard.runtime import callsite, probes, watching
 from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.fork_safety import forks
 from pytest_gradguard.runtime.tasks import RUNNERS
@@ -122,6 +122,9 @@ def forget() -> None:
     """Forget the attempts, and what was there before them."""
     _clear()
     earlier.clear()
+
+
+watching.at_end(forget)
 
 
 def is_renewed() -> bool:

@@ -35,10 +35,8 @@ apply = _patches.apply
 """Begin to note attempts, where torch is loaded."""
 
 
-def undo() -> None:
-    """Leave torch as it was, and forget."""
-    _patches.undo()
-    attempts.forget()
+undo = _patches.undo
+"""Leave torch as it was."""
 
 
 def _watched(original: Callable[[], None]) -> Callable[[], None]:

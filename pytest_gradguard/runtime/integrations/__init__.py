@@ -6,14 +6,15 @@ on `dispatch`: a call through one of them is a `Call`, and its tasks travel unde
 
 from __future__ import annotations
 
-import pkgutil
+import os
 from importlib import import_module
 
 from pytest_gradguard.runtime import registry
 from pytest_gradguard.runtime.locks import Lock
 from pytest_gradguard.runtime.registry import Integration
 
-_names = {module.name for module in pkgutil.iter_modules(__path__)}
+# Not by pkgutil, which looks into each package of the folder, at every start of the guard.
+_names = {entry.partition(".")[0] for entry in os.listdir(__path__[0])} - {"__init__", "__pycache__"}
 _loaded = False
 _loading = Lock()
 

@@ -7,21 +7,21 @@ value: one with history crosses without an error.
 from __future__ import annotations
 
 from pytest_gradguard.runtime import watching
-from pytest_gradguard.runtime.fork_safety import forks
 from pytest_gradguard.runtime.integrations import pools, processes
-from pytest_gradguard.runtime.registry import Integration, Workers
+from pytest_gradguard.runtime.registry import Integration, Workers, later
 
 WORKERS = Workers("multiprocess", forks=True, library="multiprocessing")
+_POOLS = f"{pools.__name__}.methods"
 
-watching.when_imported("multiprocess.process", forks.apply, forks.undo)
+watching.when_imported("multiprocess.process", *watching.lazily(processes.FORKS))
 INTEGRATION = Integration(
     name="multiprocess",
     patches={
-        "multiprocess.pool": pools.patches(WORKERS),
-        "multiprocess.process": processes.patches(WORKERS),
+        "multiprocess.pool": later(f"{_POOLS}:patches", WORKERS),
+        "multiprocess.process": later(f"{processes.__name__}.starting:patches", WORKERS),
     },
     packages=("multiprocess", "pathos"),
     transparent=True,
-    runners={"multiprocess.pool": {"worker": pools.answer}},
+    runners={"multiprocess.pool": {"worker": later(f"{_POOLS}:answer")}},
     forks_in=("multiprocess.pool",),
 )

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from pytest_gradguard.runtime.integrations.dask import backend, client, processes, threads
-from pytest_gradguard.runtime.integrations.joblib.backends import Backend
-from pytest_gradguard.runtime.registry import Integration
+from pytest_gradguard.runtime.integrations.joblib import Backend
+from pytest_gradguard.runtime.registry import Integration, Workers, later
 
-
-def _undo() -> None:
-    client.undo()
-    backend.undo()
-
+WORKERS = Workers("dask", "copy")
+PACKAGES = ("dask", "distributed", "tlz", "toolz", "tornado")
 
 INTEGRATION = Integration(
     name="dask",
     patches={
-        "dask.threaded": threads.patches,
-        "dask.multiprocessing": processes.patches,
-        "distributed.client": client.patches,
-        "joblib._dask": backend.patches,
+        "dask.threaded": later(f"{__name__}.threads:patches"),
+        "dask.multiprocessing": later(f"{__name__}.processes:patches"),
+        "distributed.client": later(f"{__name__}.client:patches"),
+        "joblib._dask": later(f"{__name__}.backend:patches"),
     },
-    packages=client.PACKAGES,
+    packages=PACKAGES,
     joblib_backends={
-        "joblib._dask.DaskDistributedBackend": Backend(client.WORKERS, backend.DaskBatch)
+        "joblib._dask.DaskDistributedBackend": Backend(
+            WORKERS, later(f"{__name__}.backend:DaskBatch")
+        )
     },
-    undo=_undo,
 )

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from pytest_gradguard.runtime import locate
+from pytest_gradguard.runtime import locate, watching
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.faults import fault, hidden_frame, without_this_frame
 from pytest_gradguard.runtime.integrations.dask import client
@@ -40,9 +40,7 @@ def patches(module: ModuleType) -> list[Patch]:
     ]
 
 
-def undo() -> None:
-    """Leave the backend as it was."""
-    _backends.clear()
+watching.at_end(_backends.clear)
 
 
 class DaskBatch(KnownBatch):

@@ -14,21 +14,18 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from pytest_gradguard.runtime import collector, frameworks, probes, transfer
+from pytest_gradguard.runtime import collector, frameworks, probes, transfer, watching
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.dispatch import calling
 from pytest_gradguard.runtime.faults import fault, theirs_only, without_this_frame
-from pytest_gradguard.runtime.integrations.dask import nodes, worker
+from pytest_gradguard.runtime.integrations.dask import PACKAGES, WORKERS, nodes, worker
 from pytest_gradguard.runtime.integrations.dask.worker import DaskTask
 from pytest_gradguard.runtime.patching import Patch
-from pytest_gradguard.runtime.registry import Workers
 from pytest_gradguard.runtime.shipment import Shipment
 
 if TYPE_CHECKING:
     from pytest_gradguard.runtime.framework import Framework
 
-WORKERS = Workers("dask", "copy")
-PACKAGES = ("dask", "distributed", "tlz", "toolz", "tornado")
 _PASSED = frozenset({*PACKAGES, "joblib", "operator"})
 _listening: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -45,6 +42,9 @@ def undo() -> None:
     """Leave `distributed` as it was."""
     worker.deserializer.undo()
     _listening.clear()
+
+
+watching.at_end(undo)
 
 
 def opened(client: Any, call: Call) -> None:

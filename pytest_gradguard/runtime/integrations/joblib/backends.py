@@ -10,28 +10,15 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 from pytest_gradguard.runtime import probes, registry, running
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.faults import attempt, hidden_frame, warn, without_this_frame
-from pytest_gradguard.runtime.integrations import pools
+from pytest_gradguard.runtime.integrations.joblib import Backend
+from pytest_gradguard.runtime.integrations.pools import methods as pools
 from pytest_gradguard.runtime.registry import Workers
-
-
-class Backend(NamedTuple):
-    """How the batches of one of joblib's backends travel.
-
-    Attributes:
-        workers: the kind of its workers.
-        batch: makes what stands in for a batch, given that, its call and the backend; None: what
-            does for all that are pickled whole, or run in threads.
-    """
-
-    workers: Workers
-    batch: Callable[[Any, Call, Any], Any] | None = None
-
 
 _backends: dict[type, Backend | None] = {}
 

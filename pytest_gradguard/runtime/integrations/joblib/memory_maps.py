@@ -12,8 +12,6 @@ from pytest_gradguard.runtime.checks import gg306
 from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.patching import Patch
 
-MODULE = "joblib._memmapping_reducer"
-
 
 def patches(module: ModuleType) -> list[Patch]:
     """Makes the patches of joblib's reductions of arrays."""

@@ -1,4 +1,4 @@
-"""`concurrent.futures` and loky: their executors' `submit` and `map`."""
+"""The executors' `submit` and `map`, and what answers for a worker of theirs that never will."""
 
 from __future__ import annotations
 
@@ -12,17 +12,14 @@ from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.dispatch.methods import maps, submits
 from pytest_gradguard.runtime.dispatch.remote import Chunk
 from pytest_gradguard.runtime.integrations import joblib
+from pytest_gradguard.runtime.integrations.executors import EXECUTOR
 from pytest_gradguard.runtime.patching import Patch
 from pytest_gradguard.runtime.pickling_errors import watched_dump
-from pytest_gradguard.runtime.registry import THREADS, Integration, Workers
-
-EXECUTOR = Workers(
-    "ProcessPoolExecutor", forks=True, shares_memory=True, library="concurrent.futures"
-)
-LOKY = Workers("loky")
+from pytest_gradguard.runtime.registry import Workers
 
 
-def _patches(name: str, workers: Workers, module: ModuleType) -> list[Patch]:
+def patches(name: str, workers: Workers, module: ModuleType) -> list[Patch]:
+    """Watch the class `name` of executors in a module."""
     kind = getattr(module, name)
     submit = submits(workers, chunk_of, unwatched=_is_watched_elsewhere, begun=_begun)
     return [
@@ -62,11 +59,13 @@ def chunk_of(function: Any, args: Any, kwargs: Any) -> Chunk | None:
     return Chunk(function.args[0], args[0], star=True)
 
 
-def _pickling(module: ModuleType) -> list[Patch]:
+def pickling(module: ModuleType) -> list[Patch]:
+    """Watch what loky pickles by."""
     return [Patch(module, "dump", watched_dump)]
 
 
-def _answer(frame: FrameType, error: BaseException) -> None:
+def answer(frame: FrameType, error: BaseException) -> None:
+    """Answer, in a worker, for the task that its loop in `frame` runs."""
     known = frame.f_locals
     sendback = frame.f_globals["_sendback_result"]
     sendback(known["result_queue"], known["call_item"].work_id, exception=error)
@@ -75,21 +74,3 @@ def _answer(frame: FrameType, error: BaseException) -> None:
 
 _PAUSE = 0.2
 """Seconds in which the executor takes an answer, before it notices that the process is gone."""
-
-INTEGRATION = Integration(
-    name="executors",
-    patches={
-        "concurrent.futures.process": functools.partial(_patches, "ProcessPoolExecutor", EXECUTOR),
-        "concurrent.futures.thread": functools.partial(_patches, "ThreadPoolExecutor", THREADS),
-        "joblib.externals.loky.process_executor": functools.partial(
-            _patches, "ProcessPoolExecutor", LOKY
-        ),
-        "loky.process_executor": functools.partial(_patches, "ProcessPoolExecutor", LOKY),
-        "joblib.externals.loky.backend.reduction": _pickling,
-        "loky.backend.reduction": _pickling,
-    },
-    packages=("concurrent", "loky", "joblib.externals.loky"),
-    transparent=True,
-    runners={"concurrent.futures.process": {"_process_worker": _answer}},
-    forks_in=("concurrent.futures.process",),
-)

@@ -1,4 +1,4 @@
-"""`multiprocessing.pool`: `Pool`, `torch.multiprocessing.Pool` and `ThreadPool`.
+"""The methods of pools.
 
 Every method of a pool ends in one of two: `apply_async`, or the generator of tasks behind all kinds
 of `map`. The first is wrapped to ship a `ShippedTask`, the second to yield them.
@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
 from typing import Any
 
-from pytest_gradguard.runtime import received_tensors
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.dispatch import calling, futures
 from pytest_gradguard.runtime.dispatch.remote import Chunk
@@ -22,31 +21,28 @@ from pytest_gradguard.runtime.faults import Beside, attempt, fault, without_this
 from pytest_gradguard.runtime.fork_safety.ending_pools import workers_hold_no_lock
 from pytest_gradguard.runtime.patching import Patch
 from pytest_gradguard.runtime.pickling_errors import watched_dump
-from pytest_gradguard.runtime.registry import PROCESSES, THREADS, Integration, Workers
+from pytest_gradguard.runtime.registry import THREADS, Workers
 
 _NO_KEYWORDS: dict[str, Any] = {}
 
 
-def patches(workers: Workers) -> Callable[[ModuleType], list[Patch]]:
-    """Makes the patches of a module that is built as `multiprocessing.pool`.
+def patches(workers: Workers, module: ModuleType) -> list[Patch]:
+    """The patches of a module that is built as `multiprocessing.pool`.
 
     Args:
         workers: the kind of workers of its `Pool`; those of its `ThreadPool` are threads.
+        module: the module.
     """
-
-    def make(module: ModuleType) -> list[Patch]:
-        begin = functools.partial(_begin, workers, module.ThreadPool)
-        return [
-            Patch(module.Pool, "apply_async", functools.partial(_watched_apply, begin)),
-            Patch(
-                module.Pool,
-                "_guarded_task_generation",
-                functools.partial(_watched_generation, begin),
-            ),
-            Patch(module.Pool, "terminate", _watched_terminate),
-        ]
-
-    return make
+    begin = functools.partial(_begin, workers, module.ThreadPool)
+    return [
+        Patch(module.Pool, "apply_async", functools.partial(_watched_apply, begin)),
+        Patch(
+            module.Pool,
+            "_guarded_task_generation",
+            functools.partial(_watched_generation, begin),
+        ),
+        Patch(module.Pool, "terminate", _watched_terminate),
+    ]
 
 
 def _begin(workers: Workers, threads: type, pool: Any, single: object = None) -> Call | None:
@@ -155,20 +151,6 @@ def answer(frame: FrameType, error: BaseException) -> None:
     known["put"]((known["job"], known["i"], (False, error)))
 
 
-def _pickling(module: ModuleType) -> list[Patch]:
+def pickling(module: ModuleType) -> list[Patch]:
     """What pools, executors, queues and spawned processes pickle by."""
     return [Patch(module.ForkingPickler, "dump", watched_dump, inherited=True)]
-
-
-INTEGRATION = Integration(
-    name="pools",
-    patches={
-        "multiprocessing.pool": patches(PROCESSES),
-        "multiprocessing.reduction": _pickling,
-        "torch.multiprocessing.reductions": received_tensors.patches,
-    },
-    packages=("multiprocessing", "torch.multiprocessing"),
-    transparent=True,
-    runners={"multiprocessing.pool": {"worker": answer}, "torch.multiprocessing.pool": {}},
-    forks_in=("multiprocessing.pool",),
-)

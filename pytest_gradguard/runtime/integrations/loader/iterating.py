@@ -1,4 +1,4 @@
-"""PyTorch's `DataLoader`: worker processes that read a dataset, and send batches.
+"""The iterations of a `DataLoader`, and what its worker processes do with the dataset.
 
 Each iteration of a loader with workers is one call. Its tasks are what the workers do with the
 dataset: `__getitem__` or `__iter__`, the transforms behind them, `collate_fn`, `worker_init_fn`.
@@ -40,37 +40,11 @@ from pytest_gradguard.runtime.dispatch.calling import Family
 from pytest_gradguard.runtime.dispatch.shipped import TaskShipment
 from pytest_gradguard.runtime.evidence import Object
 from pytest_gradguard.runtime.faults import Beside, attempt, fault, theirs_only, without_this_frame
+from pytest_gradguard.runtime.integrations.loader import LOADERS, LOOP, WORKERS
 from pytest_gradguard.runtime.patching import Patch
-from pytest_gradguard.runtime.registry import Integration, UnknownLayout, Workers
+from pytest_gradguard.runtime.registry import UnknownLayout
 from pytest_gradguard.runtime.tasks import Task, mentions, runs_tasks, task_of
 
-_ON_CPU = (
-    "Keep the samples on the CPU in the workers, and move each batch to the GPU in the training "
-    "loop (`pin_memory=True`, `batch.to(device, non_blocking=True)`)."
-)
-_FRESH = 'pass `multiprocessing_context="spawn"` to the loader.'
-LOADERS = Workers(
-    "DataLoader",
-    forks=True,
-    shares_memory=True,
-    loads_data=True,
-    advice={
-        "GG101": "Give the dataset `tensor.detach()`, and compute what needs a gradient in the "
-        "training loop.",
-        "GG102": "Return `tensor.detach()` from the dataset and from `collate_fn`, and compute "
-        "what needs a gradient in the training loop.",
-        "GG201": _ON_CPU,
-        "GG202": _ON_CPU,
-        "GG203": f"{_ON_CPU} Where a worker has to use the GPU, {_FRESH}",
-        "GG303": "Leave the one compute thread that torch gives each worker, and keep TensorFlow "
-        f"out of forked workers; or {_FRESH}",
-        "GG305": "Make the generator in each worker, in `worker_init_fn` or at the first sample, "
-        "from a seed such as `torch.initial_seed()`: torch seeds only the global generators of a "
-        "loader's workers.",
-    },
-)
-_WORKERS = "torch.utils.data._utils.worker"
-_LOOP = "_worker_loop"
 _HOLDER = "dataset_holder"
 """From torch 2.15 on the loop takes the dataset in a list, and empties that."""
 _GIVEN = ("dataset_kind", "index_queue", "data_queue", "collate_fn", "init_fn")
@@ -136,13 +110,14 @@ _parameters: list[str] = []
 """The names of the parameters of the workers' loop."""
 
 
-def _patches(module: ModuleType) -> list[Patch]:
-    parameters = list(inspect.signature(getattr(sys.modules[_WORKERS], _LOOP)).parameters)
+def patches(module: ModuleType) -> list[Patch]:
+    """Watch the iterations of loaders."""
+    parameters = list(inspect.signature(getattr(sys.modules[WORKERS], LOOP)).parameters)
     missing = [name for name in _GIVEN if name not in parameters]
     if _HOLDER not in parameters and "dataset" not in parameters:
         missing.append("dataset")
     if missing:
-        raise UnknownLayout(f"{_LOOP} has no parameter {missing[0]!r}")
+        raise UnknownLayout(f"{LOOP} has no parameter {missing[0]!r}")
     _parameters[:] = parameters
     iterator: Any = module._MultiProcessingDataLoaderIter
     return [
@@ -251,7 +226,7 @@ def _shipping(run: WorkerRun, call: Call) -> Any:
 
 def _prepared(process: Any, call: Call) -> WorkerRun | None:
     """What runs in a worker that is about to start; None where it is none of the loader's."""
-    if getattr(process._target, "__name__", "") != _LOOP or "run" in vars(process):
+    if getattr(process._target, "__name__", "") != LOOP or "run" in vars(process):
         return None
     method = getattr(process, "_start_method", None)
     method = method or sys.modules["multiprocessing"].get_start_method()
@@ -334,7 +309,7 @@ class _Work:
         data_queue.put = self._watched_put
         self._fails = data_queue._on_queue_feeder_error
         data_queue._on_queue_feeder_error = self._not_sent
-        loop: Any = sys.modules[_WORKERS]
+        loop: Any = sys.modules[WORKERS]
         self._wraps = loop.ExceptionWrapper
         self._error: BaseException | None = None
         loop.ExceptionWrapper = self._wrapped
@@ -426,7 +401,7 @@ def _graph_in(batch: Any, task: Task) -> Object | None:
 
 def _failure(error: BaseException) -> Any:
     """What a worker sends in the place of a batch that it could not make."""
-    loop: Any = sys.modules[_WORKERS]
+    loop: Any = sys.modules[WORKERS]
     where = f"in DataLoader worker process {loop.get_worker_info().id}"
     return loop.ExceptionWrapper((type(error), error, error.__traceback__), where=where)
 
@@ -524,7 +499,8 @@ def _inherited(loading: Loading) -> list[tuple[int, Any]]:
     return [(id(one), one) for one in generators.used_by(loading)]
 
 
-def _answer(frame: FrameType, error: BaseException) -> None:
+def answer(frame: FrameType, error: BaseException) -> None:
+    """Answer, in a worker, for the batch that its loop in `frame` fetches."""
     known = frame.f_locals
     failure = _failure(error)
     failure.messengers = error.__dict__.get(worker.MESSENGERS)
@@ -532,11 +508,3 @@ def _answer(frame: FrameType, error: BaseException) -> None:
     queue.put((known["idx"], failure))
     queue.close()
     queue.join_thread()
-
-
-INTEGRATION = Integration(
-    name="loader",
-    patches={"torch.utils.data.dataloader": _patches},
-    runners={_WORKERS: {_LOOP: _answer}},
-    forks_in=("torch.utils.data.dataloader",),
-)

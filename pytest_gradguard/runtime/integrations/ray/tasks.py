@@ -1,4 +1,4 @@
-"""Ray: tasks, actors, `ray.put`, and its backend of joblib's.
+"""Ray's tasks and actors, and `ray.put`.
 
 What a call gives to a worker is pickled in the calling thread, before the call returns. Functions
 and classes are pickled once, as they are first used: with them goes what watches the results in the
@@ -16,19 +16,26 @@ from contextlib import contextmanager
 from types import FrameType, ModuleType
 from typing import Any
 
-from pytest_gradguard.runtime import backwards, calls, collector, packages, probes, transfer, worker
+from pytest_gradguard.runtime import (
+    backwards,
+    calls,
+    collector,
+    packages,
+    probes,
+    transfer,
+    watching,
+    worker,
+)
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.dispatch import calling, remote
 from pytest_gradguard.runtime.dispatch.shipped import TaskShipment
 from pytest_gradguard.runtime.faults import fault, theirs_only, without_this_frame
+from pytest_gradguard.runtime.integrations.ray import SERIALIZATION, WORKER, WORKERS
 from pytest_gradguard.runtime.patching import LatePatches, Patch
-from pytest_gradguard.runtime.registry import Integration, Workers
 
-WORKERS = Workers("ray")
-_SERIALIZATION = "ray._private.serialization"
-_WORKER = "ray._private.worker"
 _kept: deque[Call] = deque(maxlen=4_096)
 """The last calls: their results may be asked for at any time."""
+watching.at_end(_kept.clear)
 
 
 class _Submitting(threading.local):
@@ -41,29 +48,34 @@ _submitting = _Submitting()
 # -- in the parent ---------------------------------------------------------------------------------
 
 
-def _tasks(module: ModuleType) -> list[Patch]:
+def tasks(module: ModuleType) -> list[Patch]:
+    """Watch remote functions."""
     return [
         Patch(module.RemoteFunction, "_remote", functools.partial(_submits, _function_of)),
         Patch(module, "pickle_dumps", _exports),
     ]
 
 
-def _actors(module: ModuleType) -> list[Patch]:
+def actors(module: ModuleType) -> list[Patch]:
+    """Watch actors."""
     return [
         Patch(module.ActorClass, "_remote", functools.partial(_submits, _initializer_of)),
         Patch(module.ActorMethod, "_remote", functools.partial(_submits, _Method)),
     ]
 
 
-def _classes(module: ModuleType) -> list[Patch]:
+def classes(module: ModuleType) -> list[Patch]:
+    """Watch the export of classes."""
     return [Patch(module, "pickle_dumps", _exports)]
 
 
-def _objects(module: ModuleType) -> list[Patch]:
+def objects(module: ModuleType) -> list[Patch]:
+    """Watch `ray.put`."""
     return [Patch(module.Worker, "put_object", _puts)]
 
 
-def _results(module: ModuleType) -> list[Patch]:
+def results(module: ModuleType) -> list[Patch]:
+    """Watch what `ray.get` reads."""
     return [Patch(module.SerializationContext, "deserialize_objects", _arrives)]
 
 
@@ -216,7 +228,7 @@ _functions: dict[str, Any] = {}
 def arrive(exported: Any) -> Any:
     """Take a function or class in a worker; called by unpickling."""
     try:
-        running: Any = sys.modules[_WORKER]
+        running: Any = sys.modules[WORKER]
         if running.global_worker.mode == running.WORKER_MODE:
             _functions[exported.__qualname__] = exported
             worker.watch_nested_calls()
@@ -227,7 +239,7 @@ def arrive(exported: Any) -> Any:
 
 
 def _make() -> list[Patch]:
-    context: Any = sys.modules[_SERIALIZATION].SerializationContext
+    context: Any = sys.modules[SERIALIZATION].SerializationContext
     return [Patch(context, "serialize", _sends), Patch(context, "deserialize_objects", _receives)]
 
 
@@ -338,18 +350,3 @@ def _function(name: str | None) -> Any:
         if method is not None:
             return method
     return next(reversed(_functions.values()))
-
-
-INTEGRATION = Integration(
-    name="ray",
-    patches={
-        "ray.remote_function": _tasks,
-        "ray.actor": _actors,
-        "ray._private.function_manager": _classes,
-        _WORKER: _objects,
-        _SERIALIZATION: _results,
-    },
-    packages=("ray",),
-    joblib_backends={"ray.util.joblib.ray_backend.RayBackend": Workers("ray", library="joblib")},
-    undo=_kept.clear,
-)

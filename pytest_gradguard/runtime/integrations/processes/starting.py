@@ -1,4 +1,4 @@
-"""`multiprocessing.Process`: what is pickled as a process starts (spawn, forkserver).
+"""What is pickled as a process starts (spawn, forkserver), and what it tells.
 
 `torch.multiprocessing.spawn` ends here, and so does what the initializer of a pool is given. A
 forked process inherits everything, and nothing is pickled: there it is the hang that is looked for.
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from pytest_gradguard.runtime import collector, registry, transfer, watching
+from pytest_gradguard.runtime import collector, registry, transfer
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.dispatch import (
     calling,
@@ -26,29 +26,26 @@ from pytest_gradguard.runtime.dispatch.shipped import TaskShipment
 from pytest_gradguard.runtime.distributed import ranks
 from pytest_gradguard.runtime.faults import Beside, attempt, fault, hidden_frame, theirs_only
 from pytest_gradguard.runtime.fork_safety import forks
-from pytest_gradguard.runtime.fork_safety.process import ForkedProcess, Inside
+from pytest_gradguard.runtime.fork_safety.process import ForkedProcess
 from pytest_gradguard.runtime.patching import Patch
-from pytest_gradguard.runtime.registry import PROCESSES, Integration, Workers
+from pytest_gradguard.runtime.registry import Workers
 
 _PICKLING = ("spawn", "forkserver")
 
 
-def patches(workers: Workers) -> Callable[[ModuleType], list[Patch]]:
-    """Makes the patches of a module that is built as `multiprocessing.process`.
+def patches(workers: Workers, module: ModuleType) -> list[Patch]:
+    """The patches of a module that is built as `multiprocessing.process`.
 
     Args:
         workers: the kind of workers that its processes are.
+        module: the module.
     """
-
-    def make(module: ModuleType) -> list[Patch]:
-        forks.process_modules.add(module.__name__)
-        start = functools.partial(_watched_start, workers)
-        return [
-            Patch(module.BaseProcess, "start", start),
-            Patch(module.BaseProcess, "join", _watched_join),
-        ]
-
-    return make
+    forks.process_modules.add(module.__name__)
+    start = functools.partial(_watched_start, workers)
+    return [
+        Patch(module.BaseProcess, "start", start),
+        Patch(module.BaseProcess, "join", _watched_join),
+    ]
 
 
 def _watched_start(workers: Workers, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -168,11 +165,3 @@ def _task(process: Any) -> tuple[Any, Any, Any]:
     if module == "torch.multiprocessing.spawn" and len(args) > 2:
         return args[0], args[2], {}
     return target, args, kwargs
-
-
-watching.when_imported("multiprocessing.process", forks.apply, forks.undo)
-INTEGRATION = Integration(
-    name="processes",
-    patches={"multiprocessing.process": patches(PROCESSES)},
-    runners={Inside.__module__: {}},
-)

@@ -1,0 +1,269 @@
+"""joblib's `Parallel`: calls begin and batches leave."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import time
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from pytest_gradguard.runtime import calls, collector, probes, travelling, worker
+from pytest_gradguard.runtime.calls import Call
+from pytest_gradguard.runtime.faults import (
+    attempt,
+    fault,
+    hidden_frame,
+    theirs_only,
+    without_this_frame,
+)
+from pytest_gradguard.runtime.integrations import joblib
+from pytest_gradguard.runtime.integrations.joblib import backends
+from pytest_gradguard.runtime.integrations.joblib.backends import ThreadBatch
+from pytest_gradguard.runtime.patching import Patch
+from pytest_gradguard.runtime.pickling_errors import watched_dump
+from pytest_gradguard.runtime.registry import UnknownLayout
+from pytest_gradguard.runtime.shipment import Shipment
+from pytest_gradguard.runtime.transfer import bracketed
+from pytest_gradguard.runtime.travelling import PLAIN
+
+CALL = "_gradguard_call"
+"""The attribute of a `Parallel` that holds its call while it runs."""
+
+_NO_FUNCTION = object()
+_unpickling: list[ModuleType] = [worker]
+"""The modules that workers import by name."""
+
+
+def patches(module: ModuleType) -> list[Patch]:
+    """Watch the calls of `Parallel`, and the batches that leave."""
+    joblib.batches = module.BatchedCalls
+    if "pickle_cache" not in inspect.signature(module.BatchedCalls).parameters:
+        raise UnknownLayout(f"{module.BatchedCalls!r} takes no pickle_cache")
+    return [
+        Patch(module.Parallel, "__call__", _watched_call),
+        Patch(module.Parallel, "_dispatch", _watched_dispatch),
+        Patch(module.BatchedCalls, "__reduce__", _watched_reduce),
+    ]
+
+
+def _watched_call(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def __call__(self: Any, iterable: Any) -> Any:
+        call = attempt(calls.begin)
+        if any(sys.modules.setdefault(one.__name__, one) is not one for one in _unpickling):
+            call = None  # somebody has imported the guard twice: ours cannot be pickled
+        if call is None:
+            with hidden_frame:
+                return original(self, iterable)
+        if call.asked:
+            iterable = attempt(probes.pulled, call, iterable, instead=iterable)
+        attempt(_forget, self)  # another call of it, whose results nobody has asked for
+        setattr(self, CALL, call)  # not by its `__dict__`, which Python makes on demand only
+        try:
+            output = original(self, iterable)
+        except BaseException as error:
+            without_this_frame(error)
+            attempt(_forget, self, call)
+            attempt(_count, self, call)
+            attempt(calls.failed, call, error)
+            raise
+        if getattr(self, "return_generator", False):
+            return _announcing(output, self, call)
+        with theirs_only:
+            attempt(_forget, self, call)
+            attempt(_count, self, call)
+            attempt(backends.ended, call)
+            if call.collector.announce is not None:
+                attempt(collector.announce, call.collector, call.evidence.values())
+        return output
+
+    return __call__
+
+
+def _count(parallel: Any, call: Call) -> None:
+    """Count what `parallel`, whose call has ended, has done in it."""
+    tasks = getattr(parallel, "n_dispatched_tasks", 0)
+    call.count(tasks=tasks, seconds=time.perf_counter() - call.began)
+
+
+def weighing(module: ModuleType) -> list[Patch]:
+    """Watch where loky pickles a batch, and has its bytes in hand."""
+    return [Patch(module, "dumps", _weighed)]
+
+
+def _weighed(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def dumps(obj: Any, *args: Any, **kwargs: Any) -> Any:
+        data = original(obj, *args, **kwargs)
+        try:
+            cache = getattr(getattr(obj, "fn", None), "_pickle_cache", None)
+            known = None if cache is None else _by_cache.get(id(cache))
+            call = None if known is None else known.call()
+            if call is not None:
+                call.count(size=len(data))
+        except Exception as error:
+            fault(error)
+        return data
+
+    return dumps
+
+
+def _forget(parallel: Any, call: Call | None = None) -> None:
+    """Let `parallel` be as it was before that call of it, or before any."""
+    known = getattr(parallel, CALL, None)
+    if known is not None and call in (None, known):
+        delattr(parallel, CALL)
+        if known.direct is not None and parallel._dispatch is known.direct:
+            del parallel._dispatch
+
+
+def _announcing(outputs: Iterator[Any], parallel: Any, call: Call) -> Iterator[Any]:
+    try:
+        yield from outputs
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        without_this_frame(error)
+        attempt(calls.failed, call, error)
+        raise
+    finally:
+        attempt(_forget, parallel, call)
+        attempt(_count, parallel, call)
+    with theirs_only:
+        attempt(backends.ended, call)
+        attempt(collector.announce, call.collector, call.evidence.values())
+
+
+def _watched_dispatch(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def _dispatch(self: Any, batch: Any) -> Any:
+        call = getattr(self, CALL, None)
+        if call is not None:
+            batch, always = attempt(_guarded, batch, self, call, instead=(batch, False))
+            if always and getattr(self._dispatch, "__func__", None) is _dispatch:
+                # Nothing of ours need see its later batches leave.
+                self._dispatch = call.direct = types.MethodType(original, self)
+                attempt(backends.leave_pool_alone, self._backend)
+        try:
+            return original(self, batch)
+        except BaseException as error:
+            without_this_frame(error)
+            raise
+
+    return _dispatch
+
+
+class Known(NamedTuple):
+    """A call whose batches are pickled, and how the lightest of them travel.
+
+    Those are single tasks with one function and plain arguments, where nothing of them matters.
+
+    Attributes:
+        call: a weak reference to it.
+        function: that of its last single task.
+        light: the same, where nothing that it takes along may matter.
+        rebuild: what makes the batch in the worker.
+        before: its arguments before those of joblib's own class of batches.
+        last: its last argument, alone.
+    """
+
+    call: weakref.ref[Call]
+    function: Any = None
+    light: Any = _NO_FUNCTION
+    rebuild: Any = None
+    before: tuple[Any, ...] = ()
+    last: tuple[Any, ...] = ()
+
+
+_by_cache: dict[int, Known] = {}
+"""The calls whose batches are pickled, by the id of the cache that their batches share."""
+
+
+def _watched_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
+    from pytest_gradguard.runtime import worker_batch  # it imports joblib
+
+    _unpickling[:] = [worker, worker_batch]
+    WorkerBatch, unpack = worker_batch.WorkerBatch, worker_batch.unpack
+
+    def learn(known: Known, call: Call, items: Any) -> Known:
+        """Learn how single tasks with the function of these and plain arguments travel."""
+        function = items[0][0]
+        if not travelling.light(function) or not probes.questions(call).lasting:
+            return Known(known.call, function)
+        asked = probes.ship(call, items)
+        if asked:
+            return Known(known.call, function, function, unpack, (asked,), (call.token,))
+        return Known(known.call, function, function, WorkerBatch, (), (call.token,))
+
+    def watched(self: Any, known: Known, reduction: Any, single: bool) -> Any:
+        items = self.items
+        rebuild, arguments = reduction
+        call = known.call()
+        if call is None or rebuild is not type(self) or arguments[-1] is not call.cache:
+            return reduction  # not as joblib builds it
+        if single and known.function is not items[0][0]:
+            _by_cache[id(call.cache)] = learn(known, call, items)
+        asked = probes.ship(call, items) if isinstance(items[0], tuple) else call.asked
+        return bracketed(Shipment(call, items), unpack, (asked, *arguments[:-1], call.token))
+
+    @functools.wraps(original)
+    def __reduce__(self: Any) -> Any:
+        reduction = original(self)
+        try:
+            known = _by_cache.get(id(self._pickle_cache))
+            if known is None:
+                return reduction
+            item: Any = self.items[0] if len(self.items) == 1 else None
+            single = type(item) is tuple and len(item) == 3
+            if single:
+                function, args, kwargs = item
+                if function is known.light and not kwargs:
+                    for argument in args:  # written out, for it runs in every small batch
+                        if type(argument) not in PLAIN:
+                            break
+                    else:
+                        return known.rebuild, known.before + reduction[1][:-1] + known.last
+            return watched(self, known, reduction, single)
+        except Exception as error:
+            fault(error)
+            return reduction
+
+    return __reduce__
+
+
+def _guarded(batch: Any, parallel: Any, call: Call) -> tuple[Any, bool]:
+    """What stands in for a batch that leaves; and whether each later one may leave as it is."""
+    backend = backends.of(parallel._backend)
+    if backend is None:
+        return batch, True
+    call.kind = backend.workers
+    pickles = call.kind.carries == "pickle"
+    if pickles:
+        _know(batch, call)  # as it shares its cache with them, these are known by that
+    if backend.batch is not None:
+        return backend.batch(batch, call, parallel._backend), False
+    if pickles:
+        return batch, True
+    asked = probes.ship(call, batch.items) if isinstance(batch.items[0], tuple) else None
+    if asked:
+        return ThreadBatch(batch, call, asked), False
+    return batch, probes.questions(call).lasting
+
+
+def _know(batch: Any, call: Call) -> None:
+    """Have the batches of `call`, of which this is one, be known as they are pickled."""
+    cache = batch._pickle_cache
+    if call.cache is not cache:
+        key = id(cache)  # as long as the call lives, so does its cache
+        call.cache = cache
+        _by_cache[key] = Known(weakref.ref(call, lambda _: _by_cache.pop(key, None)))
+
+
+def pickling(module: ModuleType) -> list[Patch]:
+    """Watch what the pools of joblib pickle by."""
+    return [Patch(module.CustomizablePickler, "dump", watched_dump, inherited=True)]

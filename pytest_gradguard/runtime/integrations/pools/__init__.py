@@ -1,0 +1,23 @@
+"""`multiprocessing.pool`: `Pool`, `torch.multiprocessing.Pool` and `ThreadPool`."""
+
+from __future__ import annotations
+
+from pytest_gradguard.runtime.registry import PROCESSES, Integration, later
+
+INTEGRATION = Integration(
+    name="pools",
+    patches={
+        "multiprocessing.pool": later(f"{__name__}.methods:patches", PROCESSES),
+        "multiprocessing.reduction": later(f"{__name__}.methods:pickling"),
+        "torch.multiprocessing.reductions": later(
+            "pytest_gradguard.runtime.received_tensors:patches"
+        ),
+    },
+    packages=("multiprocessing", "torch.multiprocessing"),
+    transparent=True,
+    runners={
+        "multiprocessing.pool": {"worker": later(f"{__name__}.methods:answer")},
+        "torch.multiprocessing.pool": {},
+    },
+    forks_in=("multiprocessing.pool",),
+)

@@ -1,0 +1,15 @@
+"""`multiprocessing.Process`."""
+
+from __future__ import annotations
+
+from pytest_gradguard.runtime import watching
+from pytest_gradguard.runtime.registry import PROCESSES, Integration, later
+
+FORKS = "pytest_gradguard.runtime.fork_safety.forks"
+
+watching.when_imported("multiprocessing.process", *watching.lazily(FORKS))
+INTEGRATION = Integration(
+    name="processes",
+    patches={"multiprocessing.process": later(f"{__name__}.starting:patches", PROCESSES)},
+    runners={"pytest_gradguard.runtime.fork_safety.process": {}},
+)

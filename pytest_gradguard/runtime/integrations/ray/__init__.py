@@ -1,0 +1,22 @@
+"""Ray: tasks, actors, `ray.put`, and its backend of joblib's."""
+
+from __future__ import annotations
+
+from pytest_gradguard.runtime.registry import Integration, Workers, later
+
+WORKERS = Workers("ray")
+SERIALIZATION = "ray._private.serialization"
+WORKER = "ray._private.worker"
+
+INTEGRATION = Integration(
+    name="ray",
+    patches={
+        "ray.remote_function": later(f"{__name__}.tasks:tasks"),
+        "ray.actor": later(f"{__name__}.tasks:actors"),
+        "ray._private.function_manager": later(f"{__name__}.tasks:classes"),
+        WORKER: later(f"{__name__}.tasks:objects"),
+        SERIALIZATION: later(f"{__name__}.tasks:results"),
+    },
+    packages=("ray",),
+    joblib_backends={"ray.util.joblib.ray_backend.RayBackend": Workers("ray", library="joblib")},
+)
