@@ -4,7 +4,8 @@
 # make hosts  install the heavy libraries, too, whose tests `make test` leaves out without them
 # make truth  the suite with nothing taken as known; then tests/recorded is what it found
 # make versions  the matrix of versions, one environment at a time, which takes hours; CELLS=...
-#                chooses some; docs/versions.md is then what it found
+#                chooses some, LAST_FAILED=1 only the tests that failed in them when they were run
+#                last; docs/versions.md is then what it found
 # make corners   the oldest and the newest of what installs fast; two minutes
 # make newest    fail where a framework has a release that the matrix does not end at
 # make releases  make the matrix anew from what the package index offers
@@ -61,7 +62,8 @@ truth: .venv/dev.stamp
 NOX := .venv/nox/bin/nox
 
 versions: .venv/nox.stamp
-	$(NOX) $(if $(CELLS),--sessions $(CELLS),--tags versions); status=$$?; \
+	$(NOX) $(if $(CELLS),--sessions $(CELLS),--tags versions) \
+		$(if $(LAST_FAILED),-- --last-failed); status=$$?; \
 		$(BIN)/python docs/make_versions.py > docs/versions.md; exit $$status
 
 corners: .venv/nox.stamp

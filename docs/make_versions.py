@@ -29,8 +29,10 @@ the corners, all of them are the oldest or the newest at once. The matrix is mad
 package index offers: `make newest` fails once a library has a newer release.
 
 `make versions` runs all of it, one environment at a time, and `make versions CELLS="oldest newest"`
-some. `gradguard doctor` says what is installed, and what is too old to be watched: of that the
-guard says so in one warning, and leaves it alone.
+some. `make corners` runs, in some minutes, two corners of what needs no framework: continuous
+integration does that for every change, apart from the suite; once a week, it runs `make newest`,
+the whole corners, and the newest pre-releases. `gradguard doctor` says what is installed, and what
+is too old to be watched: of that the guard says so in one warning, and leaves it alone.
 """
 
 

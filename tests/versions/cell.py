@@ -67,13 +67,19 @@ def versions() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def run(cell: matrix.Cell, processes: str) -> dict[str, Any]:
-    """Run the tests of a cell; returns what is recorded of it."""
+def ran(tests: list[str], processes: str) -> Outcomes:
+    """Run tests here; ends the program where none was run."""
     outcomes = Outcomes()
     os.chdir(matrix.ROOT)
-    pytest.main(["-q", "-p", "no:cacheprovider", "-n", processes, *cell.arguments], [outcomes])
+    pytest.main(["-q", "-p", "no:cacheprovider", "-n", processes, *tests], [outcomes])
     if not outcomes.counts and not outcomes.failed:
-        raise SystemExit(f"no test of the cell {cell.name} was run")
+        raise SystemExit(f"none of these was run: {', '.join(tests)}")
+    return outcomes
+
+
+def run(cell: matrix.Cell, processes: str) -> dict[str, Any]:
+    """Run the tests of a cell; returns what is recorded of it."""
+    outcomes = ran(cell.arguments, processes)
     return {
         "python": platform.python_version(),
         "versions": versions(),
@@ -84,17 +90,36 @@ def run(cell: matrix.Cell, processes: str) -> dict[str, Any]:
     }
 
 
+def run_failed(before: dict[str, Any], processes: str) -> dict[str, Any]:
+    """Run only those tests again that failed; returns what is recorded of the cell then."""
+    if (platform.python_version(), versions()) != (before["python"], before["versions"]):
+        raise SystemExit("other versions than when it was recorded: run the whole cell")
+    if not before["failed"]:
+        raise SystemExit("no test failed when it was recorded")
+    outcomes = ran(before["failed"], processes)
+    added = {name: before[name] + outcomes.counts[name] for name in ("passed", "skipped")}
+    return {**before, **added, "failed": sorted(outcomes.failed)}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("name", help="the name of a cell, as matrix.py prints it")
     parser.add_argument("--processes", default="2", help="how many run tests (default: 2)")
     parser.add_argument("--only-check", action="store_true", help="record nothing")
+    parser.add_argument(
+        "--last-failed", action="store_true", help="run again what failed when it was recorded"
+    )
     given = parser.parse_args()
     known = [*matrix.cells(), *matrix.corners()]
     cell = next((cell for cell in known if cell.name == given.name), None)
     if cell is None:
         parser.error(f"the matrix has no cell {given.name!r}")
-    result = run(cell, given.processes)
+    if given.last_failed:
+        if cell.name not in recorded():
+            parser.error(f"nothing is recorded of the cell {cell.name!r}")
+        result = run_failed(recorded()[cell.name], given.processes)
+    else:
+        result = run(cell, given.processes)
     if not given.only_check:
         write({**(recorded() if RECORDED.exists() else {}), cell.name: result})
     return 0 if all(matrix.why_failed(cell.name, test) for test in result["failed"]) else 1

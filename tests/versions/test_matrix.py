@@ -122,3 +122,23 @@ def test_a_record_is_written_in_the_order_of_the_matrix(
     first, second = (cell.name for cell in matrix.cells()[:2])
     cells.write({second: {"passed": 1}, "gone": {}, first: {"passed": 2}})
     assert list(json.loads((tmp_path / "versions.json").read_text())) == [first, second]
+
+
+def test_only_what_failed_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def ran(tests: list[str], processes: str) -> cells.Outcomes:
+        asked.extend(tests)
+        outcomes = cells.Outcomes()
+        outcomes.counts["passed"] = 1
+        outcomes.failed = {"test_b"}
+        return outcomes
+
+    monkeypatch.setattr(cells, "ran", ran)
+    here = {"python": cells.platform.python_version(), "versions": cells.versions()}
+    before = {**here, "passed": 5, "skipped": 2, "failed": ["test_a", "test_b"]}
+    after = cells.run_failed(before, "2")
+    assert asked == ["test_a", "test_b"]
+    assert after == {**before, "passed": 6, "failed": ["test_b"]}
+    with pytest.raises(SystemExit, match="other versions"):
+        cells.run_failed({**before, "python": "3.9.1"}, "2")
