@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from pytest_gradguard import settings
+from pytest_gradguard.records import fields
 from pytest_gradguard.severity import Severity
 
 __all__ = ["MarkerSettings", "Settings", "check_markers", "marker_settings", "read_settings"]
@@ -23,7 +24,8 @@ _MARKER_KEYWORDS = ("allow", "expect", "fail_on", "reason")
 _ANNOTATE = ("auto", "always", "never")
 
 
-class Settings(NamedTuple):
+@fields
+class Settings:
     """What holds for the whole run. `fail_on` None: findings fail no test."""
 
     fail_on: Severity | None
@@ -33,7 +35,8 @@ class Settings(NamedTuple):
     annotate: bool
 
 
-class MarkerSettings(NamedTuple):
+@fields
+class MarkerSettings:
     """What the markers of one test say.
 
     Attributes:

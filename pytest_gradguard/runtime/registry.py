@@ -15,7 +15,6 @@ from typing import Any, Literal, get_args
 
 from pytest_gradguard.runtime import packages, watching
 from pytest_gradguard.runtime.faults import warn
-from pytest_gradguard.runtime.oldest import too_old
 from pytest_gradguard.runtime.patching import Patch, Patches
 
 Carries = Literal["pickle", "thread", "copy"]
@@ -220,9 +219,7 @@ class Watched:
             if self._patches is None or self._of is not module:
                 self.undo()
                 self._of = module
-                reason = too_old(*_package(self.module))
-                if reason is not None:
-                    raise UnknownLayout(reason)
+                self._refuse_what_is_too_old()
                 made = list(self.integration.patches[self.module](module))
                 self._patches = Patches(made) if made else None
             if self._patches is not None:
@@ -230,6 +227,16 @@ class Watched:
         except (AttributeError, UnknownLayout) as error:
             self._patches = None
             self._close(error)
+
+    def _refuse_what_is_too_old(self) -> None:
+        name, version = _package(self.module)
+        if name in sys.stdlib_module_names:
+            return
+        from pytest_gradguard.runtime.oldest import too_old
+
+        reason = too_old(name, version)
+        if reason is not None:
+            raise UnknownLayout(reason)
 
     def undo(self) -> None:
         """Leave the module as it was."""

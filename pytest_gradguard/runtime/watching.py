@@ -9,14 +9,16 @@ from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from pytest_gradguard.disabled import is_disabled
+from pytest_gradguard.records import fields
 from pytest_gradguard.runtime.faults import attempt, fault
 from pytest_gradguard.runtime.locks import Lock
 
 
-class Watch(NamedTuple):
+@fields
+class Watch:
     """Something that is patched once a module is imported.
 
     Attributes:

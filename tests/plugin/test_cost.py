@@ -39,6 +39,16 @@ def test_on_imports_no_framework(tmp_path: Path) -> None:
     assert not modules & HEAVY
 
 
+def test_on_waits_for_libraries_without_what_watches_them(tmp_path: Path) -> None:
+    """Declarations are there; what they name comes with the library, findings with the first."""
+    modules = imported(tmp_path, "--gradguard")
+    home = "pytest_gradguard.runtime.integrations"
+    for library in ("joblib", "dask", "ray", "loader"):
+        assert {name for name in modules if name.startswith(f"{home}.{library}")} == {
+            f"{home}.{library}"
+        }
+
+
 def test_on_and_nothing_found_leaves_the_report_layout_alone(tmp_path: Path) -> None:
     modules = imported(tmp_path, "--gradguard")
     assert "pytest_gradguard.plugin.failure" not in modules

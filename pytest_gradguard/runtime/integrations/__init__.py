@@ -14,7 +14,7 @@ from pytest_gradguard.runtime.locks import Lock
 from pytest_gradguard.runtime.registry import Integration
 
 # Not by pkgutil, which looks into each package of the folder, at every start of the guard.
-_names = {entry.partition(".")[0] for entry in os.listdir(__path__[0])} - {"__init__", "__pycache__"}
+_names = {name.partition(".")[0] for name in os.listdir(__path__[0]) if not name.startswith("__")}
 _loaded = False
 _loading = Lock()
 
