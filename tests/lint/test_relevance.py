@@ -36,6 +36,19 @@ def test_what_is_kept_elsewhere_is_followed():
     ) == {"__init__", "run", "begin", "use"}
 
 
+def test_a_class_is_known_by_its_name():
+    assert wanted(
+        "import torch\nfrom multiprocessing import Pool, Process\n"
+        "class Worker(Process):\n    def run(self):\n        pass\n"
+        "class Runner:\n    def __enter__(self):\n        self.pool = Pool(2)\n"
+        "class Own(Runner):\n    def __init__(self):\n        super().__init__()\n"
+        "class Other:\n    def __init__(self):\n        super().__init__()\n"
+        "def starts():\n    Worker().start()\n"
+        "def enters():\n    with Own():\n        pass\n"
+        "def rests():\n    Other()\n"
+    ) == {"__enter__", "__init__", "starts", "enters"}
+
+
 def test_collectives_matter_where_the_module_can_have_them():
     source = "import {}\ndef take(x):\n    return gather(x, 1)\n"
     assert wanted(source.format("tensorflow")) == set()

@@ -105,11 +105,17 @@ def written(node: ast.AST, first: int = 0) -> tuple[str, ...]:
 def in_loop(m: Machine, frame: Frame) -> bool:
     """Whether what is evaluated in `frame` is evaluated again and again."""
     scope: Frame | None = frame
+    around = 0
     while scope is not None and scope.function is frame.function:
-        if scope.loop_names:
-            return True
+        around += len(scope.loop_names)
         scope = scope.parent
-    return m.loop_depth > 0
+    if not around and m.loop_depth <= 0:
+        return False
+    if around > sum(1 for function, _ in m.elements if function is frame.function):
+        return True  # in a comprehension
+    return not m.elements or not all(
+        any(("value", key) in m.assumed for key in keys) for _, keys in m.elements
+    )
 
 
 def private_parts(

@@ -145,7 +145,7 @@ class _Run:
         m.state = state
         m.state.assumed, m.state.dead = {}, False
         m.worker, m.chain, m.stack, m.statement = None, (), [], None
-        m.loops, m.turns, m.loop_depth, m.raised = [], [], 0, []
+        m.loops, m.turns, m.elements, m.loop_depth, m.raised = [], [], [], 0, []
         try:
             start()
         except OutOfSteps:

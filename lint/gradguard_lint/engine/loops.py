@@ -40,13 +40,14 @@ def do_For(m: Machine, frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     frame.loop_names.append(_stored(m, node))
     m.loops.append(m.site(frame, node))
     m.turns.append(0)
+    element = m.element(source)
+    m.elements.append((frame.function, _element_keys(element)))
     m.loop_depth += 1
     try:
         if known is not None:
             for item in known:
                 _turn(m, exits, _bound(m, frame, node, item))
         else:
-            element = m.element(source)
             entry = m.state.copy()
             _turns(m, exits, _bound(m, frame, node, element), _element_keys(element))
             if m.dead:
@@ -55,6 +56,7 @@ def do_For(m: Machine, frame: Frame, node: ast.For | ast.AsyncFor) -> None:
         m.loop_depth -= 1
         m.loops.pop()
         m.turns.pop()
+        m.elements.pop()
         frame.loop_names.pop()
         m.outcomes(frame).loops.pop()
     m.block(frame, node.orelse)
@@ -78,6 +80,7 @@ def do_While(m: Machine, frame: Frame, node: ast.While) -> None:
     frame.loop_names.append(_stored(m, node))
     m.loops.append(m.site(frame, node))
     m.turns.append(0)
+    m.elements.append((frame.function, ()))
     m.loop_depth += 1
 
     def turn() -> None:
@@ -105,6 +108,7 @@ def do_While(m: Machine, frame: Frame, node: ast.While) -> None:
         m.loop_depth -= 1
         m.loops.pop()
         m.turns.pop()
+        m.elements.pop()
         frame.loop_names.pop()
         m.outcomes(frame).loops.pop()
     joined = join_states(over)
@@ -179,7 +183,10 @@ def _forget_turn(state: State, keys: tuple[Key, ...]) -> None:
 
 
 def _element_keys(element: Value) -> tuple[Key, ...]:
-    return tuple(atom.key for atom in element.of(Unknown) if atom.key is not None)
+    parts = [element]
+    for packed in element.of(Items):
+        parts += packed.items or ()
+    return tuple(atom.key for part in parts for atom in part.of(Unknown) if atom.key is not None)
 
 
 def _stored(m: Machine, node: ast.AST) -> frozenset[str]:

@@ -37,6 +37,7 @@ from gradguard_lint.domain.values import (
     Class,
     Const,
     Frame,
+    Function,
     Imported,
     Items,
     Site,
@@ -116,6 +117,9 @@ class Machine:
         self.stack: list[ast.AST] = []
         self.statement: ast.AST | None = None
         self.loops: list[Site] = []
+        self.elements: list[tuple[Function | None, tuple[Key, ...]]] = []
+        """The function around each of them, and what stands for its element: where that is known,
+        it is one of the turns."""
         self.turns: list[int] = []
         """Which turn of each of the loops this is: no two have the same number."""
         self.loop_depth = 0

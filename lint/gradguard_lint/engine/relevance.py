@@ -88,11 +88,13 @@ def _visit(node: ast.AST, said: tuple[set[str], ...], scope: int, found: Survey)
         own: set[str] = set()
         found.definitions[id(node)] = (named.name, own)
         within = {named.name} if scope else set()
-        found.bindings.append(Binding(within, {named.name} - within, own, scope))
+        known_as = {named.name} - within - _IMPLIED
+        found.bindings.append(Binding(within, known_as, own, scope))
         said = (*said, own)
         scope = scope or id(node)
     elif kind is ast.ClassDef:
-        scope = 0  # its methods are known by their names, wherever it stands
+        _visit_class(named, said, found)
+        return
     elif kind is ast.Global:
         found.shared.update(named.names)
     elif kind is ast.Assign:
@@ -116,6 +118,25 @@ def _visit(node: ast.AST, said: tuple[set[str], ...], scope: int, found: Survey)
         elif isinstance(part, ast.AST) and type(part) not in _NO_NAMES:
             _visit(part, said, scope, found)
 
+
+def _visit_class(node: ast.ClassDef, said: tuple[set[str], ...], found: Survey) -> None:
+    """A class is known by its name: what it extends, and what its special methods do, matters
+    where that is mentioned. Its other methods are known by their own names, wherever it stands."""
+    extended: set[str] = set()
+    found.bindings.append(Binding(set(), {node.name}, extended, 0))
+    for part in (*node.bases, *node.keywords):
+        _visit(part, (*said, extended), 0, found)
+    for part in (*node.decorator_list, *node.body):
+        _visit(part, said, 0, found)
+        if isinstance(part, Definition) and part.name.startswith("__"):
+            mentioned = found.definitions[id(part)][1]
+            found.bindings.append(Binding(set(), {node.name}, mentioned, 0))
+            if part.name == "__init__":
+                mentioned |= extended  # it may be what calls that of the class it extends
+
+
+_IMPLIED = frozenset({"__init__"})
+"""Methods that are called by the name of their class."""
 
 _NO_NAMES = frozenset({str, type(None), ast.Constant, ast.Load, ast.Store, ast.Del, ast.Pass})
 """What stands in trees, and mentions nothing."""

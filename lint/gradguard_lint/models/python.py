@@ -19,6 +19,7 @@ LIBRARY = Library(
         Row("copy.deepcopy", "copied"),
         Row("builtins.*", "builtin"),
         Row("functools.partial functools.partialmethod", "partial"),
+        Row("contextlib.closing", "identity", argument=(0, "thing")),
         Row("functools.wraps functools.update_wrapper", "wraps"),
         Row("itertools.chain itertools.chain.from_iterable", "chain"),
         Row("itertools.product itertools.combinations", "product"),

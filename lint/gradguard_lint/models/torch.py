@@ -43,10 +43,13 @@ SEVERAL = words(
 """Operations that give several tensors."""
 
 DRAWS = words("randn rand randint randperm normal rand_like randn_like randint_like")
+DRAWS_OF = words("multinomial bernoulli poisson")
+"""Functions that draw with the probabilities they are given; most are methods, too."""
+
 DATA = words("tensor as_tensor asarray scalar_tensor")
 """Functions that are given the elements, not the size."""
 
-IN_PLACE_DRAWS = words("random_ normal_ uniform_ bernoulli_ exponential_ bernoulli")
+IN_PLACE_DRAWS = words("random_ normal_ uniform_ bernoulli_ exponential_")
 
 VIEWS = words(
     "view reshape squeeze unsqueeze t transpose permute flatten ravel narrow select swapaxes "
@@ -183,10 +186,12 @@ LIBRARY = Library(
         ),
         Row("torch.nn.parallel.* torch.nn.utils.*", "nothing"),
         Row(
-            "torch.nn.ModuleList torch.nn.ModuleDict",
+            "torch.nn.ModuleList",
             "identity",
             argument=(0, "modules"),
+            flag="list",
         ),
+        Row("torch.nn.ModuleDict", "identity", argument=(0, "modules")),
         Row("torch.nn.functional.*", "tensor-function"),
         Row("torch.nn.*", "model", only="class", framework="torch"),
         Row("torchvision.models.* torchaudio.models.*", "model", framework="torch"),

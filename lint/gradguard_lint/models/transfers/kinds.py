@@ -68,6 +68,8 @@ def _scaler(
 def _distribution(
     m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
 ) -> Value | None:
+    if name in ("sample", "rsample"):
+        m.effect(frame, "draw", node, f"`.{name}()`", framework="torch")
     if name in ("log_prob", "rsample", "entropy"):
         return thing.part("tensor")
     if name == "sample":

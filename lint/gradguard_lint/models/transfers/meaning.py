@@ -197,6 +197,10 @@ class Meaning(Known):
         return containers.container_method(m, frame, node, receiver, name, args)
 
     def call_thing(self, m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -> Value:
+        if isinstance(atom, Tensor) and atom.framework == "torch" and atom.grad == "unknown":
+            # What was moved to a GPU, and is called now, is no tensor.
+            model = Thing("model", "Module", atom.ident, atom.born, atom.gpu)
+            return torch_modules.model_call(m, frame, node, model, args)
         if not isinstance(atom, Thing):
             return UNKNOWN
         if atom.kind == "parallel":

@@ -44,6 +44,8 @@ ITERATING = words("list tuple enumerate zip iter next sum set sorted")
 def identity(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """What gives its argument, or a shallow copy of it."""
     value = args.get(*row.argument) or args.get(0) or args.get(None, "iterable") or UNKNOWN
+    if row.flag == "list" and not args.positional and not args.keywords and not args.open:
+        value = items("list", ())
     if not any(isinstance(atom, (Items, Table)) for atom in value.atoms):
         return value
     return m.adopted(
@@ -278,6 +280,8 @@ def environ_set(m: Machine, frame: Frame, node: ast.AST, key: Value, value: Valu
         m.effect(frame, "set-visible", node, f'os.environ["{name}"] = ...', value=value)
     elif name == "TF_FORCE_GPU_ALLOW_GROWTH" and str(value.constant).lower() in ("true", "1"):
         m.effect(frame, "gpu-grown", node, f'os.environ["{name}"] = ...')
+    elif name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"):
+        m.effect(frame, "process-group", node, f'os.environ["{name}"] = ...')
 
 
 def parser_method(

@@ -30,6 +30,7 @@ from gradguard_lint.models.rows import Row
 from gradguard_lint.models.torch import (
     DATA,
     DRAWS,
+    DRAWS_OF,
     HEAVY,
     IF_TRACKED,
     NORMED,
@@ -159,6 +160,8 @@ def function(
     anything = any(unsettled(value) for value in args.values())
     tensors = [tensor for tensor, _ in found]
     heavy = short in HEAVY or linalg
+    if short in DRAWS_OF and "generator" not in args.keywords:
+        m.effect(frame, "draw", node, f"torch.{short}()", framework="torch")
     worked(m, frame, node, tensors or [Tensor("torch", "unknown")], heavy=heavy)
     smooth = short not in NOT_SMOOTH
     out = args.get(None, "out")

@@ -30,6 +30,7 @@ from gradguard_lint.engine.machine import (
 )
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.torch import (
+    DRAWS_OF,
     HEAVY,
     HOOKS,
     IN_PLACE_DRAWS,
@@ -148,7 +149,7 @@ def tensor_method(
             distributed.put_back(m, of(tensor), value)
         if name == "detach_":
             return of(replace(tensor, grad="none"))
-    if name in IN_PLACE_DRAWS:
+    if (name in IN_PLACE_DRAWS or name in DRAWS_OF) and "generator" not in args.keywords:
         m.effect(frame, "draw", node, f"`.{name}()`", framework="torch")
     found: list[tuple[Tensor, Conditions]] = [(tensor, NONE)]
     found.extend((t, w) for t, w in tensors_in(args.values()))
