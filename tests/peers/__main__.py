@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -29,8 +30,8 @@ WORK = Path(sys.prefix) / "peers"
 PACKAGES = WORK / "packages"
 """What is installed for these suites alone."""
 
-_AGAIN = 3
-"""How often a test that differs is run again."""
+_AGAIN = 5
+"""How often a test that differs is run again, alone, without the guard and with it in turns."""
 _RESTARTS = 20
 """How often a suite that a test has killed goes on with the next test."""
 _RUN_LIMIT = 3600
@@ -48,6 +49,8 @@ def main() -> int:
         parser.error(f"no suite {unknown[0]!r} (there are {', '.join(names)})")
     if not sys.platform.startswith("linux"):
         parser.error("what tests leave behind is read from /proc, which only Linux has")
+    # What a shell runs in the background ignores SIGINT, as all that it starts then does.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.path.append(str(PACKAGES))
     entries: dict[str, Any] = {}
     good = True
@@ -98,13 +101,13 @@ def _tried(suite: Suite) -> dict[str, Any]:
             flush=True,
         )
     always, sometimes = differences(runs["off"], runs["on"])
-    if always:
-        again = sorted({one.test for one in always if runs["off"].get(one.test)})
-        for number in range(_AGAIN):
+    for number in range(_AGAIN):
+        again = {one.test for one in always} & runs["off"].keys() & runs["on"].keys()
+        for place, test in enumerate(sorted(again)):
             for mode in ("off", "on"):
-                results = _run(suite, mode, tests, folder / f"{mode}-{number}", again)
-                for test, result in results.items():
-                    runs[mode].setdefault(test, []).append(result)
+                results = _run(suite, mode, tests, folder / f"{mode}-{number}-{place}", test)
+                for name, result in results.items():
+                    runs[mode][name].append(result)
         always, sometimes = differences(runs["off"], runs["on"])
     findings = [one.explained(suite.known) for one in _findings(folder / "on")]
     always = [one.explained(suite.known) for one in always]
@@ -114,14 +117,15 @@ def _tried(suite: Suite) -> dict[str, Any]:
         print(f"  {one.test}: {one.kind}: {one.on}\n    {one.why or 'NOT LISTED'}")
     for one in sometimes:
         print(f"  unsteady: {one}")
-    off = {test: results[0] for test, results in runs["off"].items()}
+    off, on = ({test: results[0] for test, results in runs[mode].items()} for mode in ("off", "on"))
     return {
         "version": suite.version,
         "origin": tests.origin,
         "tests": len(off),
         "outcomes": dict(_count(off)),
         "differences": [one.as_record() for one in always],
-        "unsteady": len(sometimes),
+        "unsteady": [one.as_record() for one in sometimes],
+        "left": {"off": _left(off), "on": _left(on)},
         "findings": [one.as_record() for one in findings],
     }
 
@@ -131,9 +135,9 @@ def _run(
     mode: str,
     tests: Tests,
     folder: Path,
-    only: list[str] | None = None,
+    only: str | None = None,
 ) -> dict[str, Result]:
-    """The results of the tests, or of `only` these, in a run of their own in `folder`."""
+    """The results of the tests, or of `only` this one, in a run of their own in `folder`."""
     for name in ("temporary", "current"):
         (folder / name).mkdir(parents=True)
     lines = folder / "tests.jsonl"
@@ -142,11 +146,13 @@ def _run(
     command += ["--continue-on-collection-errors", f"--observe={lines}"]
     # No configuration: a suite's own asks for plugins, such as that of coverage.
     command += ["-c", os.devnull, f"--rootdir={tests.root}"]
-    command += [f"--observe-limit={suite.limit}", *suite.options, *tests.arguments]
-    if only is not None:
+    command += [f"--observe-limit={suite.limit}", *suite.options]
+    if only is None:
+        command += tests.arguments
+    else:
         chosen = folder / "only.txt"
-        chosen.write_text("\n".join(only), encoding="utf-8")
-        command.append(f"--observe-only={chosen}")
+        chosen.write_text(only, encoding="utf-8")
+        command += [f"--observe-only={chosen}", str(tests.root / only.partition("::")[0])]
     paths = [HERE, PACKAGES, *([tests.root / suite.path] if suite.path else [])]
     environment = os.environ | suite.environment
     environment["TMPDIR"] = str(folder / "temporary")
@@ -196,6 +202,14 @@ def _findings(folder: Path) -> list[Difference]:
 
 def _count(results: dict[str, Result]) -> collections.Counter[str]:
     return collections.Counter(result.outcome for result in results.values())
+
+
+def _left(results: dict[str, Result]) -> dict[str, int]:
+    """How much the tests left behind together."""
+    total: collections.Counter[str] = collections.Counter()
+    for result in results.values():
+        total.update(dict(result.left))
+    return dict(sorted(total.items()))
 
 
 def _counts(results: dict[str, Result]) -> str:

@@ -8,7 +8,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tarfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,9 +99,7 @@ class Suite:
             missing = [name for name in self.tests if importlib.util.find_spec(name) is None]
             if missing:
                 raise LeftOut(f"{missing[0]} is not installed")
-            return Tests(
-                ("--pyargs", *self.tests), Path(sysconfig.get_path("purelib")), None, "installed"
-            )
+            return Tests(("--pyargs", *self.tests), _home(self.tests[0]), None, "installed")
         folder = sources / f"{Path(self.git).name or self.distribution}-{version}"
         origin = folder / "ORIGIN"
         if not folder.exists():
@@ -127,6 +124,14 @@ def suites() -> list[Suite]:
     """All suites, in the order of the list."""
     table = tomllib.loads(LIST.read_text(encoding="utf-8"))
     return [_suite(entry) for entry in table["suite"]]
+
+
+def _home(module: str) -> Path:
+    """The folder that the package of `module` is installed in."""
+    spec = importlib.util.find_spec(module.partition(".")[0])
+    if spec is None or spec.origin is None:
+        raise LeftOut(f"{module} has no file")
+    return Path(spec.origin).parents[1]
 
 
 def _suite(entry: dict[str, Any]) -> Suite:

@@ -55,6 +55,14 @@ def test_what_comes_and_goes_is_unsteady(second: Result) -> None:
     assert len(sometimes) == 1
 
 
+@pytest.mark.parametrize("odd", [FAILED, ONE_FILE])
+def test_once_more_with_the_guard_and_never_without_it_is_a_difference(odd: Result) -> None:
+    always, sometimes = differences({"a": [PASSED] * 4}, {"a": [odd, PASSED, PASSED, odd]})
+    assert (len(always), len(sometimes)) == (1, 0)
+    always, sometimes = differences({"a": [PASSED, odd] * 2}, {"a": [odd] * 4})
+    assert (len(always), len(sometimes)) == (0, 1)
+
+
 def test_a_known_difference_has_its_reason() -> None:
     known = [Known("files", "x*", "of x"), Known("outcome", "a[[]*", "of a")]
     one = Difference("outcome", "a[1]", "passed", "failed")
