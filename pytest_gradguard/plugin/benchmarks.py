@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_gradguard.runtime import watching
+from pytest_gradguard.runtime.faults import Beside
 from pytest_gradguard.runtime.patching import Patch, Patches
 
 __all__ = ["unguarded"]
@@ -24,7 +25,9 @@ def unguarded(config: pytest.Config) -> Callable[[], object]:
     kind: Any = getattr(sys.modules.get(_MODULE), "BenchmarkFixture", None)
     if kind is None or not config.pluginmanager.has_plugin("benchmark"):
         return lambda: None
-    patches = Patches([Patch(kind, name, _paused) for name in _MEASURING if name in vars(kind)])
+    patches = Patches(
+        [Patch(kind, name, _paused) for name in _MEASURING if name in vars(kind)], lasting=True
+    )
     patches.apply()
     return patches.undo
 
@@ -32,7 +35,7 @@ def unguarded(config: pytest.Config) -> Callable[[], object]:
 def _paused(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def measure(*args: Any, **kwargs: Any) -> Any:
-        with watching.paused():
+        with Beside(watching.paused):
             return original(*args, **kwargs)
 
     return measure

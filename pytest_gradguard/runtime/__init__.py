@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 from pytest_gradguard import pitfalls
 from pytest_gradguard.disabled import is_disabled
@@ -17,7 +17,9 @@ from pytest_gradguard.runtime import collector as _collector
 from pytest_gradguard.runtime import simulated_devices as _simulated_devices
 from pytest_gradguard.runtime import watching as _watching
 from pytest_gradguard.runtime.announcing import announcer
+from pytest_gradguard.runtime.collector import Collector as _Collector
 from pytest_gradguard.runtime.faults import attempt as _attempt
+from pytest_gradguard.runtime.faults import checked as _checked
 from pytest_gradguard.runtime.locks import Lock as _Lock
 from pytest_gradguard.tallies import Tally
 
@@ -35,8 +37,8 @@ _lock = _Lock()
 class Report:
     """What a guard has found so far. Printed, it is the findings in full."""
 
-    def __init__(self, collector: _collector.Collector) -> None:
-        self._collector = collector
+    _collector: _Collector | None = None
+    """None, where the guard itself failed before there was one."""
 
     def __str__(self) -> str:
         from pytest_gradguard.reports.overview import count_line, gravest_first
@@ -57,23 +59,28 @@ class Report:
 
     def hear(self, then: Callable[[list[Finding]], None]) -> None:
         """Call `then` with all findings whenever there is a new one, and do nothing else."""
-        self._collector.announce = lambda new: then(self.findings) if new else None
+        if self._collector is not None:
+            self._collector.announce = lambda new: then(self.findings) if new else None
 
     @property
     def findings(self) -> list[Finding]:
         """The findings so far; equal ones (same code and place) are one with a count."""
-        return self._collector.findings
+        return _attempt(_told, self._collector, "findings") or []
 
     @property
     def calls(self) -> list[Tally]:
         """The parallel calls so far, by line: their tasks, and what is known of size and time."""
-        return self._collector.tallies
+        return _attempt(_told, self._collector, "tallies") or []
 
 
-def _start() -> None:
+def _told(collector: _Collector | None, what: str) -> Any:
+    return [] if collector is None else getattr(collector, what)
+
+
+def _start(user: object) -> None:
     from pytest_gradguard.runtime import starting  # with all that is watched: not before it is
 
-    starting.start()
+    starting.start(user)
 
 
 def install(mode: Mode = "warn", *, ignore: Iterable[str] = ()) -> Report:
@@ -91,17 +98,23 @@ def install(mode: Mode = "warn", *, ignore: Iterable[str] = ()) -> Report:
         ValueError: there is no such mode, or no such code.
     """
     global _installed
-    announce = announcer(mode)
-    ignored = pitfalls.expand(ignore)
+    __tracebackhide__ = True
+    announce = _checked((ValueError,), announcer, mode)
+    ignored = _checked(
+        (ValueError, TypeError, AttributeError), pitfalls.expand, ignore, instead=frozenset()
+    )
     with _lock:
         if _installed is None:
-            _installed = _collector.Collector(ignore=ignored, announce=announce)
-            _attempt(_collector.enter_first, _installed)
-            _attempt(_start)
+            _installed = _attempt(_collector.Collector, ignore=ignored, announce=announce)
+            if _installed is not None:
+                _attempt(_collector.enter_first, _installed)
+                _attempt(_start, _installed)
         else:
             _installed.announce = announce
             _installed.ignore |= ignored
-        return Report(_installed)
+        report = Report()
+        report._collector = _installed
+        return report
 
 
 def uninstall() -> None:
@@ -110,8 +123,8 @@ def uninstall() -> None:
     with _lock:
         if _installed is not None:
             _attempt(_collector.leave, _installed)
+            _attempt(_watching.stop, _installed)
             _installed = None
-            _attempt(_watching.stop)
 
 
 @contextmanager
@@ -130,15 +143,20 @@ def guard(mode: Mode = "warn", *, simulate_gpu: int | None = None) -> Iterator[R
         ValueError: there is no such mode, or `simulate_gpu` is not 1 or more.
         RuntimeError: this process uses a real GPU already, so that none can be simulated.
     """
-    collector = _collector.Collector(announce=announcer(mode))
+    announce = _checked((ValueError,), announcer, mode)
+    collector = _attempt(_collector.Collector, announce=announce)
+    report = Report()
+    report._collector = collector
     with simulated(simulate_gpu):
-        _attempt(_start)
-        _attempt(_collector.enter_here, collector)
+        if collector is not None:
+            _attempt(_start, collector)
+            _attempt(_collector.enter_here, collector)
         try:
-            yield Report(collector)
+            yield report
         finally:
-            _attempt(_collector.leave, collector)
-            _attempt(_watching.stop)
+            if collector is not None:
+                _attempt(_collector.leave, collector)
+                _attempt(_watching.stop, collector)
 
 
 @contextmanager
@@ -173,4 +191,5 @@ def allow(*codes: str, reason: str | None = None) -> AbstractContextManager[None
         ValueError: no such code; the message names it and what is allowed.
     """
     __tracebackhide__ = True
-    return _collector.allowing(pitfalls.expand(codes))
+    expanded = _checked((ValueError, TypeError, AttributeError), pitfalls.expand, codes)
+    return _collector.allowing(expanded or frozenset())

@@ -17,10 +17,10 @@ _DECLARING = (backwards, cuda, distributed, gg108, gg503, gg504, seeding, tapes)
 """Beside the integrations: what says itself which modules it waits for, as it is imported."""
 
 
-def start() -> None:
-    """Watch from now on; `watching.stop` undoes it. Calls nest."""
+def start(user: object) -> None:
+    """Watch from now on; `watching.stop` undoes it, for that user."""
     integrations.load()
-    watching.start()
+    watching.start(user)
 
 
 def start_in_worker() -> None:
