@@ -9,6 +9,7 @@ from importlib import import_module
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 _RUNTIME = "pytest_gradguard.runtime"
@@ -33,8 +34,8 @@ class DaemonProcess:
     def __reduce__(self) -> tuple[Any, ...]:
         return DaemonProcess, (self._process, self._inner, self._write, self._task)
 
-    def __call__(self) -> Any:
-        run = self._inner or type(self._process).run.__get__(self._process)
+    def __call__(self, work: Callable[[], Any] | None = None) -> Any:
+        run = running(self._process, self._inner, work)
         try:
             return run()
         except BaseException as error:
@@ -55,6 +56,20 @@ class DaemonProcess:
             if following is None:
                 break
             error = following
+
+
+def running(process: Any, inner: Any, work: Any) -> Callable[[], Any]:
+    """What runs the function of a process: `work`, through what stands in its way already.
+
+    Args:
+        process: the process.
+        inner: another of these classes, or None.
+        work: that of the one around it; None: the process's own method.
+    """
+    run: Callable[[], Any] = work or type(process).run.__get__(process)
+    if inner is None:
+        return run
+    return lambda: import_module(f"{_RUNTIME}.faults").carried(run, inner)
 
 
 _CHAINED = 10

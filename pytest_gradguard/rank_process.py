@@ -10,6 +10,8 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
+from pytest_gradguard.daemon_process import running
+
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,8 +47,8 @@ class RankProcess:
         arguments = (self._process, self._inner, self._write, self._ignore, self._forked)
         return RankProcess, arguments
 
-    def __call__(self) -> Any:
-        run = self._inner or type(self._process).run.__get__(self._process)
+    def __call__(self, work: Callable[[], Any] | None = None) -> Any:
+        run = running(self._process, self._inner, work)
         _safely(self._wait)
         try:
             return run()

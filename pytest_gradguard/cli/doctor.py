@@ -101,7 +101,7 @@ def _module(watched: registry.Watched) -> dict[str, Any]:
         return {**about, "status": "not watched", "reason": f"{type(error).__name__}: {error}"}
     try:
         with _quiet():
-            watching.start()
+            watching.start(watched)
             watched.apply()
         if not watched.applied:
             about["status"] = "not watched" if watched.reason else "nothing to watch"
@@ -109,7 +109,7 @@ def _module(watched: registry.Watched) -> dict[str, Any]:
     except Exception as error:
         about.update(status="not watched", reason=f"{type(error).__name__}: {error}")
     finally:
-        watching.stop()
+        watching.stop(watched)
     return about
 
 

@@ -50,9 +50,12 @@ def watch_gradients(
     """
     __tracebackhide__ = True
     from pytest_gradguard.gradients.watch import Watch
+    from pytest_gradguard.runtime.faults import attempt
 
-    watch = Watch(watched, allow_none=allow_none, finite=finite, nonzero=nonzero, steps=steps)
-    return watch if steps is None else watch.start()
+    watch = Watch.of(watched, allow_none=allow_none, finite=finite, nonzero=nonzero, steps=steps)
+    if steps is not None:
+        attempt(watch.start)
+    return watch
 
 
 def why_no_grad(tensor: Any) -> str:
@@ -65,6 +68,8 @@ def why_no_grad(tensor: Any) -> str:
         TypeError: `tensor` is neither a tensor nor a variable.
     """
     __tracebackhide__ = True
-    from pytest_gradguard.gradients.answer import answer
+    from pytest_gradguard.gradients.answer import UNKNOWN, answer
+    from pytest_gradguard.runtime.faults import checked
 
-    return answer(tensor)
+    told: str = checked((TypeError,), answer, tensor, instead=UNKNOWN)
+    return told

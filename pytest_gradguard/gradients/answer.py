@@ -27,6 +27,9 @@ class Answer(str):
         return answer(*(self.parts or ("", self, (), "")))
 
 
+UNKNOWN = Answer("There is no answer: gradguard itself failed.")
+
+
 def answer(tensor: Any) -> Answer:
     """Why `tensor` has no gradient.
 

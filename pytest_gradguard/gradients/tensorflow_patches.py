@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from pytest_gradguard.gradients import tensorflow_log
-from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.faults import attempt, fault, without_this_frame
 from pytest_gradguard.runtime.frameworks.tensorflow import tapes as tensorflow_tapes
 from pytest_gradguard.runtime.locks import Lock
 from pytest_gradguard.runtime.patching import Patch, Patches
@@ -69,7 +69,7 @@ def _beginning(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def start(self: Any, *args: Any, **kwargs: Any) -> Any:
         if tensorflow_log.log is not None:
-            tensorflow_log.log.thread_started()
+            attempt(tensorflow_log.log.thread_started)
         return original(self, *args, **kwargs)
 
     return start
@@ -179,8 +179,8 @@ def _running(original: Callable[..., Any]) -> Callable[..., Any]:
         log = tensorflow_log.log
         if log is None:
             return original(self, *args, **kwargs)
-        before = _traces(self)
-        known = _graphs(self) if before else frozenset()
+        before = attempt(_traces, self)
+        known = attempt(_graphs, self) if before else frozenset()
         try:
             result = original(self, *args, **kwargs)
         except BaseException as error:

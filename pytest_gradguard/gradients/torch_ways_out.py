@@ -12,7 +12,7 @@ import torch
 
 from pytest_gradguard.gradients import torch_grad_mode, torch_log
 from pytest_gradguard.gradients.torch_exits import COPY, PICKLE, Exit, Operation, entered_by
-from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.faults import Beside, fault
 from pytest_gradguard.runtime.patching import on_class
 
 _compiling = torch.compiler.is_compiling
@@ -119,7 +119,7 @@ def applying(original: Any) -> Any:
             result = original.__get__(None, cls)(*args, **kwargs)
         else:
             log.functions.add(cls)
-            with torch_grad_mode.followed(cls):
+            with Beside(torch_grad_mode.followed, cls):
                 result = original.__get__(None, cls)(*args, **kwargs)
         if torch_log.log is log:
             try:

@@ -14,7 +14,7 @@ from pytest_gradguard.gradients.report import Missing, findings_of
 from pytest_gradguard.gradients.targets import Item, items_of
 from pytest_gradguard.messages import GradGuardError
 from pytest_gradguard.runtime import callsite, collector, starting, watching
-from pytest_gradguard.runtime.faults import attempt, fault
+from pytest_gradguard.runtime.faults import attempt, checked, fault
 from pytest_gradguard.runtime.frameworks.torch import engine, steps
 
 
@@ -85,6 +85,21 @@ class Watch:
         self.reasons: dict[str, Reason] = {}
         self.findings: list[Finding] = []
 
+    @classmethod
+    def of(cls, watched: Any, **options: Any) -> Watch:
+        """A watch; where the guard itself fails, one that watches nothing.
+
+        Raises:
+            TypeError, ValueError: what was given is not to be watched.
+        """
+        __tracebackhide__ = True
+        watch = cls.__new__(cls)
+        watch._failed, watch._open, watch.judged = True, False, False
+        watch.reasons, watch.findings = {}, []
+        if checked(_REFUSED, cls.__init__, watch, watched, instead=cls, **options) is cls:
+            watch._failed = True
+        return watch
+
     def _parts_for(self, items: list[Item], *, check_values: bool) -> list[Part]:
         __tracebackhide__ = True
         parts: list[Part] = []
@@ -117,19 +132,20 @@ class Watch:
     def start(self) -> Watch:
         """Begin to watch, once; where the guard itself fails, nothing is watched."""
         if not self._open and not self._failed and not attempt(is_disabled, instead=True):
-            # The guard knows what went through workers; findings go to whoever listens already.
-            self._asked(starting.start)
-            if self._failed:
-                return self
             self._open = True
-            attempt(collector.enter_first, self._listener)
-            for part in self._parts:
-                self._asked(part.start)
-            if self._steps is not None:
-                self._asked(steps.after.subscribe, self._stepped, raises=(ValueError,))
+            attempt(self._begin)
             if self._failed:
                 self.close()
         return self
+
+    def _begin(self) -> None:
+        # The guard knows what went through workers; findings go to whoever listens already.
+        self._asked(starting.start, self._listener)
+        attempt(collector.enter_first, self._listener)
+        for part in self._parts:
+            self._asked(part.start)
+        if self._steps is not None:
+            self._asked(steps.after.subscribe, self._stepped, raises=(ValueError,))
 
     def _stepped(self, optimizer: Any) -> None:
         """An optimizer has stepped.
@@ -151,7 +167,7 @@ class Watch:
         try:
             for part in self._parts:
                 self._asked(part.look)
-            self._judge()
+            checked((ValueError,), self._judge)
         except BaseException:
             self.close()
             raise
@@ -177,7 +193,7 @@ class Watch:
         try:
             for part in self._parts:
                 self._asked(part.stop)
-            self._judge()
+            checked((ValueError,), self._judge)
         finally:
             self.close()
         return self.findings
@@ -221,13 +237,16 @@ class Watch:
         """End the watch without a verdict."""
         if self._open:
             self._open = False
-            if self._steps is not None:
-                attempt(steps.after.unsubscribe, self._stepped)
-                attempt(engine.unsubscribe, self._close_at)
-            for part in self._parts:
-                attempt(part.stop)
+            attempt(self._leave)
             attempt(collector.leave, self._listener)
-            attempt(watching.stop)
+            attempt(watching.stop, self._listener)
+
+    def _leave(self) -> None:
+        if self._steps is not None:
+            attempt(steps.after.unsubscribe, self._stepped)
+            attempt(engine.unsubscribe, self._close_at)
+        for part in self._parts:
+            attempt(part.stop)
 
     def check(self) -> None:
         """End the watch.
@@ -238,11 +257,14 @@ class Watch:
         """
         __tracebackhide__ = True
         told = self.judged
-        if self._open and self.stop() and not told:
-            raise GradGuardError(self.findings)
+        if self._open and checked((ValueError,), self.stop) and not told:
+            error = attempt(GradGuardError, self.findings)
+            if error is not None:
+                raise error
 
     def __enter__(self) -> Watch:
-        return self.start()
+        attempt(self.start)
+        return self
 
     def __exit__(
         self,
@@ -251,10 +273,9 @@ class Watch:
         traceback: TracebackType | None,
     ) -> None:
         __tracebackhide__ = True
-        if kind is not None:
-            self.close()
-            return
-        self.check()
+        if kind is None:
+            checked((ValueError,), self.check)
+        attempt(self.close)
 
     def _allowed(self, names: list[str]) -> set[str]:
         __tracebackhide__ = True
@@ -275,6 +296,7 @@ class Watch:
         return {}
 
 
+_REFUSED = (TypeError, ValueError)
 _BAD_VALUES = ("not-finite", "all-zero")
 
 

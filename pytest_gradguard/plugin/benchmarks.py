@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_gradguard.runtime import watching
+from pytest_gradguard.runtime.faults import Beside
 from pytest_gradguard.runtime.patching import Patch, Patches
 
 __all__ = ["unguarded"]
@@ -22,7 +23,9 @@ def unguarded() -> Callable[[], object]:
     kind: Any = getattr(sys.modules.get(_MODULE), "BenchmarkFixture", None)
     if kind is None:
         return lambda: None
-    patches = Patches([Patch(kind, name, _paused) for name in _MEASURING if name in vars(kind)])
+    patches = Patches(
+        [Patch(kind, name, _paused) for name in _MEASURING if name in vars(kind)], lasting=True
+    )
     patches.apply()
     return patches.undo
 
@@ -30,7 +33,7 @@ def unguarded() -> Callable[[], object]:
 def _paused(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def measure(*args: Any, **kwargs: Any) -> Any:
-        with watching.paused():
+        with Beside(watching.paused):
             return original(*args, **kwargs)
 
     return measure

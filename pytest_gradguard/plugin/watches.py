@@ -73,7 +73,7 @@ class Watches:
                 f"watch_gradients has no option {name!r} "
                 "(allowed: allow_none, finite, nonzero, steps)"
             )
-        watch = Watch(
+        watch = Watch.of(
             watched,
             allow_none=allow_none,
             finite=finite,

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from pytest_gradguard.disabled import is_disabled
 from pytest_gradguard.runtime import collector as _collector
 from pytest_gradguard.runtime import watching as _watching
+from pytest_gradguard.runtime.collector import Collector as _Collector
 from pytest_gradguard.runtime.faults import attempt as _attempt
+from pytest_gradguard.runtime.faults import checked as _checked
 from pytest_gradguard.runtime.locks import Lock as _Lock
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ __all__ = ["CHECKS", "Report", "allow", "guard", "install", "simulated", "uninst
 
 CHECKS: tuple[str, ...]
 """The pitfalls that the guard checks at run time in this version."""
+_REFUSED = (ValueError, TypeError, AttributeError)
+"""What says that codes are none."""
 
 Mode = Literal["warn", "error", "record"]
 
@@ -59,8 +63,8 @@ def _announcer(mode: Mode) -> _collector.Announce | None:
 class Report:
     """What a guard has found so far. Printed, it is the findings in full."""
 
-    def __init__(self, collector: _collector.Collector) -> None:
-        self._collector = collector
+    _collector: _Collector | None = None
+    """None, where the guard itself failed before there was one."""
 
     def __str__(self) -> str:
         from pytest_gradguard.reports.overview import count_line, gravest_first
@@ -81,23 +85,28 @@ class Report:
 
     def hear(self, then: Callable[[list[Finding]], None]) -> None:
         """Call `then` with all findings whenever there is a new one, and do nothing else."""
-        self._collector.announce = lambda new: then(self.findings) if new else None
+        if self._collector is not None:
+            self._collector.announce = lambda new: then(self.findings) if new else None
 
     @property
     def findings(self) -> list[Finding]:
         """The findings so far; equal ones (same code and place) are one with a count."""
-        return self._collector.findings
+        return _attempt(_told, self._collector, "findings") or []
 
     @property
     def calls(self) -> list[Tally]:
         """The parallel calls so far, by line: their tasks, and what is known of size and time."""
-        return self._collector.tallies
+        return _attempt(_told, self._collector, "tallies") or []
 
 
-def _start() -> None:
+def _told(collector: _Collector | None, what: str) -> Any:
+    return [] if collector is None else getattr(collector, what)
+
+
+def _start(user: object) -> None:
     from pytest_gradguard.runtime import starting  # with all that is watched: not before it is
 
-    starting.start()
+    starting.start(user)
 
 
 def install(mode: Mode = "warn", *, ignore: Iterable[str] = ()) -> Report:
@@ -115,17 +124,21 @@ def install(mode: Mode = "warn", *, ignore: Iterable[str] = ()) -> Report:
         ValueError: there is no such mode, or no such code.
     """
     global _installed
-    announce = _announcer(mode)
-    ignored = _expanded(ignore)
+    __tracebackhide__ = True
+    announce = _checked((ValueError,), _announcer, mode)
+    ignored = _checked(_REFUSED, _expanded, ignore, instead=frozenset())
     with _lock:
         if _installed is None:
-            _installed = _collector.Collector(ignore=ignored, announce=announce)
-            _attempt(_collector.enter_first, _installed)
-            _attempt(_start)
+            _installed = _attempt(_collector.Collector, ignore=ignored, announce=announce)
+            if _installed is not None:
+                _attempt(_collector.enter_first, _installed)
+                _attempt(_start, _installed)
         else:
             _installed.announce = announce
             _installed.ignore |= ignored
-        return Report(_installed)
+        report = Report()
+        report._collector = _installed
+        return report
 
 
 def uninstall() -> None:
@@ -134,8 +147,8 @@ def uninstall() -> None:
     with _lock:
         if _installed is not None:
             _attempt(_collector.leave, _installed)
+            _attempt(_watching.stop, _installed)
             _installed = None
-            _attempt(_watching.stop)
 
 
 @contextmanager
@@ -154,15 +167,20 @@ def guard(mode: Mode = "warn", *, simulate_gpu: int | None = None) -> Iterator[R
         ValueError: there is no such mode, or `simulate_gpu` is not 1 or more.
         RuntimeError: this process uses a real GPU already, so that none can be simulated.
     """
-    collector = _collector.Collector(announce=_announcer(mode))
+    announce = _checked((ValueError,), _announcer, mode)
+    collector = _attempt(_collector.Collector, announce=announce)
+    report = Report()
+    report._collector = collector
     with simulated(simulate_gpu):
-        _attempt(_start)
-        _attempt(_collector.enter_here, collector)
+        if collector is not None:
+            _attempt(_start, collector)
+            _attempt(_collector.enter_here, collector)
         try:
-            yield Report(collector)
+            yield report
         finally:
-            _attempt(_collector.leave, collector)
-            _attempt(_watching.stop)
+            if collector is not None:
+                _attempt(_collector.leave, collector)
+                _attempt(_watching.stop, collector)
 
 
 @contextmanager
@@ -199,4 +217,4 @@ def allow(*codes: str, reason: str | None = None) -> AbstractContextManager[None
         ValueError: no such code; the message names it and what is allowed.
     """
     __tracebackhide__ = True
-    return _collector.allowing(_expanded(codes))
+    return _collector.allowing(_checked(_REFUSED, _expanded, codes, instead=frozenset()))

@@ -252,17 +252,17 @@ def _after_fork() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(after_in_child=lambda: attempt(_after_fork))
 
 
 @contextmanager
 def collecting(collector: Collector) -> Iterator[Collector]:
     """Make `collector` the one that calls and backwards in the block report to (`enter_here`)."""
-    enter_here(collector)
+    attempt(enter_here, collector)
     try:
         yield collector
     finally:
-        leave(collector)
+        attempt(leave, collector)
 
 
 def enter_here(collector: Collector) -> None:
@@ -309,12 +309,12 @@ def allowing(codes: frozenset[str]) -> Iterator[None]:
 
     It holds for this thread or task, and for those that are started meanwhile.
     """
-    allowance = Allowance(codes)
-    _enter_here(allowance)
+    allowance = attempt(Allowance, codes)
+    attempt(_enter_here, allowance)
     try:
         yield
     finally:
-        _leave_here(allowance)
+        attempt(_leave_here, allowance)
 
 
 def announce(home: Collector, evidence: Iterable[Evidence]) -> None:

@@ -46,6 +46,85 @@ def attempt(function: Callable[..., Any], *args: Any, instead: Any = None, **kwa
         return instead
 
 
+def checked(
+    errors: tuple[type[Exception], ...],
+    function: Callable[..., Any],
+    *args: Any,
+    instead: Any = None,
+    **kwargs: Any,
+) -> Any:
+    """As `attempt`, of what the program has given the guard: it may be wrong.
+
+    Args:
+        errors: what says so.
+        function, args, instead, kwargs: as for `attempt`.
+
+    Raises:
+        Exception: one of `errors`; findings, as for `attempt`.
+    """
+    __tracebackhide__ = True
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:
+        if isinstance(error, (GradGuardError, GradGuardWarning, *errors)):
+            raise
+        fault(error)
+        return instead
+
+
+class _Once:
+    """Work of the program's, and what came of it."""
+
+    __slots__ = ("_work", "done", "error", "outcome")
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._work = work
+        self.done = False
+        self.outcome: Any = None
+        self.error: BaseException | None = None
+
+    def __call__(self) -> Any:
+        self.done = True
+        try:
+            self.outcome = self._work()
+        except BaseException as error:
+            without_this_frame(error)
+            self.error = error
+            raise
+        return self.outcome
+
+
+def carried(work: Callable[[], Any], doing: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What `doing`, of the guard's own, makes of `work`, the program's, which it has to call.
+
+    Whatever becomes of `doing`: the work is done once, and what it gives or raises is not lost.
+
+    Args:
+        work: takes no arguments.
+        doing: is given what does the work as its first argument, and `args` and `kwargs`.
+
+    Raises:
+        BaseException: what the work raises; findings, as for `attempt`.
+    """
+    once = _Once(work)
+    try:
+        made = doing(once, *args, **kwargs)
+    except BaseException as error:
+        if error is once.error:
+            without_this_frame(error)
+            raise
+        if not isinstance(error, Exception):
+            raise
+        fault(error)
+        made = None
+    if once.error is not None:
+        raise once.error
+    if not once.done:
+        with hidden_frame:
+            return work()
+    return once.outcome if made is None else made
+
+
 class Beside:
     """A context of the guard's own around what the program does: its faults are those of `fault`.
 
@@ -81,9 +160,12 @@ class Beside:
 def warn(text: str) -> None:
     """Warn of something about the guard itself, and never raise."""
     try:
-        warnings.warn(text, GradGuardWarning, stacklevel=3)
-    except GradGuardWarning:  # under -W error, in the middle of somebody's parallel call
-        print(text, file=sys.stderr)
+        try:
+            warnings.warn(text, GradGuardWarning, stacklevel=3)
+        except GradGuardWarning:  # under -W error, in the middle of somebody's parallel call
+            print(text, file=sys.stderr)
+    except Exception:  # what shows warnings is the program's, or standard error is closed
+        return
 
 
 def without_this_frame(error: BaseException) -> None:

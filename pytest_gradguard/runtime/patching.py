@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from pytest_gradguard.runtime.faults import attempt
 from pytest_gradguard.runtime.locks import Lock
 
 _lock = Lock()
@@ -88,11 +89,27 @@ _buried: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 """What stood below each wrapper that was undone while another one stood on it."""
 
 
-class Patches:
-    """Several patches as one: applied all or none, undone in reverse."""
+_in_place: dict[Patches, None] = {}
+"""What is applied, and has to be undone when the guard ends; in the order in which it was."""
 
-    def __init__(self, patches: list[Patch]) -> None:
+
+def undo_left() -> None:
+    """Undo what is still in place: something has failed that should have undone it."""
+    for patches in reversed(list(_in_place)):
+        attempt(patches.undo)
+
+
+class Patches:
+    """Several patches as one: applied all or none, undone in reverse.
+
+    Args:
+        patches: the patches.
+        lasting: they may stay in place when the guard ends.
+    """
+
+    def __init__(self, patches: list[Patch], *, lasting: bool = False) -> None:
         self._patches = patches
+        self._lasting = lasting
         self.applied = False
 
     def apply(self) -> None:
@@ -109,9 +126,11 @@ class Patches:
                     done.append(patch)
             except BaseException:
                 for patch in reversed(done):
-                    patch.undo()
+                    attempt(patch.undo)
                 raise
             self.applied = True
+            if not self._lasting:
+                _in_place[self] = None
 
     def wrappers(self) -> list[Any]:
         """What stands in place of each, while they are applied."""
@@ -122,8 +141,9 @@ class Patches:
         with _lock:
             if self.applied:
                 self.applied = False
+                _in_place.pop(self, None)
                 for patch in reversed(self._patches):
-                    patch.undo()
+                    attempt(patch.undo)
 
 
 class LatePatches:
@@ -132,10 +152,12 @@ class LatePatches:
     Args:
         make: makes them; of what is not loaded, or is built otherwise than we know it, it makes
             none, and is asked again.
+        lasting: as for `Patches`.
     """
 
-    def __init__(self, make: Callable[[], list[Patch]]) -> None:
+    def __init__(self, make: Callable[[], list[Patch]], *, lasting: bool = False) -> None:
         self._make = make
+        self._lasting = lasting
         self._patches: Patches | None = None
 
     @property
@@ -149,7 +171,7 @@ class LatePatches:
             made = self._make()
             if not made:
                 return
-            self._patches = Patches(made)
+            self._patches = Patches(made, lasting=self._lasting)
         self._patches.apply()
 
     def undo(self) -> None:

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from pytest_gradguard.runtime import error_notes
-from pytest_gradguard.runtime.faults import without_this_frame
+from pytest_gradguard.runtime.faults import attempt, without_this_frame
 from pytest_gradguard.runtime.patching import Patch
 
 _LOST = (
@@ -38,8 +38,8 @@ def _watched(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(*args, **kwargs)
         except Exception as error:
             without_this_frame(error)
-            if _tells_of_the_sender(error):
-                error_notes.add(error, _LOST)
+            if attempt(_tells_of_the_sender, error):
+                attempt(error_notes.add, error, _LOST)
             raise
 
     return rebuild

@@ -28,8 +28,8 @@ def same(output: Any) -> Any:
 
 
 def in_thread(
-    call: Call,
     task: Callable[[], Any],
+    call: Call,
     items: Any,
     asked: Mapping[str, Any],
     gave: Callable[[Any], Any] = alone,
@@ -37,8 +37,8 @@ def in_thread(
     """Run `task` in a thread of the process of `call`, and return what it gives.
 
     Args:
-        call: the call.
         task: what is to be run.
+        call: the call.
         items: the user's tasks in it.
         asked: what the probes asked.
         gave: the results of `items` in what `task` gives.

@@ -29,10 +29,10 @@ for _module, _ours in AWAITED:
     watching.when_imported(_module, *watching.lazily(f"{_HERE}.{_ours}"))
 
 
-def start() -> None:
-    """Watch from now on; `watching.stop` undoes it. Calls nest."""
+def start(user: object) -> None:
+    """Watch from now on; `watching.stop` undoes it, for that user."""
     integrations.load()
-    watching.start()
+    watching.start(user)
 
 
 def start_in_worker() -> None:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from pytest_gradguard.runtime import frameworks
-from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.faults import attempt
 from pytest_gradguard.runtime.framework import Transfer, active
 
 __all__ = ["Transfer", "active", "bracketed", "during"]
@@ -29,7 +29,7 @@ def bracketed(
     """
     frameworks.watch_reductions()
     active.transfer = transfer
-    return (rebuild, arguments, None, iter(partial(_end, transfer), None))
+    return (rebuild, arguments, None, iter(partial(attempt, _end, transfer), None))
 
 
 @contextmanager
@@ -41,14 +41,11 @@ def during(transfer: Transfer) -> Iterator[None]:
     try:
         yield
     finally:
-        _end(transfer)
+        attempt(_end, transfer)
         active.transfer = before
 
 
 def _end(transfer: Transfer) -> None:
     if active.transfer is transfer:
         active.transfer = active.data = None
-    try:
-        transfer.ended()
-    except Exception as error:
-        fault(error)
+    transfer.ended()

@@ -15,6 +15,7 @@ from pytest_gradguard.disabled import is_disabled
 from pytest_gradguard.records import fields
 from pytest_gradguard.runtime.faults import attempt, fault
 from pytest_gradguard.runtime.locks import Lock
+from pytest_gradguard.runtime.patching import undo_left
 
 
 @fields
@@ -37,7 +38,8 @@ class Watch:
 _watches: dict[str, list[Watch]] = {}
 """By the name of the module."""
 _at_end: list[Callable[[], object]] = []
-_users = 0
+_users: dict[object, None] = {}
+"""Who watches: the guard is on as long as there is one."""
 _is_worker = False
 _off = False
 """The environment turned the guard off when it was switched on last."""
@@ -101,12 +103,17 @@ def lazily(module: str) -> tuple[Callable[[], object], Callable[[], object]]:
     return apply, undo
 
 
-def start() -> None:
-    """Put in place what was declared. Calls nest."""
-    global _users, _off
+def start(user: object) -> None:
+    """Put in place what was declared, until `stop` for the last of those who watch.
+
+    Args:
+        user: who watches; it is known by its identity.
+    """
+    global _off
     with _lock:
-        _users += 1
-        if _users == 1:
+        first = not _users
+        _users[user] = None
+        if first:
             _off = attempt(is_disabled, instead=True)
             attempt(_put_in_place)
 
@@ -117,30 +124,34 @@ def _put_in_place() -> None:
     _await_imports()
 
 
-def stop() -> None:
-    """Undo one `start`; the last one leaves every patched name as it was."""
-    global _users
+def stop(user: object) -> None:
+    """Undo `start` for that user, who may not have come so far, or have ended already.
+
+    The last one leaves every patched name as it was.
+    """
     with _lock:
-        _users = max(_users - 1, 0)
-        if _users == 0:
-            _undo_all()
+        _users.pop(user, None)
+        if not _users:
+            if _finder in sys.meta_path:
+                sys.meta_path.remove(_finder)
+            attempt(_undo_all)
+            attempt(undo_left)
 
 
 @contextmanager
 def paused() -> Iterator[None]:
     """Inside the block, every patched name is what it was without the guard, for all threads."""
-    global _users
     with _lock:
-        users, _users = _users, 0
+        users = list(_users)
+        _users.clear()
         if users:
-            _undo_all()
+            attempt(_undo_all)
     try:
         yield
     finally:
         with _lock:
-            if users:
-                start()
-                _users += users - 1
+            for user in users:
+                start(user)
 
 
 def _undo_all() -> None:
@@ -154,7 +165,7 @@ def _undo_all() -> None:
 
 def is_on() -> bool:
     """Whether the guard is on."""
-    return _users > 0 and not _off
+    return bool(_users) and not _off
 
 
 def start_in_worker() -> None:
@@ -168,7 +179,7 @@ def start_in_worker() -> None:
                     _try(watch)
             _await_imports()
         else:
-            start()
+            start(__name__)
 
 
 def _all() -> list[Watch]:

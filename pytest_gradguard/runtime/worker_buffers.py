@@ -22,7 +22,7 @@ from pytest_gradguard.runtime.checks import gg111
 from pytest_gradguard.runtime.checks.gg111 import KeptBuffers, Use
 from pytest_gradguard.runtime.copies import sample
 from pytest_gradguard.runtime.evidence import Evidence
-from pytest_gradguard.runtime.faults import fault, theirs_only, without_this_frame
+from pytest_gradguard.runtime.faults import attempt, fault, theirs_only, without_this_frame
 from pytest_gradguard.runtime.frameworks.torch import modules as torch_modules
 from pytest_gradguard.runtime.frameworks.torch import steps
 from pytest_gradguard.runtime.patching import Patch, Patches
@@ -164,9 +164,9 @@ def _evaluating(original: Callable[..., Any]) -> Callable[..., Any]:
         except BaseException as error:
             without_this_frame(error)
             raise
-        if not mode and _by_the_program(sys._getframe(1)):
+        if not mode and attempt(_by_the_program, sys._getframe(1)):
             with theirs_only:
-                _used(Use.EVALUATES, lambda lost: lost.is_in(self))
+                attempt(_used, Use.EVALUATES, lambda lost: lost.is_in(self))
         return outcome
 
     return train
@@ -182,14 +182,14 @@ def _by_the_program(frame: Any) -> bool:
 
 def _called(module: Any, args: Any) -> None:
     if not module.training:
-        _used(Use.EVALUATES, lambda lost: lost.is_evaluated_by(module))
+        attempt(_used, Use.EVALUATES, lambda lost: lost.is_evaluated_by(module))
 
 
 def _saving(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def save(obj: Any, *args: Any, **kwargs: Any) -> Any:
         with theirs_only:
-            _used(Use.SAVES, lambda lost: _holds(obj, lost))
+            attempt(_used, Use.SAVES, lambda lost: _holds(obj, lost))
         try:
             return original(obj, *args, **kwargs)
         except BaseException as error:
@@ -217,7 +217,7 @@ def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not args and not {"destination", "prefix"} & kwargs.keys():
-            _used(Use.COPIES, lambda lost: lost.is_in(self))
+            attempt(_used, Use.COPIES, lambda lost: lost.is_in(self))
         try:
             return original(self, *args, **kwargs)
         except BaseException as error:

@@ -175,7 +175,8 @@ _patches = Patches(
     [
         *backward.patches(current),
         Patch(threading.Thread, "_bootstrap_inner", _in_thread),
-    ]
+    ],
+    lasting=True,
 )
 
 

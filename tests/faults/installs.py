@@ -6,8 +6,8 @@ import gc
 import sys
 
 import joblib.parallel
-from sweep import patched
 from torch.optim.optimizer import _global_optimizer_post_hooks as hooks
+from trial import patched
 
 from pytest_gradguard import install, uninstall
 

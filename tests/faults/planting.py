@@ -1,13 +1,17 @@
-"""Functions of the guard that raise: what is planted stands in one of them.
+"""Faults in functions of the guard.
 
-The guard's modules are compiled as ever, with one more statement at the beginning of one function:
-so it raises for whoever calls it, by whichever name. Where a module is loaded already, its
-functions are given that code: one process that has loaded all is forked once for each fault.
+The guard's modules are compiled as ever, with one more statement in one function: so it stands in
+its way for all that the guard calls it from, by whichever name. Where a module is loaded already,
+its functions are given that code: one process that has loaded all is forked once for each fault.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
+import contextlib
+import dataclasses
+import functools
 import gc
 import linecache
 import os
@@ -15,26 +19,98 @@ import sys
 from collections.abc import Iterator
 from importlib.machinery import PathFinder, SourceFileLoader
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 PACKAGE = "pytest_gradguard"
 _PART = f"{os.sep}{PACKAGE}{os.sep}"
 Function = ast.FunctionDef | ast.Lambda
 
 
+KINDS = (
+    *("raise", "late", "none"),
+    *("MemoryError", "RecursionError", "AttributeError", "TypeError", "KeyError", "OSError"),
+    *("StopIteration", "ImportError", "AssertionError"),
+)
+"""What a function does: it raises at its beginning, or once its work is done; it returns None; or
+it raises an error that other code may have raised, and may catch."""
+PLANTED = "planted in"
+"""What the message of each error that is planted begins with."""
+
+_TRANSPARENT = {contextlib.__file__, dataclasses.__file__, functools.__file__, "<string>"}
+"""Where what a function calls is called for it: generators of contexts, constructors."""
+
+
 class PlantedFault(Exception):
     """What the function raises."""
 
 
-def fire(name: str) -> None:
-    """Raise, unless it is called while a module of the guard's is imported."""
-    if _importing(sys._getframe(1)):
-        return
+class Fault(NamedTuple):
+    """What is planted.
+
+    Attributes:
+        function: where, as ``module:path``.
+        kind: one of `KINDS`.
+    """
+
+    function: str
+    kind: str = "raise"
+
+    @classmethod
+    def parse(cls, text: str) -> Fault:
+        """That which is written so."""
+        return cls(*text.split())
+
+    def __str__(self) -> str:
+        return f"{self.function} {self.kind}"
+
+
+def caller(frame: Any) -> Any:
+    """The frame of the guard's own that calls that one; None where others do.
+
+    What others call themselves is a door: whether that is the program, a library or Python, nobody
+    could take what it raises at once.
+    """
+    above = frame.f_back
+    while above is not None and above.f_code.co_filename in _TRANSPARENT:
+        above = above.f_back
+    return above if above is not None and _PART in above.f_code.co_filename else None
+
+
+_noted = 0
+"""The process that has noted that the fault took place."""
+
+
+def takes_place() -> bool:
+    """Whether the function that asks does what is planted.
+
+    It does not where others call it, nor while a module of the guard's is imported.
+    """
+    global _noted
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename == __file__:
+        frame = frame.f_back  # type: ignore[assignment]
+    above = caller(frame)
+    if above is None or _importing(above):
+        return False
     note = os.environ.get("PLANTED_NOTES")
-    if note:
+    if note and _noted != os.getpid():
+        _noted = os.getpid()
         with open(note, "a", encoding="utf-8") as file:
             file.write(f"fired {os.getpid()}\n")
-    raise PlantedFault(name)
+    return True
+
+
+def fire(fault: str) -> None:
+    """Raise, if it takes place."""
+    if takes_place():
+        name, kind = Fault.parse(fault)
+        raise getattr(builtins, kind, PlantedFault)(f"{PLANTED} {name}")
+
+
+def late(fault: str, value: Any) -> Any:
+    """Raise, if it takes place, where `value` would be returned."""
+    fire(fault)
+    return value
 
 
 def _importing(frame: Any) -> bool:
@@ -65,17 +141,17 @@ def functions(tree: ast.AST, above: str = "") -> Iterator[tuple[str, Function]]:
     yield from walk(tree)
 
 
-def _compiled(source: str, text: bytes | str, path: str = "", name: str = "") -> CodeType:
-    """The code of a module of the guard's; with `path`, with one function that raises."""
+def _compiled(source: str, text: bytes | str, path: str = "", fault: str = "") -> CodeType:
+    """The code of a module of the guard's; with `path`, with a fault in one function."""
     tree = ast.parse(text)
     if path:
-        _raising(tree, path, name)
+        _plant(tree, path, fault)
     code: CodeType = compile(tree, source, "exec", dont_inherit=True)
     return code
 
 
-def _raising(tree: ast.Module, path: str, name: str) -> None:
-    """Have the function at `path` in `tree` raise.
+def _plant(tree: ast.Module, path: str, fault: str) -> None:
+    """Plant a fault in the function at `path` in `tree`.
 
     Raises:
         LookupError: there is none.
@@ -83,32 +159,81 @@ def _raising(tree: ast.Module, path: str, name: str) -> None:
     target = dict(functions(tree)).get(path)
     if target is None:
         raise LookupError(path)
-    call = ast.parse(f"__import__('planting').fire({name!r})", mode="eval").body
-    if isinstance(target, ast.Lambda):
-        target.body = ast.BoolOp(ast.Or(), [call, target.body])
+    kind = Fault.parse(fault).kind
+    if kind == "late":
+        _Late(fault).visit_in(target)
+    elif isinstance(target, ast.Lambda):
+        parts = [_call("fire", fault), target.body]
+        target.body = ast.BoolOp(ast.Or(), parts)
+        if kind == "none":
+            none = ast.Constant(None)
+            target.body = ast.IfExp(_call("takes_place"), none, parts[1])
     else:
-        documented = ast.get_docstring(target) is not None
-        target.body.insert(int(documented), ast.Expr(call))
+        first: ast.stmt = ast.Expr(_call("fire", fault))
+        if kind == "none":
+            first = ast.If(_call("takes_place"), [ast.Return()], [])
+        target.body.insert(int(ast.get_docstring(target) is not None), first)
+    line = target.lineno
+    ast.fix_missing_locations(tree)
+    assert target.lineno == line
+
+
+def _call(function: str, *args: str, value: ast.expr | None = None) -> ast.expr:
+    """A call of a function of this module."""
+    given = "".join(f"{arg!r}, " for arg in args)
+    call = ast.parse(f"__import__({__name__!r}).{function}({given})", mode="eval").body
+    assert isinstance(call, ast.Call)
+    if value is not None:
+        call.args.append(value)
     for node in ast.walk(call):
-        ast.copy_location(node, target)
-    ast.fix_missing_locations(target)
+        for name in ("lineno", "col_offset", "end_lineno", "end_col_offset"):
+            node.__dict__.pop(name, None)  # those of where it will stand
+    return call
+
+
+class _Late(ast.NodeTransformer):
+    """Has a function raise where it would return."""
+
+    def __init__(self, fault: str) -> None:
+        self._fault = fault
+
+    def visit_in(self, target: Function) -> None:
+        """Change `target`, and no function that stands in it."""
+        if isinstance(target, ast.Lambda):
+            target.body = _call("late", self._fault, value=target.body)
+            return
+        self.generic_visit(target)
+        target.body.append(ast.Expr(_call("fire", self._fault)))
+
+    def visit_Return(self, node: ast.Return) -> ast.Return:
+        value = node.value or ast.Constant(None)
+        return ast.copy_location(ast.Return(_call("late", self._fault, value=value)), node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        return node
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.Lambda:
+        return node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
+        return node
 
 
 class _Loader(SourceFileLoader):
     path_in_it = ""
+    fault = ""
 
     def get_code(self, fullname: str) -> CodeType:
         source = self.get_filename(fullname)
-        name = f"{fullname}:{self.path_in_it}"
-        return _compiled(source, self.get_data(source), self.path_in_it, name)
+        return _compiled(source, self.get_data(source), self.path_in_it, self.fault)
 
 
 class _Planter:
-    """Loads one module of the guard's with a function that raises."""
+    """Loads one module of the guard's with a fault in a function."""
 
-    def __init__(self, module: str, path: str) -> None:
-        self.module = module
-        self.path = path
+    def __init__(self, fault: str) -> None:
+        self.fault = fault
+        self.module, _, self.path = Fault.parse(fault).function.partition(":")
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if name != self.module:
@@ -117,26 +242,26 @@ class _Planter:
         if spec is None or spec.origin is None:
             return None
         loader = _Loader(name, spec.origin)
-        loader.path_in_it = self.path
+        loader.path_in_it, loader.fault = self.path, self.fault
         spec.loader = loader
         return spec
 
 
-def plant(name: str, live: Live | None = None) -> None:
-    """Have the function ``module:path`` raise, here or as soon as its module is imported.
+def plant(fault: str, live: Live | None = None) -> None:
+    """Plant a fault here, or as soon as its module is imported.
 
     Args:
-        name: which function.
+        fault: a `Fault`, written.
         live: what is imported of the guard in this process.
     """
-    module, _, path = name.partition(":")
+    module, _, path = Fault.parse(fault).function.partition(":")
     imported = sys.modules.get(module)
     if imported is None:
-        sys.meta_path.insert(0, _Planter(module, path))
+        sys.meta_path.insert(0, _Planter(fault))
         return
     assert live is not None, f"{module} is imported already"
     assert imported.__file__ is not None
-    live.plant(imported.__file__, path, name)
+    live.plant(imported.__file__, path, fault)
 
 
 class Live:
@@ -149,21 +274,21 @@ class Live:
                 self._functions.setdefault(one.__code__, []).append(one)
                 linecache.getlines(one.__code__.co_filename)
 
-    def plant(self, source: str, path: str, name: str) -> None:
-        """Have the function at `path` in the file `source` raise, and those that it stands in.
+    def plant(self, source: str, path: str, fault: str) -> None:
+        """Plant a fault in the function at `path` in the file `source`.
 
         Raises:
             LookupError: there is none.
         """
         text = "".join(linecache.getlines(source))
-        pairs = _pairs(_compiled(source, text), _compiled(source, text, path, name))
+        pairs = _pairs(_compiled(source, text), _compiled(source, text, path, fault))
         replaced = 0
         for before, after in pairs:
             for function in self._functions.get(before, ()) if before != after else ():
                 function.__code__ = after
                 replaced += 1
         if not replaced:
-            raise LookupError(name)
+            raise LookupError(fault)
 
 
 def _pairs(before: CodeType, after: CodeType) -> Iterator[tuple[CodeType, CodeType]]:
@@ -185,23 +310,35 @@ def name_of(path: str, line: int) -> str:
 
 
 def record(path: str) -> None:
-    """Write which functions of the guard's are called from now on, here and in forked children."""
+    """Write which functions of the guard's are called from now on, here and in forked children.
+
+    Each with the function of the guard's that calls it, and with the door: the first one on the
+    way, which others call.
+    """
     import threading
 
-    known: set[CodeType] = set()
+    ours: dict[CodeType, bool] = {}
+    known: set[tuple[CodeType, ...]] = set()
 
     def look(frame: Any, event: str, argument: object) -> None:
         if event != "call":
             return
         code = frame.f_code
-        if code not in known:
-            ours = _PART in code.co_filename
-            if ours and _importing(frame):
-                return
-            known.add(code)
-            if ours:
-                with open(path, "a", encoding="utf-8") as file:
-                    file.write(f"{name_of(code.co_filename, code.co_firstlineno)}\n")
+        if code not in ours:
+            ours[code] = _PART in code.co_filename and code.co_name != "<module>"
+        if not ours[code]:
+            return
+        above = door = caller(frame)
+        if above is None:
+            return
+        while (further := caller(door)) is not None:
+            door = further
+        way = (code, above.f_code, door.f_code)
+        if way not in known and not _importing(frame):
+            known.add(way)
+            names = "\t".join(name_of(one.co_filename, one.co_firstlineno) for one in way)
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(f"{names}\n")
 
     threading.setprofile(look)
     sys.setprofile(look)

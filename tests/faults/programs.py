@@ -7,6 +7,7 @@ is limited to one thread, so that forks are not what is tried.
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
 import re
 import tempfile
@@ -14,10 +15,17 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import commands
+import dask
 import torch
+from joblib import Parallel, delayed
 from torch import nn
 
 PROGRAMS: dict[str, Callable[[], Any]] = {}
+NEEDS = {"tape": ("tensorflow",), "dask_client": ("distributed",)}
+"""What some of them import, which takes its time: these run if they are named."""
+GUARDED_BY_THEMSELVES = commands.PROGRAMS
+"""Programs that switch the guard on themselves, if they are told to."""
 
 
 def program(function: Callable[[], Any]) -> Callable[[], Any]:
@@ -99,44 +107,55 @@ def to_gpu(number: int) -> str:
 
 
 def through_nested(number: int) -> list[int]:
-    from joblib import Parallel, delayed
-
     return Parallel(2, backend="threading")(delayed(nothing)(i) for i in range(number))
 
 
 # -- programs -----------------------------------------------------------------------------------
 
 
-def _joblib(backend: str) -> Any:
-    from joblib import Parallel, delayed
+Run = Callable[..., Any]
+"""joblib's `Parallel` with two workers of one backend, and what it is given."""
+PARTS: dict[str, Callable[[Run, str], Any]] = {}
 
-    def run(tasks: Any, **options: Any) -> Any:
-        return Parallel(2, backend=backend, **options)(tasks)
 
+def part(function: Callable[[Run, str], Any]) -> Callable[[Run, str], Any]:
+    """One thing that people do with joblib, a program with each backend."""
+    PARTS[function.__name__] = function
+    return function
+
+
+@part
+def gradients(run: Run, backend: str) -> Any:
     x = torch.ones(3, requires_grad=True)
     out = run(delayed(double)(x * 1) for _ in range(2))
     (out[0] + out[1]).mean().backward()
-    told = [values(out), values(x.grad), values(out[0].grad)]
-    told += [run(delayed(nothing)(i) for i in range(4))]
-    told += [error_of(lambda: run(delayed(fail)(i) for i in range(1)))]
+    return [values(out), values(x.grad), values(out[0].grad)]
+
+
+@part
+def plain(run: Run, backend: str) -> Any:
+    told = [run(delayed(nothing)(i) for i in range(4))]
+    if backend != "multiprocessing":
+        told += [list(run((delayed(nothing)(i) for i in range(3)), return_as="generator"))]
+    return told
+
+
+@part
+def errors(run: Run, backend: str) -> Any:
+    told = [error_of(lambda: run(delayed(fail)(i) for i in range(1)))]
     if backend == "multiprocessing":
         told += [error_of(lambda: run(delayed(lock)(i) for i in range(1)))]
     if backend != "threading":
         told += [error_of(lambda: run(delayed(nothing)(threading.Lock()) for i in range(2)))]
-    if backend != "multiprocessing":
-        told += [list(run((delayed(nothing)(i) for i in range(3)), return_as="generator"))]
+    return told
+
+
+@part
+def training(run: Run, backend: str) -> Any:
     model, data = net(), torch.ones(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    told += [run(delayed(train)(model, data) for _ in range(1))]
+    told = [run(delayed(train)(model, data) for _ in range(1))]
     optimizer.step()
-    generator = torch.Generator()
-    generator.manual_seed(1)
-    drawn = run(delayed(draw)(generator) for _ in range(2))
-    told += [sorted(drawn) if backend == "threading" else len(drawn)]
-    with torch.no_grad():
-        told += [values(run(delayed(double)(x) for _ in range(2)))]
-    told += [run(delayed(to_gpu)(i) for i in range(1))]
-    told += [run(delayed(through_nested)(i) for i in range(2))]
     (returned,) = run(delayed(nothing)(m) for m in [model])
     optimizer.zero_grad()
     returned(data).sum().backward()
@@ -144,19 +163,34 @@ def _joblib(backend: str) -> Any:
     return [*told, values(list(returned.parameters()))]
 
 
-@program
-def joblib_threads() -> Any:
-    return _joblib("threading")
+@part
+def modes(run: Run, backend: str) -> Any:
+    generator = torch.Generator()
+    generator.manual_seed(1)
+    drawn = run(delayed(draw)(generator) for _ in range(2))
+    told = [sorted(drawn) if backend == "threading" else len(drawn)]
+    x = torch.ones(3, requires_grad=True)
+    with torch.no_grad():
+        told += [values(run(delayed(double)(x) for _ in range(2)))]
+    return told
 
 
-@program
-def joblib_fork() -> Any:
-    return _joblib("multiprocessing")
+@part
+def nested(run: Run, backend: str) -> Any:
+    told = [run(delayed(to_gpu)(i) for i in range(1))]
+    return [*told, run(delayed(through_nested)(i) for i in range(2))]
 
 
-@program
-def joblib_loky() -> Any:
-    return _joblib("loky")
+def _joblib(backend: str, doing: Callable[[Run, str], Any]) -> Any:
+    def run(tasks: Any, **options: Any) -> Any:
+        return Parallel(2, backend=backend, **options)(tasks)
+
+    return doing(run, backend)
+
+
+for _name, _backend in (("threads", "threading"), ("fork", "multiprocessing"), ("loky", "loky")):
+    for _part, _doing in PARTS.items():
+        PROGRAMS[f"joblib_{_name}_{_part}"] = functools.partial(_joblib, _backend, _doing)
 
 
 @program
@@ -244,21 +278,25 @@ class Items(torch.utils.data.Dataset):  # type: ignore[type-arg]
         return torch.full((2,), float(index)) + torch.rand(1, generator=self.generator)
 
 
+def _loads(sampler: list[int]) -> str:
+    loading = torch.utils.data.DataLoader(
+        Items(), batch_size=2, num_workers=1, sampler=sampler, multiprocessing_context="fork"
+    )
+    return error_of(lambda: [values(batch) for batch in loading])[:400]
+
+
 @program
 def loader() -> Any:
-    told = []
-    for sampler in ([0, 1, 2, 3], [0, 7]):
-        loading = torch.utils.data.DataLoader(
-            Items(), batch_size=2, num_workers=1, sampler=sampler, multiprocessing_context="fork"
-        )
-        told += [error_of(lambda loading=loading: [values(batch) for batch in loading])[:400]]
-    return told
+    return _loads([0, 1, 2, 3])
+
+
+@program
+def loader_failing() -> Any:
+    return _loads([0, 7])
 
 
 @program
 def dask_threads() -> Any:
-    import dask
-
     x = torch.ones(3, requires_grad=True)
     doubled = dask.delayed(double)(x)
     with torch.no_grad():
@@ -271,13 +309,30 @@ def dask_threads() -> Any:
 
 @program
 def dask_processes() -> Any:
-    import dask
+    x = torch.ones(3, requires_grad=True)
+    told = []
+    how = {"scheduler": "processes", "num_workers": 1, "multiprocessing.context": "fork"}
+    with dask.config.set(how):
+        told += [error_of(lambda: values(list(dask.compute(dask.delayed(double)(x)))))]
+    return told
+
+
+@program
+def dask_client() -> Any:
+    from distributed import Client, LocalCluster
 
     x = torch.ones(3, requires_grad=True)
-    context = multiprocessing.get_context("fork")
-    told = []
-    with dask.config.set(scheduler="processes", num_workers=1, context=context):
-        told += [error_of(lambda: values(list(dask.compute(dask.delayed(double)(x)))))]
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        told = [values(client.submit(plain_double, x).result())]
+        told += [values(client.gather(client.map(nothing, [1, 2])))]
+        told += [error_of(client.submit(fail, 1).result)]
+        told += [values(list(dask.compute(dask.delayed(plain_double)(x))))]
+        told += [error_of(lambda: values(client.submit(double, x * 1).result()))]
     return told
 
 
@@ -297,7 +352,6 @@ def memory_cache() -> Any:
 @program
 def memory_map() -> Any:
     import numpy
-    from joblib import Parallel, delayed
 
     data = numpy.ones((3, 50), dtype="float32")
     run = Parallel(2, backend="multiprocessing", max_nbytes=100)
@@ -372,8 +426,6 @@ class Unused(nn.Module):
 
 @program
 def transforms() -> Any:
-    from joblib import Parallel, delayed
-
     def loss(x: torch.Tensor) -> Any:
         out = Parallel(2, backend="threading")(delayed(double)(x) for _ in range(2))
         return (out[0] * out[1]).sum()
@@ -394,7 +446,6 @@ def watched() -> Any:
 
     model, data = net(), torch.ones(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    told = []
     for step_count in (None, 1):
         for watched_things in (model, [*model.parameters()], model.head.weight):
             watch = watch_gradients(watched_things, steps=step_count)
@@ -408,5 +459,30 @@ def watched() -> Any:
             optimizer.zero_grad()
             model.head(model.body(data).detach()).sum().backward()
             optimizer.step()
-    told += [error_of(lambda: watch_gradients([]))]
-    return [*told, values(list(model.parameters()))]
+    return values(list(model.parameters()))
+
+
+@program
+def tape() -> Any:
+    """Gradients of TensorFlow's through threads, where each has its own tapes."""
+    import tensorflow as tf
+
+    weight = tf.Variable(2.0)
+    with tf.GradientTape() as tape:
+        out = Parallel(2, backend="threading")(delayed(_squared)(weight) for _ in "ab")
+        loss = out[0] + out[1]
+    told = [tape.gradient(loss, weight)]
+    told = [None if one is None else float(one) for one in told]
+    with tf.GradientTape(persistent=True) as tape:
+        numbers = Parallel(2, backend="threading")(delayed(_number)(weight) for _ in "ab")
+        loss = weight * numbers[0]
+    told += [float(tape.gradient(loss, weight)), tape.gradient(tf.constant(numbers[1]), weight)]
+    return told
+
+
+def _squared(variable: Any) -> Any:
+    return variable * variable
+
+
+def _number(variable: Any) -> float:
+    return float(variable * 3.0)

@@ -19,7 +19,7 @@ from pytest_gradguard.runtime import callsite, collector, evidence, frameworks, 
 from pytest_gradguard.runtime.callsite import Site
 from pytest_gradguard.runtime.collector import Collector
 from pytest_gradguard.runtime.evidence import SAMPLES, Object
-from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.faults import attempt, fault, without_this_frame
 from pytest_gradguard.runtime.framework import Appends, Framework
 from pytest_gradguard.runtime.patching import LatePatches, Patch
 from pytest_gradguard.runtime.tasks import Task, task_of
@@ -81,10 +81,11 @@ _running = _Running()
 def _calling(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if collector.innermost() is None:
+        listens = attempt(collector.innermost) is not None
+        call = attempt(_Call, getattr(self, "func", None), kwargs) if listens else None
+        if call is None:
             return original(self, *args, **kwargs)
-        before, call = _running.call, _Call(getattr(self, "func", None), kwargs)
-        _running.call = call
+        before, _running.call = _running.call, call
         try:
             output = original(self, *args, **kwargs)
         except BaseException as error:
@@ -93,19 +94,26 @@ def _calling(original: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             _running.call = before
         for home, found in call.read:  # joblib takes what is raised while it reads for its own
-            collector.announce(home, [found])
+            attempt(collector.announce, home, [found])
         return output
 
     return __call__
 
 
+def _storing_of(item: Any) -> Storing | None:
+    """What hears of the pickling of a result; None, where nobody listens."""
+    if collector.innermost() is None or not (frameworks.loaded() or _tensorflow()):
+        return None
+    frameworks.watch_reductions()
+    return Storing(item)
+
+
 def _storing(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def dump_item(self: Any, call_id: Any, item: Any, *args: Any, **kwargs: Any) -> Any:
-        if collector.innermost() is None or not (frameworks.loaded() or _tensorflow()):
+        storing = attempt(_storing_of, item)
+        if storing is None:
             return original(self, call_id, item, *args, **kwargs)
-        frameworks.watch_reductions()
-        storing = Storing(item)
         before, active.transfer = active.transfer, storing
         try:
             outcome = original(self, call_id, item, *args, **kwargs)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from pytest_gradguard.runtime import locate, probes, random_states, transfer, used_globals
 from pytest_gradguard.runtime.checks import Probe, copied
 from pytest_gradguard.runtime.evidence import TaskEvidence
-from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.faults import attempt, fault
 from pytest_gradguard.runtime.patching import Patch, Patches
 from pytest_gradguard.runtime.probes import After
 from pytest_gradguard.runtime.tasks import Task, reseeds, task_of
@@ -78,13 +78,15 @@ def undo() -> None:
 
 
 def _reduce(generator: Any) -> Any:
-    return _reporting(generator, generator.__reduce_ex__(4))
+    reduction = generator.__reduce_ex__(4)
+    return attempt(_reporting, generator, reduction, instead=reduction)
 
 
 def _watched(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     @functools.wraps(original)
     def __reduce__(self: Any) -> Any:
-        return _reporting(self, original(self))
+        reduction = original(self)
+        return attempt(_reporting, self, reduction, instead=reduction)
 
     return __reduce__
 

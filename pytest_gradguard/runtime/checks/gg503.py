@@ -16,7 +16,7 @@ from typing import Any
 
 from pytest_gradguard.runtime import callsite, collector, evidence
 from pytest_gradguard.runtime.callsite import Site
-from pytest_gradguard.runtime.faults import fault, hidden_frame, theirs_only
+from pytest_gradguard.runtime.faults import attempt, hidden_frame, theirs_only
 from pytest_gradguard.runtime.frameworks.torch import steps
 from pytest_gradguard.runtime.patching import LatePatches, Patch
 
@@ -180,10 +180,14 @@ def _constructing(original: Callable[..., None]) -> Callable[..., None]:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         with hidden_frame:
             original(self, *args, **kwargs)
-        if collector.innermost() is not None:
-            _known(self, callsite.user_site())
+        attempt(_constructed, self)
 
     return __init__
+
+
+def _constructed(sampler: Any) -> None:
+    if collector.innermost() is not None:
+        _known(sampler, callsite.user_site())
 
 
 def _setting(original: Callable[..., None]) -> Callable[..., None]:
@@ -203,12 +207,9 @@ def _iterating(original: Callable[..., Iterator[Any]]) -> Callable[..., Iterator
         with hidden_frame:
             indices = original(self)
         # One with an `__iter__` of its own may change the order that it gets from here.
-        if self.shuffle and type(self).__iter__ is __iter__ and collector.innermost() is not None:
+        if self.shuffle and type(self).__iter__ is __iter__:
             with theirs_only:
-                try:
-                    _begins(self, indices)
-                except Exception as error:
-                    fault(error)
+                attempt(_begins, self, indices)
         return indices
 
     return __iter__
@@ -220,6 +221,8 @@ def _begins(sampler: Any, indices: Iterator[Any]) -> None:
     Raises:
         GradGuardError, GradGuardWarning: a finding that the user asked to have raised.
     """
+    if collector.innermost() is None:
+        return
     known = _known(sampler)
     before, now = known.last, _Pass(sampler, indices)
     known.last, known.awaiting = now, None

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pytest_gradguard.findings import TraceStep
 from pytest_gradguard.runtime import evidence
 from pytest_gradguard.runtime.callsite import Site
-from pytest_gradguard.runtime.faults import fault, hidden_frame, without_this_frame
+from pytest_gradguard.runtime.faults import attempt, hidden_frame, without_this_frame
 from pytest_gradguard.runtime.patching import LatePatches, Patch
 
 CODE = "GG504"
@@ -47,11 +47,8 @@ def undo() -> None:
 
 def _tell(event: str, ddp: Any, *particulars: Any) -> None:
     """Tell what watches DDP models of an event."""
-    try:
-        watching = sys.modules.get(_WATCHING) or import_module(_WATCHING)
-        getattr(watching, event)(ddp, *particulars)
-    except Exception as error:
-        fault(error)
+    watching = sys.modules.get(_WATCHING) or import_module(_WATCHING)
+    getattr(watching, event)(ddp, *particulars)
 
 
 def _constructing(original: Callable[..., None]) -> Callable[..., None]:
@@ -59,7 +56,7 @@ def _constructing(original: Callable[..., None]) -> Callable[..., None]:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         with hidden_frame:
             original(self, *args, **kwargs)
-        _tell("constructed", self)
+        attempt(_tell, "constructed", self)
 
     return __init__
 
@@ -71,15 +68,15 @@ def _forwarding(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args, **kwargs)
         told = id(self) not in settled
         if told:
-            _tell("forward_begins", self)
+            attempt(_tell, "forward_begins", self)
         try:
             outputs = original(self, *args, **kwargs)
         except BaseException as error:
-            _tell("forward_failed", self, error)
+            attempt(_tell, "forward_failed", self, error)
             without_this_frame(error)
             raise
         if told:
-            _tell("forward_ended", self)
+            attempt(_tell, "forward_ended", self)
         return outputs
 
     return forward

@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from pytest_gradguard.runtime import callsite, probes, watching
-from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.faults import attempt, fault
 from pytest_gradguard.runtime.fork_safety import forks
 from pytest_gradguard.runtime.tasks import RUNNERS
 
@@ -69,7 +69,7 @@ def _in_child() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+    os.register_at_fork(after_in_child=lambda: attempt(_in_child))
 
 
 def take() -> tuple[Attempt, ...]:

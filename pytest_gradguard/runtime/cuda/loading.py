@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_gradguard.runtime.cuda import attempts
-from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.faults import attempt, fault, without_this_frame
 from pytest_gradguard.runtime.patching import LatePatches, Patch
 
 _NAMES = ("_validate_device", "validate_cuda_device")
@@ -40,8 +40,8 @@ def _watched(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(*given)
         except BaseException as error:
             without_this_frame(error)
-            if backend_name == "cuda" and _needs_a_gpu():
-                attempts.note("torch", error)
+            if backend_name == "cuda" and attempt(_needs_a_gpu):
+                attempt(attempts.note, "torch", error)
             raise
 
     return validate

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_gradguard.runtime.cuda import attempts
-from pytest_gradguard.runtime.faults import without_this_frame
+from pytest_gradguard.runtime.faults import attempt, without_this_frame
 from pytest_gradguard.runtime.patching import LatePatches, Patch
 
 
@@ -45,21 +45,25 @@ def _watched(original: Callable[[], None]) -> Callable[[], None]:
     @functools.wraps(original)
     def _lazy_init() -> None:
         if torch.is_initialized():
-            if attempts.is_renewed():
-                attempts.note("torch", None)
+            attempt(_used_again)
             return original()
-        if attempts.lost_by_fork(torch):
+        if attempt(attempts.lost_by_fork, torch, instead=True):
             return original()
         try:
             original()
         except BaseException as error:
             without_this_frame(error)
-            attempts.note("torch", error)
+            attempt(attempts.note, "torch", error)
             raise
         if torch.is_initialized():
-            attempts.note("torch", None)
+            attempt(attempts.note, "torch", None)
             if not attempts.up:
-                attempts.remember_children()
+                attempt(attempts.remember_children)
         return None
 
     return _lazy_init
+
+
+def _used_again() -> None:
+    if attempts.is_renewed():
+        attempts.note("torch", None)

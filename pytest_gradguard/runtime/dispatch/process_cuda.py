@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ from pytest_gradguard.runtime import cuda
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.checks import gg203
 from pytest_gradguard.runtime.cuda import Attempt
-from pytest_gradguard.runtime.faults import fault, hidden_frame
+from pytest_gradguard.runtime.faults import attempt, hidden_frame
 from pytest_gradguard.runtime.pipes import ends_beside
 from pytest_gradguard.runtime.tasks import Task, task_of
 
@@ -55,13 +55,10 @@ class Run:
         self._write = write
         self._task = task
 
-    def __call__(self) -> Any:
-        try:
-            cuda.tell(self._tell)
-        except Exception as error:
-            fault(error)
+    def __call__(self, work: Callable[[], Any] | None = None) -> Any:
+        attempt(cuda.tell, self._tell)
         with hidden_frame:
-            return type(self._process).run(self._process)
+            return type(self._process).run(self._process) if work is None else work()
 
-    def _tell(self, attempt: Attempt) -> None:
-        os.write(self._write, pickle.dumps((os.getpid(), self._task, attempt)))
+    def _tell(self, made: Attempt) -> None:
+        os.write(self._write, pickle.dumps((os.getpid(), self._task, made)))

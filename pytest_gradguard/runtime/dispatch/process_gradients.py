@@ -22,7 +22,7 @@ from pytest_gradguard.runtime.dispatch.process_start import (
     package_of,
     running,
 )
-from pytest_gradguard.runtime.faults import fault, hidden_frame
+from pytest_gradguard.runtime.faults import attempt, carried, fault, hidden_frame
 from pytest_gradguard.runtime.patching import Patch, Patches
 from pytest_gradguard.runtime.shipment import Shipment
 
@@ -88,29 +88,29 @@ class Run:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The arguments of the process are pickled by now: it is the attribute set last.
-        current = transfer.active.transfer
-        if isinstance(current, Shipment):
-            current.ship_parameters()
-        if self._call is None or not self._call.shipped:
+        if not attempt(self._matters):
             return getattr, (self._process, "run")
         return Run, (self._process, None, self._write, self._task, self._forked)
 
-    def __call__(self) -> Any:
-        run = self._inner or functools.partial(type(self._process).run, self._process)
-        try:
-            package = package_of(self._process)
-            watched: Any = _Watched(self._task, self._write, self._forked, package)
-        except Exception as error:
-            fault(error)
-            watched = None
+    def _matters(self) -> bool:
+        """Whether it was given what may receive gradients, as far as its pickling has seen."""
+        current = transfer.active.transfer
+        if isinstance(current, Shipment):
+            current.ship_parameters()
+        return self._call is not None and bool(self._call.shipped)
+
+    def __call__(self, work: Callable[[], Any] | None = None) -> Any:
+        work = work or functools.partial(type(self._process).run, self._process)
+        watched = attempt(self._watched)
         with hidden_frame:
-            outcome = run()
+            outcome = work() if self._inner is None else carried(work, self._inner)
         if watched is not None:
-            try:
-                watched.tell()
-            except Exception as error:
-                fault(error)
+            attempt(watched.tell)
         return outcome
+
+    def _watched(self) -> _Watched:
+        package = package_of(self._process)
+        return _Watched(self._task, self._write, self._forked, package)
 
 
 class _Watched:

@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_gradguard.findings import Finding
 from pytest_gradguard.runtime import collector, probes, running, worker
-from pytest_gradguard.runtime.faults import attempt, without_this_frame
+from pytest_gradguard.runtime.faults import attempt, carried, without_this_frame
 from pytest_gradguard.runtime.transfer import bracketed
 
 Items = Sequence[tuple[Any, Any, Any]]
@@ -72,7 +72,7 @@ class WorkerTask:
         task = functools.partial(function, *args, **kwargs)
         items, many = attempt(items_of, *self._task, self._split, instead=((), False))
         try:
-            return run(task, items, many, self._token, self._asked)
+            return carried(task, run, items, many, self._token, self._asked)
         except BaseException as error:
             without_this_frame(error)
             raise
@@ -93,12 +93,11 @@ def run(
     except BaseException as error:
         without_this_frame(error)
         raise
-    return attempt(_outgoing, result, gave(result), items, many, token, notes, instead=result)
+    return attempt(_outgoing, result, items, many, token, notes, instead=result)
 
 
-def _outgoing(
-    result: Any, results: Any, items: Items, many: bool, token: int, notes: probes.Notes
-) -> Any:
+def _outgoing(result: Any, items: Items, many: bool, token: int, notes: probes.Notes) -> Any:
+    results = result if many else [result]
     if collector.here.inside.empty and not notes and worker.nothing_in(results):
         worker.end_simulation()
         return result

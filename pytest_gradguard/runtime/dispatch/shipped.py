@@ -12,7 +12,7 @@ from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.dispatch import remote
 from pytest_gradguard.runtime.dispatch.remote import Split
 from pytest_gradguard.runtime.evidence import Object
-from pytest_gradguard.runtime.faults import attempt, fault, without_this_frame
+from pytest_gradguard.runtime.faults import attempt, carried, fault, without_this_frame
 from pytest_gradguard.runtime.shipment import Shipment
 from pytest_gradguard.runtime.transfer import bracketed
 
@@ -112,7 +112,7 @@ class ThreadTask:
         items, many = attempt(remote.items_of, *self._task, self._split, instead=((), False))
         gave = running.same if many else running.alone
         try:
-            return running.in_thread(self._call, task, items, self._asked, gave)
+            return carried(task, running.in_thread, self._call, items, self._asked, gave)
         except BaseException as error:
             without_this_frame(error)
             raise

@@ -29,7 +29,7 @@ class Rank:
         self._collector = collector.Collector(ignore=ignore, announce=self._announce)
         collector.enter(self._collector)
         if not forked:
-            starting.start()
+            starting.start(self)
 
     def _announce(self, found: list[Finding]) -> None:
         try:

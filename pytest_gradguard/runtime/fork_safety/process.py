@@ -11,13 +11,13 @@ import os
 import pickle
 import sys
 import traceback
-from collections.abc import Callable
 from typing import Any
 
+from pytest_gradguard.daemon_process import running
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.checks import gg303
 from pytest_gradguard.runtime.checks.gg303 import Hang
-from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.faults import attempt, without_this_frame
 from pytest_gradguard.runtime.fork_safety import openmp
 from pytest_gradguard.runtime.fork_safety.forks import Inherited
 from pytest_gradguard.runtime.pipes import ends_beside
@@ -62,7 +62,7 @@ class ForkedProcess:
         site = self._call.site
         place = "" if site is None else f"{site.path}:{site.line}"
         inside = Inside(self._process, inherited, write)
-        self._process.run = functools.partial(inside.run, self._process.run, place)
+        self._process.run = functools.partial(inside.run, vars(self._process).get("run"), place)
 
 
 class Inside:
@@ -75,32 +75,42 @@ class Inside:
     """
 
     def __init__(self, process: Any, inherited: Inherited, write: int) -> None:
+        self._process = process
         self._name = process.name
         self._function = getattr(process, "_target", None) or type(process).run
         self._inherited = inherited
         self._write = write
 
-    def run(self, original: Callable[[], Any], place: str) -> Any:
-        """Run the process, and tell whether it computed with threads of its parent's."""
-        watcher = None
-        if self._inherited.runtime or self._inherited.torch_kept:
-            from pytest_gradguard.runtime.fork_safety import stuck
+    def run(self, inner: Any, place: str) -> Any:
+        """Run the process, and tell whether it computed with threads of its parent's.
 
-            watcher = stuck.watch(0, place, self._ends, "multiprocessing")
+        Args:
+            inner: what stands in the place of the process's method `run` already; or None.
+            place: where it was started.
+        """
+        watcher = attempt(self._watcher, place)
+        run = running(self._process, inner, None)
         try:
-            return original()
+            return run()
         except BaseException as error:
             without_this_frame(error)
             raise
         finally:
             if watcher is not None:
-                watcher.stop()
-            try:
-                if self._inherited.torch and openmp.end_pool():
-                    self._tell(Hang("torch", task_of(self._function)))
-                os.close(self._write)
-            except Exception as mistake:
-                fault(mistake)
+                attempt(watcher.stop)
+            attempt(self._ended)
+
+    def _watcher(self, place: str) -> Any:
+        if not (self._inherited.runtime or self._inherited.torch_kept):
+            return None
+        from pytest_gradguard.runtime.fork_safety import stuck
+
+        return stuck.watch(0, place, self._ends, "multiprocessing")
+
+    def _ended(self) -> None:
+        if self._inherited.torch and openmp.end_pool():
+            self._tell(Hang("torch", task_of(self._function)))
+        os.close(self._write)
 
     def _tell(self, hang: Hang) -> None:
         os.write(self._write, pickle.dumps(hang))

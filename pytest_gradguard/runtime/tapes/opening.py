@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_gradguard.runtime import collector
-from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.faults import attempt, fault
 from pytest_gradguard.runtime.patching import Patch, Patches
 
 _patches: Patches | None = None
@@ -21,7 +21,7 @@ def _opening(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     @functools.wraps(original)
     def push(self: Any) -> Any:
         result = original(self)
-        if collector.innermost() is not None:
+        if attempt(collector.innermost) is not None:
             try:
                 from pytest_gradguard.runtime.tapes import following
 

@@ -27,7 +27,7 @@ from tensorflow.python.framework import ops
 from tensorflow.python.ops import custom_gradient, gradients_util, resource_variable_ops
 
 from pytest_gradguard.runtime import callsite
-from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.faults import Beside, fault
 from pytest_gradguard.runtime.frameworks.tensorflow import tensors
 from pytest_gradguard.runtime.patching import Patch, Patches
 
@@ -250,7 +250,7 @@ def _not_for_ours(original: Callable[..., Any]) -> Callable[..., Any]:
     def ask(*args: Any) -> Any:
         if not _mine.handles:
             return original(*args)
-        with _hidden():
+        with Beside(_hidden):
             return original(*args)
 
     return ask
@@ -267,7 +267,7 @@ def _recording(original: Callable[[], bool]) -> Callable[[], bool]:
             return True
         if not _mine.handles:
             return original()
-        with _hidden():
+        with Beside(_hidden):
             return original()
 
     return could_possibly_record
@@ -369,7 +369,7 @@ def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
     def record_operation(*args: Any, **kwargs: Any) -> Any:
         if not _mine.handles or sys._getframe(1).f_globals is not vars(custom_gradient):
             return original(*args, **kwargs)
-        with _hidden():
+        with Beside(_hidden):
             result = original(*args, **kwargs)
         try:
             kind, outputs, inputs, backward, *_ = _arguments(args, kwargs)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.faults import attempt, fault, without_this_frame
 from pytest_gradguard.runtime.locks import Lock
 from pytest_gradguard.runtime.patching import Patch, Patches
 
@@ -62,7 +62,7 @@ def _asking(original: Callable[..., Any]) -> Callable[..., Any]:
         if _asking_now.tape is self:  # a jacobian asks for gradients itself
             return original(self, *args, **kwargs)
         asked = []
-        target, sources, upstream = _operands(args, kwargs)
+        target, sources, upstream = attempt(_operands, args, kwargs, instead=(None, None, None))
         if verb != "gradient":
             upstream = None
         for listener in _listeners:
@@ -109,7 +109,7 @@ def _opening(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def push(self: Any) -> Any:
         result = original(self)
-        _tell("opened", self)
+        attempt(_tell, "opened", self)
         return result
 
     return push
@@ -118,7 +118,7 @@ def _opening(original: Callable[..., Any]) -> Callable[..., Any]:
 def _closing(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def pop(self: Any) -> Any:
-        _tell("closing", self)
+        attempt(_tell, "closing", self)
         return original(self)
 
     return pop
@@ -128,7 +128,7 @@ def _watching(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def watch(self: Any, tensor: Any) -> Any:
         result = original(self, tensor)
-        _tell("watches", self, tensor)
+        attempt(_tell, "watches", self, tensor)
         return result
 
     return watch

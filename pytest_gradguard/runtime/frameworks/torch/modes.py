@@ -18,7 +18,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext, _device_constructors
 
-from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.faults import attempt, fault, without_this_frame
 from pytest_gradguard.runtime.patching import Patch, Patches, on_class
 
 _DEVICES = ("cpu", "cuda")
@@ -248,7 +248,7 @@ def _entering(original: Any) -> Any:
     def __enter__(self: Any) -> Any:
         watch = _thread.watch
         if watch is not None and not _compiling():
-            watch.entered(self)
+            attempt(watch.entered, self)
         return original(self)
 
     return __enter__
@@ -260,7 +260,7 @@ def _leaving(original: Any) -> Any:
         result = original(self, *error)
         watch = _thread.watch
         if watch is not None and not _compiling():
-            watch.left()
+            attempt(watch.left)
         return result
 
     return __exit__
@@ -295,7 +295,7 @@ def _applying(original: Any) -> Any:
         watch = _thread.watch
         if watch is None or _compiling():
             return on_class(original, cls)(*args, **kwargs)
-        before = _nodes()
+        before = attempt(_nodes)
         try:
             results = on_class(original, cls)(*args, **kwargs)
         except BaseException as error:
@@ -303,7 +303,7 @@ def _applying(original: Any) -> Any:
             raise
         outputs = results if isinstance(results, tuple) else (results,)
         if not any(isinstance(one, torch.Tensor) and one.requires_grad for one in outputs):
-            watch.forget(_nodes() - before)
+            attempt(lambda: watch.forget(_nodes() - before))
         return results
 
     return classmethod(apply)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from pytest_gradguard.runtime import pickling_errors, transfer
-from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.faults import attempt, fault, without_this_frame
 from pytest_gradguard.runtime.frameworks.torch import FRAMEWORK
 from pytest_gradguard.runtime.frameworks.torch import tensors as torch_tensors
 from pytest_gradguard.runtime.frameworks.torch.tensors import requires_grad
@@ -43,9 +43,9 @@ def _watched(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         except BaseException as error:
             without_this_frame(error)
             active.transfer = None  # this pickling has failed, and will not end otherwise
-            pickling_errors.explain(error, current)
+            attempt(pickling_errors.explain, error, current)
             if isinstance(error, NotImplementedError):
-                torch_tensors.refused(current, tensor)
+                attempt(torch_tensors.refused, current, tensor)
             raise
         try:
             storage = _storage(tensor)

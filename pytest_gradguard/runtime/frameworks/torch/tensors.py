@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from pytest_gradguard.runtime import frameworks, locate, simulated_devices, transfer
-from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.faults import attempt, fault
 from pytest_gradguard.runtime.frameworks.torch import FRAMEWORK
 from pytest_gradguard.runtime.patching import Patch, Patches
 
@@ -36,13 +36,14 @@ def _watched(original: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
             try:
                 reduction = original(self, proto)
             except NotImplementedError:
-                refused(current, self)
+                attempt(refused, current, self)
                 raise
             if forward_mode._current_level >= 0:
-                reduction = _with_tangent(current, self, reduction)
-            if (self.is_cuda or simulated_devices.device_of is not None) and on_gpu(self):
+                reduction = attempt(_with_tangent, current, self, reduction, instead=reduction)
+            maybe = self.is_cuda or simulated_devices.device_of is not None
+            if maybe and attempt(on_gpu, self):
                 if self is not active.data:
-                    return _on_gpu(current, self, reduction)
+                    return attempt(_on_gpu, current, self, reduction, instead=reduction)
                 active.data = None
             return reduction
         # A tensor subclass comes by here twice, through its __torch_function__.
@@ -50,12 +51,12 @@ def _watched(original: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
         try:
             reduction = original(self, proto)
         except NotImplementedError:
-            refused(current, self)
+            attempt(refused, current, self)
             raise
         finally:
             active.busy = False
         if forward_mode._current_level >= 0:
-            reduction = _with_tangent(current, self, reduction)
+            reduction = attempt(_with_tangent, current, self, reduction, instead=reduction)
         try:
             if requires_grad(self):
                 if isinstance(self, torch.nn.Parameter):
@@ -91,9 +92,10 @@ def _watched_parameter(original: Callable[[Any, int], Any]) -> Callable[[Any, in
         except Exception as error:
             fault(error)
         reduction = original(self, proto)
-        if (not known or self.is_cuda or simulated_devices.device_of is not None) and on_gpu(self):
-            reduction = _on_gpu(current, self, reduction)
-            active.data = _data_in(reduction)
+        maybe = not known or self.is_cuda or simulated_devices.device_of is not None
+        if maybe and attempt(on_gpu, self):
+            reduction = attempt(_on_gpu, current, self, reduction, instead=reduction)
+            active.data = attempt(_data_in, reduction)
         return reduction
 
     return __reduce_ex__

@@ -16,7 +16,7 @@ from typing import Any
 
 from pytest_gradguard.runtime import locate, watching
 from pytest_gradguard.runtime.calls import Call
-from pytest_gradguard.runtime.faults import fault, hidden_frame, without_this_frame
+from pytest_gradguard.runtime.faults import attempt, fault, hidden_frame, without_this_frame
 from pytest_gradguard.runtime.integrations.dask import client
 from pytest_gradguard.runtime.integrations.joblib.backends import KnownBatch
 from pytest_gradguard.runtime.locks import Lock
@@ -147,7 +147,7 @@ def _watched_submit(original: Callable[..., Any]) -> Callable[..., Any]:
             future = original(self, func, callback)
         if isinstance(func, DaskBatch):
             _backends.add(self)
-            func.submitted(self, future, callback)
+            attempt(func.submitted, self, future, callback)
         return future
 
     return submit

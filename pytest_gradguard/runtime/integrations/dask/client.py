@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gradguard.runtime import collector, frameworks, probes, transfer, watching
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.dispatch import calling
-from pytest_gradguard.runtime.faults import fault, theirs_only, without_this_frame
+from pytest_gradguard.runtime.faults import Beside, attempt, fault, theirs_only, without_this_frame
 from pytest_gradguard.runtime.integrations.dask import PACKAGES, WORKERS, nodes, worker
 from pytest_gradguard.runtime.integrations.dask.worker import DaskTask
 from pytest_gradguard.runtime.patching import Patch
@@ -157,37 +157,45 @@ class ShippedDaskTask(DaskTask):
     def __reduce__(self) -> tuple[Any, ...]:
         current = transfer.active.transfer
         if isinstance(current, GraphTransfer):
-            current.now(self)
+            attempt(current.now, self)
         return super().__reduce__()
 
 
 def _watched_graph(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def _graph_to_futures(self: Any, expr: Any, *args: Any, **kwargs: Any) -> Any:
-        if collector.innermost() is None:
+        watched = attempt(_graph, self, expr)
+        if watched is None:
             return original(self, expr, *args, **kwargs)
-        single = None if _is_map(expr) else self
-        call = calling.begin(WORKERS, passing=_PASSED, single=single)
-        watched = GraphTransfer(call)
-        restore = _prepare(self, expr, call)
+        call = watched.call
+        restore = attempt(_prepare, self, expr, call)
         try:
-            with transfer.during(watched):
+            with Beside(transfer.during, watched):
                 futures = original(self, expr, *args, **kwargs)
         except BaseException as error:
             without_this_frame(error)
             if watched.task is not None and watched.task.batch is not None:
-                watched.task.batch.cannot_leave(error)
+                attempt(watched.task.batch.cannot_leave, error)
             raise
         finally:
-            restore()
+            if restore is not None:
+                attempt(restore)
         if call is not None:
             for future in futures.values():
                 future._gradguard_call = call
             with theirs_only:
-                collector.announce(call.collector, call.evidence.values())
+                attempt(collector.announce, call.collector, call.evidence.values())
         return futures
 
     return _graph_to_futures
+
+
+def _graph(client: Any, expr: Any) -> GraphTransfer | None:
+    """What hears of the pickling of a graph; None, where nobody listens."""
+    if collector.innermost() is None:
+        return None
+    single = None if _is_map(expr) else client
+    return GraphTransfer(calling.begin(WORKERS, passing=_PASSED, single=single))
 
 
 def _prepare(client: Any, expr: Any, call: Call | None) -> Callable[[], None]:

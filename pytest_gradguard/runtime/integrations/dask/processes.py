@@ -38,7 +38,7 @@ def _watched(original: Callable[..., Any]) -> Callable[..., Any]:
         if sys.modules.setdefault(nodes.__name__, nodes) is not nodes:
             call = None  # somebody has imported the guard twice: ours cannot be pickled
         if call is not None:
-            kwargs["dumps"] = _Dumps(dumps, call)
+            kwargs["dumps"] = attempt(_Dumps, dumps, call, instead=dumps)
         with hidden_frame:
             result = original(*args, **kwargs)
         if call is not None:

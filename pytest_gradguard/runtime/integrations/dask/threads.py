@@ -14,7 +14,7 @@ from typing import Any
 from pytest_gradguard.runtime import collector, probes, running
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.dispatch import calling
-from pytest_gradguard.runtime.faults import attempt, fault, hidden_frame, theirs_only
+from pytest_gradguard.runtime.faults import attempt, carried, fault, hidden_frame, theirs_only
 from pytest_gradguard.runtime.integrations.dask import nodes
 from pytest_gradguard.runtime.patching import Patch
 from pytest_gradguard.runtime.registry import THREADS
@@ -72,4 +72,4 @@ def _run(call: Call, asked: Any, items: Any, run: Any, batch: Any) -> Any:
         values = [value for _, value, failed in results if not failed]
         return [value[0] for value in values] if len(values) == len(items) else None
 
-    return running.in_thread(call, functools.partial(run, batch), items, asked, gave)
+    return carried(functools.partial(run, batch), running.in_thread, call, items, asked, gave)

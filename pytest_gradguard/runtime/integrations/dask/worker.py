@@ -25,7 +25,7 @@ from pytest_gradguard.runtime import (
     worker,
 )
 from pytest_gradguard.runtime.evidence import Object
-from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.faults import Beside, carried, fault, without_this_frame
 from pytest_gradguard.runtime.references import Reference, refer
 from pytest_gradguard.runtime.tasks import task_of
 
@@ -79,39 +79,45 @@ class DaskTask:
         return normalize_token(self._gradguard[3])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        origin, _, asked, _ = self._gradguard
-        if origin != here():
-            carried = asked.get("simulated")
-            if simulated_devices.current is not None:
-                with simulated_devices.current.during(carried):
-                    return self._run(args, kwargs)
-        return self._run(args, kwargs)
-
-    def _run(self, args: Any, kwargs: Any) -> Any:
-        origin, token, asked, function = self._gradguard
-        items = [(function, args, kwargs)]
-        _arrive(asked, items[0])
-        task = functools.partial(function, *args, **kwargs)
+        function = self._gradguard[3]
         try:
-            if origin != here():
-                result, notes = running.in_process(
-                    task, items, asked, lambda error, notes: _send(origin, token, notes)
-                )
-            elif (call := calls.by_token(token)) is not None:
-                result, notes = running.in_thread(call, task, items, asked), []
-            else:
-                return task()
+            return carried(functools.partial(function, *args, **kwargs), self._run, args, kwargs)
         except BaseException as error:
             without_this_frame(error)
             raise
-        try:
-            if origin != here():
-                _send(origin, token, notes)
-            if frameworks.loaded():
-                _look_at(result, items, origin, token)
-        except Exception as error:
-            fault(error)
-        return result
+
+    def _run(self, task: Callable[[], Any], args: Any, kwargs: Any) -> Any:
+        origin, token, asked, function = self._gradguard
+        items = [(function, args, kwargs)]
+        with Beside(_simulating, origin, asked):
+            _arrive(asked, items[0])
+            try:
+                if origin != here():
+                    result, notes = running.in_process(
+                        task, items, asked, lambda error, notes: _send(origin, token, notes)
+                    )
+                elif (call := calls.by_token(token)) is not None:
+                    result, notes = running.in_thread(task, call, items, asked), []
+                else:
+                    return task()
+            except BaseException as error:
+                without_this_frame(error)
+                raise
+            try:
+                if origin != here():
+                    _send(origin, token, notes)
+                if frameworks.loaded():
+                    _look_at(result, items, origin, token)
+            except Exception as error:
+                fault(error)
+            return result
+
+
+def _simulating(origin: str, asked: Mapping[str, Any]) -> Any:
+    """The simulation of the caller's GPUs, around a task in another process."""
+    if origin == here() or simulated_devices.current is None:
+        return None
+    return simulated_devices.current.during(asked.get("simulated"))
 
 
 def _arrive(asked: Mapping[str, Any], item: Any) -> None:

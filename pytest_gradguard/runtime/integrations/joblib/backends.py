@@ -15,7 +15,7 @@ from typing import Any
 
 from pytest_gradguard.runtime import probes, registry, running
 from pytest_gradguard.runtime.calls import Call
-from pytest_gradguard.runtime.faults import attempt, hidden_frame, warn, without_this_frame
+from pytest_gradguard.runtime.faults import attempt, carried, hidden_frame, warn, without_this_frame
 from pytest_gradguard.runtime.integrations.joblib import Backend
 from pytest_gradguard.runtime.integrations.pools import methods as pools
 from pytest_gradguard.runtime.registry import Workers
@@ -80,7 +80,9 @@ class ThreadBatch(KnownBatch):
     def __call__(self) -> Any:
         batch = self._batch
         try:
-            return running.in_thread(self._call, batch, batch.items, self._asked, running.same)
+            return carried(
+                batch, running.in_thread, self._call, batch.items, self._asked, running.same
+            )
         except BaseException as error:
             without_this_frame(error)
             raise

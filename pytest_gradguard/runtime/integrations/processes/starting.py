@@ -24,7 +24,14 @@ from pytest_gradguard.runtime.dispatch import (
 )
 from pytest_gradguard.runtime.dispatch.shipped import TaskShipment
 from pytest_gradguard.runtime.distributed import ranks
-from pytest_gradguard.runtime.faults import Beside, attempt, fault, hidden_frame, theirs_only
+from pytest_gradguard.runtime.faults import (
+    Beside,
+    attempt,
+    carried,
+    fault,
+    hidden_frame,
+    theirs_only,
+)
 from pytest_gradguard.runtime.fork_safety import forks
 from pytest_gradguard.runtime.fork_safety.process import ForkedProcess
 from pytest_gradguard.runtime.patching import Patch
@@ -58,7 +65,7 @@ def _watched_start(workers: Workers, original: Callable[..., Any]) -> Callable[.
             if call is None:
                 return original(self)
             if method == "fork":
-                return _start_forked(original, self, call)
+                return carried(functools.partial(original, self), _start_forked, self, call)
             with (
                 Beside(_gradients, self, call, forked=False),
                 Beside(_rank, self, call, forked=False),
@@ -73,9 +80,9 @@ def _watched_start(workers: Workers, original: Callable[..., Any]) -> Callable[.
     return start
 
 
-def _start_forked(original: Callable[..., Any], process: Any, call: Call) -> Any:
+def _start_forked(start: Callable[[], Any], process: Any, call: Call) -> Any:
     if attempt(_initialized, process, instead=True):
-        return original(process)  # a pool's: its tasks tell
+        return start()  # a pool's: its tasks tell
     with (
         Beside(_telling, process, call),
         Beside(_gradients, process, call, forked=True),
@@ -83,7 +90,7 @@ def _start_forked(original: Callable[..., Any], process: Any, call: Call) -> Any
         Beside(_loaders, process, call),
         Beside(_forking, process, call),
     ):
-        outcome = original(process)
+        outcome = start()
     _started[process] = call
     return outcome
 

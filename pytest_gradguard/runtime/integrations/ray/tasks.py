@@ -29,7 +29,7 @@ from pytest_gradguard.runtime import (
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.dispatch import calling, remote
 from pytest_gradguard.runtime.dispatch.shipped import TaskShipment
-from pytest_gradguard.runtime.faults import fault, theirs_only, without_this_frame
+from pytest_gradguard.runtime.faults import Beside, attempt, fault, theirs_only, without_this_frame
 from pytest_gradguard.runtime.integrations.ray import SERIALIZATION, WORKER, WORKERS
 from pytest_gradguard.runtime.patching import LatePatches, Patch
 
@@ -102,19 +102,19 @@ def _submits(function_of: Callable[[Any], Any], original: Callable[..., Any]) ->
 
     @functools.wraps(original)
     def _remote(self: Any, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
-        call = calling.begin(WORKERS, passing, single=self)
+        call = attempt(calling.begin, WORKERS, passing, single=self)
         try:
             if call is None:
                 return original(self, args, kwargs, *more, **options)
-            item = (function_of(self), tuple(args or ()), dict(kwargs or {}))
-            if _has_gpu(self, options):
+            item = (attempt(function_of, self), tuple(args or ()), dict(kwargs or {}))
+            if attempt(_has_gpu, self, options):
                 call.dropped |= {"GG201"}
-            with _watched(call, item):
+            with Beside(_watched, call, item):
                 outcome = original(self, args, kwargs, *more, **options)
         except BaseException as error:
             without_this_frame(error)
             raise
-        _remember(call, outcome)
+        attempt(_remember, call, outcome)
         return outcome
 
     return _remote
@@ -160,11 +160,12 @@ def _puts(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def put_object(self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-        call = None if _submitting.call is not None else calling.begin(WORKERS, passing)
+        busy = _submitting.call is not None
+        call = None if busy else attempt(calling.begin, WORKERS, passing)
         try:
             if call is None:
                 return original(self, value, *args, **kwargs)
-            with _watched(call, (sys.modules["ray"].put, (value,), {})):
+            with Beside(_watched, call, (sys.modules["ray"].put, (value,), {})):
                 return original(self, value, *args, **kwargs)
         except BaseException as error:
             without_this_frame(error)
@@ -180,13 +181,17 @@ def _arrives(original: Callable[..., Any]) -> Callable[..., Any]:
     def deserialize_objects(self: Any, objects: Any, references: Any, *args: Any) -> Any:
         outcome = original(self, objects, references, *args)
         with theirs_only:
-            for reference in references:
-                call = None if reference is None else calls.by_token(reference.task_id().hex())
-                if call is not None and call.evidence:
-                    collector.announce(call.collector, call.evidence.values())
+            attempt(_arrived, references)
         return outcome
 
     return deserialize_objects
+
+
+def _arrived(references: Any) -> None:
+    for reference in references:
+        call = None if reference is None else calls.by_token(reference.task_id().hex())
+        if call is not None and call.evidence:
+            collector.announce(call.collector, call.evidence.values())
 
 
 # -- functions and classes on their way ------------------------------------------------------------
@@ -200,7 +205,9 @@ def _exports(original: Callable[..., Any]) -> Callable[..., Any]:
         except Exception as error:
             fault(error)
             watched = False
-        return original(_Exported(item) if watched else item, *args, **kwargs)
+        return original(
+            attempt(_Exported, item, instead=item) if watched else item, *args, **kwargs
+        )
 
     return pickle_dumps
 
@@ -300,11 +307,8 @@ def _begin(arguments: list[Any]) -> None:
 def _sends(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def serialize(self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-        if _is_result(sys._getframe(1)):
-            try:
-                value = _noted(value)
-            except Exception as error:
-                fault(error)
+        if attempt(_is_result, sys._getframe(1)):
+            value = attempt(_noted, value, instead=value)
         return original(self, value, *args, **kwargs)
 
     return serialize
