@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping
 
 OLDEST: Mapping[str, str] = {
-    "dask": "2025.4.0",
-    "distributed": "2025.4.0",
+    "dask": "2025.5.0",
+    "distributed": "2025.5.0",
     "joblib": "1.2.0",
     "keras": "3.4.0",
     "tensorflow": "2.16.1",
