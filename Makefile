@@ -101,9 +101,10 @@ faults: .venv/dev.stamp
 	PYTHONPATH=tests/faults $(BIN)/python tests/faults/sweep.py $(PROGRAMS)
 	PYTHONPATH=tests/faults $(BIN)/python tests/faults/installs.py 10000
 
-# SUITES chooses some: make peers SUITES="joblib loky"; RECORD=1 writes what docs/peers.md is made of
+# SUITES chooses some: make peers SUITES="joblib loky"; RECORD=1 writes what docs/peers.md is made
+# of; RESUME=1 goes on where it was stopped
 peers: .venv/peers.stamp
-	$(BIN)/python tests/peers $(SUITES) $(if $(RECORD),--record)
+	$(BIN)/python tests/peers $(SUITES) $(if $(RECORD),--record) $(if $(RESUME),--resume)
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .gradguard_cache

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from compare import Difference, Result, differences, read
+from compare import Difference, Result, differences, forget_last, read
 from suites import LeftOut, Suite, Tests, suites
 
 HERE = Path(__file__).parent
@@ -42,6 +42,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="tests/peers", description=__doc__.splitlines()[0])
     parser.add_argument("suites", nargs="*", metavar="SUITE", help="all of them without any")
     parser.add_argument("--record", action="store_true", help=f"write {RECORD.name}")
+    parser.add_argument("--resume", action="store_true", help="go on with runs that were stopped")
     options = parser.parse_args()
     names = [suite.name for suite in every]
     unknown = [name for name in options.suites if name not in names]
@@ -58,7 +59,7 @@ def main() -> int:
         if options.suites and suite.name not in options.suites:
             continue
         try:
-            entry = _tried(suite)
+            entry = _tried(suite, options.resume)
         except LeftOut as reason:
             print(f"{suite.name}: left out: {reason}", flush=True)
             continue
@@ -81,15 +82,21 @@ def _record(entries: dict[str, Any], names: list[str]) -> None:
     RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
-def _tried(suite: Suite) -> dict[str, Any]:
+def _tried(suite: Suite, resume: bool) -> dict[str, Any]:
     """Run `suite` both ways, print what differs, and return its entry in the record.
+
+    With `resume`, tests that ended in an earlier run that was stopped are not run again.
 
     Raises:
         LeftOut: its tests can't be had here.
     """
     tests = suite.found(WORK / "sources")
     folder = WORK / "runs" / suite.name
-    shutil.rmtree(folder, ignore_errors=True)
+    if resume:
+        for lines in folder.glob("*/tests.jsonl"):
+            forget_last(lines)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
     runs: dict[str, dict[str, list[Result]]] = {}
     for mode in ("off", "on"):
         started = time.monotonic()
@@ -139,7 +146,7 @@ def _run(
 ) -> dict[str, Result]:
     """The results of the tests, or of `only` this one, in a run of their own in `folder`."""
     for name in ("temporary", "current"):
-        (folder / name).mkdir(parents=True)
+        (folder / name).mkdir(parents=True, exist_ok=True)
     lines = folder / "tests.jsonl"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "observer", "-p", "no:cacheprovider"]
     command += ["-p", "no:xdist", "-p", "no:rerunfailures"]
@@ -158,10 +165,10 @@ def _run(
     environment["TMPDIR"] = str(folder / "temporary")
     inherited = filter(None, [os.environ.get("PYTHONPATH")])
     environment["PYTHONPATH"] = os.pathsep.join([*map(str, paths), *inherited])
-    for number in range(_RESTARTS):
-        flags = ["--gradguard", "--gradguard-fail-on=never"] if mode == "on" else []
-        flags += [f"--gradguard-report={folder / f'findings-{number}.json'}"] if flags else []
+    for _ in range(_RESTARTS):
         before = read(lines)
+        flags = ["--gradguard", "--gradguard-fail-on=never"] if mode == "on" else []
+        flags += [f"--gradguard-report={folder / f'findings-{len(before)}.json'}"] if flags else []
         with (folder / "output.txt").open("a", encoding="utf-8") as output:
             try:
                 subprocess.run(

@@ -66,6 +66,13 @@ def read(file: Path) -> dict[str, Result]:
     return results
 
 
+def forget_last(file: Path) -> None:
+    """Let the test run again that was running when its run was stopped from outside."""
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    if lines and json.loads(lines[-1])["event"] == "begin":
+        file.write_text("".join(lines[:-1]), encoding="utf-8")
+
+
 def differences(
     off: dict[str, list[Result]], on: dict[str, list[Result]]
 ) -> tuple[list[Difference], list[Difference]]:

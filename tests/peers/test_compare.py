@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from compare import DIED, Difference, Result, differences, read
+from compare import DIED, Difference, Result, differences, forget_last, read
 from suites import Known, suites
 
 PASSED, FAILED = Result("passed"), Result("failed", "ValueError")
@@ -112,3 +112,13 @@ def test_observer_tells_what_a_test_left_and_goes_on_after_one_that_died(
     }
     begun = [json.loads(line)["test"] for line in (pytester.path / "lines.jsonl").open()]
     assert len(begun) == 7
+
+
+def test_a_run_that_was_stopped_goes_on_with_the_test_it_was_at(tmp_path: Path) -> None:
+    file = tmp_path / "tests.jsonl"
+    end = {"test": "b", "event": "end", "outcome": "passed", "why": "", "left": {}}
+    events = [{"test": "a", "event": "begin"}, {"test": "b", "event": "begin"}, end]
+    for more in ([], [{"test": "c", "event": "begin"}]):
+        file.write_text("".join(json.dumps(one) + "\n" for one in events + more))
+        forget_last(file)
+        assert read(file) == {"a": Result(DIED), "b": Result("passed")}
