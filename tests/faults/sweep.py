@@ -203,7 +203,7 @@ def main() -> int:
         began, bad, fired = time.monotonic(), 0, 0
         left = [task for task in tasks if not record.knows(task)]
         for task, outcome in trials(left, live, options.jobs):
-            found = list(outcome.differences(bare[program], task.fault.kind))
+            found = list(outcome.differences(bare[program], task.fault))
             bad += bool(found)
             fired += outcome.fired
             for difference in found:
