@@ -42,8 +42,16 @@ class Outcome:
         self.warnings = [line for line in notes.splitlines() if line.startswith("warning ")]
         self.written = (folder / "written").read_text(errors="replace")
 
-    def differences(self, bare: Outcome, fault: Fault | None = None) -> Iterator[str]:
-        """In what it differs from the unguarded run, with that fault planted in it."""
+    def differences(
+        self, bare: Outcome, fault: Fault | None = None, strict: bool = False
+    ) -> Iterator[str]:
+        """In what it differs from the unguarded run, with that fault planted in it.
+
+        Args:
+            bare: the unguarded run.
+            fault: what is planted.
+            strict: no name may be left, not even where what fails is the last that undoes.
+        """
         if self.hung:
             yield f"hung\n{self.written[-3000:]}"
             return
@@ -52,7 +60,7 @@ class Outcome:
             return
         if self.result.get("outcome") != bare.result.get("outcome"):
             yield "\n  not ".join(_first_difference(*map(_parts, (self, bare))))
-        if self.result.get("left") and not (fault and fault.function in UNDOING):
+        if self.result.get("left") and (strict or fault is None or fault.function not in UNDOING):
             left = self.result["left"]
             yield f"left in place: {len(left)} names: {', '.join(left[:5])}"
         printed = self.written.splitlines()
