@@ -96,9 +96,11 @@ fuzz: .venv/dev.stamp
 	$(BIN)/python tests/fuzz/linter.py $(or $(SEED),$$(date +%s)) $(or $(PROGRAMS),300) \
 		$$(mktemp -d)
 
-# PROGRAMS names some of the programs: make faults PROGRAMS="pool loader"
+# PROGRAMS names some of the programs: make faults PROGRAMS="pool loader". One that was interrupted
+# goes on where it was, as long as no source has changed.
 faults: .venv/dev.stamp
 	PYTHONPATH=tests/faults $(BIN)/python tests/faults/sweep.py $(PROGRAMS)
+	PYTHONPATH=tests/faults $(BIN)/python tests/faults/sweep.py $(PROGRAMS) --kind any --sample 20
 	PYTHONPATH=tests/faults $(BIN)/python tests/faults/installs.py 10000
 
 # SUITES chooses some: make peers SUITES="joblib loky"; RECORD=1 writes what docs/peers.md is made

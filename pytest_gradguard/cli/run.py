@@ -19,6 +19,7 @@ from pytest_gradguard.reports.overview import count_line, gravest_first
 from pytest_gradguard.reports.target import TargetError
 from pytest_gradguard.reports.text import blocks, style_for, width_of
 from pytest_gradguard.runtime import Report, install
+from pytest_gradguard.runtime.faults import attempt, checked
 from pytest_gradguard.settings import SettingsError, load
 from pytest_gradguard.source_repairs import with_repairs
 
@@ -69,12 +70,12 @@ def run(args: argparse.Namespace) -> int:
     """
     name, *arguments = args.program[args.program[0] == "--" :]
     try:
-        lowest = Severity.parse(args.min_severity)
-        report_path, page_path = _path(args.report), _path(args.html)
+        lowest = checked(_REFUSED, Severity.parse, args.min_severity, instead=Severity.WARNING)
+        paths = tuple(checked(_REFUSED, _path, one) for one in (args.report, args.html))
         devices = None if args.simulate_gpu is None else _devices(args.simulate_gpu)
-        ignored = load().ignored_codes()
+        ignored = checked(_REFUSED, _ignored, instead=frozenset())
         program = (find_module if args.as_module else find_script)(name)
-    except (ValueError, ProgramNotFound, SettingsError) as error:
+    except _REFUSED as error:
         print(f"gradguard run: {error}", file=sys.stderr)
         return 2
     report = install(mode="record", ignore=ignored)
@@ -85,12 +86,26 @@ def run(args: argparse.Namespace) -> int:
 
         simulated_devices.load().start(devices)
     options = () if devices is None else ("--simulate-gpu", str(devices))
-    paths = (report_path, page_path)
-    output = _Output(report, paths, lowest, ranks.Launch(options), ranks.this_rank())
+    output = attempt(_output, report, paths, lowest, options)
     # At exit, since threads and exit handlers of the program still run when its last line is done.
     # Handlers run in reverse order: this one, the first, is the last.
-    atexit.register(output.conclude)
+    if output is not None:
+        atexit.register(attempt, output.conclude)
     return _execute(program, arguments, output)
+
+
+_REFUSED = (ValueError, ProgramNotFound, SettingsError)
+"""What says that the command line, or a setting, is not usable."""
+
+
+def _ignored() -> frozenset[str]:
+    return load().ignored_codes()
+
+
+def _output(
+    report: Report, paths: tuple[Path | None, ...], lowest: Severity, options: Sequence[str]
+) -> _Output:
+    return _Output(report, paths, lowest, ranks.Launch(options), ranks.this_rank())
 
 
 def _path(name: str | None) -> Path | None:
@@ -112,17 +127,20 @@ def _devices(text: str) -> int:
     return int(text)
 
 
-def _execute(program: Program, arguments: Sequence[str], output: _Output) -> int:
+def _execute(program: Program, arguments: Sequence[str], output: _Output | None) -> int:
     try:
         program.execute(arguments)
     except SystemExit as end:
-        output.failed(bool(end.code))
+        if output is not None:
+            attempt(output.failed, bool(end.code))
         raise  # the interpreter knows best what to do with it
     except BaseException as error:
-        output.failed(True)
+        if output is not None:
+            attempt(output.failed, True)
         # The uncaught exception, shown as the interpreter would: without the frames below the
         # program's own.
-        error.__traceback__ = _own_frames(error.__traceback__)
+        frames = error.__traceback__
+        error.__traceback__ = attempt(_own_frames, frames, instead=frames)
         sys.excepthook(type(error), error, error.__traceback__)
         return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     return 0
@@ -154,7 +172,7 @@ class _Output:
     def __init__(
         self,
         report: Report,
-        paths: tuple[Path | None, Path | None],
+        paths: tuple[Path | None, ...],
         lowest: Severity,
         launch: ranks.Launch,
         rank: ranks.Rank | None,

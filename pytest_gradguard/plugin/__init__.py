@@ -6,7 +6,7 @@ installed plugin that nobody uses costs pytest's start next to nothing.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -101,7 +101,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     if value is not None:
         from pytest_gradguard.plugin.simulating import start
 
-        start(early_config, value)
+        _safely(start, early_config, value)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -116,15 +116,15 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_gradguard.plugin.simulating import simulated_now, start
 
         if not simulated_now():  # a conftest has named this plugin: it starts late
-            start(config, simulated)
+            _safely(start, config, simulated)
     flags = (option.gradguard_fail_on, option.gradguard_report, option.gradguard_annotate)
     keys = ("gradguard_fail_on", "gradguard_ignore", "gradguard_report", "gradguard_html")
     if everywhere or _report_flag(config) is not None:
-        _activate(config, everywhere=everywhere)
+        _safely(_activate, config, everywhere=everywhere)
     elif {*flags, None, "auto"} != {None, "auto"} or any(config.getini(key) for key in keys):
         from pytest_gradguard.plugin.settings import read_settings
 
-        read_settings(config)  # the fixture will use them: bad values are refused now
+        _safely(read_settings, config)  # the fixture will use them: bad values are refused now
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -144,11 +144,11 @@ def pytest_collection_modifyitems(
         from pytest_gradguard.plugin.settings import check_markers
 
         try:
-            check_markers(marked)
+            _safely(check_markers, marked)
         except pytest.UsageError as error:
             _refuse(config, items, str(error))
     if any("gradguard" in getattr(item, "fixturenames", ()) for item in items):
-        _activate(config, everywhere=False)
+        _safely(_activate, config, everywhere=False)
     elif items and (flag := _report_flag(config)) and not _everywhere(config):
         _refuse(
             config,
@@ -214,7 +214,7 @@ def watch_gradients(request: pytest.FixtureRequest) -> Iterator[Watches]:
 
     watches = Watches.of(request)
     yield watches
-    watches.close()
+    _safely(watches.close)
 
 
 def _activate(config: pytest.Config, *, everywhere: bool) -> GuardPlugin:
@@ -234,6 +234,23 @@ def _activate(config: pytest.Config, *, everywhere: bool) -> GuardPlugin:
     return plugin
 
 
+def _safely(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What a function of the guard's own returns; None, where it fails for a fault of its own.
+
+    Raises:
+        pytest.UsageError: an option, a key or a marker is not usable.
+    """
+    try:
+        return function(*args, **kwargs)
+    except pytest.UsageError:
+        raise
+    except Exception as error:
+        from pytest_gradguard.runtime.faults import fault
+
+        fault(error)
+        return None
+
+
 class _Listener:
     """On an xdist controller with the guard off: wakes the active part for tests that use it.
 
@@ -248,4 +265,6 @@ class _Listener:
         if manager.has_plugin(ACTIVE):
             return
         if any(name == PROPERTY for name, _ in report.user_properties):
-            _activate(self._config, everywhere=False).pytest_runtest_logreport(report)
+            active = _safely(_activate, self._config, everywhere=False)
+            if active is not None:
+                active.pytest_runtest_logreport(report)

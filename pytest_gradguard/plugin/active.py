@@ -17,6 +17,7 @@ from pytest_gradguard.plugin.item import ItemGuard
 from pytest_gradguard.plugin.received import IN_SECTION, Received
 from pytest_gradguard.plugin.settings import Settings
 from pytest_gradguard.runtime import Report, guard
+from pytest_gradguard.runtime.faults import attempt, checked
 
 if TYPE_CHECKING:
     from pytest_gradguard.findings import Finding
@@ -51,7 +52,7 @@ class GuardPlugin:
         if config.pluginmanager.has_plugin("benchmark"):
             from pytest_gradguard.plugin import benchmarks
 
-            self._session.callback(benchmarks.unguarded())
+            self._session.callback(attempt(benchmarks.unguarded, instead=lambda: None))
         if everywhere:
             # What runs outside of tests, such as the import of a test module, belongs to none.
             self._outside = self._session.enter_context(guard(mode="record"))
@@ -95,7 +96,7 @@ class GuardPlugin:
         if _GUARD in item.stash:
             del item.stash[_GUARD]  # of an earlier run of the same test
         if self.everywhere or "gradguard" in getattr(item, "fixturenames", ()):
-            self._start(item)
+            checked((pytest.UsageError,), self._start, item)
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -104,7 +105,7 @@ class GuardPlugin:
         result = yield from _settled(item)
         of_item = item.stash.get(_GUARD, None)
         if of_item is not None:
-            of_item.require_expected()
+            attempt(of_item.require_expected)
         return result
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -112,7 +113,7 @@ class GuardPlugin:
         try:
             return (yield from _settled(item))
         finally:
-            self._test.close()
+            attempt(self._test.close)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
@@ -121,8 +122,8 @@ class GuardPlugin:
         report = yield
         of_item = item.stash.get(_GUARD, None)
         if of_item is not None:
-            of_item.complete(report, call.excinfo)
-            of_item.publish()
+            attempt(of_item.complete, report, call.excinfo)
+            attempt(of_item.publish)
             report.user_properties = list(item.user_properties)
         return report
 
@@ -132,10 +133,14 @@ class GuardPlugin:
         if report.when != "teardown":
             return  # the last report of a test carries the findings of all its phases
         packed = [value for name, value in report.user_properties if name == PROPERTY]
-        self._received.of_test(report.nodeid, str(packed[-1]) if packed else None)
+        attempt(self._received.of_test, report.nodeid, str(packed[-1]) if packed else None)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
+        attempt(self._take_from, node)
+
+    def _take_from(self, node: Any) -> None:
+        """Take what a worker of xdist leaves at its end."""
         text = (getattr(node, "workeroutput", None) or {}).get(_WORKER_OUTPUT)
         if text:
             self._received.add_of_worker(text)
@@ -147,6 +152,10 @@ class GuardPlugin:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        attempt(self._finish, session)
+
+    def _finish(self, session: pytest.Session) -> None:
+        """Gather what no test has reported, and write the reports."""
         late = self._late()
         self._calls += self._called()
         output = getattr(self.config, "workeroutput", None)
@@ -220,12 +229,16 @@ class GuardPlugin:
         return late
 
     def pytest_unconfigure(self) -> None:
-        self._test.close()
-        self._session.close()
+        attempt(self._test.close)
+        attempt(self._session.close)
 
     # -- the terminal --------------------------------------------------------------------------
 
     def pytest_report_header(self) -> str:
+        header: str = attempt(self._header, instead="gradguard: on")
+        return header
+
+    def _header(self) -> str:
         settings = self.settings
         if is_disabled():
             return f"gradguard: off ({VARIABLE} is set)"
@@ -259,9 +272,12 @@ class GuardPlugin:
     def pytest_configure_node(self, node: Any) -> None:
         from pytest_gradguard.plugin.failure import COLUMNS, columns
 
-        node.workerinput[COLUMNS] = columns(self.config)
+        node.workerinput[COLUMNS] = attempt(columns, self.config)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        attempt(self._summarize, terminalreporter)
+
+    def _summarize(self, terminalreporter: pytest.TerminalReporter) -> None:
         findings = self._received.findings()
         if findings:
             from pytest_gradguard.plugin.summary import write_summary
@@ -289,9 +305,9 @@ def _settled(item: pytest.Item) -> Generator[None, Any, Any]:
     except BaseException:
         of_item = item.stash.get(_GUARD, None)
         if of_item is not None:
-            of_item.settle(failing=True)
+            attempt(of_item.settle, failing=True)
         raise
     of_item = item.stash.get(_GUARD, None)
     if of_item is not None:
-        of_item.settle(failing=False)
+        attempt(of_item.settle, failing=False)
     return result

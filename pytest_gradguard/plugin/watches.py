@@ -13,6 +13,7 @@ import pytest
 from pytest_gradguard.findings import Finding
 from pytest_gradguard.gradients.watch import Watch
 from pytest_gradguard.messages import GradGuardWarning
+from pytest_gradguard.runtime.faults import attempt, checked
 
 __all__ = ["Watches"]
 
@@ -32,7 +33,7 @@ class Watches:
     def __init__(self, item: pytest.Item) -> None:
         function = inspect.unwrap(getattr(item, "function", lambda: None))
         self._code = getattr(function, "__code__", None)
-        self._asked = _asks_for(item, self._code)
+        self._asked = attempt(_asks_for, item, self._code, instead=False)
         self._called = False
         self._open: list[Watch] = []
         self._test: FrameType | None = None
@@ -140,20 +141,20 @@ class _Checker:
         try:
             result = yield
         except BaseException:
-            watches.close()
+            attempt(watches.close)
             raise
         refused = ""
         findings: list[Finding] = []
         try:
-            findings = watches.check()
+            findings = checked((ValueError,), watches.check, instead=[])
         except ValueError as error:
             refused = str(error)
         if refused:
             pytest.fail(f"watch_gradients: {refused}", pytrace=False)
         if findings:
-            _fail(item, findings)
+            attempt(_fail, item, findings)
         else:
-            _require(item)
+            attempt(_require, item)
         if watches.forgotten:
             item.warn(GradGuardWarning(_FORGOTTEN))
         return result
@@ -167,8 +168,9 @@ class _Checker:
             from pytest_gradguard.plugin.failure import FailureRepr, GradGuardFailure, columns
 
             if isinstance(call.excinfo.value, GradGuardFailure):
-                shown = FailureRepr(call.excinfo.value, call.excinfo, columns(item.config))
-                report.longrepr = shown  # type: ignore[assignment]
+                width = attempt(columns, item.config)
+                shown = attempt(FailureRepr, call.excinfo.value, call.excinfo, width)
+                report.longrepr = shown or report.longrepr
         return report
 
 

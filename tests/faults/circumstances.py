@@ -6,11 +6,13 @@ Each prints what came out of it. Under the guard that has to be the same.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import multiprocessing
 import os
 import resource
 import signal
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Callable
@@ -22,6 +24,7 @@ from joblib import Parallel, delayed
 from programs import double, error_of, fail, net, nothing, plain_double, train, values
 
 CASES: dict[str, Callable[[], Any]] = {}
+NOT_ALLOWED = "may not mount"
 FORK = multiprocessing.get_context("fork")
 
 
@@ -192,19 +195,25 @@ def dying() -> Any:
 # -- bad circumstances --------------------------------------------------------------------------
 
 
+def _by_executor() -> Any:
+    with ProcessPoolExecutor(1, mp_context=FORK) as executor:
+        return values(executor.submit(plain_double, torch.ones(2)).result())
+
+
 def _work() -> list[Any]:
     told = [error_of(lambda: values(_by_joblib("multiprocessing", double, [leaf(), leaf()])))]
     told += [error_of(lambda: values(_by_joblib("threading", double, [leaf(), leaf()])))]
-    with ProcessPoolExecutor(1, mp_context=FORK) as executor:
-        told += [error_of(lambda: values(executor.submit(plain_double, torch.ones(2)).result()))]
+    return [*told, error_of(_by_executor), error_of(_by_process)]
+
+
+def _by_process() -> Any:
     model = net().share_memory()
     process = FORK.Process(target=train, args=(model, torch.ones(4, 2)))
     process.start()
     process.join()
-    told += [process.exitcode]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     optimizer.step()
-    return told
+    return process.exitcode
 
 
 @case
@@ -224,6 +233,42 @@ def nowhere_to_write() -> Any:
     for name in ("HOME", "TMPDIR", "JOBLIB_TEMP_FOLDER", "XDG_CACHE_HOME"):
         os.environ[name] = "/nonexistent/folder"
     return _work()
+
+
+def _mount(folder: str, options: str) -> None:
+    """Put an empty file system of this process's own there, which others do not see.
+
+    Raises:
+        PermissionError: this user may not.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    new_mounts, private, recursive = 0x20000, 1 << 18, 1 << 14
+    for done in (
+        libc.unshare(new_mounts),
+        libc.mount(b"none", b"/", None, recursive | private, None),
+        libc.mount(b"none", folder.encode(), b"tmpfs", 0, options.encode()),
+    ):
+        if done:
+            raise PermissionError(ctypes.get_errno(), NOT_ALLOWED)
+
+
+@case
+def no_shared_memory() -> Any:
+    """``/dev/shm`` takes nothing: no semaphore, no tensor."""
+    _mount("/dev/shm", "size=4k,nr_inodes=1")
+    return _work()
+
+
+@case
+def full_disk() -> Any:
+    """The folder for temporary files takes nothing; the guard writes nothing on its own."""
+    folder = "/mnt"
+    _mount(folder, "size=4k,nr_inodes=1")
+    for name in ("HOME", "TMPDIR", "JOBLIB_TEMP_FOLDER", "XDG_CACHE_HOME"):
+        os.environ[name] = folder
+    os.chdir(folder)
+    tempfile.tempdir = None
+    return [*_work(), os.listdir(folder)]
 
 
 @case

@@ -164,8 +164,7 @@ def _folder(name: str, text: str) -> Any:
 @program
 def plugin(guarded: bool) -> Any:
     on = ("--gradguard", "--gradguard-fail-on=never")
-    files = ("--gradguard-report=r.json", "--gradguard-html=r.html")
-    return _pytest(TESTS, *((*on, *files) if guarded else ("-p", "no:gradguard")))
+    return _pytest(TESTS, *(on if guarded else ("-p", "no:gradguard")))
 
 
 @program
@@ -189,7 +188,7 @@ def command(guarded: bool) -> Any:
                 if guarded:
                     from pytest_gradguard.cli import main
 
-                    told.append(main(["run", "--report", "r.json", "--html", "r.html", *arguments]))
+                    told.append(main(["run", "--report", "r.json", *arguments]))
                 else:
                     sys.argv[:] = arguments
                     code = compile(SCRIPT, "it.py", "exec")

@@ -180,6 +180,7 @@ def main() -> int:
     parser.add_argument("--whole", action="store_true", help="each in every program that calls it")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--anew", action="store_true", help="remember nothing")
+    parser.add_argument("--strict", action="store_true", help="also names that none can undo")
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
     names = options.programs or [one for one in every if one not in programs.NEEDS]
@@ -203,7 +204,7 @@ def main() -> int:
         began, bad, fired = time.monotonic(), 0, 0
         left = [task for task in tasks if not record.knows(task)]
         for task, outcome in trials(left, live, options.jobs):
-            found = list(outcome.differences(bare[program], task.fault.kind))
+            found = list(outcome.differences(bare[program], task.fault, options.strict))
             bad += bool(found)
             fired += outcome.fired
             for difference in found:

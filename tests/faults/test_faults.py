@@ -9,11 +9,14 @@ from children import run_python
 
 pytest.importorskip("torch")
 HERE = Path(__file__).parent
+NOT_ALLOWED = "may not mount"
 CASES = (
     "misbehaving",
     "dying",
     "small_files",
     "nowhere_to_write",
+    "no_shared_memory",
+    "full_disk",
     "few_descriptors",
     "little_memory",
     "fork_under_locks",
@@ -24,23 +27,23 @@ CASES = (
 def test_a_sample_of_planted_faults() -> None:
     done = run_python(
         HERE / "sweep.py",
-        *("executors", "dask_threads", "--sample", "8"),
+        *("executors", "dask_threads", "--sample", "8", "--anew"),
         limit=400,
         environment={"PYTHONPATH": str(HERE)},
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_fault_where_none_is_allowed_is_seen() -> None:
-    """What stands for the program's own function is the one place where nobody can catch it."""
+def test_a_fault_that_gets_through_is_seen() -> None:
+    """Nobody takes what is raised by that which undoes the last patches."""
     done = run_python(
         HERE / "sweep.py",
-        *("executors", "--function", "submits.wrap.submit", "--all"),
+        *("executors", "--function", "watching:stop", "--anew", "--strict"),
         limit=400,
         environment={"PYTHONPATH": str(HERE)},
     )
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "no warning" in done.stdout
+    assert "left in place" in done.stdout
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -49,6 +52,8 @@ def test_the_same_in_bad_circumstances(case: str) -> None:
         run_python(HERE / "circumstances.py", case, how, limit=200, forked=True)
         for how in ("bare", "guarded")
     )
+    if NOT_ALLOWED in bare.stderr:
+        pytest.skip("this user may not mount file systems")
     assert bare.returncode == 0, bare.stderr
     assert (guarded.stdout, guarded.returncode) == (bare.stdout, 0), guarded.stderr
 

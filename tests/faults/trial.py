@@ -22,6 +22,11 @@ from planting import PACKAGE, PLANTED, Fault
 LIMIT = 120
 """Seconds after which a program hangs."""
 FAILED = "gradguard itself failed"
+UNDOING = {
+    f"{PACKAGE}.runtime.{one}"
+    for one in ("patching:Patch.undo", "patching:Patches.undo", "watching:stop")
+}
+"""What undoes all that is left when others that undo have failed: if these fail, names are left."""
 
 
 class Outcome:
@@ -37,8 +42,16 @@ class Outcome:
         self.warnings = [line for line in notes.splitlines() if line.startswith("warning ")]
         self.written = (folder / "written").read_text(errors="replace")
 
-    def differences(self, bare: Outcome, kind: str = "") -> Iterator[str]:
-        """In what it differs from the unguarded run; `kind` is that of a fault planted in it."""
+    def differences(
+        self, bare: Outcome, fault: Fault | None = None, strict: bool = False
+    ) -> Iterator[str]:
+        """In what it differs from the unguarded run, with that fault planted in it.
+
+        Args:
+            bare: the unguarded run.
+            fault: what is planted.
+            strict: no name may be left, not even where what fails is the last that undoes.
+        """
         if self.hung:
             yield f"hung\n{self.written[-3000:]}"
             return
@@ -47,7 +60,7 @@ class Outcome:
             return
         if self.result.get("outcome") != bare.result.get("outcome"):
             yield "\n  not ".join(_first_difference(*map(_parts, (self, bare))))
-        if self.result.get("left"):
+        if self.result.get("left") and (strict or fault is None or fault.function not in UNDOING):
             left = self.result["left"]
             yield f"left in place: {len(left)} names: {', '.join(left[:5])}"
         printed = self.written.splitlines()
@@ -56,7 +69,8 @@ class Outcome:
         processes = [line.split()[1] for line in said if line.startswith("warning ")]
         if len(set(processes)) != len(processes):
             yield f"several warnings: {said}"
-        if self.fired and not said and kind == "raise":
+        told = "codes" in self.result  # else it has filters for warnings of its own
+        if self.fired and not said and told and fault and fault.kind == "raise":
             yield f"no warning\n{self.written[-1500:]}"
         if any(PLANTED in line and FAILED not in line for line in printed):
             yield f"on standard error:\n{self.written[-1500:]}"
@@ -198,7 +212,9 @@ def patched() -> set[str]:
     part = f"{os.sep}{PACKAGE}{os.sep}"
     found = set()
     for name, module in list(sys.modules.items()):
-        if name.startswith((PACKAGE, "programs", "planting", "sweep", "trial", "__main__")):
+        if name.startswith(
+            (PACKAGE, "gradguard_lint", "programs", "planting", "sweep", "trial", "__main__")
+        ):
             continue
         names = getattr(module, "__dict__", {})
         spaces = [(name, names)]

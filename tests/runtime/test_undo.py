@@ -7,12 +7,14 @@ import textwrap
 from typing import Any
 
 import joblib.parallel
+import pytest
 import torch
 import workers
 from children import run_python
 from joblib import Parallel, delayed
 
-from pytest_gradguard import guard
+from pytest_gradguard import guard, install, uninstall
+from pytest_gradguard.runtime import faults, starting, watching
 
 PATCHED = [
     (joblib.parallel.Parallel, "__call__"),
@@ -117,7 +119,8 @@ def test_a_joblib_that_is_not_known_gives_one_clear_warning() -> None:
         import warnings, joblib.parallel
         class Parallel: pass
         joblib.parallel.Parallel = Parallel
-        from pytest_gradguard import guard
+        from pytest_gradguard import guard, install, uninstall
+from pytest_gradguard.runtime import faults, starting, watching
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             for _ in range(2):
@@ -135,7 +138,8 @@ def test_a_fault_of_the_guards_own_breaks_nothing() -> None:
         """
         import warnings, torch
         from joblib import Parallel, delayed
-        from pytest_gradguard import guard
+        from pytest_gradguard import guard, install, uninstall
+from pytest_gradguard.runtime import faults, starting, watching
         from pytest_gradguard.runtime import calls, shipment
         def broken(*args, **kwargs):
             raise ZeroDivisionError("ours")
@@ -162,7 +166,8 @@ def test_a_guard_whose_modules_were_dropped_or_imported_twice_breaks_nothing() -
         """
         import importlib, sys, torch
         from joblib import Parallel, delayed
-        from pytest_gradguard import guard
+        from pytest_gradguard import guard, install, uninstall
+from pytest_gradguard.runtime import faults, starting, watching
         def ship():
             return Parallel(2)(delayed(len)([torch.ones(2, requires_grad=True)]) for _ in range(2))
         for again in (False, True):
@@ -176,3 +181,33 @@ def test_a_guard_whose_modules_were_dropped_or_imported_twice_breaks_nothing() -
         """
     )
     assert out.splitlines() == ["[1, 1]", "[1, 1]"]
+
+
+def test_a_guard_that_cannot_start_leaves_the_outer_one_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(user: object) -> None:
+        raise LookupError("planted")
+
+    install("record")
+    try:
+        with monkeypatch.context() as patching:
+            patching.setattr(faults, "_reported", True)
+            patching.setattr(starting, "start", fail)
+            with guard("record"):
+                assert watching.is_on()
+        assert watching.is_on()
+    finally:
+        uninstall()
+    assert not watching.is_on()
+
+
+def test_what_a_failing_undo_leaves_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise LookupError("planted")
+
+    before = joblib.parallel.Parallel.__call__
+    with monkeypatch.context() as patching:
+        patching.setattr(faults, "_reported", True)
+        with guard("record"):
+            assert joblib.parallel.Parallel.__call__ is not before
+            patching.setattr(watching, "_undo_all", fail)
+    assert joblib.parallel.Parallel.__call__ is before

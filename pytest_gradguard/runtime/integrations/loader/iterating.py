@@ -323,7 +323,7 @@ class _Work:
     def _first_get(self, *args: Any, **kwargs: Any) -> Any:
         """The worker waits for work: what prepared it has run."""
         del self._index_queue.get
-        self._generators.begin()
+        attempt(self._generators.begin)
         return self._get(*args, **kwargs)
 
     def _watched_put(self, item: Any, *args: Any, **kwargs: Any) -> Any:
