@@ -12,7 +12,7 @@
 # make docs   the documentation site, in .venv/site
 # make lint   the checks alone
 # make bench  what all of it costs, against benchmarks/budget.toml; ten minutes on a quiet machine
-# make fuzz   programs drawn at random, against the truth of one process; some minutes
+# make fuzz   thousands of programs, objects and files drawn at random, each judged; some minutes
 # make peers  the suites of joblib, scikit-learn, skorch, ..., without the guard and with it; an hour
 # make faults  each function of the guard made to raise in turn; an hour
 # make clean  remove what these made
@@ -88,13 +88,13 @@ lint: .venv/dev.stamp
 bench: .venv/dev.stamp
 	$(BIN)/python benchmarks/bench.py $(if $(ONLY),--only $(ONLY))
 
-# SEED and PROGRAMS choose others: make fuzz PROGRAMS=1000 SEED=7
+# SEED, PROGRAMS, OBJECTS and FILES choose others: make fuzz OBJECTS=30000 SEED=7
+FUZZ_SEED = $(or $(SEED),$$(date +%s))
 fuzz: .venv/dev.stamp
 	PYTHONPATH=tests $(BIN)/python tests/oracle/fuzz.py \
 		$(if $(SEED),--seed $(SEED)) --programs $(or $(PROGRAMS),300)
-	$(BIN)/python tests/fuzz/containers.py $(or $(SEED),$$(date +%s)) $(or $(PROGRAMS),300)
-	$(BIN)/python tests/fuzz/linter.py $(or $(SEED),$$(date +%s)) $(or $(PROGRAMS),300) \
-		$$(mktemp -d)
+	$(BIN)/python tests/fuzz/containers.py $(FUZZ_SEED) $(or $(OBJECTS),3000)
+	$(BIN)/python tests/fuzz/linter.py $(FUZZ_SEED) $(or $(FILES),2000) $$(mktemp -d)
 
 # PROGRAMS names some of the programs: make faults PROGRAMS="pool loader". One that was interrupted
 # goes on where it was, as long as no source has changed.

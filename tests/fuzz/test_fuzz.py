@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 def test_the_guard_finds_what_is_there_once_it_is_unpickled() -> None:
     pytest.importorskip("torch")
     pytest.importorskip("hypothesis")
-    done = run_python(HERE / "containers.py", "7", "15", limit=300)
+    done = run_python(HERE / "containers.py", "7", "150", limit=300)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
