@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
-from gradguard_lint.domain.effects import Program
+from gradguard_lint.domain.effects import Effect, ParallelCall, Program
+from gradguard_lint.domain.values import Site
 from gradguard_lint.rules.base import Examples, Report, chain, code
 
 CODE = "GG304"
@@ -23,6 +25,8 @@ def check(program: Program) -> Iterator[Report]:
                     continue
                 if effect.framework in seeded or "" in seeded:
                     continue
+                if not call.answers and _moves_on(program, call, effect):
+                    break
                 yield Report(
                     effect.site,
                     f"{code(effect.what)} draws from the global generator, and all "
@@ -31,6 +35,38 @@ def check(program: Program) -> Iterator[Report]:
                     call=call,
                 )
                 break
+
+
+_LOOPS = (ast.For, ast.While, ast.AsyncFor, ast.ListComp, ast.SetComp, ast.GeneratorExp)
+
+
+def _moves_on(program: Program, call: ParallelCall, draw: Effect) -> bool:
+    """Whether the parent draws or seeds between the forks of its processes, in their loop."""
+    around = [
+        node
+        for node in ast.walk(call.site.module.tree)
+        if isinstance(node, _LOOPS) and _within(call.site, node)
+    ]
+
+    def in_loop(site: Site) -> bool:
+        same = site.module is call.site.module
+        return same and any(_within(site, node) for node in around)
+
+    return any(
+        effect.worker is None
+        and effect.kind in ("draw", "seed")
+        and effect.framework == draw.framework
+        and any(in_loop(site) for site in (effect.site, *(step.site for step in effect.chain)))
+        for effect in program.effects
+    ) or any(
+        isinstance(node, ast.Call) and "seed" in ast.unparse(node.func).lower()
+        for loop in around
+        for node in ast.walk(loop)
+    )
+
+
+def _within(site: Site, node: ast.For | ast.While | ast.AsyncFor | ast.expr) -> bool:
+    return node.lineno <= site.line <= (node.end_lineno or node.lineno)
 
 
 BAD: Examples = {

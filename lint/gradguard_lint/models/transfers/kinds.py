@@ -12,13 +12,14 @@ from gradguard_lint.engine.machine import (
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.transfers import (
     arrays,
-    distributed,
     parallel,
     python_calls,
     remote,
+    samplers,
     tensorflow_calls,
     torch_modules,
     torch_tensors,
+    trainers,
     work,
 )
 from gradguard_lint.models.transfers.tensors import gpu_touched
@@ -123,7 +124,7 @@ def _estimator(
 
 
 METHODS: dict[str, Methods] = {
-    "accelerator": distributed.accelerator_method,
+    "accelerator": trainers.accelerator_method,
     "cached": _cached,
     "context": work.context_method,
     "cupy-device": _gpu_device,
@@ -145,7 +146,7 @@ METHODS: dict[str, Methods] = {
     "pool": work.method,
     "process": work.process_method,
     "remote": remote.remote_method,
-    "sampler": distributed.method,
+    "sampler": samplers.method,
     "scaler": _scaler,
     "tape": tensorflow_calls.tape_method,
 }

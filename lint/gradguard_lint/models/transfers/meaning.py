@@ -41,18 +41,21 @@ from gradguard_lint.models.rows import CALLED_BY_HOSTS
 from gradguard_lint.models.torch import HOOKS, PARAMETERS
 from gradguard_lint.models.transfers import (
     arrays,
+    collectives,
     containers,
     contexts,
     dask_work,
-    distributed,
+    data_parallel,
     estimators,
     loaders,
     objects,
     parallel,
     remote,
+    samplers,
     tensorflow_calls,
     torch_modules,
     torch_tensors,
+    trainers,
     work,
 )
 from gradguard_lint.models.transfers.kinds import KERAS_KINDS, method_of
@@ -113,7 +116,7 @@ class Meaning(Known):
             for instance in args.positional[0].of(Instance):
                 rest = Args(args.positional[1:], args.keywords, args.rest, args.open)
                 return parallel.run_instance(m, frame, node, instance, rest)
-        distributed.handed_over(m, name, args)
+        data_parallel.handed_over(m, name, args)
         _given_a_gpu(m, frame, node, name, args)
         _may_seed(m, frame, node, name)
         return UNKNOWN
@@ -127,10 +130,10 @@ class Meaning(Known):
             return unknown(("cmp", key[1], "startswith", args.positional[0].constant))
         call = result_call(atom)
         if name == "backward":
-            distributed.unknown_backward(m)
+            data_parallel.unknown_backward(m)
         if name == "set_epoch":
-            distributed.epoch_set(m, atom)
-        distributed.handed_over(m, str(name), args)
+            samplers.epoch_set(m, atom)
+        data_parallel.handed_over(m, str(name), args)
         if name == "backward" and call is not None:
             target = of(Tensor("torch", "unknown", maybe=frozenset({call})))
             m.effect(frame, "backward", node, "`.backward()`", target=target)
@@ -176,7 +179,7 @@ class Meaning(Known):
     ) -> Value:
         receiver, name = method.receiver, method.name
         if name == "set_epoch":
-            distributed.epoch_set(m, receiver)
+            samplers.epoch_set(m, receiver)
         if isinstance(receiver, Tensor):
             if receiver.framework == "torch":
                 return torch_tensors.tensor_method(m, frame, node, receiver, name, args)
@@ -242,7 +245,7 @@ class Meaning(Known):
         result = UNKNOWN
         if forward is not None:
             bound = m.bind(frame, node, forward, instance)
-            result = distributed.direct_call(
+            result = data_parallel.direct_call(
                 m, frame, node, instance.ident, lambda: m.call(frame, node, bound, args)
             )
         if what == "keras":
@@ -305,7 +308,7 @@ class Meaning(Known):
         result = operation(m, frame, node, values, smooth=smooth, matmul=matmul, name=name)
         if result is None:
             return None
-        return distributed.with_own_slot(m, node, values, result, name)
+        return collectives.with_own_slot(m, node, values, result, name)
 
     def derived(self, m: Machine, tensor: Tensor) -> Tensor:
         return derived(m, tensor)
@@ -364,7 +367,7 @@ class Meaning(Known):
         value: Value,
     ) -> None:
         if node.name in CALLED_BY_HOSTS:
-            distributed.returned_loss(m, frame, node, receiver, value)
+            data_parallel.returned_loss(m, frame, node, receiver, value)
 
     def global_written(
         self, m: Machine, frame: Frame, node: ast.AST, name: str, value: Value, holder: Frame
@@ -385,7 +388,7 @@ class Meaning(Known):
         return of(Method(atom, "[...]")) if whole is not None else UNKNOWN
 
     def iterated(self, m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
-        distributed.passed(m, frame, node, value)
+        samplers.passed(m, frame, node, value)
         for thing in value.things("loader"):
             loaders.iterate_loader(m, frame, node, thing)
 
@@ -451,7 +454,7 @@ def _instance_method(
         gpu = torch_modules.instance_on_gpu(m, instance)
         result = torch_modules.model_method(
             m, frame, node, instance, instance.ident, gpu, name, args
-        ) or distributed.lightning_method(m, frame, node, instance, name, args)
+        ) or trainers.lightning_method(m, frame, node, instance, name, args)
     elif what == "keras":
         result = tensorflow_calls.model_method(
             m, frame, node, instance, name, args, instance.ident, False

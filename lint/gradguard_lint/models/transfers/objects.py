@@ -27,7 +27,8 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import descend
 from gradguard_lint.models.torch import BUFFERS, PARAMETERS
 from gradguard_lint.models.transfers import (
-    distributed,
+    collectives,
+    data_parallel,
     python_calls,
     tensorflow_calls,
     torch_modules,
@@ -61,7 +62,7 @@ def attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) ->
         if name == "type":
             return constant(atom.name.split(":")[0])
         return UNKNOWN
-    part = distributed.attribute(atom, name)
+    part = data_parallel.attribute(atom, name)
     if part is not None:
         return part
     if kind == "model":
@@ -151,7 +152,7 @@ def set_item(
     m: Machine, frame: Frame, target: ast.Subscript, holder: Value, index: Value, value: Value
 ) -> None:
     """``holder[index] = value``."""
-    distributed.put_back(m, holder, value)
+    collectives.put_back(m, holder, value)
     for atom in holder.atoms:
         if isinstance(atom, External) and atom.name == "os.environ":
             python_calls.environ_set(m, frame, target, index, value)

@@ -32,7 +32,7 @@ from gradguard_lint.engine.machine import (
 )
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
-from gradguard_lint.models.transfers import distributed
+from gradguard_lint.models.transfers import data_parallel
 from gradguard_lint.models.transfers.tensors import operation
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
@@ -229,7 +229,7 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
             return m.attribute(frame, node, args.positional[0], wanted)
         return UNKNOWN
     if short == "hasattr" and len(args.positional) == 2:
-        return distributed.has_attribute(*args.positional)
+        return data_parallel.has_attribute(*args.positional)
     if short == "setattr":
         return NOTHING
     if short == "isinstance":
@@ -266,7 +266,7 @@ def _isinstance(m: Machine, args: Args) -> Value:
     names = {atom.name for atom in kind.of(External)}
     if isinstance(only, Tensor) and names == {"torch.Tensor"}:
         return constant(only.framework == "torch")
-    return distributed.is_wrapper(m, value, kind)
+    return data_parallel.is_wrapper(m, value, kind)
 
 
 def environ_set(m: Machine, frame: Frame, node: ast.AST, key: Value, value: Value) -> None:

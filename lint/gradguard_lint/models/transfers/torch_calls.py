@@ -39,7 +39,7 @@ from gradguard_lint.models.torch import (
     STATISTICS,
     WEIGHTLESS,
 )
-from gradguard_lint.models.transfers import distributed
+from gradguard_lint.models.transfers import collectives, data_parallel
 from gradguard_lint.models.transfers.extents import memory_of
 from gradguard_lint.models.transfers.tensors import (
     as_written,
@@ -120,7 +120,7 @@ def gradients(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
     target = args.get(0, "outputs") or UNKNOWN
     m.effect(frame, "backward", node, f"{name}(...)", target=target)
     asked = None if name.endswith("backward") else args.get(1, "inputs") or UNKNOWN
-    distributed.backward(m, frame, node, target, asked)
+    data_parallel.backward(m, frame, node, target, asked)
     return sequence(of(Tensor("torch", "none", False, m.worker_ident, GRADIENT)))
 
 
@@ -185,7 +185,7 @@ def function(
                 else of(atom)
             )
         )
-    value = distributed.with_own_slot(m, node, args.values(), value, short)
+    value = collectives.with_own_slot(m, node, args.values(), value, short)
     return sequence(value, "tuple") if short in SEVERAL else value
 
 

@@ -34,7 +34,7 @@ from gradguard_lint.engine.machine import (
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tasks import sent_back
 from gradguard_lint.models.torch import HOOKS, STATEFUL, WEIGHTLESS
-from gradguard_lint.models.transfers import distributed
+from gradguard_lint.models.transfers import data_parallel
 from gradguard_lint.models.transfers.tensors import (
     as_written,
     combine,
@@ -52,8 +52,8 @@ from pytest_gradguard.records import replace
 def model_call(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args) -> Value:
     """``model(x)``."""
     if model.part("module") is not None:
-        return distributed.wrapper_call(m, frame, node, model, args)
-    return distributed.direct_call(
+        return data_parallel.wrapper_call(m, frame, node, model, args)
+    return data_parallel.direct_call(
         m, frame, node, model.ident, lambda: _forward(m, frame, node, model, args)
     )
 
@@ -169,7 +169,7 @@ def model_method(
         return UNKNOWN
     if name == "zero_grad":
         m.effect(frame, "zero-grad", node, "`.zero_grad()`", target=me)
-        distributed.cleared(m, me)
+        data_parallel.cleared(m, me)
         return NOTHING
     if name == "requires_grad_":
         flag = args.get(0, "requires_grad")
@@ -306,10 +306,10 @@ def optimizer_method(
         for atom in inner(optimizer.part("parameters") or UNKNOWN):
             if isinstance(atom, Tensor) and atom.grad != "parameter":
                 written(m, frame, node, "`optimizer.step()`", of(atom))
-        distributed.step(m, frame, node, optimizer)
+        data_parallel.step(m, frame, node, optimizer)
     elif name == "zero_grad":
         m.effect(frame, "zero-grad", node, "`optimizer.zero_grad()`", target=of(optimizer))
-        distributed.cleared(m, of(optimizer))
+        data_parallel.cleared(m, of(optimizer))
     elif name == "minimize":
         m.effect(frame, "step", node, "`optimizer.minimize()`", target=of(optimizer))
     elif name == "apply_gradients":

@@ -41,7 +41,7 @@ from gradguard_lint.models.torch import (
     STOPS,
     VIEWS,
 )
-from gradguard_lint.models.transfers import distributed
+from gradguard_lint.models.transfers import collectives, data_parallel
 from gradguard_lint.models.transfers.tensors import (
     as_written,
     combine,
@@ -129,7 +129,7 @@ def tensor_method(
     if name == "backward":
         m.effect(frame, "backward", node, "`.backward()`", target=of(tensor))
         m.effect(frame, "compute", node, "torch", framework="torch", heavy=not tensor.small)
-        distributed.backward(m, frame, node, of(tensor))
+        data_parallel.backward(m, frame, node, of(tensor))
         return NOTHING
     if name == "requires_grad_":
         flag = args.get(0, "requires_grad")
@@ -146,7 +146,7 @@ def tensor_method(
             written(m, frame, node, f"`.{name}()`", of(tensor))
         m.effect(frame, "in-place", node, f"`.{name}()`", target=of(tensor))
         for value in args.values():
-            distributed.put_back(m, of(tensor), value)
+            collectives.put_back(m, of(tensor), value)
         if name == "detach_":
             return of(replace(tensor, grad="none"))
     if (name in IN_PLACE_DRAWS or name in DRAWS_OF) and "generator" not in args.keywords:
@@ -161,7 +161,7 @@ def tensor_method(
                 replace(atom, memory=tensor.memory) if isinstance(atom, Tensor) else atom
             )
         )
-    value = distributed.with_own_slot(m, node, [of(tensor), *args.values()], value, name)
+    value = collectives.with_own_slot(m, node, [of(tensor), *args.values()], value, name)
     if name in SEVERAL:
         return sequence(value, "tuple")
     return value

@@ -1,4 +1,4 @@
-"""torch.distributed: what collectives cut off, who averages gradients, which order a sampler gives.
+"""Who averages gradients: wrapped modules, their forwards and backwards, and the steps.
 
 Notes on a way live in the store, under the identity of what they are about: they are copied, joined
 and conditioned with everything else. A rule asks only for what is certain.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable
 
-from gradguard_lint.domain.shapes import inner, items
+from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import (
     GRADIENT,
     NOTHING,
@@ -29,16 +29,15 @@ from gradguard_lint.domain.values import (
     constant,
     of,
 )
-from gradguard_lint.engine.machine import HEAP, Machine
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.distributed import LIGHTNING
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Row
+from gradguard_lint.models.transfers.collectives import OWN, changed_tensors
+from gradguard_lint.models.transfers.samplers import PASSED, samplers
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
-
-OWN = "<own slot>"
-"""Of a collective: whether its outputs hold the own part, with its graph, again."""
 
 WRAPPED = "<wrapped>"
 """Of a module, or a part of one: the module that DistributedDataParallel wraps."""
@@ -55,180 +54,7 @@ ALONE = "<one rank>"
 AROUND = "<forward of>"
 """Of a forward: the wrapped module that it is of."""
 
-PASSED = "<passed>"
-"""Of a sampler: in which turns of the loops around it was iterated in this epoch."""
-
-PUT_TOGETHER = words(
-    "cat concat concatenate stack hstack vstack dstack where index_copy index_put scatter "
-    "masked_scatter slice_scatter select_scatter"
-)
-"""Operations that make one tensor of several, or put one into another."""
-
 TURNED_AWAY = words("print len isinstance hasattr id repr type")
-
-
-# -- collectives -----------------------------------------------------------------------------------
-
-
-def collective(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """A collective that gives what it is given to other processes, without its graph."""
-    given = args.get(*row.argument)
-    if given is None:
-        return UNKNOWN
-    in_place = row.flag == "in-place"
-    received = cut_off(m, frame, node, name, given, leaves=not in_place)
-    target = _written(node, *row.output) if row.output[1] else None
-    if target is None:
-        return received
-    if in_place:
-        if received != given:
-            m.rebind(frame, target, received)
-        return UNKNOWN
-    if received.is_unknown and row.argument[1] != "obj":
-        received = of(Tensor("torch", "none", False, m.worker_ident))
-    outputs = args.get(*row.output) or UNKNOWN
-    for atom in outputs.atoms:
-        if isinstance(atom, Items):
-            filled = replace(atom, items=None, element=received)
-            if atom.ident:
-                m.store[atom.ident, HEAP] = of(filled)
-            else:
-                m.rebind(frame, target, of(filled))
-        elif isinstance(atom, (Tensor, Unknown)):
-            listed = row.output[1].endswith("_list")
-            m.rebind(frame, target, of(Items("list", None, received)) if listed else received)
-    return UNKNOWN
-
-
-def cut_off(
-    m: Machine, frame: Frame, node: ast.AST, name: str, given: Value, *, leaves: bool = True
-) -> Value:
-    """What a collective makes of `given`.
-
-    `leaves`: whether the outputs are other tensors, so that leaves are cut off, too.
-    """
-    lost = ("leaf", "history", "parameter") if leaves else ("history",)
-    cut: frozenset[int] = frozenset()
-    if m.modes.grad and any(
-        isinstance(atom, Tensor) and atom.framework == "torch" and atom.grad in lost
-        for atom in inner(given)
-    ):
-        call = m.ident_at(node, "collective")
-        cut = frozenset({call})
-        m.store[call, OWN] = constant(False)
-        m.effect(
-            frame, "collective", node, f"`{name.rpartition('.')[2]}`", target=given, ident=call
-        )
-
-    def change(tensor: Tensor) -> Tensor:
-        kept = tensor.severed if m.modes.grad else frozenset()
-        severed = kept | cut if tensor.grad in lost else kept
-        if not leaves:
-            return replace(tensor, severed=severed)
-        return replace(tensor, grad="none", ident=0, sources=frozenset(), severed=severed)
-
-    return changed_tensors(given, change)
-
-
-def changed_tensors(value: Value, change: Callable[[Tensor], Tensor]) -> Value:
-    """`value` with each tensor in it changed."""
-
-    def go(atom: Atom) -> Value:
-        if isinstance(atom, Tensor):
-            return of(change(atom))
-        if isinstance(atom, Items):
-            known = atom.items
-            parts = None if known is None else tuple(changed_tensors(p, change) for p in known)
-            return of(Items(atom.kind, parts, changed_tensors(atom.element, change)))
-        if isinstance(atom, Table):
-            entries = tuple((key, changed_tensors(item, change)) for key, item in atom.entries)
-            return of(Table(entries, changed_tensors(atom.rest, change), atom.keys))
-        return of(atom)
-
-    return value.map(go)
-
-
-def _written(node: ast.AST, position: int, name: str) -> ast.expr | None:
-    """The argument of a call as the source has it."""
-    if not isinstance(node, ast.Call):
-        return None
-    for keyword in node.keywords:
-        if keyword.arg == name:
-            return keyword.value
-    plain = node.args[: position + 1]
-    if len(plain) <= position or any(isinstance(item, ast.Starred) for item in plain):
-        return None
-    return plain[position]
-
-
-def _has_graph(atom: Atom) -> bool:
-    """Whether `atom` is, or may be, a tensor with a graph."""
-    if isinstance(atom, Tensor):
-        return atom.framework == "torch" and (atom.tracked or atom.grad == "unknown")
-    return isinstance(atom, Unknown)
-
-
-def put_back(m: Machine, holder: Value, value: Value) -> None:
-    """Something is written into `holder`: perhaps the own part of what was gathered there."""
-    cut = {ident for atom in inner(holder) if isinstance(atom, Tensor) for ident in atom.severed}
-    if not cut or not any(_has_graph(atom) for atom in inner(value)):
-        return
-    for ident in cut:
-        if (ident, OWN) in m.store:
-            m.store[ident, OWN] = constant(True)
-
-
-def with_own_slot(
-    m: Machine, node: ast.AST, parts: Iterable[Value], result: Value, name: str
-) -> Value:
-    """`result` of an operation on `parts`, which may have the own part among them again."""
-    cut = {ident for atom in result.tensors() for ident in atom.severed if (ident, OWN) in m.store}
-    if not cut:
-        return result
-    if name in PUT_TOGETHER:
-        atoms = [atom for part in parts for atom in inner(part, 2)]
-        tensors = [atom for atom in atoms if isinstance(atom, Tensor)]
-        for ident in list(cut):
-            slots = [tensor for tensor in tensors if ident in tensor.severed]
-            others = [
-                atom
-                for atom in atoms
-                if _has_graph(atom) and not (isinstance(atom, Tensor) and ident in atom.severed)
-            ]
-            if not others or any(tensor.tracked for tensor in slots):
-                cut.discard(ident)
-    elif not _straight_through(node):
-        return result
-    if not cut:
-        return result
-    return changed_tensors(result, lambda atom: replace(atom, severed=atom.severed - cut))
-
-
-def _straight_through(node: ast.AST) -> bool:
-    """Whether `node` adds ``y - y.detach()``: the value of one thing, the gradient of another."""
-    if not isinstance(node, ast.BinOp):
-        return False
-    taken = [
-        ast.dump(part.right.func.value)
-        for part in ast.walk(node)
-        if isinstance(part, ast.BinOp)
-        and isinstance(part.op, ast.Sub)
-        and isinstance(part.right, ast.Call)
-        and isinstance(part.right.func, ast.Attribute)
-        and part.right.func.attr == "detach"
-    ]
-    if not taken:
-        return False
-    added = [
-        ast.dump(item)
-        for part in ast.walk(node)
-        if isinstance(part, ast.BinOp)
-        for item in (part.left, part.right)
-    ]
-    return any(text in added for text in taken)
-
-
-# -- backward --------------------------------------------------------------------------------------
 
 
 def backward(
@@ -314,9 +140,6 @@ def _number(m: Machine, ident: int, note: str) -> int:
     return number if isinstance(number, int) else 0
 
 
-# -- DistributedDataParallel -----------------------------------------------------------------------
-
-
 def data_parallel(
     m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
 ) -> Value:
@@ -392,7 +215,7 @@ def is_wrapper(m: Machine, value: Value, kind: Value) -> Value:
     wrappers = [row is not None and row.does == "data-parallel" for row in rows]
 
     def ask(atom: Atom) -> Value:
-        if _is_module(atom) and any(wrappers) and _module_in(atom) is not None:
+        if _is_module(atom) and any(wrappers) and module_in(atom) is not None:
             return constant(True)
         return constant(False) if _is_module(atom) and wrappers and all(wrappers) else UNKNOWN
 
@@ -405,7 +228,7 @@ def has_attribute(value: Value, name: Value) -> Value:
         return UNKNOWN
 
     def ask(atom: Atom) -> Value:
-        return constant(True) if _module_in(atom) is not None else UNKNOWN
+        return constant(True) if module_in(atom) is not None else UNKNOWN
 
     return value.map(ask)
 
@@ -416,7 +239,7 @@ def _is_module(atom: Atom) -> bool:
     return isinstance(atom, Thing) and atom.kind == "model"
 
 
-def _module_in(atom: Atom) -> Value | None:
+def module_in(atom: Atom) -> Value | None:
     """The module that `atom` wraps."""
     return atom.part("module") if isinstance(atom, Thing) and atom.kind == "model" else None
 
@@ -548,162 +371,6 @@ def handed_over(m: Machine, name: str, args: Args) -> None:
                 m.store[sampler.ident, PASSED] = UNKNOWN
 
 
-# -- samplers --------------------------------------------------------------------------------------
-
-
-def sampler(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``DistributedSampler(dataset, ...)``."""
-    shuffle = args.get(*row.argument)
-    if shuffle is None:
-        shuffle = UNKNOWN if args.open else constant(True)
-    ident = m.ident_at(node, "sampler")
-    m.store[ident, PASSED] = NOTHING
-    m.store[0, PASSED] = constant(True)
-    site = m.site(frame, node)
-    return of(
-        Thing("sampler", name, ident, m.worker_ident, parts=(("shuffle", shuffle),), site=site)
-    )
-
-
-def batch_sampler(
-    m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
-) -> Value:
-    """``BatchSampler(sampler, ...)``."""
-    parts = (("sampler", args.get(*row.argument) or UNKNOWN),)
-    return of(Thing("batch-sampler", name, m.ident_at(node), m.worker_ident, parts=parts))
-
-
-def samplers(value: Value) -> Iterable[Thing]:
-    """The samplers that a loader, or what it is made of, draws from."""
-    for thing in value.things("sampler", "batch-sampler", "loader"):
-        if thing.kind == "sampler":
-            yield thing
-            continue
-        for name in ("sampler", "batch_sampler"):
-            part = thing.part(name)
-            if part is not None:
-                yield from samplers(part)
-
-
-def passed(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
-    """A loader is iterated: what its sampler gives, and whether that is a new order."""
-    if (0, PASSED) not in m.store or not m.modes.grad:
-        return
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "next":
-        return
-    turns = tuple(m.turns)
-    for thing in samplers(value):
-        shuffle = thing.part("shuffle")
-        before = m.read(thing.ident, PASSED)
-        if before is None or shuffle is None or shuffle.constants() != [True]:
-            continue
-        if not all(isinstance(atom, Const) for atom in shuffle.atoms):
-            continue
-        earlier = before.constants()
-        sure = len(earlier) == len(before.atoms) and all(
-            isinstance(item, tuple) for item in earlier
-        )
-        for item in earlier if sure else ():
-            place = _loop_between(m, item, turns)
-            if place is not None:
-                m.effect(
-                    frame,
-                    "epoch-repeated",
-                    node,
-                    ast.unparse(node),
-                    ident=thing.ident,
-                    value=of(thing),
-                    target=value,
-                    place=m.loops[place],
-                )
-        m.store[thing.ident, PASSED] = constant(turns)
-
-
-def _loop_between(m: Machine, earlier: object, turns: tuple[int, ...]) -> int | None:
-    """Which of the loops around has gone on to another turn."""
-    if not isinstance(earlier, tuple):
-        return None
-    for index, (one, other) in enumerate(zip(earlier, turns, strict=False)):
-        if one != other:
-            return index
-    return None
-
-
-def epoch_set(m: Machine, receiver: Atom) -> None:
-    """``something.set_epoch(...)``: of a sampler, or of what may hold any."""
-    known = list(samplers(of(receiver)))
-    places = [thing.ident for thing in known] or [
-        ident for ident, note in m.store if note == PASSED and ident
-    ]
-    for ident in places:
-        m.store[ident, PASSED] = NOTHING
-
-
-# -- Accelerate and Lightning ----------------------------------------------------------------------
-
-
-def accelerator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``Accelerator()``: this process joins a group, where it is launched so."""
-    m.effect(frame, "process-group", node, f"{name}()")
-    return of(Thing("accelerator", name, m.ident_at(node), m.worker_ident))
-
-
-def accelerator_method(
-    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
-) -> Value | None:
-    """``accelerator.name(...)``."""
-    first = args.get(0)
-    if name in ("gather", "gather_for_metrics") and first is not None:
-        return cut_off(m, frame, node, f"accelerator.{name}", first)
-    if name == "backward" and first is not None:
-        m.effect(frame, "backward", node, "`accelerator.backward()`", target=first)
-        backward(m, frame, node, first)
-        return NOTHING
-    if name == "prepare":
-        given = [_prepared(m, node, value) for value in args.positional]
-        if args.rest is not None or not given:
-            return None
-        return given[0] if len(given) == 1 else items("tuple", given)
-    if name in ("prepare_model", "prepare_optimizer") and first is not None:
-        return _prepared(m, node, first)
-    if name == "unwrap_model" and first is not None:
-        return first.map(lambda atom: _module_in(atom) or of(atom))
-    return None
-
-
-def _prepared(m: Machine, node: ast.AST, value: Value) -> Value:
-    """What ``prepare`` gives for one of its arguments: loaders set their samplers' epochs."""
-
-    def change(atom: Atom) -> Value:
-        if isinstance(atom, Thing) and atom.kind == "optimizer":
-            return of(atom)
-        if isinstance(atom, Instance) or (isinstance(atom, Thing) and atom.kind == "model"):
-            return wrap(m, node, "accelerate.Accelerator.prepare", atom)
-        return UNKNOWN
-
-    return value.map(change)
-
-
-def lightning_method(
-    m: Machine, frame: Frame, node: ast.AST, instance: Instance, name: str, args: Args
-) -> Value | None:
-    """A method of a LightningModule."""
-    first = args.get(0, "data" if name == "all_gather" else "loss")
-    if first is None or not is_lightning(m, instance.cls):
-        return None
-    if name == "all_gather":
-        if args.open or len(args.positional) > 2 or "sync_grads" in args.keywords:
-            flag = args.get(2, "sync_grads")
-            if flag is None or flag.constants() != [False]:
-                return None
-        return cut_off(m, frame, node, "all_gather", first)
-    if name == "manual_backward":
-        m.effect(frame, "backward", node, "`self.manual_backward()`", target=first)
-        backward(m, frame, node, first)
-        return NOTHING
-    return None
-
-
 def attribute(atom: Thing, name: str) -> Value | None:
     """``wrapper.module``, ``loader.sampler``, ``loader.batch_sampler``."""
     if name == "module" and atom.kind == "model":
@@ -715,13 +382,4 @@ def attribute(atom: Thing, name: str) -> Value | None:
         if own is None and name == "batch_sampler" and atom.part("sampler") is not None:
             return of(replace(atom, kind="batch-sampler"))
         return own
-    return None
-
-
-def method(
-    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
-) -> Value | None:
-    """A method of a sampler."""
-    if name == "set_epoch":
-        epoch_set(m, thing)
     return None

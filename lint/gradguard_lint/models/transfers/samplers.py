@@ -1,0 +1,121 @@
+"""Samplers of processes that train together: which order they give in each epoch."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+
+from gradguard_lint.domain.values import (
+    NOTHING,
+    UNKNOWN,
+    Atom,
+    Const,
+    Frame,
+    Thing,
+    Value,
+    constant,
+    of,
+)
+from gradguard_lint.engine.machine import Machine
+from gradguard_lint.engine.ports import Args
+from gradguard_lint.models.rows import Row
+
+PASSED = "<passed>"
+"""Of a sampler: in which turns of the loops around it was iterated in this epoch."""
+
+
+def sampler(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``DistributedSampler(dataset, ...)``."""
+    shuffle = args.get(*row.argument)
+    if shuffle is None:
+        shuffle = UNKNOWN if args.open else constant(True)
+    ident = m.ident_at(node, "sampler")
+    m.store[ident, PASSED] = NOTHING
+    m.store[0, PASSED] = constant(True)
+    site = m.site(frame, node)
+    return of(
+        Thing("sampler", name, ident, m.worker_ident, parts=(("shuffle", shuffle),), site=site)
+    )
+
+
+def batch_sampler(
+    m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
+) -> Value:
+    """``BatchSampler(sampler, ...)``."""
+    parts = (("sampler", args.get(*row.argument) or UNKNOWN),)
+    return of(Thing("batch-sampler", name, m.ident_at(node), m.worker_ident, parts=parts))
+
+
+def samplers(value: Value) -> Iterable[Thing]:
+    """The samplers that a loader, or what it is made of, draws from."""
+    for thing in value.things("sampler", "batch-sampler", "loader"):
+        if thing.kind == "sampler":
+            yield thing
+            continue
+        for name in ("sampler", "batch_sampler"):
+            part = thing.part(name)
+            if part is not None:
+                yield from samplers(part)
+
+
+def passed(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
+    """A loader is iterated: what its sampler gives, and whether that is a new order."""
+    if (0, PASSED) not in m.store or not m.modes.grad:
+        return
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "next":
+        return
+    turns = tuple(m.turns)
+    for thing in samplers(value):
+        shuffle = thing.part("shuffle")
+        before = m.read(thing.ident, PASSED)
+        if before is None or shuffle is None or shuffle.constants() != [True]:
+            continue
+        if not all(isinstance(atom, Const) for atom in shuffle.atoms):
+            continue
+        earlier = before.constants()
+        sure = len(earlier) == len(before.atoms) and all(
+            isinstance(item, tuple) for item in earlier
+        )
+        for item in earlier if sure else ():
+            place = _loop_between(m, item, turns)
+            if place is not None:
+                m.effect(
+                    frame,
+                    "epoch-repeated",
+                    node,
+                    ast.unparse(node),
+                    ident=thing.ident,
+                    value=of(thing),
+                    target=value,
+                    place=m.loops[place],
+                )
+        m.store[thing.ident, PASSED] = constant(turns)
+
+
+def _loop_between(m: Machine, earlier: object, turns: tuple[int, ...]) -> int | None:
+    """Which of the loops around has gone on to another turn."""
+    if not isinstance(earlier, tuple):
+        return None
+    for index, (one, other) in enumerate(zip(earlier, turns, strict=False)):
+        if one != other:
+            return index
+    return None
+
+
+def epoch_set(m: Machine, receiver: Atom) -> None:
+    """``something.set_epoch(...)``: of a sampler, or of what may hold any."""
+    known = list(samplers(of(receiver)))
+    places = [thing.ident for thing in known] or [
+        ident for ident, note in m.store if note == PASSED and ident
+    ]
+    for ident in places:
+        m.store[ident, PASSED] = NOTHING
+
+
+def method(
+    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
+) -> Value | None:
+    """A method of a sampler."""
+    if name == "set_epoch":
+        epoch_set(m, thing)
+    return None

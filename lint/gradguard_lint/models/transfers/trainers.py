@@ -1,0 +1,84 @@
+"""Accelerate and Lightning, which wrap, gather and run the backward pass for a program."""
+
+from __future__ import annotations
+
+import ast
+
+from gradguard_lint.domain.shapes import items
+from gradguard_lint.domain.values import (
+    NOTHING,
+    UNKNOWN,
+    Atom,
+    Frame,
+    Instance,
+    Thing,
+    Value,
+    of,
+)
+from gradguard_lint.engine.machine import Machine
+from gradguard_lint.engine.ports import Args
+from gradguard_lint.models.rows import Row
+from gradguard_lint.models.transfers.collectives import cut_off
+from gradguard_lint.models.transfers.data_parallel import backward, is_lightning, module_in, wrap
+
+
+def accelerator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``Accelerator()``: this process joins a group, where it is launched so."""
+    m.effect(frame, "process-group", node, f"{name}()")
+    return of(Thing("accelerator", name, m.ident_at(node), m.worker_ident))
+
+
+def accelerator_method(
+    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
+) -> Value | None:
+    """``accelerator.name(...)``."""
+    first = args.get(0)
+    if name in ("gather", "gather_for_metrics") and first is not None:
+        return cut_off(m, frame, node, f"accelerator.{name}", first)
+    if name == "backward" and first is not None:
+        m.effect(frame, "backward", node, "`accelerator.backward()`", target=first)
+        backward(m, frame, node, first)
+        return NOTHING
+    if name == "prepare":
+        given = [_prepared(m, node, value) for value in args.positional]
+        if args.rest is not None or not given:
+            return None
+        return given[0] if len(given) == 1 else items("tuple", given)
+    if name in ("prepare_model", "prepare_optimizer") and first is not None:
+        return _prepared(m, node, first)
+    if name == "unwrap_model" and first is not None:
+        return first.map(lambda atom: module_in(atom) or of(atom))
+    return None
+
+
+def _prepared(m: Machine, node: ast.AST, value: Value) -> Value:
+    """What ``prepare`` gives for one of its arguments: loaders set their samplers' epochs."""
+
+    def change(atom: Atom) -> Value:
+        if isinstance(atom, Thing) and atom.kind == "optimizer":
+            return of(atom)
+        if isinstance(atom, Instance) or (isinstance(atom, Thing) and atom.kind == "model"):
+            return wrap(m, node, "accelerate.Accelerator.prepare", atom)
+        return UNKNOWN
+
+    return value.map(change)
+
+
+def lightning_method(
+    m: Machine, frame: Frame, node: ast.AST, instance: Instance, name: str, args: Args
+) -> Value | None:
+    """A method of a LightningModule."""
+    first = args.get(0, "data" if name == "all_gather" else "loss")
+    if first is None or not is_lightning(m, instance.cls):
+        return None
+    if name == "all_gather":
+        if args.open or len(args.positional) > 2 or "sync_grads" in args.keywords:
+            flag = args.get(2, "sync_grads")
+            if flag is None or flag.constants() != [False]:
+                return None
+        return cut_off(m, frame, node, "all_gather", first)
+    if name == "manual_backward":
+        m.effect(frame, "backward", node, "`self.manual_backward()`", target=first)
+        backward(m, frame, node, first)
+        return NOTHING
+    return None
