@@ -45,9 +45,9 @@ def page() -> str:
         "## Oldest\n",
         *_table(("library", "oldest", "newest in the matrix"), _oldest()),
         "\n## What was run\n",
-        "Passed, skipped and failed are numbers of tests. Skipped is what a release does not have,\n"
-        "such as joblib's generators before 1.3, and tests beside plugins that no cell installs.\n"
-        "The ordinary builds of torch, for GPUs, were run without a GPU.\n",
+        "Passed, skipped and failed are numbers of tests. Skipped is what a release does not\n"
+        "have, such as joblib's generators before 1.3, and tests beside plugins that no cell\n"
+        "installs. The ordinary builds of torch, for GPUs, were run without a GPU.\n",
         *_table(
             ("cell", "Python", "with", "passed", "skipped", "failed"),
             (_row(cell, recorded[cell.name]) for cell in cells if cell.name in recorded),
