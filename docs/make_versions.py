@@ -45,17 +45,14 @@ def page() -> str:
         "## Oldest\n",
         *_table(("library", "oldest", "newest in the matrix"), _oldest()),
         "\n## What was run\n",
-        "Passed, skipped and failed are numbers of tests. Skipped is what a release does not have, "
-        "such as joblib's generators before 1.3, and tests beside plugins that no cell installs. "
-        "The ordinary builds of torch, for GPUs, were run without a GPU.\n",
+        "Passed, skipped and failed are numbers of tests. Skipped is what a release does not\n"
+        "have, such as joblib's generators before 1.3, and tests beside plugins that no cell\n"
+        "installs. The ordinary builds of torch, for GPUs, were run without a GPU.\n",
         *_table(
             ("cell", "Python", "with", "passed", "skipped", "failed"),
             (_row(cell, recorded[cell.name]) for cell in cells if cell.name in recorded),
         ),
-        *_not_run(
-            [cell for cell in cells if cell.name not in recorded],
-            {result["python"].rpartition(".")[0] for result in recorded.values()},
-        ),
+        *_not_run([cell for cell in cells if cell.name not in recorded]),
         *_differs(recorded),
         "\n## Which tests\n",
         *_table(("tests", "in the cells of"), _tests()),
@@ -87,12 +84,11 @@ def _row(cell: matrix.Cell, result: dict[str, Any]) -> tuple[str, ...]:
     return cell.name, result["python"], having, *counts
 
 
-def _not_run(cells: list[matrix.Cell], pythons: set[str]) -> Iterator[str]:
-    """The cells that have no record; for those of a Python that no cell ran with, it says so."""
-    wanting = [cell for cell in cells if cell.python not in pythons]
-    later = [cell.name for cell in cells if cell not in wanting]
-    for cell in wanting:
-        yield f"\nNot run, as there was no Python {cell.python}: {cell.name}."
+def _not_run(cells: list[matrix.Cell]) -> Iterator[str]:
+    for cell in cells:
+        if cell.python in matrix.ABSENT:
+            yield f"\nNot run, as there was no Python {cell.python}: {cell.name}."
+    later = [cell.name for cell in cells if cell.python not in matrix.ABSENT]
     if later:
         yield f"\nIn the matrix and not run yet: {', '.join(later)}."
 

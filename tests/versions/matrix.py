@@ -16,6 +16,8 @@ from releases import PYTHONS, ROOT, Releases, dependencies, key, recorded
 
 USUAL = "3.11"
 """The Python of the cells that vary a library."""
+ABSENT = ("3.14",)
+"""The Pythons that were not there when the record was made."""
 PACKAGES = {"tensorflow-cpu": "tensorflow"}
 """What a distribution is called in programs, where that is another name."""
 
