@@ -1,6 +1,6 @@
-"""How cost grows with size: tasks, bytes, parameters and files; and the traffic of a dask cluster.
+"""How cost grows with size: tasks, bytes, parameters and files; and what is kept of findings.
 
-    python benchmarks/scale.py [--plot FOLDER] [--only tasks bytes parameters files dask]
+    python benchmarks/scale.py [--plot FOLDER] [--only tasks bytes parameters files notes]
 
 Sizes grow by a fixed factor, and each is measured with the guard and without, in turns: where cost
 grows in proportion, the lines of a plot are straight. ``--plot`` draws each series as an SVG.
@@ -9,15 +9,16 @@ grows in proportion, the lines of a plot are straight. ``--plot`` draws each ser
 from __future__ import annotations
 
 import argparse
-import asyncio
+import gc
 import math
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -161,9 +162,9 @@ def help_{0}(f, items):
 """
 
 
-def files(sizes: tuple[int, ...] = (1_000, 4_000, 16_000)) -> Lines:
+def files(sizes: tuple[int, ...] = (1_000, 4_000, 16_000, 100_000)) -> Lines:
     """A project of so many files: one in ten uses torch, one in a hundred starts workers."""
-    line = []
+    line: list[tuple[float, float]] = []
     for count in sizes:
         with tempfile.TemporaryDirectory() as folder:
             for k in range(count):
@@ -180,34 +181,7 @@ def files(sizes: tuple[int, ...] = (1_000, 4_000, 16_000)) -> Lines:
     return {"gradguard lint": line}
 
 
-# -- a dask cluster ------------------------------------------------------------------------------
-
-
-@contextmanager
-def traffic(latency: float) -> Iterator[dict[str, int]]:
-    """Counts what the scheduler and the client send and receive, each message delayed."""
-    from distributed.comm import tcp
-
-    counts = {"messages": 0, "bytes": 0}
-    write, parse = tcp.TCP.write, tcp.from_frames
-
-    async def slow(self: Any, *args: Any, **options: Any) -> Any:
-        await asyncio.sleep(latency)
-        size = await write(self, *args, **options)
-        counts["messages"] += 1
-        counts["bytes"] += size
-        return size
-
-    async def parsed(frames: Any, *args: Any, **options: Any) -> Any:
-        counts["messages"] += 1
-        counts["bytes"] += sum(memoryview(frame).nbytes for frame in frames)
-        return await parse(frames, *args, **options)
-
-    tcp.TCP.write, tcp.from_frames = slow, parsed
-    try:
-        yield counts
-    finally:
-        tcp.TCP.write, tcp.from_frames = write, parse
+# -- what is noticed -------------------------------------------------------------------------------
 
 
 def graph(k: int) -> Any:
@@ -216,33 +190,61 @@ def graph(k: int) -> Any:
     return torch.ones(1, requires_grad=True) * k
 
 
-def dask(workers: int = 2, sizes: tuple[int, ...] = (250, 1_000)) -> None:
-    """Print what a cluster sends for each task, without the guard and with it."""
-    from distributed import Client, LocalCluster
+def noticed(count: int, shipped: bool) -> Any:
+    """A call whose every task is a finding: of an argument, or of a result."""
+    from joblib import Parallel, delayed
+
+    if shipped:
+        return Parallel(n_jobs=2)(delayed(nothing)(graph(k)) for k in range(count))
+    return Parallel(n_jobs=2)(delayed(graph)(k) for k in range(count))
+
+
+def ours() -> int:
+    """The bytes that the modules of the guard hold, while tracemalloc traces."""
+    gc.collect()
+    traces = tracemalloc.take_snapshot().filter_traces(
+        [tracemalloc.Filter(True, "*/pytest_gradguard/*")]
+    )
+    return sum(trace.size for trace in traces.traces)
+
+
+def notes(sizes: tuple[int, ...] = (500, 500, 1_000, 2_000, 4_000), repeat: int = 12) -> None:
+    """Print what the guard keeps of calls whose every task is a finding, and what they take."""
+    from overhead import interval
 
     from pytest_gradguard import guard
 
-    print(f"{'tasks':>6} {'work':<9} {'guard':<6} {'messages':>9} {'bytes a task':>13} {'kept':>7}")
-    with (
-        LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as cluster,
-        Client(cluster) as client,
-    ):
-        for task in (nothing, graph):
+    for shipped in (True, False):
+        name = "ships a tensor" if shipped else "returns a graph"
+        noticed(100, shipped)
+        tracemalloc.start()
+        with guard("record") as report:
             for count in sizes:
-                for guarded in (False, True):
-                    client.gather(client.map(task, range(10), pure=False))
-                    tracemalloc.start()
-                    with guard("record") if guarded else nullcontext(), traffic(0.001) as counts:
-                        results = client.gather(client.map(task, range(count), pure=False))
-                        del results
-                        kept = tracemalloc.get_traced_memory()[0]
-                    tracemalloc.stop()
-                    print(
-                        f"{count:>6} {task.__name__:<9} {'on' if guarded else 'off':<6} "
-                        f"{counts['messages'] / count:>9.2f} {counts['bytes'] / count:>13.0f} "
-                        f"{kept / count:>7.0f}",
-                        flush=True,
-                    )
+                before = ours()
+                results = noticed(count, shipped)
+                held = ours() - before
+                del results
+                print(
+                    f"each task {name}, {count:,} tasks: {held:+,} bytes while the results are "
+                    f"held, {ours() - before:+,} after; {len(report.findings)} findings",
+                    flush=True,
+                )
+        tracemalloc.stop()
+        ratios = []
+        for _ in range(repeat):
+            spent = []
+            for guarded in (False, True):
+                with guard("record") if guarded else nullcontext():
+                    begin = time.process_time()
+                    noticed(sizes[0], shipped)
+                    spent.append(time.process_time() - begin)
+            ratios.append(spent[1] / spent[0])
+        low, high = interval(sorted(ratios))
+        print(
+            f"each task {name}: processor time of the parent {statistics.median(ratios):.2f} "
+            f"({low:.2f} to {high:.2f}) of that without the guard",
+            flush=True,
+        )
 
 
 # -- drawing ---------------------------------------------------------------------------------------
@@ -289,11 +291,11 @@ def drawn(lines: Lines, size: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--plot", type=Path, metavar="FOLDER", help="where the SVGs go")
-    parser.add_argument("--only", nargs="+", choices=[*SERIES, "dask"], default=[*SERIES, "dask"])
+    parser.add_argument("--only", nargs="+", choices=[*SERIES, "notes"], default=[*SERIES, "notes"])
     options = parser.parse_args()
     for name in options.only:
-        if name == "dask":
-            dask()
+        if name == "notes":
+            notes()
             continue
         measure, size = SERIES[name]
         lines = measure()
