@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     except _REFUSED as error:
         print(f"gradguard run: {error}", file=sys.stderr)
         return 2
-    report = install(mode="record", ignore=ignored)
+    report = attempt(install, mode="record", ignore=ignored) or Report()
     if is_disabled():
         print(f"gradguard: off ({VARIABLE} is set)", file=sys.stderr)
     elif devices is not None:

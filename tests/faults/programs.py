@@ -40,7 +40,7 @@ def error_of(run: Callable[[], Any]) -> str:
         return f"returned {run()}"
     except Exception as error:
         cause = type(error.__cause__).__name__
-        text = re.sub(r"0x\w+", "0x", str(error)).splitlines()[:1]
+        text = re.sub(r"0x\w+|torch_\w+", "_", str(error)).splitlines()[:1]
         return f"{type(error).__name__}: {text} from {cause}"
 
 

@@ -119,8 +119,7 @@ def test_a_joblib_that_is_not_known_gives_one_clear_warning() -> None:
         import warnings, joblib.parallel
         class Parallel: pass
         joblib.parallel.Parallel = Parallel
-        from pytest_gradguard import guard, install, uninstall
-from pytest_gradguard.runtime import faults, starting, watching
+        from pytest_gradguard import guard
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             for _ in range(2):
@@ -138,8 +137,7 @@ def test_a_fault_of_the_guards_own_breaks_nothing() -> None:
         """
         import warnings, torch
         from joblib import Parallel, delayed
-        from pytest_gradguard import guard, install, uninstall
-from pytest_gradguard.runtime import faults, starting, watching
+        from pytest_gradguard import guard
         from pytest_gradguard.runtime import calls, shipment
         def broken(*args, **kwargs):
             raise ZeroDivisionError("ours")
@@ -166,8 +164,7 @@ def test_a_guard_whose_modules_were_dropped_or_imported_twice_breaks_nothing() -
         """
         import importlib, sys, torch
         from joblib import Parallel, delayed
-        from pytest_gradguard import guard, install, uninstall
-from pytest_gradguard.runtime import faults, starting, watching
+        from pytest_gradguard import guard
         def ship():
             return Parallel(2)(delayed(len)([torch.ones(2, requires_grad=True)]) for _ in range(2))
         for again in (False, True):
