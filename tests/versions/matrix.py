@@ -84,7 +84,7 @@ UNDECLARED = {("scikit-learn", "1.3.0"): ("numpy<2",)}
 
 _TF32 = {
     "tests/runtime/test_torch_settings.py::test_only_tf32_on_gpus": (
-        "in torch 2.4, allowing TF32 on GPUs also sets the float32 matmul precision"
+        "up to torch 2.8, allowing TF32 on GPUs also sets the float32 matmul precision"
     ),
 }
 _TENSORFLOW = "tests/truth/test_truth_tensorflow.py"
@@ -103,6 +103,7 @@ _KERAS_3_4 = {
 KNOWN_FAILURES: dict[str, dict[str, str]] = {
     "oldest": _TF32 | _KERAS_3_4,
     "torch-2.4.0": _TF32,
+    "torch-2.8.0": _TF32,
     "keras-3.4.0": _KERAS_3_4,
 }
 """By the name of a cell: tests, or files of tests, that fail in it, and why."""
