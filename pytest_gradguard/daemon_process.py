@@ -63,11 +63,12 @@ def running(process: Any, inner: Any, work: Any) -> Callable[[], Any]:
 
     Args:
         process: the process.
-        inner: another of these classes, or None.
+        inner: another of these classes; or None, or the process's own method, where what stood
+            in that place is of no use in this process.
         work: that of the one around it; None: the process's own method.
     """
     run: Callable[[], Any] = work or type(process).run.__get__(process)
-    if inner is None:
+    if inner is None or getattr(inner, "__self__", None) is process:
         return run
     return lambda: import_module(f"{_RUNTIME}.faults").carried(run, inner)
 

@@ -23,6 +23,7 @@ def run_python(
     environment: Mapping[str, str] | None = None,
     one_stream: bool = False,
     forked: bool = False,
+    faults: bool = False,
 ) -> Done:
     """Run Python, and end it at the limit; what it started ends with it.
 
@@ -35,9 +36,10 @@ def run_python(
         environment: further environment variables.
         one_stream: what it writes to standard error is in `stdout`, in order.
         forked: it imports torch, and may be forked from a process that has done so (`warm`).
+        faults: the guard itself may fail in it.
 
     Raises:
-        AssertionError: it hung.
+        AssertionError: it hung, or the guard itself failed.
     """
     inherited = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
     variables = {**inherited, **(environment or {})}
@@ -75,4 +77,6 @@ def run_python(
         err.seek(0)
         done = subprocess.CompletedProcess(words, status, out.read(), err.read())
     assert not hung, f"hung: {words}\n{done.stdout}\n{done.stderr}"
+    failed = "gradguard itself failed" in done.stdout + done.stderr
+    assert faults or not failed, f"{words}\n{done.stdout}\n{done.stderr}"
     return done

@@ -30,6 +30,7 @@ def test_a_sample_of_planted_faults() -> None:
         *("executors", "dask_threads", "--sample", "8", "--anew"),
         limit=400,
         environment={"PYTHONPATH": str(HERE)},
+        faults=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -41,6 +42,7 @@ def test_a_fault_that_gets_through_is_seen() -> None:
         *("executors", "--function", "watching:stop", "--anew", "--strict"),
         limit=400,
         environment={"PYTHONPATH": str(HERE)},
+        faults=True,
     )
     assert done.returncode == 1, done.stdout + done.stderr
     assert "left in place" in done.stdout

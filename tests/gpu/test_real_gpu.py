@@ -33,7 +33,6 @@ def run(program: str) -> str:
     }
     done = run_python("-c", program, limit=LIMIT, environment=variables)
     assert done.returncode == 0, done.stderr
-    assert "gradguard itself failed" not in done.stderr
     return done.stdout
 
 

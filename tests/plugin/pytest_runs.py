@@ -33,7 +33,12 @@ class Run:
         return found
 
 
-def run_pytest(folder: Path, *arguments: str, environment: dict[str, str] | None = None) -> Run:
+def run_pytest(
+    folder: Path,
+    *arguments: str,
+    environment: dict[str, str] | None = None,
+    faults: bool = False,
+) -> Run:
     """Run pytest in `folder`; its own process, so that nothing of this one is in force."""
     done = run_python(
         *("-m", "pytest", *QUIET, *arguments),
@@ -42,5 +47,6 @@ def run_pytest(folder: Path, *arguments: str, environment: dict[str, str] | None
         limit=LIMIT,
         one_stream=True,
         forked=True,
+        faults=faults,
     )
     return Run(folder, done.returncode, done.stdout)

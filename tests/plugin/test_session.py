@@ -217,7 +217,7 @@ def test_a_fault_of_the_guard_fails_nobody(tmp_path: Path, options: list[str]) -
         "def test_it():\n"
         "    innermost().evidence('key', Broken)\n"
     )
-    run = run_pytest(tmp_path, "--gradguard", *options)
+    run = run_pytest(tmp_path, "--gradguard", *options, faults=True)
     assert run.status == pytest.ExitCode.OK
     assert "INTERNALERROR" not in run.text
     assert options or "gradguard itself failed" in run.text

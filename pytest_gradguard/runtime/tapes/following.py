@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from pytest_gradguard.runtime import callsite, collector
-from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.faults import attempt, fault
 from pytest_gradguard.runtime.frameworks.tensorflow import tapes as tensorflow_tapes
 from pytest_gradguard.runtime.frameworks.tensorflow import tensors
 from pytest_gradguard.runtime.tapes import own, values
@@ -145,7 +145,7 @@ class _Follower:
                 known = self._shadows.get(identity)
                 if known is not None and known.recorder is gone:
                     del self._shadows[identity]
-                    known.tape.pop()
+                    attempt(known.tape.pop)
 
             shadow = self._shadows[identity] = _Shadow(recorder, forget)
         return shadow

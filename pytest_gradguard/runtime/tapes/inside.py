@@ -137,7 +137,7 @@ class Inside:
             return dict(found) or dict.fromkeys((source for source, _ in sources), Flow.SOME)
         try:
             flows = self._tape.flows([tensor], [one for _, one in sources])
-        except Exception:  # such as an operation that nobody has written a gradient for
+        except own.NoGradient:
             return {}
         behind = {source: flow for (source, _), flow in zip(sources, flows, strict=True) if flow}
         add(found, behind)

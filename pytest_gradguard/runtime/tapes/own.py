@@ -48,6 +48,10 @@ class Flow(enum.IntEnum):
     SOME = 2
 
 
+class NoGradient(Exception):
+    """A gradient that TensorFlow cannot compute, such as that of an operation without one."""
+
+
 class Identity:
     """Stands for a tensor that may be gone, where a tape is asked about it."""
 
@@ -115,6 +119,9 @@ class OwnTape:
             sources: the same, and handles of variables.
             upstream: the gradients of the targets, where None stands for ones; without it, uneven
                 ones.
+
+        Raises:
+            NoGradient: TensorFlow cannot compute it.
         """
         found: list[Flow] = []
 
@@ -132,9 +139,12 @@ class OwnTape:
                     tf.ones_like(target) if one is None else tf.cast(one, target.dtype)
                     for target, one in zip(targets, upstream, strict=True)
                 ]
-            gradients = pywrap_tfe.TFE_Py_TapeGradient(
-                self._handle, list(targets), list(sources), given, None, "none"
-            )
+            try:
+                gradients = pywrap_tfe.TFE_Py_TapeGradient(
+                    self._handle, list(targets), list(sources), given, None, "none"
+                )
+            except Exception as error:
+                raise NoGradient from error
             found.extend(map(_flow_of, gradients))
 
         in_empty_thread(asking)
