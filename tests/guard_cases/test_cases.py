@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -93,7 +94,12 @@ ALONE = (
 )
 AT_ONCE = 9
 """How many files share a child at most."""
-ALL_PROGRAMS = {path.stem: read_program(path) for path in sorted(PROGRAMS.glob("case_*.py"))}
+CHOSEN = os.environ.get("GRADGUARD_GUARD_CASES", "case_*").split()
+"""The programs that are run; the cells of the matrix of versions take some."""
+ALL_PROGRAMS = {
+    path.stem: read_program(path)
+    for path in sorted(path for chosen in CHOSEN for path in PROGRAMS.glob(f"{chosen}.py"))
+}
 
 
 def group_of(name: str) -> tuple[str, ...]:
@@ -277,7 +283,7 @@ def test_programs_do_not_know_the_guard(path: Path) -> None:
 def test_tables_fit_together() -> None:
     """Tests with optional codes are exactly those that `AMBIGUOUS` gives a reason for."""
     optional = {f"{name}::{test}" for name, program in ALL_PROGRAMS.items() for test in program.may}
-    assert optional == set(AMBIGUOUS)
+    assert optional == {one for one in AMBIGUOUS if one.partition("::")[0] in ALL_PROGRAMS}
     for name, program in ALL_PROGRAMS.items():
         assert set(program.details) <= set(program.expect), name
         assert set(program.may) <= set(program.expect), name

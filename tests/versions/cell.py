@@ -67,10 +67,11 @@ def versions() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def ran(tests: list[str], processes: str) -> Outcomes:
-    """Run tests here; ends the program where none was run."""
+def ran(tests: list[str], cell: matrix.Cell, processes: str) -> Outcomes:
+    """Run tests of a cell here; ends the program where none was run."""
     outcomes = Outcomes()
     os.chdir(matrix.ROOT)
+    os.environ["GRADGUARD_GUARD_CASES"] = " ".join(cell.cases)
     pytest.main(["-q", "-p", "no:cacheprovider", "-n", processes, *tests], [outcomes])
     if not outcomes.counts and not outcomes.failed:
         raise SystemExit(f"none of these was run: {', '.join(tests)}")
@@ -79,7 +80,7 @@ def ran(tests: list[str], processes: str) -> Outcomes:
 
 def run(cell: matrix.Cell, processes: str) -> dict[str, Any]:
     """Run the tests of a cell; returns what is recorded of it."""
-    outcomes = ran(cell.arguments, processes)
+    outcomes = ran(cell.arguments, cell, processes)
     return {
         "python": platform.python_version(),
         "versions": versions(),
@@ -90,13 +91,13 @@ def run(cell: matrix.Cell, processes: str) -> dict[str, Any]:
     }
 
 
-def run_failed(before: dict[str, Any], processes: str) -> dict[str, Any]:
+def run_failed(cell: matrix.Cell, before: dict[str, Any], processes: str) -> dict[str, Any]:
     """Run only those tests again that failed; returns what is recorded of the cell then."""
     if (platform.python_version(), versions()) != (before["python"], before["versions"]):
         raise SystemExit("other versions than when it was recorded: run the whole cell")
     if not before["failed"]:
         raise SystemExit("no test failed when it was recorded")
-    outcomes = ran(before["failed"], processes)
+    outcomes = ran(before["failed"], cell, processes)
     added = {name: before[name] + outcomes.counts[name] for name in ("passed", "skipped")}
     return {**before, **added, "failed": sorted(outcomes.failed)}
 
@@ -117,7 +118,7 @@ def main() -> int:
     if given.last_failed:
         if cell.name not in recorded():
             parser.error(f"nothing is recorded of the cell {cell.name!r}")
-        result = run_failed(recorded()[cell.name], given.processes)
+        result = run_failed(cell, recorded()[cell.name], given.processes)
     else:
         result = run(cell, given.processes)
     if not given.only_check:

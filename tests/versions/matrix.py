@@ -37,25 +37,51 @@ TORCH = (
 )
 TENSORFLOW = ("tests/runtime/test_tapes.py", "tests/truth/test_truth_tensorflow.py")
 GUARD_CASES = "tests/guard_cases/test_cases.py"
-CASES = {"dask": "case_dask"}
-"""By library: the file of guard cases that its cells take of all that `GUARD_CASES` runs."""
+PROGRAMS = "tests/guard_cases/programs/"
+"""The programs that `GUARD_CASES` runs: a cell takes some of them."""
 TESTS = {
-    "joblib": JOBLIB,
-    "torch": TORCH,
-    "tensorflow-cpu": TENSORFLOW,
-    "keras": TENSORFLOW,
+    "joblib": (
+        *JOBLIB,
+        f"{PROGRAMS}case_arguments.py",
+        f"{PROGRAMS}case_backends.py",
+        f"{PROGRAMS}case_dispatch.py",
+        f"{PROGRAMS}case_memory_maps.py",
+        f"{PROGRAMS}case_results.py",
+    ),
+    "torch": (
+        *TORCH,
+        f"{PROGRAMS}case_backward.py",
+        f"{PROGRAMS}case_ddp.py",
+        f"{PROGRAMS}case_loader.py",
+        f"{PROGRAMS}case_transforms.py",
+    ),
+    "tensorflow-cpu": (
+        *TENSORFLOW,
+        f"{PROGRAMS}case_tf_crossing.py",
+        f"{PROGRAMS}case_tf_tape.py",
+    ),
+    "keras": (
+        *TENSORFLOW,
+        f"{PROGRAMS}case_keras_torch.py",
+        f"{PROGRAMS}case_tf_crossing.py",
+        f"{PROGRAMS}case_tf_reads.py",
+    ),
     "dask": (
         "tests/runtime/test_dask.py",
         "tests/runtime/test_dask_nodes.py",
         "tests/truth/test_truth_dask.py",
-        GUARD_CASES,
+        f"{PROGRAMS}case_dask.py",
     ),
-    "scikit-learn": ("tests/truth/test_truth_estimators.py",),
+    "scikit-learn": (
+        "tests/truth/test_truth_estimators.py",
+        f"{PROGRAMS}case_sklearn.py",
+        f"{PROGRAMS}case_skorch.py",
+    ),
     "pytest": (*PLAIN, "tests/plugin/test_outcomes.py", "tests/plugin/test_fixture.py"),
     "pytest-xdist": PLAIN,
 }
 """By the library that a cell varies: the tests that it runs."""
-ALL = tuple(dict.fromkeys((*JOBLIB, *TORCH, *TENSORFLOW)))
+ALL = tuple(dict.fromkeys(test for tests in TESTS.values() for test in tests))
 """Those of the corners."""
 FRAMEWORKS = ("torch", "tensorflow-cpu", "numpy")
 COMMON = ("joblib", "pytest", "pytest-xdist", "hypothesis", "jsonschema")
@@ -112,7 +138,7 @@ KNOWN_FAILURES: dict[str, dict[str, str]] = {
 def why_failed(cell: str, test: str) -> str | None:
     """Why a test is known to fail in a cell; None: nobody knows."""
     known = KNOWN_FAILURES.get(cell, {})
-    return known.get(test) or known.get(test.partition("::")[0])
+    return known.get(test.partition("@")[0]) or known.get(test.partition("::")[0])
 
 
 @dataclass(frozen=True)
@@ -149,10 +175,16 @@ class Cell:
     @property
     def arguments(self) -> list[str]:
         """What pytest is asked to run."""
-        chosen = [CASES[library] for library, _ in self.releases if library in CASES]
-        if GUARD_CASES not in self.tests:
-            return [*self.tests]
-        return [*self.tests, "-k", " or ".join(["not test_cases", *chosen])]
+        return list(dict.fromkeys(GUARD_CASES if _is_case(one) else one for one in self.tests))
+
+    @property
+    def cases(self) -> list[str]:
+        """The names of the guard cases that it takes."""
+        return [one.removeprefix(PROGRAMS)[:-3] for one in self.tests if _is_case(one)]
+
+
+def _is_case(test: str) -> bool:
+    return test.startswith(PROGRAMS)
 
 
 def supported_pythons() -> list[str]:
