@@ -11,7 +11,7 @@ from gradguard_lint.models.rows import registry
 
 def wanted(source: str) -> set[str]:
     seen = survey(ast.parse(source))
-    found = relevant(seen, registry().words, lambda _: False, lambda _: False)
+    found = relevant(seen, source.encode(), registry().words, lambda _: False, lambda _: False)
     return {name for ident, (name, _) in seen.definitions.items() if ident in found}
 
 
@@ -53,3 +53,13 @@ def test_collectives_matter_where_the_module_can_have_them():
     source = "import {}\ndef take(x):\n    return gather(x, 1)\n"
     assert wanted(source.format("tensorflow")) == set()
     assert wanted(source.format("torch.distributed")) == {"take"}
+
+
+def test_a_backend_matters_where_one_may_be_dask():
+    program = (
+        "from joblib import Parallel\n"
+        "def run(tasks):\n    return Parallel(2, backend={})(tasks)\n"
+        "def plain(tasks):\n    return Parallel(2)(tasks)\n"
+    )
+    assert wanted(program.format("'loky'")) == set()
+    assert wanted(program.format("'dask'")) == {"run"}

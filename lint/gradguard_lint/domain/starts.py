@@ -43,6 +43,7 @@ class Vocabulary:
         loops: names by which gradients are taken.
         frameworks: packages whose programs may have gradients, or use a GPU.
         matters: names by which a program that imports none of them may have a pitfall.
+        matters_beside: further such names, by a string that the program has beside them.
         hooks: methods that a library calls.
         ranks: names that are a pitfall of processes which train together.
         groups: what a module mentions that has one of these from a library.
@@ -54,6 +55,7 @@ class Vocabulary:
     loops: frozenset[str]
     frameworks: frozenset[str]
     matters: frozenset[str]
+    matters_beside: Mapping[str, frozenset[str]]
     hooks: frozenset[str] = frozenset()
     ranks: frozenset[str] = frozenset()
     groups: tuple[str, ...] = ()

@@ -98,7 +98,14 @@ class _Run:
         m, frame, module = self.m, self.frame, self.module
         definitions = _definitions(module.tree)
         words = m.models.vocabulary()
-        wanted = relevant(self.seen, words, self._brings_workers, self._of_the_project, loops=loops)
+        wanted = relevant(
+            self.seen,
+            module.data,
+            words,
+            self._brings_workers,
+            self._of_the_project,
+            loops=loops,
+        )
         made: dict[int, tuple[Instance, State] | None] = {}
         for again in (False, True):
             for cls, node in definitions:

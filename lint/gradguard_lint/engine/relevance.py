@@ -144,6 +144,7 @@ _NO_NAMES = frozenset({str, type(None), ast.Constant, ast.Load, ast.Store, ast.D
 
 def relevant(
     seen: Survey,
+    data: bytes,
     words: Vocabulary,
     helps: Callable[[Import], bool],
     comes_from_project: Callable[[Import], bool],
@@ -152,7 +153,8 @@ def relevant(
 ) -> set[int]:
     """The ids of the definitions that may hand something to workers, or hold another pitfall.
 
-    `helps` says whether an import brings in a project module that starts workers.
+    `data` is the module as it was read; `helps` says whether an import brings in a project module
+    that starts workers.
     """
     interesting = set(words.starters | words.loops if loops else words.starters)
     for node in seen.imports:
@@ -182,6 +184,9 @@ def relevant(
         return starting
     # Without a framework here, it has to come from another module; or nothing of one matters.
     wanted = set(words.matters)
+    for string, beside in words.matters_beside.items():
+        if any(f"{quote}{string}{quote}".encode() in data for quote in "'\""):
+            wanted |= beside
     for node in seen.imports:
         names = {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
         module = node.module if isinstance(node, ast.ImportFrom) else None

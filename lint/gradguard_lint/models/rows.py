@@ -148,10 +148,13 @@ COMMON = frozenset({"map", "apply", "pipe"})
 """Methods whose names say nothing."""
 
 MATTERS = words(
-    "array backend backward cuda device environ fit gpu predict putenv random requires_grad "
+    "array backward cuda device environ fit gpu predict putenv random requires_grad "
     "requires_grad_ step wrappers zero_grad"
 )
 """Words of pitfalls that show in a module which imports no framework."""
+
+MATTERS_BESIDE = {"dask": words("backend")}
+"""The same, in a module that has a certain string."""
 
 CALLED_BY_HOSTS = words("training_step")
 """Methods that a library calls, and goes on with what they return."""
@@ -263,6 +266,7 @@ class Registry:
             frozenset(loops),
             frozenset(frameworks),
             frozenset(matters),
+            MATTERS_BESIDE,
             CALLED_BY_HOSTS,
             frozenset(ranks - starters),
             GROUPS,
