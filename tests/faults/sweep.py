@@ -63,11 +63,17 @@ def places() -> dict[str, str]:
 
 
 def stands_for_theirs(function: planting.Function) -> bool:
-    """Whether it is called in place of a library's own function, or by what pickles."""
+    """Whether it is called in place of a library's own function, by what pickles, or unpickles.
+
+    What is called by unpickling says so in its docstring.
+    """
     decorators = map(ast.unparse, getattr(function, "decorator_list", ()))
     name = getattr(function, "name", "")
-    return name in ("__reduce__", "__reduce_ex__") or any(
-        decorator.startswith("functools.wraps(") for decorator in decorators
+    said = "" if isinstance(function, ast.Lambda) else ast.get_docstring(function) or ""
+    return (
+        name in ("__reduce__", "__reduce_ex__")
+        or "called by unpickling" in said
+        or any(decorator.startswith("functools.wraps(") for decorator in decorators)
     )
 
 
