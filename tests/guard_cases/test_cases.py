@@ -78,7 +78,7 @@ KNOWN_MISSES = {
 
 PROGRAMS = Path(__file__).parent / "programs"
 LIMIT = 600
-SKIPPED = ("with one core", "is not installed")
+SKIPPED = ("with one core", "is not installed", "has that since")
 """What the reasons say for which a test may be skipped."""
 GPU = "case_gpu_"
 """Files that begin so run with two simulated GPUs, and only so: without, they have none."""

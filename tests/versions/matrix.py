@@ -44,7 +44,6 @@ TESTS = {
         *JOBLIB,
         f"{PROGRAMS}case_arguments.py",
         f"{PROGRAMS}case_backends.py",
-        f"{PROGRAMS}case_dispatch.py",
         f"{PROGRAMS}case_memory_maps.py",
         f"{PROGRAMS}case_results.py",
     ),

@@ -3,7 +3,7 @@
 import joblib
 import pytest
 import torch
-from joblib import Parallel, delayed, parallel_backend, parallel_config
+from joblib import Parallel, delayed, parallel_backend
 from torch import nn
 
 EXPECT = {
@@ -48,6 +48,8 @@ DETAILS = {
     },
     "test_config_loky": {"GG101": {"backend": "loky"}},
 }
+
+parallel_config = getattr(joblib, "parallel_config", parallel_backend)
 
 
 def add(t, k):
@@ -111,6 +113,7 @@ def test_config_loky():
     check_lost(x, out)
 
 
+@pytest.mark.skipif(parallel_config is parallel_backend, reason="joblib has that since 1.3")
 def test_config_gives_n_jobs():
     x = leaf()
     with parallel_config(n_jobs=2):

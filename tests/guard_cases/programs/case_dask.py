@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from dask.distributed import Client
-from joblib import Parallel, delayed, parallel_config
+from joblib import Parallel, delayed, parallel_backend
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.model_selection import cross_val_score
 from torch import nn
@@ -165,7 +165,7 @@ async def later(x):
 
 
 def on_dask(function, *tasks):
-    with parallel_config("dask"):
+    with parallel_backend("dask"):
         return Parallel()(delayed(function)(*task) for task in tasks)
 
 
@@ -197,7 +197,7 @@ def threads(local):
 
 def test_joblib(processes):
     x = leaf()
-    with parallel_config("dask"):
+    with parallel_backend("dask"):
         out = Parallel()(delayed(times)(x, k) for k in (1, 2))  # -> GG101:warning GG102:warning
     sum(out).sum().backward()  # -> GG103:error
     assert x.grad is None
@@ -205,7 +205,7 @@ def test_joblib(processes):
 
 def test_joblib_history(processes):
     x = leaf()
-    with parallel_config("dask"):
+    with parallel_backend("dask"):
         out = Parallel(2)(delayed(times)(x.clone(), k) for k in (1, 2))  # -> GG101 GG102
     sum(out).sum().backward()  # -> GG103:error
     assert x.grad is None
@@ -213,33 +213,33 @@ def test_joblib_history(processes):
 
 def test_joblib_keyword(processes):
     x = leaf()
-    with parallel_config("dask"):
+    with parallel_backend("dask"):
         out = Parallel()(delayed(number)(k, w=x) for k in (1, 2))  # -> GG101
     assert out == [3.0, 3.0]
 
 
 def test_joblib_nested(processes):
     nested = {"a": [(1, leaf() * 2)]}
-    with parallel_config("dask"):
+    with parallel_backend("dask"):
         assert Parallel()(delayed(number_in)(nested) for _ in (1, 2)) == [6.0, 6.0]  # -> GG101
 
 
 def test_joblib_capture(processes):
     x = leaf()
-    with parallel_config("dask"):
+    with parallel_backend("dask"):
         out = Parallel()(delayed(lambda k: number(x) * k)(k) for k in (1, 2))  # -> GG101
     assert out == [3.0, 6.0]
 
 
 def test_joblib_only_the_last(processes):
     items = [torch.ones(3)] * 10 + [leaf()]
-    with parallel_config("dask"):
+    with parallel_backend("dask"):
         assert Parallel()(delayed(number)(item) for item in items) == [3.0] * 11  # -> GG101
 
 
 def test_joblib_containers(processes):
     x = leaf()
-    with parallel_config("dask"):
+    with parallel_backend("dask"):
         out = Parallel()(delayed(in_containers)(x) for _ in (1, 2))  # -> GG101 GG102
     out[1]["all"][1][0].sum().backward()  # -> GG103:error
     assert x.grad is None
@@ -247,14 +247,14 @@ def test_joblib_containers(processes):
 
 def test_joblib_module(processes):
     model = nn.Linear(3, 1)
-    with parallel_config("dask"):
+    with parallel_backend("dask"):
         out = Parallel()(delayed(model)(torch.ones(3)) for _ in (1, 2))  # -> GG102
     sum(out).sum().backward()  # -> GG103:error
     assert model.weight.grad is None
 
 
 def test_joblib_own_leaf(processes):
-    with parallel_config("dask"):
+    with parallel_backend("dask"):
         out = Parallel()(delayed(own_leaf)(k) for k in (1, 2))  # -> GG102
     sum(out).sum().backward()  # -> GG103:warning
     assert out[0].grad is not None
@@ -262,7 +262,7 @@ def test_joblib_own_leaf(processes):
 
 def test_joblib_large(processes):
     x = torch.ones(5_000, requires_grad=True)
-    with parallel_config("dask"):
+    with parallel_backend("dask"):
         out = Parallel()(delayed(times)(x, k) for k in (1, 2))  # -> GG101 GG102
     sum(out).sum().backward()  # -> GG103:error
     assert x.grad is None
@@ -278,7 +278,7 @@ def test_joblib_gradients_left(processes):
 
 def test_joblib_never_backward(processes):
     x = leaf()
-    with parallel_config("dask"):
+    with parallel_backend("dask"):
         out = Parallel()(delayed(times)(x, k) for k in (1, 2))  # -> GG101 GG102
     (sum(t.detach() for t in out) * x).sum().backward()
     assert x.grad.tolist() == [3.0] * 3
@@ -297,7 +297,7 @@ def test_one_generator_for_all(processes):
 
 def test_one_generator_by_joblib(processes):
     rng = np.random.default_rng(0)
-    with parallel_config("dask"):
+    with parallel_backend("dask"):
         first, second = Parallel()(delayed(sample)(rng) for _ in range(2))  # -> GG305
     assert first == second
 
@@ -363,7 +363,7 @@ def test_submit_gradients_left(processes):
 
 def test_threads_of_joblib(threads):
     x = leaf()
-    with parallel_config("dask"):
+    with parallel_backend("dask"):
         out = Parallel()(delayed(times)(x, k) for k in (1, 2))
     assert out[0].grad_fn is not None
     sum(out).sum().backward()  # -> GG103:error
@@ -446,7 +446,7 @@ def test_error(processes):
 def test_scikit_learn(processes):
     rows, labels = np.random.default_rng(0).random((40, 3)), np.arange(40) % 2
     forest = RandomForestClassifier(n_estimators=4, random_state=0)
-    with parallel_config("dask"):
+    with parallel_backend("dask"):
         forest.fit(rows, labels)
         assert len(cross_val_score(forest, rows, labels, cv=2)) == 2
 

@@ -3,9 +3,11 @@
 The user's own line is the one that calls scikit-learn, which calls joblib.
 """
 
+from inspect import signature
+
 import numpy as np
 import torch
-from joblib import parallel_config
+from joblib import parallel_backend
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.ensemble import BaggingRegressor, RandomForestClassifier, VotingRegressor
 from sklearn.model_selection import GridSearchCV, cross_val_score, cross_validate
@@ -166,8 +168,9 @@ def test_closure_in_a_transformer():
 
 
 def test_tensor_in_fit_arguments():
-    penalty = {"penalty": torch.ones(3, requires_grad=True)}
-    scores = cross_validate(Weighted(), ROWS, TARGETS, cv=2, n_jobs=2, params=penalty)  # -> GG101
+    given = "params" if "params" in signature(cross_validate).parameters else "fit_params"  # 1.3
+    more = {given: {"penalty": torch.ones(3, requires_grad=True)}}
+    scores = cross_validate(Weighted(), ROWS, TARGETS, cv=2, n_jobs=2, **more)  # -> GG101
     assert len(scores["test_score"]) == 2
 
 
@@ -188,7 +191,7 @@ def test_parallel_of_sklearn():
 
 def test_parallel_of_sklearn_by_config():
     x = torch.ones(3, requires_grad=True)
-    with parallel_config(backend="loky"):
+    with parallel_backend("loky"):
         out = Parallel(n_jobs=2)(delayed(times)(x, k=k) for k in (1, 2))  # -> GG101 GG102
     sum(out).sum().backward()  # -> GG103:error
     assert x.grad is None
@@ -221,7 +224,7 @@ def test_search_in_this_process():
 
 def test_search_on_threads():
     search = GridSearchCV(TorchRegressor(initial=leaf()), {"lr": [0.01, 0.1]}, cv=2, n_jobs=2)
-    with parallel_config(backend="threading"):
+    with parallel_backend("threading"):
         search.fit(ROWS, TARGETS)
     assert search.best_params_["lr"] in (0.01, 0.1)
 
