@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
+from pytest_gradguard.details import FindingDetails
 from pytest_gradguard.interactive import cell_of
 from pytest_gradguard.severity import Severity as Severity
 
@@ -180,7 +181,7 @@ class Finding:
     trace: tuple[TraceStep, ...] = ()
     test: str | None = None
     count: int = 1
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: FindingDetails = field(default_factory=FindingDetails)
     explains: tuple[Reference, ...] = ()
 
     @property
@@ -216,7 +217,7 @@ class Finding:
         return Reference(self.code, where.file, where.line, where.column)
 
     def to_dict(self) -> dict[str, Any]:
-        details = dict(self.details)
+        details: FindingDetails = {**self.details}
         if self.explains:
             details["explains"] = [reference.to_dict() for reference in self.explains]
         return {
@@ -280,7 +281,7 @@ def merge(findings: Iterable[Finding]) -> list[Finding]:
     return list(merged.values())
 
 
-def _of_ranks(graver: Finding, *both: Finding) -> Mapping[str, Any]:
+def _of_ranks(graver: Finding, *both: Finding) -> FindingDetails:
     """The details of `graver`, of all the ranks that have found it."""
     ranks = {rank for one in both for rank in one.details.get("ranks", ())}
     return {**graver.details, "ranks": sorted(ranks)} if ranks else graver.details

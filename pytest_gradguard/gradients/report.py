@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from pytest_gradguard.details import Details
 from pytest_gradguard.findings import Finding
 from pytest_gradguard.gradients.reasons import Reason, in_number
 from pytest_gradguard.runtime.callsite import Site
@@ -21,7 +22,7 @@ class Missing(NamedTuple):
 
     name: str
     reason: Reason
-    description: Mapping[str, Any]
+    description: Details
 
 
 def findings_of(

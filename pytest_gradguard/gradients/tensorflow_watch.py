@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from pytest_gradguard.details import Details
 from pytest_gradguard.gradients import reasons, targets, tensorflow_log, tensorflow_patches
 from pytest_gradguard.gradients.clock import now
 from pytest_gradguard.gradients.flow import reaches
@@ -41,7 +42,7 @@ class Entry:
         self.trainable = bool(getattr(outer, "trainable", True))
         dtype = tf.as_dtype(inner.dtype)
         self.differentiable = dtype.is_floating or dtype.is_complex
-        self.description = {
+        self.description: Details = {
             "framework": "tensorflow",
             "type": type(inner).__name__,
             "shape": [None if size is None else int(size) for size in inner.shape],
@@ -169,7 +170,7 @@ class TensorFlowWatch:
                 found[prefix or "model"] = reasons.NotBuilt(None)
         return found
 
-    def description(self, name: str) -> dict[str, Any]:
+    def description(self, name: str) -> Details:
         """Type, shape, dtype and device of the variable of that name."""
         entry = self._by_name.get(name)
         return {} if entry is None else entry.description
@@ -177,7 +178,7 @@ class TensorFlowWatch:
     def _why(self, entry: Entry) -> reasons.Reason:
         log = self._log or tensorflow_log.Log()
         if not entry.differentiable:
-            return reasons.NotDifferentiable(None, entry.description["dtype"])
+            return reasons.NotDifferentiable(None, entry.description["dtype"] or "")
         if not entry.trainable and not entry.asked:
             return reasons.Frozen(None, " (`trainable=False`)")
         calls = [call for call in log.calls if call.last > self._began]

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from pytest_gradguard.details import Details
 from pytest_gradguard.gradients import targets, torch_log, torch_patches
 from pytest_gradguard.gradients.clock import now
 from pytest_gradguard.gradients.reasons import Frozen, NotInGraph, Reason, at, in_number, step
@@ -183,7 +184,7 @@ class Model:
             tuple(itertools.chain(*steps)),
         )
 
-    def _description(self, index: int) -> dict[str, Any]:
+    def _description(self, index: int) -> Details:
         tensor = self._parameters[index]()
         return {} if tensor is None else state_of(tensor).description
 

@@ -105,7 +105,7 @@ def _reason(
         made = _maker(log, tensor)
         if made is not None and made.exit is not None:
             return _reason_of(made)
-        return reasons.NotDifferentiable(None, state.description.get("dtype", ""))
+        return reasons.NotDifferentiable(None, state.description.get("dtype") or "")
     if not state.requires_grad:
         return _without_grad(log, tensor, state)
     backwards = [known for known in log.backwards.values() if known.last > since]
@@ -155,7 +155,7 @@ def explain(tensor: Any) -> reasons.Reason | None:
                         return reasons.Cleared(change.site, known.site, change.how)
         return diagnose(log, 0, tensor, state)
     if not state.differentiable:
-        return reasons.NotDifferentiable(None, state.description.get("dtype", ""))
+        return reasons.NotDifferentiable(None, state.description.get("dtype") or "")
     if state.inference:
         return reasons.GradModeOff(None, "torch.inference_mode")
     if not state.requires_grad:

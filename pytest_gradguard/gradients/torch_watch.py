@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from pytest_gradguard.details import Details
 from pytest_gradguard.gradients import targets, torch_log, torch_patches
 from pytest_gradguard.gradients.clock import now
 from pytest_gradguard.gradients.reasons import Reason
@@ -36,7 +37,7 @@ class State(NamedTuple):
     differentiable: bool
     inference: bool
     made_by: str
-    description: dict[str, Any]
+    description: Details
 
 
 def state_of(tensor: Any) -> State:
@@ -215,7 +216,7 @@ class TorchWatch:
 
         return verdicts(self, finite=finite, nonzero=nonzero)
 
-    def description(self, name: str) -> dict[str, Any]:
+    def description(self, name: str) -> Details:
         """Type, shape, dtype and device of the tensor of that name."""
         entry = self._by_name.get(name)
         return {} if entry is None or entry.state is None else entry.state.description

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Protocol
 
+from pytest_gradguard.details import Details
 from pytest_gradguard.disabled import is_disabled
 from pytest_gradguard.findings import Finding
 from pytest_gradguard.gradients.reasons import Reason
@@ -36,7 +37,7 @@ class Part(Protocol):
     def verdicts(self, *, finite: bool, nonzero: bool) -> dict[str, Reason | None]:
         """The reason why each name has no gradient; None where it has one."""
 
-    def description(self, name: str) -> Mapping[str, Any]:
+    def description(self, name: str) -> Details:
         """Type, shape, dtype and device of the tensor of that name."""
 
 
@@ -288,7 +289,7 @@ class Watch:
             allowed.update(fits)
         return allowed
 
-    def _description(self, name: str) -> Mapping[str, Any]:
+    def _description(self, name: str) -> Details:
         for part in self._parts:
             description = part.description(name)
             if description:

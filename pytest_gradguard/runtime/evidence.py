@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from pytest_gradguard import pitfalls
+from pytest_gradguard.details import Details, Direction, FindingDetails, Sample
 from pytest_gradguard.findings import Finding, Lane, Location, Reference, Severity, TraceStep
 from pytest_gradguard.runtime import frameworks
 from pytest_gradguard.runtime.callsite import Site
@@ -22,9 +23,19 @@ from pytest_gradguard.runtime.tasks import Task
 SAMPLES = 5
 """How many objects, tasks or places a finding describes; the others are counted."""
 NOWHERE = Location(path="<unknown>", line=1)
-_UNKNOWN = dict.fromkeys(("framework", "direction", "object", "type", "shape", "dtype", "device"))
+_UNKNOWN: FindingDetails = {
+    "framework": None,
+    "direction": None,
+    "object": None,
+    "type": None,
+    "shape": None,
+    "dtype": None,
+    "device": None,
+}
 
-_SHOWN = ("type", "shape", "dtype", "device")
+TYPE_CHECKING = False  # as typing's own
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _Kind = TypeVar("_Kind", bound="Evidence")
 
@@ -34,7 +45,7 @@ class Object(NamedTuple):
 
     path: str
     task: Task
-    description: dict[str, Any]
+    description: Details
     history: str | None
     plain: bool
     parameter: str | None = None
@@ -71,7 +82,7 @@ class Evidence:
     advice: str | None = None
     case = ""
 
-    def __init__(self, site: Site | None, backend: str, **details: Any) -> None:
+    def __init__(self, site: Site | None, backend: str, **details: Unpack[Details]) -> None:
         self.site = site
         self.backend = backend
         self.count = 0
@@ -83,18 +94,23 @@ class Evidence:
         self._pipes: Pipes | None = None
 
     @classmethod
-    def of(cls: type[_Kind], call: Any, *, about: object = None, **details: Any) -> _Kind | None:
+    def of(
+        cls: type[_Kind], call: Any, *given: Any, about: object = None, **details: Unpack[Details]
+    ) -> _Kind | None:
         """The evidence against `call`, or None where that is allowed or left out.
 
         Args:
             call: the parallel call.
+            given: what this kind of evidence is made with, further to the details.
             about: tells findings of one code at one line apart.
             details: what goes into the finding's details; the first call of the place decides.
         """
         if cls.code in call.dropped:
             return None
         key = (cls.code, call.site and call.site.key, call.backend, about)
-        evidence = call.collector.evidence(key, lambda: cls(call.site, call.backend, **details))
+        evidence = call.collector.evidence(
+            key, lambda: cls(call.site, call.backend, *given, **details)
+        )
         assert isinstance(evidence, cls)
         evidence.advice = evidence.advice or call.kind.advice.get(cls.code)
         evidence.case = evidence.case or call.kind.library
@@ -120,7 +136,7 @@ class Evidence:
             self._quoted[id(sample)] = known
         return known
 
-    def tensors(self) -> list[dict[str, Any]]:
+    def tensors(self) -> list[Sample]:
         """The samples in plain values: what each is called, how it travelled, and what it is."""
         return [
             {
@@ -130,7 +146,10 @@ class Evidence:
                 "function": sample.task.name,
                 "parameter": sample.parameter,
                 "history": sample.history,
-                **{key: sample.description.get(key) for key in _SHOWN},
+                "type": sample.description.get("type"),
+                "shape": sample.description.get("shape"),
+                "dtype": sample.description.get("dtype"),
+                "device": sample.description.get("device"),
             }
             for sample in self.samples
         ]
@@ -162,7 +181,7 @@ class Evidence:
         """How it came to that."""
         return self._steps
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> Details:
         """The details of the finding."""
         return self.details
 
@@ -190,7 +209,7 @@ class Evidence:
                 trace=tuple(self.trace()),
                 explains=tuple(self.explained()),
                 count=self.count,
-                details={**_UNKNOWN, **self.about(), "backend": self.backend},
+                details=details_of(self.about(), self.backend),
             )
 
 
@@ -219,7 +238,7 @@ class TaskEvidence(Evidence):
                 path, line = task.path, task.line
             self.add_step(told, path, line)
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> Details:
         return {"object": self.first.name, "function": self.first.name, **self.details}
 
 
@@ -230,7 +249,7 @@ class TransferEvidence(Evidence):
         plain: one of them was given or returned directly, or in plain containers.
     """
 
-    def __init__(self, site: Site | None, backend: str, **details: Any) -> None:
+    def __init__(self, site: Site | None, backend: str, **details: Unpack[Details]) -> None:
         super().__init__(site, backend, **details)
         self.plain = False
         self._losses: dict[tuple[str, object], Reference] = {}
@@ -272,7 +291,7 @@ class TransferEvidence(Evidence):
     def trace(self) -> Sequence[TraceStep]:
         return steps_of(self.samples)
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> Details:
         first = self.samples[0]
         return {
             **first.description,
@@ -286,10 +305,18 @@ class TransferEvidence(Evidence):
         }
 
 
+def details_of(observed: Details, backend: str | None) -> FindingDetails:
+    """The details of a finding: all that a finding has, and what was observed of this one."""
+    details: FindingDetails = {**_UNKNOWN}
+    details.update(observed)  # type: ignore[typeddict-item]
+    details["backend"] = backend
+    return details
+
+
 # -- words that several checks use ----------------------------------------------------------------
 
 
-def direction(path: str) -> str:
+def direction(path: str) -> Direction:
     """``argument``, ``capture`` or ``result``: how the object at `path` travelled."""
     if path.startswith("result"):
         return "result"

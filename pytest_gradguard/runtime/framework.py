@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import Any, Protocol
 
+from pytest_gradguard.details import Details
 from pytest_gradguard.runtime import locate
 from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.patching import Patch, Patches
@@ -207,7 +208,7 @@ class Framework:
         """The `reduction` of an object on a GPU as it goes to a worker; most stay as they are."""
         return reduction
 
-    def describe(self, item: Any) -> dict[str, Any]:
+    def describe(self, item: Any) -> Details:
         """Framework, type, shape (a list of sizes), dtype and device, as plain values."""
         return {
             "framework": self.name,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from gradguard_lint.project.configuration import Configuration, Configurations
     from gradguard_lint.project.files import Trouble
+    from pytest_gradguard.details import FindingDetails
     from pytest_gradguard.findings import Finding
     from pytest_gradguard.settings import Settings
 
@@ -177,14 +178,16 @@ def _finding(raw: dict[str, Any]) -> Finding:
     )
 
 
-def _with_shown_paths(details: dict[str, Any]) -> dict[str, Any]:
+def _with_shown_paths(details: FindingDetails) -> FindingDetails:
     """`details`, where each place has the path that reports show."""
     from pytest_gradguard.findings import display_path
 
-    shown = dict(details)
-    for name, value in details.items():
-        if name == "handed_out_at":
-            shown[name] = {**value, "path": display_path(value["path"])}
-        elif name == "also_from":
-            shown[name] = [{**place, "path": display_path(place["path"])} for place in value]
+    shown: FindingDetails = {**details}
+    place = details.get("handed_out_at")
+    if place is not None:
+        shown["handed_out_at"] = {**place, "path": display_path(place["path"])}
+    if "also_from" in details:
+        shown["also_from"] = [
+            {**place, "path": display_path(place["path"])} for place in details["also_from"]
+        ]
     return shown

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from pytest_gradguard.details import Details
 from pytest_gradguard.findings import Severity, TraceStep
 from pytest_gradguard.runtime import evidence
 from pytest_gradguard.runtime.callsite import Site
@@ -95,7 +96,7 @@ class Evidence(evidence.Evidence):
                 steps[TraceStep(task.path, task.line, text, lane="worker")] = None
         return list(steps)
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> Details:
         first = self.samples[0]
         return {
             **first.description,

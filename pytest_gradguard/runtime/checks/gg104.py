@@ -6,13 +6,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from pytest_gradguard import pitfalls
+from pytest_gradguard.details import Details
 from pytest_gradguard.findings import Finding, TraceStep
 from pytest_gradguard.runtime.callsite import Site
-from pytest_gradguard.runtime.evidence import NOWHERE
+from pytest_gradguard.runtime.evidence import NOWHERE, details_of
 
 CODE = "GG104"
 
@@ -20,7 +20,7 @@ CODE = "GG104"
 def finding(
     message: str,
     names: Sequence[str],
-    description: Mapping[str, Any],
+    description: Details,
     *,
     reason: str,
     site: Site | None,
@@ -48,13 +48,14 @@ def finding(
         fix=fix or pitfall.advice,
         location=NOWHERE if site is None else site.location(),
         trace=trace,
-        details={
-            "framework": "torch",
-            **description,
-            "backend": None,
-            "direction": None,
-            "object": names[0],
-            "objects": list(names),
-            "reason": reason,
-        },
+        details=details_of(
+            {
+                "framework": "torch",
+                **description,
+                "object": names[0],
+                "objects": list(names),
+                "reason": reason,
+            },
+            None,
+        ),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pytest_gradguard.details import Details
 from pytest_gradguard.findings import Finding, Severity, TraceStep
 from pytest_gradguard.runtime import evidence
 from pytest_gradguard.runtime.callsite import Site
@@ -111,7 +112,7 @@ class Evidence(evidence.Evidence):
         ]
         return [*steps, *asked]
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> Details:
         first = self.samples[0]
         return {
             **first.description,

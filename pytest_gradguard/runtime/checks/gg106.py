@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from pytest_gradguard.details import Details
 from pytest_gradguard.runtime import evidence
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.callsite import Site
@@ -72,7 +73,7 @@ class Evidence(evidence.Evidence):
     def describe(
         self,
         lacking: Sequence[State],
-        first: dict[str, Any],
+        first: Details,
         names: list[str],
         parameters: int,
         nothing: bool,
@@ -91,12 +92,14 @@ class Evidence(evidence.Evidence):
         self._parameters = parameters
         self._nothing = nothing
         self.details.update(
-            first,
-            without_gradient=self._names,
-            function=self._task.name,
-            parameters=parameters,
-            copies=len(lacking),
-            instead=[state.value for state in self._states],
+            {
+                **first,
+                "without_gradient": self._names,
+                "function": self._task.name,
+                "parameters": parameters,
+                "copies": len(lacking),
+                "instead": [state.value for state in self._states],
+            }
         )
 
     def message(self) -> str:

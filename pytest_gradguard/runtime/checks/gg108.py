@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from pytest_gradguard.details import Details
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.runtime import callsite, collector, evidence, frameworks, makes_leaves
 from pytest_gradguard.runtime.callsite import Site
@@ -306,7 +307,7 @@ class Evidence(evidence.Evidence):
             task = self.samples[0].task
             self.add_step(f"`{task.name}` is cached", task.path, task.line, None)
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> Details:
         first = self.samples[0]
         return {
             **first.description,

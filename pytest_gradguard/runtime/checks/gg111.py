@@ -73,12 +73,14 @@ class Evidence(evidence.Evidence):
             name, role = quoted(self.site, kept.path, kept.parameter, kept.task.name)
             self._module = name
             self.details.update(
-                framework="torch",
-                object=kept.path,
-                direction=evidence.direction(kept.path),
-                subject=", ".join(filter(None, (name, role))),
-                function=kept.task.name,
-                buffers=kept.names,
+                {
+                    "framework": "torch",
+                    "object": kept.path,
+                    "direction": evidence.direction(kept.path),
+                    "subject": ", ".join(filter(None, (name, role))),
+                    "function": kept.task.name,
+                    "buffers": kept.names,
+                }
             )
             text = f"`{kept.task.name}` updates buffers of its copy, and does not return them"
             self.add_step(text, kept.task.path, kept.task.line)

@@ -6,8 +6,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from pytest_gradguard.details import Details
 from pytest_gradguard.runtime import evidence
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.callsite import Site
@@ -39,7 +38,7 @@ class Evidence(evidence.Evidence):
             self.add_step(text, call.site.path, call.site.line, "parent")
         self.add_step(f"`{task.name}` returns the copy", task.path, task.line)
 
-    def describe(self, replaced: list[str], first: dict[str, Any], parameters: int) -> None:
+    def describe(self, replaced: list[str], first: Details, parameters: int) -> None:
         """Say what the first step here missed.
 
         Args:
@@ -51,7 +50,7 @@ class Evidence(evidence.Evidence):
         self._names = replaced
         self._parameters = parameters
         self.details.update(
-            first, function=self._task.name, parameters=parameters, replaced=replaced
+            {**first, "function": self._task.name, "parameters": parameters, "replaced": replaced}
         )
 
     def message(self) -> str:

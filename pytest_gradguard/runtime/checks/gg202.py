@@ -15,7 +15,7 @@ class Evidence(TransferEvidence):
 
     def build(self) -> Finding | None:
         for sample in self.samples[:1]:
-            framework, kind = sample.description["framework"], sample.description["type"]
+            framework, kind = sample.framework.name, sample.description["type"]
             self.case = framework
             if framework == "torch" and direction(sample.path) == "result":
                 self.case = "result"

@@ -50,7 +50,7 @@ def heard(call: Any, note: Changed) -> None:
     evidence = Evidence.of(call, framework=note.framework, device="cuda")
     if evidence is not None:
         evidence.case = note.framework
-        evidence.details.update(before=note.before, after=note.after)
+        evidence.details.update({"before": note.before, "after": note.after})
         evidence.add(note.task, f"`{note.task.name}` sets `{cuda.VARIABLE}`")
 
 

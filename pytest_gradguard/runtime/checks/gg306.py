@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from pytest_gradguard import pitfalls
+from pytest_gradguard.details import Details
 from pytest_gradguard.findings import Finding
 from pytest_gradguard.messages import WorkerKilledError
 from pytest_gradguard.runtime import answering, callsite, locate, probes, watching, write_faults
@@ -191,7 +192,7 @@ class Evidence(TaskEvidence):
             f"{self.backend} worker."
         )
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> Details:
         return {
             **super().about(),
             "direction": direction(self.array.path),

@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from pytest_gradguard.details import Details
 from pytest_gradguard.runtime import evidence
 from pytest_gradguard.runtime.callsite import Site
 
@@ -40,15 +39,15 @@ class Evidence(evidence.Evidence):
         self,
         site: Site | None,
         function: str,
-        given: tuple[str, dict[str, Any]],
+        given: tuple[str, Details],
         backward: Site | None,
         verb: str,
         fails: bool,
     ) -> None:
         name, about = given
-        super().__init__(site, "torch.distributed", direction="result", object=name, **about)
+        super().__init__(site, "torch.distributed", **about)
         self.advice = _ADVICE.get(function)
-        self.details["function"] = function
+        self.details.update({"direction": "result", "object": name, "function": function})
         self._name = f"`{name}`" if name else "a tensor with history"
         self._function = function
         self._fails = fails

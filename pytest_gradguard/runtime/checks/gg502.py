@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from pytest_gradguard.details import Details
 from pytest_gradguard.runtime import evidence
 from pytest_gradguard.runtime.callsite import Site
 from pytest_gradguard.runtime.evidence import names, times
@@ -38,11 +38,17 @@ class Evidence(evidence.Evidence):
         parameters: Sequence[str],
         of_all: int,
         ranks: int,
-        about: dict[str, Any],
+        about: Details,
     ) -> None:
-        super().__init__(site, "torch.distributed", direction="result", **about)
+        super().__init__(site, "torch.distributed", **about)
         self.details.update(
-            object=parameters[0], parameters=list(parameters), of_all=of_all, world_size=ranks
+            {
+                "direction": "result",
+                "object": parameters[0],
+                "parameters": list(parameters),
+                "of_all": of_all,
+                "world_size": ranks,
+            }
         )
         self._line = "" if backward is None else f" at line {backward.line}"
         self._verb = verb

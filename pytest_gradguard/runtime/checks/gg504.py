@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from pytest_gradguard.details import Details
 from pytest_gradguard.findings import TraceStep
 from pytest_gradguard.runtime import evidence
 from pytest_gradguard.runtime.callsite import Site
@@ -115,7 +116,7 @@ class Evidence(evidence.Evidence):
         super().__init__(site, backend, rank=rank)
         self._unused: Sequence[Unused] = ()
 
-    def add(self, unused: Sequence[Unused], description: Mapping[str, Any]) -> None:
+    def add(self, unused: Sequence[Unused], description: Details) -> None:
         """Count one more error.
 
         Args:
@@ -128,10 +129,12 @@ class Evidence(evidence.Evidence):
             self.advice = unused[0].fix
             names = [name for one in unused for name in one.names]
             self.details.update(
-                description,
-                object=names[0],
-                objects=names,
-                reason=unused[0].reason if len(unused) == 1 else "several",
+                {
+                    **description,
+                    "object": names[0],
+                    "objects": names,
+                    "reason": unused[0].reason if len(unused) == 1 else "several",
+                }
             )
 
     def message(self) -> str:

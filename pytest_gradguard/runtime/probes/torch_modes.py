@@ -65,7 +65,7 @@ def begin(asked: tuple[Any, ...] | None, process: bool) -> After | None:
 def heard(call: Any, note: list[Lost]) -> None:
     """Report, in the parent, what tasks did without a mode of the caller."""
     for lost in note:
-        evidence = gg301.Evidence.of(call, says=_message, mode=lost.mode)
+        evidence = gg301.Evidence.of(call, _message, mode=lost.mode)
         if evidence is None:
             continue
         evidence.details.setdefault("did", lost.did)

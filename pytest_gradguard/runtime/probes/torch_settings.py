@@ -49,7 +49,7 @@ def heard(call: Any, note: list[Lacking]) -> None:
         about = settings.SETTINGS[lacking.setting]
         if call.kind.loads_data and about.computes:
             continue  # the model computes in the caller
-        evidence = gg301.Evidence.of(call, about=SETTINGS, says=_message, settings={})
+        evidence = gg301.Evidence.of(call, _message, about=SETTINGS, settings={})
         if evidence is None:
             return
         value = asked[lacking.setting]

@@ -229,14 +229,14 @@ def _report(
 
     about = (kind, says.__name__)
     mode = _NAMES[kind]
-    evidence = gg301.Evidence.of(call, about=about, says=message, mode=mode)
+    evidence = gg301.Evidence.of(call, message, about=about, mode=mode)
     if evidence is None:
         return None
     evidence.severity = Severity.ERROR
     evidence.advice = _LEVEL_IN_TASK if kind == transforms.TANGENT else _OPEN_IN_TASK
     for (task, path), count in list(tasks.items()):
         if path and not evidence.count:
-            evidence.details.update(object=path, direction=direction(path))
+            evidence.details.update({"object": path, "direction": direction(path)})
         for _ in range(count):
             evidence.add(task, f"`{task.name}` uses `{path}`" if path else f"`{task.name}` runs")
     return evidence

@@ -169,7 +169,7 @@ def _report(call: Any, around: Around, sample: Object) -> None:
     if around.evidence is None:
         recorder = next((one for known in around.recorders if (one := known()) is not None), None)
         kind = "tape" if recorder is None else type(recorder).__name__
-        evidence = gg105.Evidence.of(call, tape=kind, label=values.label_of)
+        evidence = gg105.Evidence.of(call, kind, values.label_of)
         if evidence is None:
             return
         evidence.count += 1

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
+from pytest_gradguard.details import Details
 from pytest_gradguard.runtime import callsite, locate
 from pytest_gradguard.runtime.frameworks.tensorflow import tensors
 
@@ -153,15 +154,20 @@ def _keras() -> Any:
     return keras
 
 
-def describe(item: Any) -> dict[str, Any]:
+def describe(item: Any) -> Details:
     """Framework, type, shape, dtype and device of a value, as plain values."""
     if _has_keras() and _is_layer(item):
-        about = {"framework": "keras", "type": type(item).__name__, "shape": []}
-        return {**about, "dtype": str(item.variable_dtype), "device": ""}
+        return {
+            "framework": "keras",
+            "type": type(item).__name__,
+            "shape": [],
+            "dtype": str(item.variable_dtype),
+            "device": "",
+        }
     return tensors.describe(tensors.variable_of(item))
 
 
-def label_of(about: dict[str, Any]) -> str:
+def label_of(about: Details) -> str:
     """A description, as messages show it."""
     if about["framework"] == "keras":
         return str(about["type"])

@@ -13,6 +13,7 @@ from typing import Any
 import keras
 from keras.src.saving.keras_saveable import KerasSaveable
 
+from pytest_gradguard.details import Details
 from pytest_gradguard.runtime import locate, transfer
 from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.frameworks.keras import FRAMEWORK
@@ -130,7 +131,7 @@ def path_in(layer: Any, variable: Any) -> str:
     return ".".join(parts)
 
 
-def describe(item: Any) -> dict[str, Any]:
+def describe(item: Any) -> Details:
     """Type, shape, dtype and device; an optimizer has none but its type."""
     if isinstance(item, _Weight):
         variable = item.variable
@@ -141,8 +142,14 @@ def describe(item: Any) -> dict[str, Any]:
             "dtype": str(variable.dtype),
             "device": _device_of(variable),
         }
-    about = {"framework": "keras", "type": type(item).__name__, "shape": [], "dtype": ""}
-    return {**about, "device": "", "iterations": int(item.iterations)}
+    return {
+        "framework": "keras",
+        "type": type(item).__name__,
+        "shape": [],
+        "dtype": "",
+        "device": "",
+        "iterations": int(item.iterations),
+    }
 
 
 def _device_of(variable: Any) -> str:

@@ -13,6 +13,7 @@ from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.trackable import data_structures
 
+from pytest_gradguard.details import Details
 from pytest_gradguard.runtime import locate, transfer
 from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.frameworks.tensorflow import FRAMEWORK
@@ -139,7 +140,7 @@ def find(roots: Iterable[tuple[str, Any]], *, deep: bool = True) -> dict[int, st
     return {**found, **{one: found[outer] for one, outer in inner.items() if outer in found}}
 
 
-def describe(item: Any) -> dict[str, Any]:
+def describe(item: Any) -> Details:
     """Type, shape (a list of sizes), dtype and device, as plain values."""
     kind = type(item)
     variable = is_variable(item)

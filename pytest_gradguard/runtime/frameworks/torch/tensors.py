@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from pytest_gradguard.details import Details
 from pytest_gradguard.runtime import frameworks, locate, simulated_devices, transfer
 from pytest_gradguard.runtime.faults import attempt, fault
 from pytest_gradguard.runtime.frameworks.torch import FRAMEWORK
@@ -295,7 +296,7 @@ def expects_gradients() -> bool:
     return bool(torch.is_grad_enabled())
 
 
-def describe(tensor: Any) -> dict[str, Any]:
+def describe(tensor: Any) -> Details:
     """Type, shape (a list of sizes), dtype and device of `tensor`, as plain values."""
     with torch._C.DisableTorchFunctionSubclass():
         kind = type(tensor)

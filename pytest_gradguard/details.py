@@ -1,0 +1,131 @@
+"""What a finding knows of its case: the keys of its `details`, and what they hold.
+
+A finding of the runtime has those that `docs` promise; the others depend on its code.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypedDict
+
+Direction = Literal["argument", "capture", "result"]
+"""How an object crosses: given to a task, taken along with its function, or handed back."""
+
+
+class Sample(TypedDict, total=False):
+    """One of the objects that a finding is about."""
+
+    name: str
+    """What the program calls it."""
+    object: str
+    direction: Direction
+    function: str
+    parameter: str | None
+    """The function's parameter that it is in."""
+    history: str | None
+    type: str | None
+    shape: list[int | None] | None
+    dtype: str | None
+    device: str | None
+
+
+class Setting(TypedDict):
+    """A setting of the caller's that a task does not have."""
+
+    caller: Any
+    worker: Any
+    function: str
+    """What needs it there."""
+
+
+class Details(TypedDict, total=False):
+    """What was observed. The first seven each finding has: None where they say nothing of it."""
+
+    framework: str | None
+    direction: Direction | None
+    object: str | None
+    """The path to it, such as `args[0].encoder.weight`, or its name."""
+    type: str | None
+    shape: list[int | None] | None
+    """In elements, by dimension; None for a dimension that is not known."""
+    dtype: str | None
+    device: str | None
+    # of several codes
+    function: str
+    """The task's; or that of the library, which was called."""
+    history: str | None
+    """The operation that made the first object."""
+    kind: str
+    """The type of a generator."""
+    objects: list[str]
+    """The paths of the first few objects."""
+    partial_gradient: list[str]
+    """What received a part of its gradient only."""
+    processes: list[int]
+    """The processes that it was seen in, by their ids."""
+    reason: str
+    """Why a gradient is missing, in a word."""
+    shared_memory: bool
+    """Its values lie in memory that the processes share."""
+    subject: str
+    """The first object by its name, with its role."""
+    tensors: list[Sample]
+    """The first few objects."""
+    without_gradient: list[str]
+    """What received no gradient."""
+    workers: int
+    """How many processes."""
+    # of one
+    after: str | None
+    before: str | None
+    buffers: list[str]
+    code: list[str]
+    confirmed: bool
+    context_bytes: list[int]
+    copies: int
+    did: str
+    epoch: int
+    failed: str | None
+    generator: bool
+    generators: list[str]
+    here: str
+    in_worker: str
+    instead: list[str]
+    iterations: int
+    """The steps that an optimizer has taken."""
+    mode: str
+    num_workers: int
+    of_all: int
+    over_copies: bool
+    """It was made of copies that were made for the task."""
+    parameters: Any
+    rank: int
+    refused: bool
+    """Its framework refuses to send it."""
+    replaced: list[str]
+    results: int
+    returned: int
+    settings: dict[str, Setting]
+    stored: int
+    tape: str
+    world_size: int
+
+
+class FindingDetails(Details, total=False):
+    """The `details` of a finding, of the runtime or the linter."""
+
+    backend: str | None
+    """The kind of workers."""
+    explains: list[dict[str, Any]]
+    """The graver findings that this one is a part of."""
+    ranks: list[int]
+    """The ranks of a process group that have found it."""
+    watched: Any
+    """What was watched, with what came of each."""
+    # of the linter
+    what: str
+    handed_out_at: dict[str, Any]
+    """Where the work is handed to workers."""
+    also_from: list[dict[str, Any]]
+    """The other such places from which the same line is reached."""
+    library: str
+    start_method: str
