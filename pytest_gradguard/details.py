@@ -1,6 +1,7 @@
 """What a finding knows of its case: the keys of its `details`, and what they hold.
 
-A finding of the runtime has those that `docs` promise; the others depend on its code.
+A finding of the runtime has at least the first seven of `Details`, and `backend`; they are None
+where they say nothing of its case. The others depend on its code.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Setting(TypedDict):
 
 
 class Details(TypedDict, total=False):
-    """What was observed. The first seven each finding has: None where they say nothing of it."""
+    """What was observed."""
 
     framework: str | None
     direction: Direction | None
@@ -55,7 +56,7 @@ class Details(TypedDict, total=False):
     history: str | None
     """The operation that made the first object."""
     kind: str
-    """The type of a generator."""
+    """The type of a random generator."""
     objects: list[str]
     """The paths of the first few objects."""
     partial_gradient: list[str]
@@ -76,20 +77,30 @@ class Details(TypedDict, total=False):
     """How many processes."""
     # of one
     after: str | None
+    """What `CUDA_VISIBLE_DEVICES` is changed to, and before, from."""
     before: str | None
     buffers: list[str]
     code: list[str]
+    """What makes the settings of the caller's, in Python."""
     confirmed: bool
+    """A gradient was seen to be missing."""
     context_bytes: list[int]
+    """What each GPU context takes."""
     copies: int
     did: str
+    """What a task did without the mode of the caller's, in words."""
     epoch: int
     failed: str | None
+    """The error that the attempt to use a GPU ended in."""
     generator: bool
+    """It was the program's generator of tasks."""
     generators: list[str]
+    """The libraries whose global generators were drawn from."""
     here: str
+    """The value in this process; `in_worker`, in the worker."""
     in_worker: str
     instead: list[str]
+    """What became of the gradients that did not arrive."""
     iterations: int
     """The steps that an optimizer has taken."""
     mode: str
