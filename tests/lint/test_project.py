@@ -47,6 +47,19 @@ def test_src_layout(project):
     assert project.codes("scripts") == [("GG201", "src/app/deep.py", 5)]
 
 
+def test_what_is_installed_follows_its_own_package_alone(project):
+    """What an environment holds beside a package is no part of it, and much to read."""
+    installed = "env/site-packages"
+    project.write(f"{installed}/app/__init__.py", "")
+    project.write(f"{installed}/app/run.py", RUN.format(base="other.deep"))
+    project.write(f"{installed}/other/__init__.py", "")
+    project.write(f"{installed}/other/deep.py", WORK)
+    assert project.codes(f"{installed}/app") == []
+    project.write(f"{installed}/app/deep.py", WORK)
+    project.write(f"{installed}/app/run.py", RUN.format(base="app.deep"))
+    assert project.codes(f"{installed}/app") == [("GG201", f"{installed}/app/deep.py", 5)]
+
+
 def test_a_wrapper_of_another_file_runs_the_worker(project):
     project.write("main.py", "import torch\nfrom helpers import spread\n\n\n"
                   "def work(k):\n    return torch.ones(3).cuda().sum().item() * k\n\n\n"

@@ -64,8 +64,10 @@ class Modules:
                 )
             )
         )
+        self._only = ""
         if OUTSIDE & set(folder.split(os.sep)):
             self.roots = [root]
+            self._only = self.name.partition(".")[0]  # what is installed beside it is no part of it
         if os.path.basename(entry) == "__init__.py":
             self.package = self.name
         else:
@@ -82,7 +84,8 @@ class Modules:
             return self._paths[name]
         found = None
         parts = name.split(".")
-        if name and parts[0] not in LIBRARIES and all(parts):
+        own = not self._only or parts[0] == self._only
+        if name and own and parts[0] not in LIBRARIES and all(parts):
             for root in self.roots:
                 base = os.path.join(root, *parts)
                 if os.path.isfile(base + ".py"):
