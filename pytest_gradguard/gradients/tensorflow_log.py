@@ -19,6 +19,7 @@ from pytest_gradguard.gradients.clock import now
 from pytest_gradguard.gradients.flow import Chain
 from pytest_gradguard.runtime import callsite
 from pytest_gradguard.runtime.callsite import Site
+from pytest_gradguard.runtime.frameworks.tensorflow.tensors import variable_of
 from pytest_gradguard.runtime.tapes.own import OwnTape
 from pytest_gradguard.runtime.tapes.reads import Reads
 
@@ -375,15 +376,6 @@ def _pools() -> Any:
     """The threads of executors, which wait for work from any other thread."""
     module: Any = sys.modules.get("concurrent.futures.thread")
     return () if module is None else getattr(module, "_threads_queues", ())
-
-
-def variable_of(source: Any) -> Any:
-    """The TensorFlow variable inside a Keras variable; anything else as it is."""
-    keras = sys.modules.get("keras")
-    kind = getattr(keras, "Variable", None)
-    if kind is not None and isinstance(source, kind):
-        return getattr(source, "_value", None)
-    return source
 
 
 log: Log | None = None

@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from pytest_gradguard import keras_variables
 from pytest_gradguard.gradients import tensorflow_log
 from pytest_gradguard.runtime.faults import attempt, fault, without_this_frame
 from pytest_gradguard.runtime.frameworks.tensorflow import tapes as tensorflow_tapes
@@ -313,8 +314,8 @@ def _generated(name: str) -> Any:
 
 def _make_keras() -> Patches | None:
     """The same for Keras's variables, once it is imported."""
-    keras: Any = sys.modules.get("keras")
-    return Patches(_to_python(keras.Variable)) if hasattr(keras, "Variable") else None
+    kind = keras_variables.variable_class()
+    return None if kind is None else Patches(_to_python(kind))
 
 
 def _to_python(kind: Any) -> list[Patch]:

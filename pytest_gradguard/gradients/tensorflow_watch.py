@@ -10,19 +10,21 @@ from typing import Any
 
 import tensorflow as tf
 
+from pytest_gradguard import keras_variables
 from pytest_gradguard.details import Details
 from pytest_gradguard.gradients import reasons, targets, tensorflow_log, tensorflow_patches
 from pytest_gradguard.gradients.clock import now
 from pytest_gradguard.gradients.flow import reaches
-from pytest_gradguard.gradients.tensorflow_log import TapeNotes, variable_of
+from pytest_gradguard.gradients.tensorflow_log import TapeNotes
 from pytest_gradguard.runtime.callsite import Site
+from pytest_gradguard.runtime.frameworks.tensorflow.tensors import variable_of
 
 
 def kind_of(value: Any) -> str | None:
     """``"model"`` or ``"variable"``, or None for what is neither."""
     keras: Any = sys.modules.get("keras")
     if keras is not None:
-        if isinstance(value, keras.Variable):
+        if keras_variables.is_variable(value):
             return "variable"
         if isinstance(value, keras.Layer):
             return "model"

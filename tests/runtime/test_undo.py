@@ -176,7 +176,8 @@ def test_a_guard_whose_modules_were_dropped_or_imported_twice_breaks_nothing() -
                 if again:
                     importlib.import_module("pytest_gradguard.runtime.worker")
                 print(ship())
-        """
+        """,
+        faults=True,
     )
     assert out.splitlines() == ["[1, 1]", "[1, 1]"]
 

@@ -34,8 +34,14 @@ TORCH = (
     "tests/runtime/test_torch_engine.py",
     "tests/runtime/test_torch_settings.py",
     "tests/truth/test_truth_torch_crossing.py",
+    "tests/gradients/test_reasons.py",
+    "tests/gradients/test_every_reason.py",
 )
-TENSORFLOW = ("tests/runtime/test_tapes.py", "tests/truth/test_truth_tensorflow.py")
+TENSORFLOW = (
+    "tests/runtime/test_tapes.py",
+    "tests/truth/test_truth_tensorflow.py",
+    "tests/gradients/test_tensorflow.py",
+)
 GUARD_CASES = "tests/guard_cases/test_cases.py"
 PROGRAMS = "tests/guard_cases/programs/"
 """The programs that `GUARD_CASES` runs: a cell takes some of them."""
@@ -114,9 +120,6 @@ _TF32 = {
 }
 _TENSORFLOW = "tests/truth/test_truth_tensorflow.py"
 _KERAS_3_4 = {
-    f"{_TENSORFLOW}::test_an_optimizer_with_moments_loses_its_state_when_pickled_alone": (
-        "Keras 3.4 cannot turn a variable into a number, as the program does to show counters"
-    ),
     **dict.fromkeys(
         (
             f"{_TENSORFLOW}::test_the_scikit_learn_wrappers_are_gone",

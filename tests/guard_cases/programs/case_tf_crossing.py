@@ -71,7 +71,7 @@ def stepped(kind, steps=2, **options):
 
 
 def state_of(optimizer):
-    return [optimizer.built, int(optimizer.iterations)]
+    return [optimizer.built, int(optimizer.iterations.numpy())]
 
 
 def states(*arguments):
@@ -89,7 +89,7 @@ def test_sgd_with_momentum():
 
 
 def keyword(*, optimizer):
-    return int(optimizer.iterations)
+    return int(optimizer.iterations.numpy())
 
 
 def test_optimizer_by_keyword():
@@ -101,7 +101,7 @@ def test_optimizer_by_keyword():
 
 
 def inside(table):
-    return int(table["optimizers"][0].iterations)
+    return int(table["optimizers"][0].iterations.numpy())
 
 
 def test_optimizer_in_a_dict():
@@ -115,7 +115,7 @@ class Trainer:
 
 
 def of_trainer(trainer):
-    return int(trainer.optimizer.iterations)
+    return int(trainer.optimizer.iterations.numpy())
 
 
 def test_optimizer_of_a_plain_object():
@@ -126,7 +126,7 @@ def test_optimizer_of_a_plain_object():
 def test_captured_optimizer():
     optimizer = stepped(keras.optimizers.Adam)
     assert Parallel(2)(
-        delayed(lambda: int(optimizer.iterations))() for _ in range(2)
+        delayed(lambda: int(optimizer.iterations.numpy()))() for _ in range(2)
     ) == [  # -> GG110
         0,
         0,
@@ -146,7 +146,7 @@ def fitted():
 
 
 def both(model, optimizer):
-    return [int(model.optimizer.iterations), int(optimizer.iterations)]
+    return [int(model.optimizer.iterations.numpy()), int(optimizer.iterations.numpy())]
 
 
 def test_optimizer_beside_its_model():
@@ -227,7 +227,7 @@ def rebuilt(config, values):
     optimizer.build([keras.Variable([1.0])])
     for variable, value in zip(optimizer.variables, values, strict=True):
         variable.assign(value)
-    return int(optimizer.iterations)
+    return int(optimizer.iterations.numpy())
 
 
 def test_optimizer_by_its_config():
@@ -295,7 +295,7 @@ def more(model):
 def test_fit_a_shipped_model_and_return_it():
     model = fitted()
     found = Parallel(2)(delayed(more)(model) for _ in range(2))
-    assert [int(one.optimizer.iterations) for one in found] == [2, 2]
+    assert [int(one.optimizer.iterations.numpy()) for one in found] == [2, 2]
 
 
 def test_inference():

@@ -54,7 +54,7 @@ def test_submit(client):
 
 
 def steps(optimizer):
-    return int(optimizer.iterations)
+    return int(optimizer.iterations.numpy())
 
 
 def test_optimizer(client):

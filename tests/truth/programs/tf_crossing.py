@@ -82,7 +82,7 @@ def returned_optimizer():
         return optimizer
 
     (optimizer,) = call(train, ())
-    return [optimizer.built, int(optimizer.iterations)]
+    return [optimizer.built, int(optimizer.iterations.numpy())]
 
 
 @case
@@ -123,7 +123,7 @@ def optimizer_argument():
     optimizer = keras.optimizers.Adam()
     optimizer.build([weight])
     optimizer.apply([keras.ops.ones(1)])
-    return call(lambda o: [o.built, int(o.iterations)], (optimizer,))[0]
+    return call(lambda o: [o.built, int(o.iterations.numpy())], (optimizer,))[0]
 
 
 def set_no_gpu():

@@ -276,7 +276,7 @@ def optimizer_pickled_alone():
         ("scaled SGD", optimizer_of(scaled(keras.optimizers.SGD), False)),
     ):
         copy = pickle.loads(pickle.dumps(optimizer))
-        found[name] = [int(optimizer.iterations), copy.built, int(copy.iterations)]
+        found[name] = [int(optimizer.iterations.numpy()), copy.built, int(copy.iterations.numpy())]
     return found
 
 
@@ -286,7 +286,7 @@ def optimizer_inside_its_model():
     model.compile("adam", "mse")
     model.train_on_batch(np.ones((2, 2)), np.ones((2, 1)))
     copy = pickle.loads(pickle.dumps(model))
-    return [copy.optimizer.built, int(copy.optimizer.iterations)]
+    return [copy.optimizer.built, int(copy.optimizer.iterations.numpy())]
 
 
 @case

@@ -13,6 +13,7 @@ from typing import Any
 import keras
 from keras.src.saving.keras_saveable import KerasSaveable
 
+from pytest_gradguard import keras_variables
 from pytest_gradguard.details import Details
 from pytest_gradguard.runtime import locate, transfer
 from pytest_gradguard.runtime.faults import fault
@@ -96,9 +97,9 @@ def loses_state(optimizer: Any) -> bool:
     inner = optimizer
     while isinstance(inner, keras.optimizers.LossScaleOptimizer):
         inner = inner.inner_optimizer
-    if not inner.built or int(optimizer.iterations) <= 0:
+    if not inner.built or keras_variables.steps_of(optimizer) <= 0:
         return False
-    from_the_start = 1 + isinstance(inner._learning_rate, keras.Variable)
+    from_the_start = 1 + keras_variables.is_variable(inner._learning_rate)
     return len(inner.variables) > from_the_start
 
 
@@ -148,7 +149,7 @@ def describe(item: Any) -> Details:
         "shape": [],
         "dtype": "",
         "device": "",
-        "iterations": int(item.iterations),
+        "iterations": keras_variables.steps_of(item),
     }
 
 

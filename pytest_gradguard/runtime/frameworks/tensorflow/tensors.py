@@ -13,6 +13,7 @@ from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.trackable import data_structures
 
+from pytest_gradguard import keras_variables
 from pytest_gradguard.details import Details
 from pytest_gradguard.runtime import locate, transfer
 from pytest_gradguard.runtime.faults import fault
@@ -116,10 +117,7 @@ def differentiable(item: Any) -> bool:
 
 def variable_of(item: Any) -> Any:
     """The TensorFlow variable inside a Keras variable (None: not built yet); else `item`."""
-    kind = getattr(sys.modules.get("keras"), "Variable", None)
-    if kind is not None and issubclass(type(item), kind):
-        return getattr(item, "_value", None)
-    return item
+    return getattr(item, "_value", None) if keras_variables.is_variable(item) else item
 
 
 def find(roots: Iterable[tuple[str, Any]], *, deep: bool = True) -> dict[int, str]:
