@@ -21,5 +21,15 @@ def is_variable(item: Any) -> bool:
 
 
 def steps_of(optimizer: Any) -> int:
-    """How many steps an optimizer of Keras's has taken."""
-    return int(optimizer.iterations.numpy())
+    """How many steps an optimizer of Keras's has taken.
+
+    Up to Keras 3.8, one that scales losses counts none itself, but the one inside it does.
+    """
+    return int(innermost(optimizer).iterations.numpy())
+
+
+def innermost(optimizer: Any) -> Any:
+    """The optimizer that makes the steps, inside those that scale losses."""
+    while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
+        optimizer = inner
+    return optimizer

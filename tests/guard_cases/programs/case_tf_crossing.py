@@ -4,6 +4,7 @@ import functools
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from joblib import Parallel, delayed
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -71,7 +72,8 @@ def stepped(kind, steps=2, **options):
 
 
 def state_of(optimizer):
-    return [optimizer.built, int(optimizer.iterations.numpy())]
+    counts = getattr(optimizer, "inner_optimizer", optimizer)  # up to Keras 3.8, the inner one does
+    return [optimizer.built, int(counts.iterations.numpy())]
 
 
 def states(*arguments):
@@ -165,8 +167,9 @@ def test_optimizer_with_averages():
 
 def test_scaled_optimizer():
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam())
-    optimizer.build([keras.Variable([1.0])])
-    optimizer.apply([keras.ops.ones(1)])
+    weight = keras.Variable([1.0])
+    optimizer.build([weight])
+    optimizer.apply([keras.ops.ones(1)], [weight])
     assert states(optimizer)[0][1] == 0
 
 
@@ -193,8 +196,9 @@ def test_sgd_with_a_schedule():
 
 def test_scaled_plain_sgd():
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
-    optimizer.build([keras.Variable([1.0])])
-    optimizer.apply([keras.ops.ones(1)])
+    weight = keras.Variable([1.0])
+    optimizer.build([weight])
+    optimizer.apply([keras.ops.ones(1)], [weight])
     assert states(optimizer)[0][1] == 1
 
 
@@ -304,6 +308,9 @@ def test_inference():
     assert [one.shape for one in found] == [(20, 1)] * 2
 
 
+HAS_WRAPPERS = pytest.mark.skipif(not hasattr(keras, "wrappers"), reason="Keras has that since 3.8")
+
+
 def build(X, y, width=1):
     layers = [keras.layers.Dense(width), keras.layers.Dense(y.shape[1], activation="softmax")]
     model = keras.Sequential([keras.Input((X.shape[1],)), *layers])
@@ -311,6 +318,7 @@ def build(X, y, width=1):
     return model
 
 
+@HAS_WRAPPERS
 def test_wrapper_in_a_search():
     wrapper = keras.wrappers.SKLearnClassifier(build, fit_kwargs={"verbose": 0})
     grid = {"model_kwargs": [{"width": 1}, {"width": 2}]}
@@ -319,6 +327,7 @@ def test_wrapper_in_a_search():
     assert search.best_estimator_.predict(INPUTS).shape == (20,)
 
 
+@HAS_WRAPPERS
 def test_wrapper_in_cross_validation():
     wrapper = keras.wrappers.SKLearnClassifier(build, fit_kwargs={"verbose": 0})
     assert len(cross_val_score(wrapper, INPUTS, TARGETS[:, 0] > 0, cv=2, n_jobs=2)) == 2

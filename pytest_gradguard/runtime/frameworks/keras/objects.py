@@ -94,9 +94,7 @@ def loses_state(optimizer: Any) -> bool:
     that is every optimizer with moments, averages or gradients to add up. The count of steps and a
     learning rate are there from the start.
     """
-    inner = optimizer
-    while isinstance(inner, keras.optimizers.LossScaleOptimizer):
-        inner = inner.inner_optimizer
+    inner = keras_variables.innermost(optimizer)
     if not inner.built or keras_variables.steps_of(optimizer) <= 0:
         return False
     from_the_start = 1 + keras_variables.is_variable(inner._learning_rate)
