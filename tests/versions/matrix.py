@@ -109,7 +109,7 @@ NEEDS = {
     "scikit-learn": ("scikit-learn", "skorch"),
 }
 """What the tests of a library need beside `COMMON` and `FRAMEWORKS`."""
-UNDECLARED = {("scikit-learn", "1.3.0"): ("numpy<2",)}
+UNDECLARED = {("scikit-learn", "1.3.0"): ("numpy<2",), ("joblib", "1.2.0"): ("numpy<2",)}
 """By a release: what it needs without saying so to pip, since that came later."""
 
 

@@ -138,7 +138,7 @@ def test_config_outranks_prefer_threads():
 def test_argument_outranks_config():
     x = leaf()
     with parallel_config(backend="threading", n_jobs=2):
-        out = Parallel(backend="loky")(delayed(add)(x, k) for k in range(2))  # -> GG101 GG102
+        out = Parallel(2, backend="loky")(delayed(add)(x, k) for k in range(2))  # -> GG101 GG102
     check_lost(x, out)
 
 

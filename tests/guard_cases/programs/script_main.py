@@ -4,7 +4,7 @@ import dataclasses
 import sys
 
 import torch
-from joblib import Parallel, delayed, parallel_config
+from joblib import Parallel, delayed, parallel_backend
 from torch import nn
 
 WEIGHT = torch.ones(3, requires_grad=True)
@@ -97,7 +97,7 @@ def main():
     sum(out).backward()  # -> GG103:error
     print(MODEL.weight.grad)
 
-    with parallel_config(backend="threading"):
+    with parallel_backend("threading"):
         out = Parallel(n_jobs=2)(delayed(live_by_global)(k) for k in (1, 2))
     sum(out).backward()
     print(WEIGHT.grad)
