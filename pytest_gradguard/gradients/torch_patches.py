@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.autograd.function import _SingleLevelFunction
+from torch.autograd.function import Function, _SingleLevelFunction
 
 from pytest_gradguard.gradients import torch_changes, torch_grad_mode, torch_log, torch_ways_out
 from pytest_gradguard.gradients.torch_exits import DEEPCOPY, ITEM, TEXT, Exit, operations
@@ -30,6 +30,12 @@ def _backward(backward: torch_engine.Backward) -> torch_engine.End | None:
             log.backward_ended(backward, outcome)
 
     return ended
+
+
+def _applied_by() -> Any:
+    """The class whose `apply` runs custom functions: since torch 2.15, that which people derive."""
+    in_python = isinstance(vars(Function)["apply"], classmethod)
+    return _SingleLevelFunction if in_python else Function
 
 
 _TENSOR = torch.Tensor
@@ -69,7 +75,7 @@ _patches = Patches(
             for name in ("copy_", "add_", "sub_", "lerp_")
         ),
         Patch(torch.optim.swa_utils.AveragedModel, "update_parameters", torch_changes.averaging),
-        Patch(_SingleLevelFunction, "apply", torch_ways_out.applying, inherited=True),
+        Patch(_applied_by(), "apply", torch_ways_out.applying, inherited=True),
         *(
             Patch(_TENSOR, name, torch_ways_out.converting(f".{name}()"), inherited=True)
             for name in ("to", "type", "long", "int", "short", "char", "byte", "bool", "type_as")

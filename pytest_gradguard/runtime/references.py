@@ -63,7 +63,7 @@ def refer(item: Any, gone: Callable[[], object] | None = None) -> Reference:
             return Reference(None)
         if not _patches.applied:
             _patches.apply()
-        weak = _Own(item, _forget)
+        weak = _Own(item, _freed)
         weak.identity = identity
         reference = _known[identity] = Reference(weak)
     if gone is not None:
@@ -71,8 +71,12 @@ def refer(item: Any, gone: Callable[[], object] | None = None) -> Reference:
     return reference
 
 
-def _forget(weak: weakref.ref[Any]) -> None:
-    assert isinstance(weak, _Own)
+def _freed(weak: weakref.ref[Any]) -> None:
+    """What is referred to is freed; called by the interpreter."""
+    attempt(_forget, weak)
+
+
+def _forget(weak: _Own) -> None:
     known = _known.get(weak.identity)
     if known is None or known._weak is not weak:
         return

@@ -63,9 +63,9 @@ def places() -> dict[str, str]:
 
 
 def stands_for_theirs(function: planting.Function) -> bool:
-    """Whether it is called in place of a library's own function, by what pickles, or unpickles.
+    """Whether it is called in place of a library's own function, or by what is no Python.
 
-    What is called by unpickling says so in its docstring.
+    What is called by unpickling, or as an object is freed, says so in its docstring.
     """
     decorators = map(ast.unparse, getattr(function, "decorator_list", ()))
     name = getattr(function, "name", "")
@@ -73,6 +73,7 @@ def stands_for_theirs(function: planting.Function) -> bool:
     return (
         name in ("__reduce__", "__reduce_ex__")
         or "called by unpickling" in said
+        or "called by the interpreter" in said
         or any(decorator.startswith("functools.wraps(") for decorator in decorators)
     )
 

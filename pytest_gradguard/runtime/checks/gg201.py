@@ -120,7 +120,7 @@ def roused_by(error: BaseException) -> bool:
     kind = type(error).__module__
     if kind in _ERRORS:
         return True
-    return kind == "builtins" and "torch.cuda" in sys.modules and errors.no_cuda(error)
+    return kind in ("builtins", "torch") and "torch.cuda" in sys.modules and errors.no_cuda(error)
 
 
 def _context_bytes() -> int | None:

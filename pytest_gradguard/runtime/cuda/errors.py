@@ -53,11 +53,16 @@ def no_gpu(error: BaseException) -> bool:
 
 
 def no_cuda(error: BaseException) -> bool:
-    """Whether torch raised `error` because it was built without CUDA."""
+    """Whether torch raised `error` because it was built without CUDA, or found no GPU."""
     torch: Any = sys.modules.get("torch")
     compiled = getattr(torch, "_C", None)
-    if compiled is None or hasattr(compiled, "_cuda_getDeviceCount"):
-        return False  # all that needs CUDA initialises it, or tries to
+    if compiled is None:
+        return False
+    if hasattr(compiled, "_cuda_getDeviceCount"):
+        # All that needs CUDA initialises it, or tries to; since torch 2.15 a generator for a GPU
+        # asks the runtime first.
+        own: Any = getattr(torch, "AcceleratorError", ())
+        return issubclass(type(error), own) and getattr(error, "error_code", None) in _NO_GPU
     said = error.args[0] if error.args else None
     if type(error) in _TORCH and type(said) is str:
         if _NOT_BUILT.match(said):

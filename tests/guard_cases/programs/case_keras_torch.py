@@ -33,11 +33,11 @@ def fitted(optimizer="adam"):
 
 
 def steps(optimizer):
-    return int(optimizer.iterations)
+    return int(optimizer.iterations.numpy())
 
 
 def steps_of(model):
-    return int(model.optimizer.iterations)
+    return int(model.optimizer.iterations.numpy())
 
 
 def test_optimizer_alone():
