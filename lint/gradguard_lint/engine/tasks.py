@@ -210,8 +210,9 @@ def run_task(
     """Run one task as its worker does."""
     run = TaskRun(m.new_ident(), call, task)
     call.tasks.append(run)
+    run.given = _shipped(m, call, task)
     if call.ships:
-        run.contents = _shipped(m, call, task)
+        run.contents = run.given
     parent = m.state
     chain, loop_depth, statement, raised = m.chain, m.loop_depth, m.statement, m.raised
     m.state = parent.copy()

@@ -27,6 +27,10 @@ LIBRARY = Library(
         Row("os.environ.get os.getenv", "environ-get"),
         Row("os.environ.setdefault os.putenv os.environ.update", "environ-set"),
         Row("os.cpu_count", "nothing"),
+        Row(
+            "math.* os.getpid time.time time.perf_counter time.monotonic time.process_time",
+            "number",
+        ),
         Row("sys.exit os._exit", "exit"),
         Row("argparse.ArgumentParser", "thing", kind="parser"),
         Row("types.SimpleNamespace argparse.Namespace", "namespace"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from gradguard_lint.domain.effects import ParallelCall
-from gradguard_lint.domain.shapes import result_call
+from gradguard_lint.domain.shapes import inner, result_call
 from gradguard_lint.domain.starts import Vocabulary
 from gradguard_lint.domain.values import (
     GRADIENT,
@@ -117,6 +117,7 @@ class Meaning(Known):
                 rest = Args(args.positional[1:], args.keywords, args.rest, args.open)
                 return parallel.run_instance(m, frame, node, instance, rest)
         data_parallel.handed_over(m, name, args)
+        _handed_on(m, frame, node, args)
         _given_a_gpu(m, frame, node, name, args)
         _may_seed(m, frame, node, name)
         return UNKNOWN
@@ -134,6 +135,7 @@ class Meaning(Known):
         if name == "set_epoch":
             samplers.epoch_set(m, atom)
         data_parallel.handed_over(m, str(name), args)
+        _handed_on(m, frame, node, args)
         if name == "backward" and call is not None:
             target = of(Tensor("torch", "unknown", maybe=frozenset({call})))
             m.effect(frame, "backward", node, "`.backward()`", target=target)
@@ -398,7 +400,7 @@ class Meaning(Known):
         what = instance.cls.what
         if what == "parallel" and (instance.ident, "<parallel>") not in m.store:
             parallel.keep_arguments(m, instance, args)
-        if what == "process" and m.find_in_class(instance.cls, "__init__") is None:
+        if what in _STARTED and m.find_in_class(instance.cls, "__init__") is None:
             work.init_instance(m, frame, node, instance, args)
         if what in ("estimator", "gpu-estimator"):
             estimators.keep_device(m, instance, args, gpu=what == "gpu-estimator")
@@ -425,6 +427,25 @@ class Meaning(Known):
                 moved = Choice(replace(receiver, gpu=True), when)
                 return Value((moved, Choice(receiver)) if when else (moved,))
         return None
+
+
+def _handed_on(m: Machine, frame: Frame, node: ast.AST, args: Args) -> None:
+    """Something unknown is called in a worker: what it is given may leave the worker."""
+    if m.worker is None:
+        return
+    for value in args.values():
+        for atom in inner(value, 2):
+            if (
+                isinstance(atom, Instance)
+                or (isinstance(atom, Thing) and atom.kind in ("model", "optimizer"))
+                or (isinstance(atom, Tensor) and (atom.ident > 0 or atom.ident == GRADIENT))
+            ):
+                m.effect(frame, "handed-on", node, "an unknown callable", target=value)
+                return
+
+
+_STARTED = ("process", "thread")
+"""What a project's class is whose objects run once they are started."""
 
 
 def _given_a_gpu(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args) -> None:
@@ -459,9 +480,9 @@ def _instance_method(
         result = tensorflow_calls.model_method(
             m, frame, node, instance, name, args, instance.ident, False
         )
-    elif what == "process" and name == "start":
+    elif what in _STARTED and name == "start":
         result = work.start_instance(m, frame, node, instance)
-    elif what == "process" and name == "__init__":
+    elif what in _STARTED and name == "__init__":
         result = work.init_instance(m, frame, node, instance, args)
     elif what == "parallel" and name == "__call__":
         result = parallel.run_instance(m, frame, node, instance, args)

@@ -143,6 +143,8 @@ def set_attribute(
             m.store[(atom.ident, "<frozen>")] = constant(frozen)
             return None
         return of(torch_tensors.with_grad(atom, value))
+    if isinstance(atom, Tensor) and target.attr in ("grad", "_grad"):
+        m.effect(frame, "grad-write", target, "`.grad = ...`", target=of(atom))
     if isinstance(atom, Tensor) and target.attr == "data":
         m.effect(frame, "in-place", target, "`.data = ...`", target=of(atom))
     return None

@@ -58,6 +58,11 @@ def nothing(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     return UNKNOWN
 
 
+def number(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """What gives a plain number."""
+    return NUMBER
+
+
 def thing(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """An object of a class that rules know by its kind."""
     return of(
@@ -222,7 +227,7 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
             return constant(len(only.items))
         if isinstance(only, Unknown) and only.key == ("gpu-list",):
             return unknown(("gpu-count",))
-        return UNKNOWN
+        return NUMBER
     if short == "getattr" and len(args.positional) >= 2:
         wanted = args.positional[1].constant
         if isinstance(wanted, str):

@@ -106,6 +106,7 @@ TRANSFERS: dict[str, Transfer] = {
     "model": _model,
     "namespace": python_calls.namespace,
     "nothing": python_calls.nothing,
+    "number": python_calls.number,
     "operation": tensorflow_calls.operation_call,
     "optimizer": torch_calls.optimizer,
     "parallel": parallel.parallel,

@@ -110,6 +110,8 @@ def tensor_method(
             return of(Tensor("numpy", "none", False, m.worker_ident, tensor.ident))
         return NUMBER
     if name in QUESTIONS:
+        if name == "share_memory_" and tensor.ident == GRADIENT:
+            m.effect(frame, "grad-write", node, "`.share_memory_()`")
         return UNKNOWN
     if name in HOOKS:
         return hooked(m, frame, node, tensor)

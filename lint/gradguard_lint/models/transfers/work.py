@@ -418,7 +418,7 @@ def start_instance(m: Machine, frame: Frame, node: ast.AST, instance: Instance) 
             frame,
             node,
             tasks,
-            default_start(m),
+            constant("thread") if instance.cls.what == "thread" else default_start(m),
             "multiprocessing",
             many=in_loop(m, frame),
             daemons=daemon is not None and daemon.constant is True,
