@@ -89,6 +89,12 @@ NORMED = (
 BUFFERS = words("running_mean running_var num_batches_tracked")
 """Their statistics."""
 
+DROPOUTS = words(
+    "Dropout Dropout1d Dropout2d Dropout3d AlphaDropout FeatureAlphaDropout "
+    "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout"
+)
+"""Modules and functions that draw in training mode."""
+
 WEIGHTLESS = words(
     "ReLU Sigmoid Tanh Dropout Softmax LogSoftmax Flatten Identity MaxPool2d AvgPool2d GELU "
     "Softplus LeakyReLU ELU Unfold Fold AdaptiveAvgPool2d MaxPool1d AvgPool1d SiLU Upsample "
@@ -226,6 +232,10 @@ LIBRARY = Library(
         Row("torch.optim.swa_utils.update_bn", "buffers-made", argument=(1, "model")),
         Row("torch.linalg.*", "tensor-function", flag="heavy"),
         Row("torch.special.* torch.fft.*", "tensor-function"),
+        Row(
+            "torch.func.functional_call torch.nn.utils.stateless.functional_call",
+            "functional-call",
+        ),
         Row("torch.func.*", "nothing"),
         Row(
             _under("torch", "vmap grad jacrev jacfwd hessian vjp jvp func cuda backends utils"),

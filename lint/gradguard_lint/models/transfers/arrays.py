@@ -12,9 +12,11 @@ from gradguard_lint.domain.values import (
     Tensor,
     Thing,
     Value,
+    constant,
     join,
     of,
 )
+from gradguard_lint.engine.calls import in_loop
 from gradguard_lint.engine.machine import (
     Machine,
 )
@@ -37,7 +39,10 @@ def generator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
     seeded = args.get(0)
     for thing in seeded.things("generator") if seeded is not None else ():
         return of(thing)
-    return of(Thing("generator", row.flag or name, m.ident_at(node), m.worker_ident))
+    once = () if in_loop(m, frame) else (("once", constant(True)),)
+    site = m.site(frame, node)
+    made = Thing("generator", row.flag or name, m.ident_at(node), m.worker_ident, False, once, site)
+    return of(made)
 
 
 def seed(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:

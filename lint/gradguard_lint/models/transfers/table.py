@@ -90,6 +90,7 @@ TRANSFERS: dict[str, Transfer] = {
     "estimator": estimators.estimator,
     "executor": work.pool,
     "exit": python_calls.leave,
+    "functional-call": torch_calls.functional_call,
     "generator": arrays.generator,
     "gpu": torch_calls.gpu,
     "gpu-array": arrays.gpu_array,
