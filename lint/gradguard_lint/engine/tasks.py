@@ -12,7 +12,7 @@ from gradguard_lint.domain.effects import (
     Step,
     TaskRun,
 )
-from gradguard_lint.domain.shapes import owned
+from gradguard_lint.domain.shapes import ABSENT, owned
 from gradguard_lint.domain.starts import PROCESS, Start
 from gradguard_lint.domain.state import Past
 from gradguard_lint.domain.values import (
@@ -333,7 +333,7 @@ def sent_back(m: Machine, value: Value, call: ParallelCall) -> Value:
         if isinstance(atom, Table):
             return Table(
                 tuple((key, sent_back(m, item, call)) for key, item in atom.entries),
-                sent_back(m, atom.rest, call),
+                atom.rest if atom.rest == ABSENT else sent_back(m, atom.rest, call),
             )
         if isinstance(atom, (Thing, Instance)):
             returned: Atom = m.models.returned(m, atom, call)

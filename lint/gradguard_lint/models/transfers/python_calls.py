@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.shapes import items, sequence
+from gradguard_lint.domain.shapes import ABSENT, items, sequence
 from gradguard_lint.domain.values import (
     NOTHING,
     NUMBER,
@@ -186,7 +186,8 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
             return of(Table((), pair.items[1], pair.items[0]))
         for atom in first.of(Table) if first is not None else ():
             return of(Table((*atom.entries, *args.keywords.items()), atom.rest))
-        return m.adopted(node, of(Table(tuple(args.keywords.items()), UNKNOWN)))
+        rest = ABSENT if first is None and not args.open else UNKNOWN
+        return m.adopted(node, of(Table(tuple(args.keywords.items()), rest)))
     if short == "range":
         if _one_turn(args):
             return items("range", [args.positional[0] if args.positional[1:] else constant(0)])
