@@ -20,6 +20,11 @@ LIBRARY = Library(
         Row("builtins.*", "builtin"),
         Row("functools.partial functools.partialmethod", "partial"),
         Row("contextlib.closing", "identity", argument=(0, "thing")),
+        Row("functools.reduce", "fold"),
+        Row(
+            "operator.add operator.mul operator.sub operator.truediv operator.iadd operator.matmul",
+            "operator",
+        ),
         Row("functools.wraps functools.update_wrapper", "wraps"),
         Row("itertools.chain itertools.chain.from_iterable", "chain"),
         Row("itertools.product itertools.combinations", "product"),

@@ -24,9 +24,11 @@ HEAVY = words(
 STOPS = words("item tolist numpy data_ptr element_size storage")
 """Methods of tensors that give plain values."""
 
+COUNTS = words("size dim numel ndimension nelement")
+"""Methods of tensors that tell how large they are."""
+
 QUESTIONS = words(
-    "size dim numel ndimension is_contiguous is_floating_point nelement get_device type_as "
-    "stride retain_grad is_cuda share_memory_"
+    "is_contiguous is_floating_point get_device type_as stride retain_grad is_cuda share_memory_"
 )
 """Methods of tensors that compute nothing."""
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from gradguard_lint.domain.effects import Program, TaskRun
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import (
+    GRADIENT,
     OUTPUT,
     Atom,
     Const,
@@ -92,10 +93,12 @@ def _returns_numbers(task: TaskRun) -> bool:
             continue
         if isinstance(atom, Thing) and atom.kind == "number":
             continue
-        if isinstance(atom, Tensor) and (
-            atom.ident == OUTPUT or (atom.grad == "history" and not atom.ident)
-        ):
-            continue
+        if isinstance(atom, Tensor):
+            made_from = {atom.ident, *atom.sources}
+            plain = OUTPUT in made_from or (atom.grad == "history" and not atom.ident)
+            if plain and GRADIENT not in made_from:
+                continue
+            return False
         if isinstance(atom, (Items, Table)) or _counted(atom):
             continue
         return False
@@ -127,8 +130,14 @@ def _keeps(task: TaskRun) -> bool:
 
 
 def _counted(atom: Atom) -> bool:
-    """Whether `atom` is a count or a text that is not known."""
+    """Whether `atom` is a count, a size or a text that is not known."""
     key = atom.key if isinstance(atom, Unknown) else None
+    if isinstance(key, tuple) and key[0] == "item":
+        key = key[1]
+    if isinstance(key, tuple) and key[0] == "call":
+        key = key[1]
+    if isinstance(key, tuple) and key[0] == "attr":
+        return key[2] in ("shape", "size", "dim", "ndim", "numel")
     return isinstance(key, tuple) and key[0] in ("int", "number", "text", "str")
 
 

@@ -128,6 +128,9 @@ def set_attribute(
             what = f"`{ast.unparse(target)} = ...`"
             m.effect(frame, "in-place", target, what, target=old)
         return None
+    if isinstance(atom, Thing) and atom.kind == "namespace" and atom.ident:
+        m.store[atom.ident, target.attr] = value
+        return None
     if isinstance(atom, Thing) and atom.kind == "process" and target.attr == "daemon":
         parts = tuple(part for part in atom.parts if part[0] != "daemon")
         return of(replace(atom, parts=(*parts, ("daemon", value))))

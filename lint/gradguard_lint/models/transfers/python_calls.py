@@ -111,6 +111,17 @@ def product(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     return sequence(UNKNOWN, "generator")
 
 
+def fold(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``functools.reduce(f, values)``."""
+    element = m.element(args.get(1) or UNKNOWN)
+    return m.call(frame, node, args.get(0) or UNKNOWN, Args([args.get(2) or element, element]))
+
+
+def operator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``operator.add(a, b)``."""
+    return operation(m, frame, node, list(args.values())) or UNKNOWN
+
+
 def repeat(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``itertools.repeat(x)``."""
     return sequence(args.get(0) or UNKNOWN, "generator")
@@ -147,7 +158,7 @@ def leave(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
 
 def namespace(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``types.SimpleNamespace(...)``."""
-    return of(Thing("namespace", name, parts=tuple(args.keywords.items())))
+    return of(Thing("namespace", name, m.ident_at(node), parts=tuple(args.keywords.items())))
 
 
 def _copied(m: Machine, node: ast.AST, value: Value) -> Value:
@@ -208,7 +219,10 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         result = m.call(frame, node, first, Args(elements))
         return sequence(result if short == "map" else elements[0], "generator")
     if short == "sum" and first is not None:
-        return operation(m, frame, node, [m.element(first)]) or UNKNOWN
+        element = m.element(first)
+        if all(isinstance(atom, Thing) and atom.kind == "number" for atom in element.atoms):
+            return NUMBER
+        return operation(m, frame, node, [element]) or UNKNOWN
     if short in ("min", "max") and first is not None:
         return join([m.element(first)]) if len(args.positional) == 1 else join(args.positional)
     if short == "next" and first is not None:
@@ -221,7 +235,9 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         only = first.only
         if isinstance(only, Unknown) and only.key is not None and not args.positional[1:]:
             return unknown(("number", short, only.key))
-        return first if isinstance(only, Const) else UNKNOWN
+        return first if isinstance(only, Const) else NUMBER
+    if short in ("round", "abs", "pow") and any(first.things("number") if first else ()):
+        return NUMBER
     if short == "len" and first is not None:
         only = first.only
         if isinstance(only, Items) and only.items is not None:
@@ -323,8 +339,7 @@ def parser_method(
 
 def namespace_attribute(m: Machine, thing: Thing, name: str) -> Value:
     """``args.name``."""
-    part = thing.part(name)
-    if part is not None:
-        return part
     value = m.read(thing.ident, name) if thing.ident else None
+    if value is None:
+        value = thing.part(name)
     return value if value is not None else unknown(("attr", ("namespace", thing.ident), name))
