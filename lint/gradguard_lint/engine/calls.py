@@ -28,6 +28,7 @@ from gradguard_lint.domain.values import (
     Thing,
     Unknown,
     Value,
+    constant,
     guarded,
     join,
     of,
@@ -300,6 +301,9 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
         for state in states[raised[0] :]:
             state.store.changed |= written
     result = _returned(m, inner)
+    left = m.outcomes(inner)
+    if "context" in function.marks and left.inside is not None:
+        result = _context(function, join(left.yields), left.inside)
     if not inner.shared:
         _forget(m, inner)
     m.state.store.changed |= written
@@ -311,6 +315,15 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
     )
     del m.left[inner.ident]
     return result
+
+
+def _context(function: Function, given: Value, inside: Modes) -> Value:
+    """What a generator function is good for that a ``with`` statement enters."""
+    parts = [("as", given), ("grad", constant(inside.grad))]
+    for name, on in (("autocast", inside.autocast), ("tape", inside.tape)):
+        parts.append((name, constant(on is not None)))
+    parts.append(("locked", constant(inside.locked)))
+    return of(Thing("own-context", function.name, parts=tuple(parts)))
 
 
 def _marked_modes(

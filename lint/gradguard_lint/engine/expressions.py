@@ -401,6 +401,7 @@ def on_Lambda(m: Machine, frame: Frame, node: ast.Lambda) -> Value:
 
 def on_Yield(m: Machine, frame: Frame, node: ast.Yield) -> Value:
     m.outcomes(frame).yields.append(m.eval(frame, node.value))
+    m.outcomes(frame).inside = m.modes
     return UNKNOWN
 
 

@@ -8,14 +8,16 @@ LIBRARY = Library(
     tops=("functools", "itertools", "contextlib", "copy", "os", "sys", "argparse", "types", "tqdm"),
     rows=(
         Row(
-            "functools.lru_cache functools.cache contextlib.contextmanager copy.copy "
-            "builtins.sorted builtins.reversed builtins.iter builtins.set builtins.frozenset "
+            "functools.lru_cache functools.cache copy.copy "
+            "builtins.sorted builtins.reversed builtins.set builtins.frozenset "
             "tqdm.tqdm tqdm.auto.tqdm tqdm.notebook.tqdm tqdm.contrib.tqdm tqdm.std.tqdm "
             "tqdm.autonotebook.tqdm tqdm.tqdm_notebook rich.progress.track numba.njit numba.jit "
             "itertools.islice itertools.cycle progressbar.progressbar",
             "identity",
             argument=(0, "iterable"),
         ),
+        Row("contextlib.contextmanager contextlib.asynccontextmanager", "context-manager"),
+        Row("contextlib.ExitStack contextlib.AsyncExitStack", "thing", kind="exit-stack"),
         Row("copy.deepcopy", "copied"),
         Row("builtins.*", "builtin"),
         Row("functools.partial functools.partialmethod", "partial"),

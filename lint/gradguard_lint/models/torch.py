@@ -192,6 +192,14 @@ LIBRARY = Library(
             "torch.compile",
             "identity",
         ),
+        Row(
+            "torch.nn.SyncBatchNorm.convert_sync_batchnorm torch.nn.utils.weight_norm "
+            "torch.nn.utils.spectral_norm torch.nn.utils.parametrizations.weight_norm "
+            "torch.nn.utils.parametrizations.spectral_norm "
+            "torch.nn.utils.parametrizations.orthogonal",
+            "identity",
+            argument=(0, "module"),
+        ),
         Row("torch.nn.parallel.* torch.nn.utils.*", "nothing"),
         Row(
             "torch.nn.ModuleList",

@@ -66,6 +66,8 @@ def _enter(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value | Non
         m.modes = replace(modes, gpu=atom.gpu and not m.gpu_absent)
     elif kind == "lock":
         m.modes = replace(modes, locked=True)
+    elif kind == "own-context":
+        return _enter_own(m, frame, node, atom)
     elif kind == "parallel-config":
         backend = atom.part("backend")
         n_jobs = atom.part("n_jobs")
@@ -90,6 +92,35 @@ def _enter(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value | Non
     elif kind == "cupy-device":
         gpu_touched(m, frame, node, "cupy.cuda.Device(...)", "cupy")
     return None
+
+
+def _enter_own(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value:
+    """Enter what a function of the project gives: the modes are those that it yields in."""
+    here = m.site(frame, node)
+
+    def says(name: str) -> bool:
+        part = atom.part(name)
+        return part is not None and part.constant is True
+
+    if m.modes.grad and not says("grad"):
+        m.modes = replace(m.modes, grad=False, grad_site=here)
+    if m.modes.autocast is None and says("autocast"):
+        m.modes = replace(m.modes, autocast=here)
+    if m.modes.tape is None and says("tape"):
+        m.modes = replace(m.modes, tape=here)
+    if says("locked"):
+        m.modes = replace(m.modes, locked=True)
+    return atom.part("as") or of(Unknown())
+
+
+def stack_method(
+    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
+) -> Value | None:
+    """``ExitStack().enter_context(...)``: it is left with the block of the stack."""
+    if name not in ("enter_context", "enter_async_context") or not isinstance(node, ast.Call):
+        return None
+    given = args.get(0, "cm")
+    return enter_context(m, frame, node.args[0], given) if given and node.args else None
 
 
 def exit_context(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
@@ -173,6 +204,8 @@ def _external(m: Machine, frame: Frame, node: ast.AST, name: str, value: Value) 
         return of(Delayed(value, row.flag or "joblib"))
     if row.does == "grad-mode":
         return _mark(value, "enable_grad" if name.endswith("enable_grad") else "no_grad")
+    if row.does == "context-manager":
+        return _mark(value, "context")
     if row.does == "compiled":
         return _mark(value, "compiled")
     if row.does == "remote":

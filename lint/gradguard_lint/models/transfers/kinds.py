@@ -12,6 +12,7 @@ from gradguard_lint.engine.machine import (
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.transfers import (
     arrays,
+    contexts,
     parallel,
     python_calls,
     remote,
@@ -130,6 +131,7 @@ METHODS: dict[str, Methods] = {
     "cupy-device": _gpu_device,
     "distribution": _distribution,
     "estimator": _estimator,
+    "exit-stack": contexts.stack_method,
     "executor": work.method,
     "future": _future,
     "generator": arrays.generator_method,

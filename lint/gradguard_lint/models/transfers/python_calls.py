@@ -225,6 +225,8 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         return operation(m, frame, node, [element]) or UNKNOWN
     if short in ("min", "max") and first is not None:
         return join([m.element(first)]) if len(args.positional) == 1 else join(args.positional)
+    if short == "iter" and first is not None:
+        return first.map(_iterator)
     if short == "next" and first is not None:
         return m.element(first)
     if short == "str" and first is not None:
@@ -261,6 +263,13 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     if short == "vars":
         return UNKNOWN
     return UNKNOWN
+
+
+def _iterator(atom: Atom) -> Value:
+    """What iterating goes on with; a loader's iterator is no loader."""
+    if isinstance(atom, Thing):
+        return UNKNOWN
+    return of(replace(atom, ident=0) if isinstance(atom, (Items, Table)) else atom)
 
 
 def _one_turn(args: Args) -> bool:

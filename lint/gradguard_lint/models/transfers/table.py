@@ -73,6 +73,7 @@ TRANSFERS: dict[str, Transfer] = {
     "chain": python_calls.chain,
     "collective": collectives.collective,
     "compiled": tensorflow_calls.compiled,
+    "context-manager": python_calls.identity,
     "copied": python_calls.copied,
     "dask-client": dask_work.client,
     "dask-cluster": dask_work.cluster,
