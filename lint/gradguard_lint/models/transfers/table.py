@@ -134,6 +134,7 @@ TRANSFERS: dict[str, Transfer] = {
     "start-context": work.start_context,
     "start-method": work.start_method,
     "task": parallel.task,
+    "to-thread": work.to_thread,
     "tensor": torch_calls.tensor,
     "tensor-function": torch_calls.tensor_function,
     "thing": python_calls.thing,

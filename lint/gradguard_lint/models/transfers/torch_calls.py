@@ -174,6 +174,9 @@ def function(
     out = args.get(None, "out")
     if short.endswith("_") and args.positional:
         written(m, frame, node, f"`{short}`", args.positional[0])
+    inplace = args.get(None, "inplace")
+    if inplace is not None and inplace.constant is True and args.positional:
+        written(m, frame, node, f"`{short}(..., inplace=True)`", args.positional[0])
     if out is not None:
         written(m, frame, node, f"`{short}(..., out=...)`", out)
         return out
