@@ -6,6 +6,8 @@ import ast
 
 from gradguard_lint.domain.values import (
     Atom,
+    Bound,
+    Class,
     Delayed,
     External,
     Frame,
@@ -182,7 +184,8 @@ def decorate(
 
 
 def decorate_class(m: Machine, frame: Frame, decorator: ast.expr, value: Value) -> Value:
-    """The value of a class under `decorator`: only remote classes become something else."""
+    """The value of a class under `decorator`: remote classes become something else, and what a
+    function of the project makes of it counts where that is a class."""
     for atom in m.eval(frame, decorator).atoms:
         if isinstance(atom, External):
             name = registry_of(m).canonical(atom.name)
@@ -191,6 +194,9 @@ def decorate_class(m: Machine, frame: Frame, decorator: ast.expr, value: Value) 
                 return remote(m, frame, decorator, name, Args([value]), row)
         elif isinstance(atom, Thing) and atom.kind == "remote":
             return of(replace(atom, parts=(*atom.parts, ("function", value))))
+        elif isinstance(atom, (Function, Bound)):
+            result: Value = m.call(frame, decorator, of(atom), Args([value]))
+            return result if any(result.of(Class)) else value
     return value
 
 
