@@ -12,6 +12,7 @@ from gradguard_lint.domain.values import (
     External,
     Frame,
     Function,
+    Instance,
     Method,
     Partial,
     Thing,
@@ -25,7 +26,7 @@ from gradguard_lint.engine.machine import (
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tasks import started
 from gradguard_lint.models.known import registry_of
-from gradguard_lint.models.transfers.parallel import MAPPING, start_of
+from gradguard_lint.models.transfers.parallel import configured, start_of
 from gradguard_lint.models.transfers.remote import remote
 from gradguard_lint.models.transfers.tensors import gpu_touched
 from gradguard_lint.models.transfers.torch_tensors import unhooked
@@ -39,6 +40,10 @@ def enter_context(m: Machine, frame: Frame, node: ast.expr, value: Value) -> Val
     for atom in value.atoms:
         if isinstance(atom, Thing):
             result = _enter(m, frame, node, atom) or result
+        elif isinstance(atom, Instance):
+            enter = m.find_in_class(atom.cls, "__enter__")
+            if enter is not None:
+                result = m.call(frame, node, m.bind(frame, node, enter, atom), Args())
         elif isinstance(atom, Unknown) and _looks_like_lock(node):
             m.modes = replace(m.modes, locked=True)
     return result
@@ -71,18 +76,7 @@ def _enter(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value | Non
     elif kind == "own-context":
         return _enter_own(m, frame, node, atom)
     elif kind == "parallel-config":
-        backend = atom.part("backend")
-        n_jobs = atom.part("n_jobs")
-        if n_jobs is None and backend is not None and atom.name.endswith("parallel_backend"):
-            n_jobs = of(Unknown())
-        m.modes = replace(
-            modes,
-            backend=backend if backend is not None else modes.backend,
-            n_jobs=n_jobs if n_jobs is not None else modes.n_jobs,
-            maps=(*modes.maps, *((name, part) for name, part in atom.parts if name in MAPPING)),
-        )
-        if backend is None and atom.part("prefer") is not None:
-            m.modes = replace(m.modes, backend=atom.part("prefer"))
+        configured(m, atom)
     elif kind == "dask-config":
         scheduler = atom.part("scheduler")
         if scheduler is not None:

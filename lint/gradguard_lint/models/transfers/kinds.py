@@ -42,6 +42,8 @@ def method_of(
 def _model(
     m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
 ) -> Value | None:
+    if name == "forward":
+        return torch_modules.model_call(m, frame, node, thing, args)
     return torch_modules.model_method(m, frame, node, thing, thing.ident, thing.gpu, name, args)
 
 
