@@ -42,6 +42,11 @@ def kept(text, **others):
         "import tensorflow as tf\ntf.map_fn(f, (x, (y)), parallel_iterations=4)\n",
         "from sklearn.model_selection import GridSearchCV\nimport xgboost\n"
         "GridSearchCV(xgboost.XGBClassifier(device='cuda'), {}, n_jobs=-1)\n",
+        "from sklearn.model_selection import cross_val_score\n"
+        "from cuml.svm import SVC\ncross_val_score(SVC(), x, y, n_jobs=4)\n",
+        TORCH + "from tqdm.contrib.concurrent import process_map\nprocess_map(f, xs)\n",
+        TORCH + "import asyncio\nasyncio.to_thread(f, x)\n",
+        TORCH + "import threading\nthreading.Thread(target=f).start()\n",
         TORCH + "import torch.distributed as dist\ndist.all_gather(o, y)\nloss.backward()\n",
         TORCH + "from torch.nn.parallel import DistributedDataParallel as DDP\nl.backward()\n",
         "from torch.utils.data import DataLoader, DistributedSampler\n"

@@ -43,7 +43,9 @@ if TYPE_CHECKING:
         "grad-read",  # `.grad` of `target` is read
         "gradient-cut",  # a backward reaches the outputs of collectives in `target`
         "gradient-collected",  # the gradient of one example is collected in the loop at `place`
+        "grad-write",  # `.grad` of `target` is set, or shared between processes
         "graph",  # an operation makes a graph
+        "handed-on",  # a worker gives a module, parameters or gradients to something unknown
         "hook",  # a hook is put on the tensor `target`
         "in-place",  # a write to `target`
         "keras-fit",  # a Keras model fits or predicts on `values`
@@ -190,6 +192,8 @@ class TaskRun:
     task: TaskCall
     contents: list[tuple[str, Atom, bool]] = field(default_factory=list)
     """What crosses with the task: the path, the object, and whether each task has its own."""
+    given: list[tuple[str, Atom, bool]] = field(default_factory=list)
+    """The same where nothing is pickled: what the task is given."""
     returns: list[tuple[Value, Site]] = field(default_factory=list)
     result: Value | None = None
     known: bool = False

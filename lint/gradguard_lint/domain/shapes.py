@@ -25,6 +25,14 @@ from gradguard_lint.domain.values import (
 )
 from pytest_gradguard.records import replace
 
+ABSENT = of(Unknown(("absent",)))
+"""What the other keys of a dict give that certainly has none."""
+
+
+def rest_of(table: Table) -> Value:
+    """What a key gives that is not among the known ones."""
+    return UNKNOWN if table.rest == ABSENT else table.rest
+
 
 def name_of(atom: Atom) -> str | None:
     """What the function that `atom` is would be called in a report."""
@@ -72,7 +80,8 @@ def inner(value: Value, depth: int = 4) -> Iterator[Atom]:
         elif isinstance(atom, Table):
             for _, item in atom.entries:
                 yield from inner(item, depth - 1)
-            yield from inner(atom.rest, depth - 1)
+            if atom.rest != ABSENT:
+                yield from inner(atom.rest, depth - 1)
         elif isinstance(atom, Partial):
             for item in (*atom.args, *(v for _, v in atom.keywords)):
                 yield from inner(item, depth - 1)

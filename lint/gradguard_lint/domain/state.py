@@ -151,4 +151,6 @@ class Outcomes:
 
     returns: list[tuple[Value, ast.AST, State]] = field(default_factory=list)
     yields: list[Value] = field(default_factory=list)
+    inside: Modes | None = None
+    """What was in force where it yielded last."""
     loops: list[Exits] = field(default_factory=list)

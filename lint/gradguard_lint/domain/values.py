@@ -461,6 +461,9 @@ OUTPUT = -2
 GRADIENT = -404
 """The ident of a tensor that is a gradient itself."""
 
+MARKS = frozenset({OUTPUT, GRADIENT})
+"""The sources that stay where a tensor is taken out of its graph."""
+
 UNKNOWN = of(Unknown())
 NOTHING = constant(None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.shapes import inner, owned, sequence
+from gradguard_lint.domain.shapes import inner, owned, rest_of, sequence
 from gradguard_lint.domain.values import (
     UNKNOWN,
     Atom,
@@ -197,8 +197,8 @@ def _item(m: Machine, frame: Frame, node: ast.Subscript, atom: Atom, index: Valu
         if known is not None:
             return known
         if isinstance(index.only, Const):
-            return atom.rest
-        return join([*(value for _, value in atom.entries), atom.rest])
+            return rest_of(atom)
+        return join([*(value for _, value in atom.entries), rest_of(atom)])
     if isinstance(atom, Tensor):
         return of(_part(m.models.derived(m, atom), node.slice, index))
     if isinstance(atom, (Thing, Method)):

@@ -28,6 +28,7 @@ from gradguard_lint.domain.values import (
     Thing,
     Unknown,
     Value,
+    constant,
     guarded,
     join,
     of,
@@ -300,6 +301,9 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
         for state in states[raised[0] :]:
             state.store.changed |= written
     result = _returned(m, inner)
+    left = m.outcomes(inner)
+    if "context" in function.marks and left.inside is not None:
+        result = _context(function, join(left.yields), left.inside)
     if not inner.shared:
         _forget(m, inner)
     m.state.store.changed |= written
@@ -311,6 +315,15 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
     )
     del m.left[inner.ident]
     return result
+
+
+def _context(function: Function, given: Value, inside: Modes) -> Value:
+    """What a generator function is good for that a ``with`` statement enters."""
+    parts = [("as", given), ("grad", constant(inside.grad))]
+    for name, on in (("autocast", inside.autocast), ("tape", inside.tape)):
+        parts.append((name, constant(on is not None)))
+    parts.append(("locked", constant(inside.locked)))
+    return of(Thing("own-context", function.name, parts=tuple(parts)))
 
 
 def _marked_modes(
@@ -356,7 +369,8 @@ def _forget(m: Machine, inner: Frame) -> None:
 def bind_arguments(m: Machine, inner: Frame, function: Function, args: Args) -> None:
     """Put the arguments (or the defaults) under the parameters' names."""
     spec = function.node.args
-    names = [item.arg for item in (*spec.posonlyargs, *spec.args)]
+    parameters = [*spec.posonlyargs, *spec.args]
+    names = [item.arg for item in parameters]
     keywords = dict(args.keywords)
     for index, name in enumerate(names):
         value: Value | None
@@ -371,6 +385,9 @@ def bind_arguments(m: Machine, inner: Frame, function: Function, args: Args) -> 
             value = function.defaults[offset] if 0 <= offset < len(function.defaults) else None
             if value is None or args.open:
                 value = _any_or(m, function, name, value)
+        annotation = parameters[index].annotation
+        if isinstance(annotation, (ast.Name, ast.Attribute)) and value.is_unknown:
+            value = _annotated(m, function, name, annotation, value)
         m.store[(inner.ident, name)] = value
     for index, item in enumerate(spec.kwonlyargs):
         value = keywords.pop(item.arg, None)
@@ -390,6 +407,22 @@ def bind_arguments(m: Machine, inner: Frame, function: Function, args: Args) -> 
         m.store[(inner.ident, spec.kwarg.arg)] = of(
             Table(tuple(keywords.items()), UNKNOWN, UNKNOWN if args.open else None)
         )
+
+
+def _annotated(
+    m: Machine, function: Function, name: str, annotation: ast.expr, value: Value
+) -> Value:
+    """An unknown argument, of which the annotation may tell what it is."""
+    kind = m.eval(function.frame, annotation)
+    if not m.models.is_module(name, kind):
+        return value
+    only = value.only
+    if not isinstance(only, Unknown):
+        return value
+    if only.key is None:
+        only = Unknown(("argument", id(function.node), name), only.sent)
+    m.unknown_modules.add(only.key)
+    return of(only)
 
 
 def standalone_arguments(m: Machine, function: Function, skip: int = 0) -> Args:

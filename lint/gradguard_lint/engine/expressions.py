@@ -6,8 +6,8 @@ import ast
 from collections.abc import Callable, Hashable
 
 from gradguard_lint.domain.conditions import NONE
+from gradguard_lint.domain.shapes import ABSENT, items, sequence
 from gradguard_lint.domain.shapes import inner as inner_atoms
-from gradguard_lint.domain.shapes import items, sequence
 from gradguard_lint.domain.state import State
 from gradguard_lint.domain.values import (
     GRADIENT,
@@ -144,6 +144,8 @@ def on_Dict(m: Machine, frame: Frame, node: ast.Dict) -> Value:
         if key is None:
             for atom in value.of(Table):
                 entries.update(atom.entries)
+                if atom.rest != ABSENT:
+                    rest.append(atom.rest)
             if not any(value.of(Table)):
                 rest.append(UNKNOWN)
             continue
@@ -152,7 +154,7 @@ def on_Dict(m: Machine, frame: Frame, node: ast.Dict) -> Value:
             entries[name.constant] = value
         else:
             rest.append(value)
-    table = Table(tuple(entries.items()), join(rest) if rest else UNKNOWN)
+    table = Table(tuple(entries.items()), join(rest) if rest else ABSENT)
     return m.adopted(node, of(table))
 
 
@@ -277,7 +279,8 @@ def operate(
     tensor = m.models.operation(m, frame, node, [left, right], matmul=isinstance(op, ast.MatMult))
     if tensor is not None:
         return tensor
-    if any(left.things("number")) or any(right.things("number")):
+    sequences = [atom for value in (left, right) for atom in value.atoms if isinstance(atom, Items)]
+    if not sequences and (any(left.things("number")) or any(right.things("number"))):
         return NUMBER
     if isinstance(left.only, Const) and isinstance(right.only, Const):
         a, b = left.only.value, right.only.value
@@ -301,7 +304,6 @@ def operate(
         return of(Unknown(("text", left.constant.split("%")[0] + "{}")))
     if _counts(left) and isinstance(right.constant, int):
         return of(Unknown(("int", left.only, type(op).__name__, right.constant)))
-    sequences = [atom for value in (left, right) for atom in value.atoms if isinstance(atom, Items)]
     if sequences and isinstance(op, (ast.Add, ast.Mult)):
         return sequence(join(atom.element for atom in sequences), sequences[0].kind)
     return UNKNOWN
@@ -399,6 +401,7 @@ def on_Lambda(m: Machine, frame: Frame, node: ast.Lambda) -> Value:
 
 def on_Yield(m: Machine, frame: Frame, node: ast.Yield) -> Value:
     m.outcomes(frame).yields.append(m.eval(frame, node.value))
+    m.outcomes(frame).inside = m.modes
     return UNKNOWN
 
 

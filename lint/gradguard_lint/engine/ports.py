@@ -186,6 +186,9 @@ class Models(Protocol[M]):
     ) -> None:
         """A project object was made: what its library bases keep of the arguments."""
 
+    def is_module(self, name: str, kind: Value) -> bool:
+        """Whether a parameter with this name and annotation is a module that has parameters."""
+
     def item(self, m: M, atom: Atom, index: Value) -> Value:
         """``thing[index]`` of a library object."""
 

@@ -12,7 +12,7 @@ from gradguard_lint.domain.effects import (
     Step,
     TaskRun,
 )
-from gradguard_lint.domain.shapes import owned
+from gradguard_lint.domain.shapes import ABSENT, owned
 from gradguard_lint.domain.starts import PROCESS, Start
 from gradguard_lint.domain.state import Past
 from gradguard_lint.domain.values import (
@@ -210,8 +210,9 @@ def run_task(
     """Run one task as its worker does."""
     run = TaskRun(m.new_ident(), call, task)
     call.tasks.append(run)
+    run.given = _shipped(m, call, task)
     if call.ships:
-        run.contents = _shipped(m, call, task)
+        run.contents = run.given
     parent = m.state
     chain, loop_depth, statement, raised = m.chain, m.loop_depth, m.statement, m.raised
     m.state = parent.copy()
@@ -332,7 +333,7 @@ def sent_back(m: Machine, value: Value, call: ParallelCall) -> Value:
         if isinstance(atom, Table):
             return Table(
                 tuple((key, sent_back(m, item, call)) for key, item in atom.entries),
-                sent_back(m, atom.rest, call),
+                atom.rest if atom.rest == ABSENT else sent_back(m, atom.rest, call),
             )
         if isinstance(atom, (Thing, Instance)):
             returned: Atom = m.models.returned(m, atom, call)

@@ -11,7 +11,7 @@ EXECUTOR = {
 
 LIBRARY = Library(
     tops=("concurrent", "loky", "asyncio"),
-    starts_by=("run_in_executor",),
+    starts_by=("run_in_executor", "to_thread"),
     spelled={
         "concurrent.futures.process.": "concurrent.futures.",
         "concurrent.futures.thread.": "concurrent.futures.",
@@ -26,6 +26,7 @@ LIBRARY = Library(
             start="loky",
             methods=EXECUTOR,
         ),
+        Row("asyncio.to_thread", "to-thread"),
         Row("concurrent.futures.as_completed asyncio.as_completed", "elements", argument=(0, "fs")),
         Row("concurrent.futures.wait", "waited", argument=(0, "fs")),
     ),

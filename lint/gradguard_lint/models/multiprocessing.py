@@ -30,7 +30,7 @@ TARGET = Hands(
 RANKED = Hands(function=(0, "fn"), items="ranked", gives="none", args=(1, "args"))
 
 LIBRARY = Library(
-    tops=("multiprocessing", "multiprocess", "billiard", "pathos"),
+    tops=("multiprocessing", "multiprocess", "billiard", "pathos", "threading"),
     spelled={
         "multiprocess.": "multiprocessing.",
         "billiard.": "multiprocessing.",
@@ -60,6 +60,7 @@ LIBRARY = Library(
         ),
         Row("multiprocessing.Process", "process", hands=TARGET),
         Row("torch.multiprocessing.Process", "process", hands=TARGET, shares=True),
+        Row("threading.Thread", "process", start="thread", hands=TARGET),
         Row("torch.multiprocessing.spawn", "spawn", start="spawn", hands=RANKED, shares=True),
         Row(
             "torch.multiprocessing.start_processes torch.multiprocessing.spawn.start_processes",
@@ -86,7 +87,11 @@ LIBRARY = Library(
             kind="lock",
         ),
     ),
-    bases={"multiprocessing.Process": "process", "torch.multiprocessing.Process": "process"},
+    bases={
+        "multiprocessing.Process": "process",
+        "torch.multiprocessing.Process": "process",
+        "threading.Thread": "thread",
+    },
     starts=(
         Start("spawn", "process", "spawned workers"),
         Start("forkserver", "process", "workers of a fork server"),

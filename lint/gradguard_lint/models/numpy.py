@@ -11,6 +11,9 @@ KEEPS = words("asarray asanyarray ascontiguousarray squeeze ravel reshape transp
 MAPPED = words("memmap open_memmap")
 """Functions that map a file into memory."""
 
+SUMMARIES = words("mean sum std var min max median average prod array asarray stack")
+"""Functions that make of plain numbers one, or an array of them."""
+
 VIEWS = words("reshape ravel squeeze transpose swapaxes view")
 """Methods of arrays that give views."""
 

@@ -8,18 +8,25 @@ LIBRARY = Library(
     tops=("functools", "itertools", "contextlib", "copy", "os", "sys", "argparse", "types", "tqdm"),
     rows=(
         Row(
-            "functools.lru_cache functools.cache contextlib.contextmanager copy.copy "
-            "builtins.sorted builtins.reversed builtins.iter builtins.set builtins.frozenset "
+            "functools.lru_cache functools.cache copy.copy "
+            "builtins.sorted builtins.reversed builtins.set builtins.frozenset "
             "tqdm.tqdm tqdm.auto.tqdm tqdm.notebook.tqdm tqdm.contrib.tqdm tqdm.std.tqdm "
             "tqdm.autonotebook.tqdm tqdm.tqdm_notebook rich.progress.track numba.njit numba.jit "
             "itertools.islice itertools.cycle progressbar.progressbar",
             "identity",
             argument=(0, "iterable"),
         ),
+        Row("contextlib.contextmanager contextlib.asynccontextmanager", "context-manager"),
+        Row("contextlib.ExitStack contextlib.AsyncExitStack", "thing", kind="exit-stack"),
         Row("copy.deepcopy", "copied"),
         Row("builtins.*", "builtin"),
         Row("functools.partial functools.partialmethod", "partial"),
         Row("contextlib.closing", "identity", argument=(0, "thing")),
+        Row("functools.reduce", "fold"),
+        Row(
+            "operator.add operator.mul operator.sub operator.truediv operator.iadd operator.matmul",
+            "operator",
+        ),
         Row("functools.wraps functools.update_wrapper", "wraps"),
         Row("itertools.chain itertools.chain.from_iterable", "chain"),
         Row("itertools.product itertools.combinations", "product"),
@@ -27,6 +34,10 @@ LIBRARY = Library(
         Row("os.environ.get os.getenv", "environ-get"),
         Row("os.environ.setdefault os.putenv os.environ.update", "environ-set"),
         Row("os.cpu_count", "nothing"),
+        Row(
+            "math.* os.getpid time.time time.perf_counter time.monotonic time.process_time",
+            "number",
+        ),
         Row("sys.exit os._exit", "exit"),
         Row("argparse.ArgumentParser", "thing", kind="parser"),
         Row("types.SimpleNamespace argparse.Namespace", "namespace"),

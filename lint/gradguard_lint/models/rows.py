@@ -124,6 +124,7 @@ STARTERS = frozenset(
         "dask-compute",
         "executor",
         "loader",
+        "mapping",
         "parallel",
         "pool",
         "process",

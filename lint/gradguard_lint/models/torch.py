@@ -24,9 +24,11 @@ HEAVY = words(
 STOPS = words("item tolist numpy data_ptr element_size storage")
 """Methods of tensors that give plain values."""
 
+COUNTS = words("size dim numel ndimension nelement")
+"""Methods of tensors that tell how large they are."""
+
 QUESTIONS = words(
-    "size dim numel ndimension is_contiguous is_floating_point nelement get_device type_as "
-    "stride retain_grad is_cuda share_memory_"
+    "is_contiguous is_floating_point get_device type_as stride retain_grad is_cuda share_memory_"
 )
 """Methods of tensors that compute nothing."""
 
@@ -88,6 +90,12 @@ NORMED = (
 
 BUFFERS = words("running_mean running_var num_batches_tracked")
 """Their statistics."""
+
+DROPOUTS = words(
+    "Dropout Dropout1d Dropout2d Dropout3d AlphaDropout FeatureAlphaDropout "
+    "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout"
+)
+"""Modules and functions that draw in training mode."""
 
 WEIGHTLESS = words(
     "ReLU Sigmoid Tanh Dropout Softmax LogSoftmax Flatten Identity MaxPool2d AvgPool2d GELU "
@@ -184,6 +192,14 @@ LIBRARY = Library(
             "torch.compile",
             "identity",
         ),
+        Row(
+            "torch.nn.SyncBatchNorm.convert_sync_batchnorm torch.nn.utils.weight_norm "
+            "torch.nn.utils.spectral_norm torch.nn.utils.parametrizations.weight_norm "
+            "torch.nn.utils.parametrizations.spectral_norm "
+            "torch.nn.utils.parametrizations.orthogonal",
+            "identity",
+            argument=(0, "module"),
+        ),
         Row("torch.nn.parallel.* torch.nn.utils.*", "nothing"),
         Row(
             "torch.nn.ModuleList",
@@ -226,6 +242,10 @@ LIBRARY = Library(
         Row("torch.optim.swa_utils.update_bn", "buffers-made", argument=(1, "model")),
         Row("torch.linalg.*", "tensor-function", flag="heavy"),
         Row("torch.special.* torch.fft.*", "tensor-function"),
+        Row(
+            "torch.func.functional_call torch.nn.utils.stateless.functional_call",
+            "functional-call",
+        ),
         Row("torch.func.*", "nothing"),
         Row(
             _under("torch", "vmap grad jacrev jacfwd hessian vjp jvp func cuda backends utils"),

@@ -39,6 +39,7 @@ _REMOVED = rb"wrappers\.scikit_learn|wrappers[ \t]+import[ \t(]+scikit_learn"
 _RIGHT_BACKEND = (b"parallel_config", b"parallel_backend")
 _MEMORY = ((b"Memory",), rb"\bMemory\b")
 _GPU_ESTIMATORS = (b"skorch", b"xgboost", b"lightgbm", b"catboost", b"cuml")
+_ON_GPU = (*_GPU, b"cuml")
 _SEVERAL_JOBS = rb"n_jobs(?![ \t]*=[ \t]*(?:1|None)\b)"
 _MAPPED = ((b"map_fn",), rb"map_fn[ \t]*(?=\()")
 _RANDOM = (
@@ -125,7 +126,7 @@ class _File:
             return True
         if (
             has(data, (b"n_jobs",), _SEVERAL_JOBS)
-            and any(mark in data for mark in _GPU)
+            and any(mark in data for mark in _ON_GPU)
             and any(name in data for name in _GPU_ESTIMATORS)
         ):
             return True

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from gradguard_lint.domain.effects import Program, TaskRun
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import (
+    GRADIENT,
     OUTPUT,
     Atom,
     Const,
@@ -16,6 +17,7 @@ from gradguard_lint.domain.values import (
     Table,
     Tensor,
     Thing,
+    Unknown,
     of,
 )
 from gradguard_lint.rules.base import Examples, Report, chain, handed_out, idents
@@ -55,10 +57,8 @@ def _direct(task: TaskRun) -> str | None:
 
 
 def _left_behind(program: Program, task: TaskRun) -> Iterator[Report]:
-    shipped = {
-        ident for _, atom, _ in task.contents if _trainable(atom) for ident in idents(of(atom))
-    }
-    if not shipped or not _returns_numbers(task):
+    shipped = {ident for _, atom, _ in task.given if _trainable(atom) for ident in idents(of(atom))}
+    if not shipped or not (_returns_numbers(task) if task.call.answers else _keeps(task)):
         return
     for effect in task.effects:
         if effect.kind != "backward":
@@ -93,19 +93,63 @@ def _returns_numbers(task: TaskRun) -> bool:
             continue
         if isinstance(atom, Thing) and atom.kind == "number":
             continue
-        if isinstance(atom, Tensor) and (
-            atom.ident == OUTPUT or (atom.grad == "history" and not atom.ident)
-        ):
-            continue
-        if isinstance(atom, (Items, Table)):
+        if isinstance(atom, Tensor):
+            made_from = {atom.ident, *atom.sources}
+            plain = OUTPUT in made_from or (atom.grad == "history" and not atom.ident)
+            if plain and GRADIENT not in made_from:
+                continue
+            return False
+        if isinstance(atom, (Items, Table)) or _counted(atom):
             continue
         return False
     return True
 
 
+_LETS_OUT = (
+    "exact-write",
+    "grad-read",
+    "grad-write",
+    "handed-on",
+    "in-place",
+    "memory-write",
+    "model-change",
+    "model-use",
+    "step",
+    "unknown-call",
+)
+"""What brings more than plain numbers out of a process that returns nothing: by shared memory, a
+queue or a file."""
+
+
+def _keeps(task: TaskRun) -> bool:
+    """Whether the worker's gradients certainly stay in the process that it is."""
+    return task.known and not any(
+        effect.kind in _LETS_OUT or (effect.kind == "backward" and "backward" not in effect.what)
+        for effect in task.effects
+    )
+
+
+def _counted(atom: Atom) -> bool:
+    """Whether `atom` is a count, a size or a text that is not known."""
+    key = atom.key if isinstance(atom, Unknown) else None
+    if isinstance(key, tuple) and key[0] == "item":
+        key = key[1]
+    if isinstance(key, tuple) and key[0] == "call":
+        key = key[1]
+    if isinstance(key, tuple) and key[0] == "attr":
+        return key[2] in ("shape", "size", "dim", "ndim", "numel")
+    return isinstance(key, tuple) and key[0] in ("int", "number", "text", "str")
+
+
 def _used_by_parent(program: Program, task: TaskRun, reached: set[int]) -> str | None:
     for effect in program.effects:
-        if effect.worker is not None or task.call.ident not in effect.calls:
+        if effect.worker is not None:
+            continue
+        if effect.kind == "grad-write" and (
+            effect.target.is_unknown or reached & idents(effect.target)
+        ):
+            return None  # it may have shared them, or brings them in
+        if task.call.ident not in effect.calls:
             continue
         if effect.kind == "backward" and reached & idents(effect.target):
             return None  # from here on the parent has gradients of its own

@@ -23,7 +23,9 @@ def check(program: Program) -> Iterator[Report]:
             if effect.kind == "generator-draw"
         }
         for path, atom, private in task.contents:
-            if private or not isinstance(atom, Thing) or atom.kind != "generator":
+            if not isinstance(atom, Thing) or atom.kind != "generator":
+                continue
+            if private and not _the_only_one(task, atom):
                 continue
             draw = draws.get(atom.ident)
             if draw is not None and (task.task.repeated or _holders(task, atom.ident) > 1):
@@ -34,9 +36,23 @@ def check(program: Program) -> Iterator[Report]:
                     (handed_out(task), Step(draw.site, f"`{task.name}` draws from it here")),
                     call=task.call,
                     case=atom.name,
-                    fix=_one_each(task, path, atom),
+                    fix=None if private else _one_each(task, path, atom),
                 )
                 break
+
+
+def _the_only_one(task: TaskRun, generator: Thing) -> bool:
+    """Whether all tasks have this generator, though each has an argument of its own: it is made
+    once, where no loop and no function makes another."""
+    site, call = generator.site, task.call.site
+    if site is None or generator.part("once") is None:
+        return False
+    near = site.function is None or site.function == call.function
+    return (site.module is call.module and near) and all(
+        atom == generator
+        for _, atom, _ in task.contents
+        if isinstance(atom, Thing) and atom.kind in ("generator", "spawned")
+    )
 
 
 def _one_each(task: TaskRun, path: str, generator: Thing) -> Fix | None:

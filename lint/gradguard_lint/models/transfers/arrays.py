@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.shapes import sequence
+from gradguard_lint.domain.shapes import inner, sequence
 from gradguard_lint.domain.values import (
     NOTHING,
+    NUMBER,
     UNKNOWN,
+    Const,
     Frame,
+    Items,
     Tensor,
     Thing,
     Value,
+    constant,
     join,
     of,
 )
+from gradguard_lint.engine.calls import in_loop
 from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.models.numpy import KEEPS, MAPPED, VIEWS
+from gradguard_lint.models.numpy import KEEPS, MAPPED, SUMMARIES, VIEWS
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers.extents import (
     array_extent,
@@ -37,7 +42,10 @@ def generator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
     seeded = args.get(0)
     for thing in seeded.things("generator") if seeded is not None else ():
         return of(thing)
-    return of(Thing("generator", row.flag or name, m.ident_at(node), m.worker_ident))
+    once = () if in_loop(m, frame) else (("once", constant(True)),)
+    site = m.site(frame, node)
+    made = Thing("generator", row.flag or name, m.ident_at(node), m.worker_ident, False, once, site)
+    return of(made)
 
 
 def seed(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -61,6 +69,8 @@ def array(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
     if row.framework != "numpy":
         return of(Tensor(row.framework))
     short = name.rpartition(".")[2]
+    if short in SUMMARIES and _all_numbers(args):
+        return NUMBER
     if short in MAPPED or "mmap_mode" in args.keywords:
         return of(Tensor("numpy"))  # a memory map of the program's own
     if short in KEEPS and len(args.positional) + len(args.keywords) == 1:
@@ -69,6 +79,15 @@ def array(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
             return of(Tensor("numpy", memory=memory, extent=extent))
     made = _made(m, node, array_extent(short, args))
     return sequence(made) if short in ("split", "array_split") else made
+
+
+def _all_numbers(args: Args) -> bool:
+    """Whether these are numbers that were taken out of tensors, and nothing else."""
+    found = [atom for value in args.values() for atom in inner(value)]
+    return any(isinstance(atom, Thing) for atom in found) and all(
+        isinstance(atom, (Const, Items)) or (isinstance(atom, Thing) and atom.kind == "number")
+        for atom in found
+    )
 
 
 def _made(m: Machine, node: ast.AST, extent: tuple[int, ...]) -> Value:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.shapes import inner, items, sequence
+from gradguard_lint.domain.shapes import ABSENT, inner, items, rest_of, sequence
 from gradguard_lint.domain.values import (
     GRADIENT,
     UNKNOWN,
@@ -43,8 +43,8 @@ def container_method(
             default = args.get(1)
             if isinstance(first.only, Const) and default is not None:
                 return join((default, UNKNOWN))
-            return join([*(value for _, value in atom.entries), atom.rest])
-        values = [*(value for _, value in atom.entries), atom.rest]
+            return join([*(value for _, value in atom.entries), rest_of(atom)])
+        values = [*(value for _, value in atom.entries), rest_of(atom)]
         if name == "values":
             return sequence(join(values))
         if name == "items":
@@ -105,12 +105,17 @@ def changed_container(m: Machine, atom: Atom, name: str, args: Args) -> Value | 
         empty = atom.items == () or atom.element.is_unknown
         element = new if empty else join((atom.element, new))
         return of(Items(atom.kind, None, element, atom.ident))
+    if isinstance(atom, Table) and name == "setdefault":
+        return of(replace(atom, rest=rest_of(atom)))
     if isinstance(atom, Table) and name == "update":
         entries = dict(atom.entries)
-        rest = atom.rest
+        known = first is None or isinstance(first.only, Table)
+        rest = atom.rest if known and not args.open else rest_of(atom)
         keys = atom.keys
         for other in first.of(Table) if first is not None else ():
             entries.update(other.entries)
+            if other.rest != ABSENT and atom.rest == ABSENT:
+                rest = UNKNOWN
             if other.keys is not None or not other.rest.is_unknown:
                 rest = other.rest if rest.is_unknown else join((rest, other.rest))
                 keys = join((keys or UNKNOWN, other.keys or UNKNOWN))

@@ -6,10 +6,13 @@ import ast
 
 from gradguard_lint.domain.values import (
     Atom,
+    Bound,
+    Class,
     Delayed,
     External,
     Frame,
     Function,
+    Instance,
     Method,
     Partial,
     Thing,
@@ -23,7 +26,7 @@ from gradguard_lint.engine.machine import (
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tasks import started
 from gradguard_lint.models.known import registry_of
-from gradguard_lint.models.transfers.parallel import MAPPING, start_of
+from gradguard_lint.models.transfers.parallel import configured, start_of
 from gradguard_lint.models.transfers.remote import remote
 from gradguard_lint.models.transfers.tensors import gpu_touched
 from gradguard_lint.models.transfers.torch_tensors import unhooked
@@ -37,6 +40,10 @@ def enter_context(m: Machine, frame: Frame, node: ast.expr, value: Value) -> Val
     for atom in value.atoms:
         if isinstance(atom, Thing):
             result = _enter(m, frame, node, atom) or result
+        elif isinstance(atom, Instance):
+            enter = m.find_in_class(atom.cls, "__enter__")
+            if enter is not None:
+                result = m.call(frame, node, m.bind(frame, node, enter, atom), Args())
         elif isinstance(atom, Unknown) and _looks_like_lock(node):
             m.modes = replace(m.modes, locked=True)
     return result
@@ -66,19 +73,10 @@ def _enter(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value | Non
         m.modes = replace(modes, gpu=atom.gpu and not m.gpu_absent)
     elif kind == "lock":
         m.modes = replace(modes, locked=True)
+    elif kind == "own-context":
+        return _enter_own(m, frame, node, atom)
     elif kind == "parallel-config":
-        backend = atom.part("backend")
-        n_jobs = atom.part("n_jobs")
-        if n_jobs is None and backend is not None and atom.name.endswith("parallel_backend"):
-            n_jobs = of(Unknown())
-        m.modes = replace(
-            modes,
-            backend=backend if backend is not None else modes.backend,
-            n_jobs=n_jobs if n_jobs is not None else modes.n_jobs,
-            maps=(*modes.maps, *((name, part) for name, part in atom.parts if name in MAPPING)),
-        )
-        if backend is None and atom.part("prefer") is not None:
-            m.modes = replace(m.modes, backend=atom.part("prefer"))
+        configured(m, atom)
     elif kind == "dask-config":
         scheduler = atom.part("scheduler")
         if scheduler is not None:
@@ -90,6 +88,35 @@ def _enter(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value | Non
     elif kind == "cupy-device":
         gpu_touched(m, frame, node, "cupy.cuda.Device(...)", "cupy")
     return None
+
+
+def _enter_own(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value:
+    """Enter what a function of the project gives: the modes are those that it yields in."""
+    here = m.site(frame, node)
+
+    def says(name: str) -> bool:
+        part = atom.part(name)
+        return part is not None and part.constant is True
+
+    if m.modes.grad and not says("grad"):
+        m.modes = replace(m.modes, grad=False, grad_site=here)
+    if m.modes.autocast is None and says("autocast"):
+        m.modes = replace(m.modes, autocast=here)
+    if m.modes.tape is None and says("tape"):
+        m.modes = replace(m.modes, tape=here)
+    if says("locked"):
+        m.modes = replace(m.modes, locked=True)
+    return atom.part("as") or of(Unknown())
+
+
+def stack_method(
+    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
+) -> Value | None:
+    """``ExitStack().enter_context(...)``: it is left with the block of the stack."""
+    if name not in ("enter_context", "enter_async_context") or not isinstance(node, ast.Call):
+        return None
+    given = args.get(0, "cm")
+    return enter_context(m, frame, node.args[0], given) if given and node.args else None
 
 
 def exit_context(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
@@ -151,7 +178,8 @@ def decorate(
 
 
 def decorate_class(m: Machine, frame: Frame, decorator: ast.expr, value: Value) -> Value:
-    """The value of a class under `decorator`: only remote classes become something else."""
+    """The value of a class under `decorator`: remote classes become something else, and what a
+    function of the project makes of it counts where that is a class."""
     for atom in m.eval(frame, decorator).atoms:
         if isinstance(atom, External):
             name = registry_of(m).canonical(atom.name)
@@ -160,6 +188,9 @@ def decorate_class(m: Machine, frame: Frame, decorator: ast.expr, value: Value) 
                 return remote(m, frame, decorator, name, Args([value]), row)
         elif isinstance(atom, Thing) and atom.kind == "remote":
             return of(replace(atom, parts=(*atom.parts, ("function", value))))
+        elif isinstance(atom, (Function, Bound)):
+            result: Value = m.call(frame, decorator, of(atom), Args([value]))
+            return result if any(result.of(Class)) else value
     return value
 
 
@@ -173,6 +204,8 @@ def _external(m: Machine, frame: Frame, node: ast.AST, name: str, value: Value) 
         return of(Delayed(value, row.flag or "joblib"))
     if row.does == "grad-mode":
         return _mark(value, "enable_grad" if name.endswith("enable_grad") else "no_grad")
+    if row.does == "context-manager":
+        return _mark(value, "context")
     if row.does == "compiled":
         return _mark(value, "compiled")
     if row.does == "remote":

@@ -12,6 +12,7 @@ from gradguard_lint.engine.machine import (
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.transfers import (
     arrays,
+    contexts,
     parallel,
     python_calls,
     remote,
@@ -41,6 +42,8 @@ def method_of(
 def _model(
     m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
 ) -> Value | None:
+    if name == "forward":
+        return torch_modules.model_call(m, frame, node, thing, args)
     return torch_modules.model_method(m, frame, node, thing, thing.ident, thing.gpu, name, args)
 
 
@@ -130,6 +133,7 @@ METHODS: dict[str, Methods] = {
     "cupy-device": _gpu_device,
     "distribution": _distribution,
     "estimator": _estimator,
+    "exit-stack": contexts.stack_method,
     "executor": work.method,
     "future": _future,
     "generator": arrays.generator_method,

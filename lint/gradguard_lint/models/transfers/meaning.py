@@ -14,7 +14,6 @@ from gradguard_lint.domain.values import (
     Atom,
     Choice,
     Class,
-    Const,
     Delayed,
     External,
     Frame,
@@ -63,16 +62,25 @@ from gradguard_lint.models.transfers.table import TRANSFERS
 from gradguard_lint.models.transfers.tensors import (
     derived,
     device_argument,
-    gpu_hinted,
     operation,
     placed,
-    shown,
+)
+from gradguard_lint.models.transfers.unknown_calls import (
+    given_a_gpu,
+    handed_on,
+    may_seed,
+    switches,
 )
 from gradguard_lint.models.transfers.wrapping import marked
 from pytest_gradguard.records import replace
 
 MODULE_METHODS = ("parameters", "named_parameters", "state_dict", "load_state_dict", "zero_grad")
 """What only a torch module has."""
+
+
+MODELS = ("model", "net", "encoder", "decoder", "policy", "backbone", "classifier", "critic")
+"""What parameters of functions are called that are modules to be trained: losses and transforms
+are modules, too."""
 
 
 class Meaning(Known):
@@ -117,8 +125,9 @@ class Meaning(Known):
                 rest = Args(args.positional[1:], args.keywords, args.rest, args.open)
                 return parallel.run_instance(m, frame, node, instance, rest)
         data_parallel.handed_over(m, name, args)
-        _given_a_gpu(m, frame, node, name, args)
-        _may_seed(m, frame, node, name)
+        handed_on(m, frame, node, args)
+        given_a_gpu(m, frame, node, name, args)
+        may_seed(m, frame, node, name)
         return UNKNOWN
 
     def call_unknown(
@@ -134,6 +143,7 @@ class Meaning(Known):
         if name == "set_epoch":
             samplers.epoch_set(m, atom)
         data_parallel.handed_over(m, str(name), args)
+        handed_on(m, frame, node, args)
         if name == "backward" and call is not None:
             target = of(Tensor("torch", "unknown", maybe=frozenset({call})))
             m.effect(frame, "backward", node, "`.backward()`", target=target)
@@ -143,7 +153,11 @@ class Meaning(Known):
             if name in ("train", "eval"):
                 torch_modules.set_training(m, base[1], UNKNOWN)
             return None
-        if name in MODULE_METHODS and isinstance(base, tuple) and base[0] != "node":
+        if (
+            (name in MODULE_METHODS or (name in ("train", "eval") and switches(args)))
+            and isinstance(base, tuple)
+            and base[0] != "node"
+        ):
             m.unknown_modules.add(base)
             if name in ("parameters", "named_parameters"):
                 model = Thing("model", "Module", m.ident_of(base), m.worker_ident)
@@ -156,15 +170,15 @@ class Meaning(Known):
         if name in HOOKS and isinstance(base, tuple) and base[-1] in PARAMETERS:
             return torch_tensors.hooked(m, frame, node, Unknown(base))
         if isinstance(name, str):
-            _given_a_gpu(m, frame, node, f".{name}", args)
-            _may_seed(m, frame, node, name)
+            given_a_gpu(m, frame, node, f".{name}", args)
+            may_seed(m, frame, node, name)
             handed = work.by_method(m, frame, node, name, args)
             if handed is not None:
                 return handed
             return torch_tensors.unknown_method(m, frame, node, name, args)
         called = node.func if isinstance(node, ast.Call) else None
         if isinstance(called, ast.Name):
-            _may_seed(m, frame, node, called.id)
+            may_seed(m, frame, node, called.id)
         if (
             m.worker is not None
             and args.positional
@@ -383,6 +397,12 @@ class Meaning(Known):
     def exit_context(self, m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
         contexts.exit_context(m, frame, node, value)
 
+    def is_module(self, name: str, kind: Value) -> bool:
+        atom = kind.only
+        return any(word in name.lower() for word in MODELS) and (
+            isinstance(atom, (Class, External)) and self.class_of((atom,)) == "torch"
+        )
+
     def item(self, m: Machine, atom: Atom, index: Value) -> Value:
         whole = torch_modules.module_of(atom)
         return of(Method(atom, "[...]")) if whole is not None else UNKNOWN
@@ -398,7 +418,7 @@ class Meaning(Known):
         what = instance.cls.what
         if what == "parallel" and (instance.ident, "<parallel>") not in m.store:
             parallel.keep_arguments(m, instance, args)
-        if what == "process" and m.find_in_class(instance.cls, "__init__") is None:
+        if what in _STARTED and m.find_in_class(instance.cls, "__init__") is None:
             work.init_instance(m, frame, node, instance, args)
         if what in ("estimator", "gpu-estimator"):
             estimators.keep_device(m, instance, args, gpu=what == "gpu-estimator")
@@ -427,22 +447,8 @@ class Meaning(Known):
         return None
 
 
-def _given_a_gpu(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args) -> None:
-    """A call of another library that is told by ``device=`` to use a GPU."""
-    device = args.keywords.get("device")
-    if device is None or any(
-        isinstance(atom, Const) and not isinstance(atom.value, str) for atom in device.atoms
-    ):
-        return
-    gpu, when = placed(device, m)
-    if gpu and not m.conflicts(when):
-        gpu_hinted(m, frame, node, f"{name}(..., device={shown(device)})")
-
-
-def _may_seed(m: Machine, frame: Frame, node: ast.AST, name: str) -> None:
-    """A call of something unknown in a worker that may seed, as its name says."""
-    if m.worker is not None and "seed" in name.rpartition(".")[2].lower():
-        m.effect(frame, "seed", node, f"{name}()")
+_STARTED = ("process", "thread")
+"""What a project's class is whose objects run once they are started."""
 
 
 def _instance_method(
@@ -459,9 +465,9 @@ def _instance_method(
         result = tensorflow_calls.model_method(
             m, frame, node, instance, name, args, instance.ident, False
         )
-    elif what == "process" and name == "start":
+    elif what in _STARTED and name == "start":
         result = work.start_instance(m, frame, node, instance)
-    elif what == "process" and name == "__init__":
+    elif what in _STARTED and name == "__init__":
         result = work.init_instance(m, frame, node, instance, args)
     elif what == "parallel" and name == "__call__":
         result = parallel.run_instance(m, frame, node, instance, args)

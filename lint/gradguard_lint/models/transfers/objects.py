@@ -71,7 +71,7 @@ def attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) ->
         if name in BUFFERS and atom.part("statistics") is not None:
             return of(torch_modules.buffer_of(m, atom.ident))
         if name in PARAMETERS:
-            return of(Tensor("torch", "parameter", atom.gpu, m.worker_ident, atom.ident))
+            return of(Tensor("torch", "parameter", atom.gpu, atom.born, atom.ident))
     if kind in KERAS_KINDS:
         values = (
             tensorflow_calls.model_method(m, frame, node, atom, name, Args(), atom.ident, atom.gpu)
@@ -128,6 +128,9 @@ def set_attribute(
             what = f"`{ast.unparse(target)} = ...`"
             m.effect(frame, "in-place", target, what, target=old)
         return None
+    if isinstance(atom, Thing) and atom.kind == "namespace" and atom.ident:
+        m.store[atom.ident, target.attr] = value
+        return None
     if isinstance(atom, Thing) and atom.kind == "process" and target.attr == "daemon":
         parts = tuple(part for part in atom.parts if part[0] != "daemon")
         return of(replace(atom, parts=(*parts, ("daemon", value))))
@@ -143,6 +146,8 @@ def set_attribute(
             m.store[(atom.ident, "<frozen>")] = constant(frozen)
             return None
         return of(torch_tensors.with_grad(atom, value))
+    if isinstance(atom, Tensor) and target.attr in ("grad", "_grad"):
+        m.effect(frame, "grad-write", target, "`.grad = ...`", target=of(atom))
     if isinstance(atom, Tensor) and target.attr == "data":
         m.effect(frame, "in-place", target, "`.data = ...`", target=of(atom))
     return None

@@ -31,6 +31,7 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tasks import hand_out, in_line, past_of, tasks_in
 from gradguard_lint.models.known import start_called
 from gradguard_lint.models.rows import Row
+from pytest_gradguard.records import replace
 
 MAPPING = ("max_nbytes", "mmap_mode")
 """Arguments that say how arrays are sent."""
@@ -81,7 +82,26 @@ def task(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Ro
 
 def config(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``parallel_config(...)``."""
-    return of(Thing("parallel-config", name, parts=_config(args)))
+    made = Thing("parallel-config", name, parts=_config(args))
+    configured(m, made)  # from here on, or until the block ends that it opens
+    return of(made)
+
+
+def configured(m: Machine, made: Thing) -> None:
+    """Put in force what a context says of the calls in it."""
+    modes = m.modes
+    backend = made.part("backend")
+    n_jobs = made.part("n_jobs")
+    if n_jobs is None and backend is not None and made.name.endswith("parallel_backend"):
+        n_jobs = UNKNOWN
+    m.modes = replace(
+        modes,
+        backend=backend if backend is not None else modes.backend,
+        n_jobs=n_jobs if n_jobs is not None else modes.n_jobs,
+        maps=(*modes.maps, *((name, part) for name, part in made.parts if name in MAPPING)),
+    )
+    if backend is None and made.part("prefer") is not None:
+        m.modes = replace(m.modes, backend=made.part("prefer"))
 
 
 def memory(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:

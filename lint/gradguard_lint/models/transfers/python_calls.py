@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.shapes import items, sequence
+from gradguard_lint.domain.shapes import ABSENT, items, sequence
 from gradguard_lint.domain.values import (
     NOTHING,
     NUMBER,
@@ -58,6 +58,11 @@ def nothing(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     return UNKNOWN
 
 
+def number(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """What gives a plain number."""
+    return NUMBER
+
+
 def thing(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """An object of a class that rules know by its kind."""
     return of(
@@ -106,6 +111,17 @@ def product(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     return sequence(UNKNOWN, "generator")
 
 
+def fold(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``functools.reduce(f, values)``."""
+    element = m.element(args.get(1) or UNKNOWN)
+    return m.call(frame, node, args.get(0) or UNKNOWN, Args([args.get(2) or element, element]))
+
+
+def operator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``operator.add(a, b)``."""
+    return operation(m, frame, node, list(args.values())) or UNKNOWN
+
+
 def repeat(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``itertools.repeat(x)``."""
     return sequence(args.get(0) or UNKNOWN, "generator")
@@ -142,7 +158,7 @@ def leave(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
 
 def namespace(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``types.SimpleNamespace(...)``."""
-    return of(Thing("namespace", name, parts=tuple(args.keywords.items())))
+    return of(Thing("namespace", name, m.ident_at(node), parts=tuple(args.keywords.items())))
 
 
 def _copied(m: Machine, node: ast.AST, value: Value) -> Value:
@@ -181,7 +197,8 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
             return of(Table((), pair.items[1], pair.items[0]))
         for atom in first.of(Table) if first is not None else ():
             return of(Table((*atom.entries, *args.keywords.items()), atom.rest))
-        return m.adopted(node, of(Table(tuple(args.keywords.items()), UNKNOWN)))
+        rest = ABSENT if first is None and not args.open else UNKNOWN
+        return m.adopted(node, of(Table(tuple(args.keywords.items()), rest)))
     if short == "range":
         if _one_turn(args):
             return items("range", [args.positional[0] if args.positional[1:] else constant(0)])
@@ -202,9 +219,14 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         result = m.call(frame, node, first, Args(elements))
         return sequence(result if short == "map" else elements[0], "generator")
     if short == "sum" and first is not None:
-        return operation(m, frame, node, [m.element(first)]) or UNKNOWN
+        element = m.element(first)
+        if all(isinstance(atom, Thing) and atom.kind == "number" for atom in element.atoms):
+            return NUMBER
+        return operation(m, frame, node, [element]) or UNKNOWN
     if short in ("min", "max") and first is not None:
         return join([m.element(first)]) if len(args.positional) == 1 else join(args.positional)
+    if short == "iter" and first is not None:
+        return first.map(_iterator)
     if short == "next" and first is not None:
         return m.element(first)
     if short == "str" and first is not None:
@@ -215,14 +237,16 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         only = first.only
         if isinstance(only, Unknown) and only.key is not None and not args.positional[1:]:
             return unknown(("number", short, only.key))
-        return first if isinstance(only, Const) else UNKNOWN
+        return first if isinstance(only, Const) else NUMBER
+    if short in ("round", "abs", "pow") and any(first.things("number") if first else ()):
+        return NUMBER
     if short == "len" and first is not None:
         only = first.only
         if isinstance(only, Items) and only.items is not None:
             return constant(len(only.items))
         if isinstance(only, Unknown) and only.key == ("gpu-list",):
             return unknown(("gpu-count",))
-        return UNKNOWN
+        return NUMBER
     if short == "getattr" and len(args.positional) >= 2:
         wanted = args.positional[1].constant
         if isinstance(wanted, str):
@@ -239,6 +263,13 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     if short == "vars":
         return UNKNOWN
     return UNKNOWN
+
+
+def _iterator(atom: Atom) -> Value:
+    """What iterating goes on with; a loader's iterator is no loader."""
+    if isinstance(atom, Thing):
+        return UNKNOWN
+    return of(replace(atom, ident=0) if isinstance(atom, (Items, Table)) else atom)
 
 
 def _one_turn(args: Args) -> bool:
@@ -317,8 +348,7 @@ def parser_method(
 
 def namespace_attribute(m: Machine, thing: Thing, name: str) -> Value:
     """``args.name``."""
-    part = thing.part(name)
-    if part is not None:
-        return part
     value = m.read(thing.ident, name) if thing.ident else None
+    if value is None:
+        value = thing.part(name)
     return value if value is not None else unknown(("attr", ("namespace", thing.ident), name))

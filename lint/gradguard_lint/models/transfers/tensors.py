@@ -170,7 +170,7 @@ def combine(
         severed = severed.union(*(tensor.severed for tensor in tensors))
         sources = sources.union(
             *(
-                tensor.sources | ({tensor.ident} if tensor.ident > 0 else frozenset())
+                tensor.sources | ({tensor.ident} if tensor.ident else frozenset())
                 for tensor in tensors
             )
         )
@@ -283,7 +283,7 @@ def derived(m: Machine, tensor: Tensor) -> Tensor:
         tensor,
         grad=grad,
         ident=0,
-        sources=tensor.sources | ({tensor.ident} if tensor.ident > 0 else frozenset()),
+        sources=tensor.sources | ({tensor.ident} if tensor.ident else frozenset()),
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+from functools import partial
 
+from gradguard_lint.domain.conditions import NONE, Conditions
 from gradguard_lint.domain.shapes import inner, sequence
 from gradguard_lint.domain.values import (
     GRADIENT,
@@ -14,6 +16,7 @@ from gradguard_lint.domain.values import (
     Const,
     Frame,
     Items,
+    Site,
     Table,
     Tensor,
     Thing,
@@ -31,6 +34,7 @@ from gradguard_lint.models.torch import (
     DATA,
     DRAWS,
     DRAWS_OF,
+    DROPOUTS,
     HEAVY,
     IF_TRACKED,
     NORMED,
@@ -50,6 +54,7 @@ from gradguard_lint.models.transfers.tensors import (
     operation_placed,
     placed,
     requires_grad,
+    shown,
     tensors_in,
     unsettled,
     worked,
@@ -160,13 +165,18 @@ def function(
     anything = any(unsettled(value) for value in args.values())
     tensors = [tensor for tensor, _ in found]
     heavy = short in HEAVY or linalg
-    if short in DRAWS_OF and "generator" not in args.keywords:
+    mode = args.get(2, "training") if short in DROPOUTS else constant(False)
+    drops = mode is None or mode.constant is True
+    if drops or (short in DRAWS_OF and "generator" not in args.keywords):
         m.effect(frame, "draw", node, f"torch.{short}()", framework="torch")
     worked(m, frame, node, tensors or [Tensor("torch", "unknown")], heavy=heavy)
     smooth = short not in NOT_SMOOTH
     out = args.get(None, "out")
     if short.endswith("_") and args.positional:
         written(m, frame, node, f"`{short}`", args.positional[0])
+    inplace = args.get(None, "inplace")
+    if inplace is not None and inplace.constant is True and args.positional:
+        written(m, frame, node, f"`{short}(..., inplace=True)`", args.positional[0])
     if out is not None:
         written(m, frame, node, f"`{short}(..., out=...)`", out)
         return out
@@ -237,27 +247,30 @@ def tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
         made = Tensor("torch", "none", False, m.worker_ident, m.ident_at(node))
         return of(shared(m, frame, node, made, args) if row.flag == "shares" else made)
     grad = requires_grad(args)
-    device = args.get(None, "device")
+    device = args.get(2 if short == "as_tensor" else None, "device")
     gpu, when = placed(device, m)
     inherited = short.endswith("_like") and device is None
     if inherited:
         gpu = any(tensor.gpu for tensor, _ in tensors_in(args.values()))
     elif gpu:
-        gpu_touched(m, frame, node, f"{name}(..., device={as_written(node, device)})", "torch")
+        named = as_written(node, device) if "device" in args.keywords else shown(device)
+        gpu_touched(m, frame, node, f"{name}(..., device={named})", "torch")
     if short in DRAWS and "generator" not in args.keywords:
         m.effect(frame, "draw", node, f"{name}()", framework="torch")
     generator = args.get(None, "generator")
     if generator is not None:
         drawn(m, frame, node, generator)
     first = args.get(0)
+    place = m.site(frame, node) if gpu else None
     if short in ("as_tensor", "asarray") and first is not None:
         found = tensors_in([first])
         if found:
             value = combine(m, found, framework="torch")
+            if gpu and not when:
+                return value.map(partial(_on_gpu, place))
             if all(tensor.framework == "numpy" for tensor, _ in found):
                 return value.map(lambda atom: of(shared(m, frame, node, atom, args)))
             return value
-    place = m.site(frame, node) if gpu else None
     if inherited:
         small = all(tensor.small for tensor, _ in tensors_in(args.values()))
     elif short in DATA:
@@ -279,6 +292,26 @@ def shared(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -> A
     if m.in_process_worker:
         m.effect(frame, "memory-shared", node, ast.unparse(node), target=of(made))
     return made
+
+
+def functional_call(
+    m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
+) -> Value:
+    """``functional_call(module, parameters, inputs)``: the module on the parameters given."""
+    found: list[tuple[Tensor, Conditions]] = [
+        (atom, NONE)
+        for index, word in ((1, "parameter_and_buffer_dicts"), (2, "args"))
+        for atom in inner(args.get(index, word) or UNKNOWN)
+        if isinstance(atom, Tensor)
+    ]
+    if not any(tensor.tracked for tensor, _ in found):
+        found.append((Tensor("torch", "unknown", False, m.worker_ident), NONE))
+    worked(m, frame, node, [tensor for tensor, _ in found], heavy=True)
+    return combine(m, found, framework="torch")
+
+
+def _on_gpu(place: Site | None, atom: Atom) -> Value:
+    return of(replace(atom, gpu=True, place=place) if isinstance(atom, Tensor) else atom)
 
 
 def _few(data: Value) -> bool:
@@ -312,6 +345,8 @@ def module(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     small = small and known_small(value for value in args.positional if not any(value.of(Thing)))
     kept = _keeps_statistics(short, args) or any(part.part("statistics") for part in parts)
     about = (("statistics", constant(True)),) if kept else ()
+    if _drops(short, args) or any(part.part("drops") for part in parts):
+        about = (*about, ("drops", constant(True)))
     atom = Thing("model", name, m.ident_at(node), m.worker_ident, gpu, about, small=small)
     return guarded(of(atom), when) if gpu and when else of(atom)
 
@@ -324,6 +359,12 @@ def _keeps_statistics(short: str, args: Args) -> bool:
     if short in IF_TRACKED:
         return tracked is not None and tracked.constant is True
     return short.startswith(NORMED) or short.endswith("_bn")
+
+
+def _drops(short: str, args: Args) -> bool:
+    """Whether that module draws what it drops in training mode."""
+    rate = args.get(0, "p")
+    return short in DROPOUTS and (rate is None or rate.constant not in (0, 1))
 
 
 def saved(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:

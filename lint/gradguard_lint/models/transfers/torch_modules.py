@@ -88,6 +88,8 @@ def _forward(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args) 
         now = training(m, model.ident)
         mode = "" if now is None else "train" if now else "eval"
         m.effect(frame, "statistics", node, mode, target=of(model), framework=mode)
+    if model.part("drops") is not None and training(m, model.ident):
+        m.effect(frame, "draw", node, "dropout in training mode", framework="torch")
     if is_frozen(m, model.ident):
         tensor = replace(tensor, grad="none")
     found.append((tensor, frozenset()))
@@ -220,7 +222,7 @@ def returned(m: Machine, atom: Thing | Instance, call: ParallelCall) -> Atom:
     if isinstance(atom, Thing) and atom.kind == "optimizer":
         # It holds what came back with it, which is not known.
         return replace(atom, born=0, ident=_copy(m, atom.ident, call), parts=())
-    if module_of(atom) is not atom or atom.ident <= 0:
+    if atom.ident <= 0 or (isinstance(atom, Thing) and module_of(atom) is not atom):
         return replace(atom, born=0) if isinstance(atom, Thing) else atom
     ident = _copy(m, atom.ident, call)
     if ident == atom.ident:
@@ -229,7 +231,8 @@ def returned(m: Machine, atom: Thing | Instance, call: ParallelCall) -> Atom:
     if ident in m.coming_back:  # it holds itself
         return copy
     m.coming_back.add(ident)
-    m.program.returned[ident] = (call.ident, atom.ident)
+    if module_of(atom) is atom:
+        m.program.returned[ident] = (call.ident, atom.ident)
     after = m.last_task_state or m.state
     for name in ("<gpu>", "<frozen>", "<training>"):
         told = after.store.get((atom.ident, name))

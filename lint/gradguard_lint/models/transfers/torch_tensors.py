@@ -8,6 +8,7 @@ from gradguard_lint.domain.conditions import NONE, Conditions
 from gradguard_lint.domain.shapes import sequence
 from gradguard_lint.domain.values import (
     GRADIENT,
+    MARKS,
     NOTHING,
     NUMBER,
     UNKNOWN,
@@ -30,6 +31,7 @@ from gradguard_lint.engine.machine import (
 )
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.torch import (
+    COUNTS,
     DRAWS_OF,
     HEAVY,
     HOOKS,
@@ -64,7 +66,11 @@ def tensor_attribute(m: Machine, frame: Frame, node: ast.AST, tensor: Tensor, na
     if name == "data":
         return of(
             replace(
-                tensor, grad="none", severed=frozenset(), sources=frozenset(), maybe=frozenset()
+                tensor,
+                grad="none",
+                severed=frozenset(),
+                sources=tensor.sources & MARKS,
+                maybe=frozenset(),
             )
         )
     if name == "grad":
@@ -78,18 +84,18 @@ def tensor_attribute(m: Machine, frame: Frame, node: ast.AST, tensor: Tensor, na
         return unknown(("device-of", tensor.ident)) if tensor.ident else UNKNOWN
     if name == "is_cuda" and tensor.gpu:
         return constant(True)
+    if name == "shape":
+        return sequence(NUMBER, "tuple")
+    if name in ("ndim", "itemsize", "nbytes"):
+        return NUMBER
     if name in (
-        "shape",
         "dtype",
-        "ndim",
         "requires_grad",
         "is_leaf",
         "grad_fn",
         "is_cuda",
         "names",
         "layout",
-        "itemsize",
-        "nbytes",
     ):
         return UNKNOWN
     return of(Method(tensor, name))
@@ -100,16 +106,19 @@ def tensor_method(
 ) -> Value:
     """``tensor.name(...)``."""
     if name == "detach":
-        return of(
-            replace(
-                tensor, grad="none", severed=frozenset(), sources=frozenset(), ident=tensor.ident
-            )
-        )
+        return of(replace(tensor, grad="none", severed=frozenset(), sources=tensor.sources & MARKS))
     if name in STOPS:
         if name == "numpy":
-            return of(Tensor("numpy", "none", False, m.worker_ident, tensor.ident))
+            kept = tensor.sources & MARKS
+            return of(Tensor("numpy", ident=tensor.ident, born=m.worker_ident, sources=kept))
+        if name == "tolist" and (tensor.ident > 0 or GRADIENT in (tensor.ident, *tensor.sources)):
+            return UNKNOWN
         return NUMBER
+    if name in COUNTS:
+        return NUMBER if args.positional or name != "size" else sequence(NUMBER, "tuple")
     if name in QUESTIONS:
+        if name == "share_memory_" and tensor.ident == GRADIENT:
+            m.effect(frame, "grad-write", node, "`.share_memory_()`")
         return UNKNOWN
     if name in HOOKS:
         return hooked(m, frame, node, tensor)
@@ -136,7 +145,8 @@ def tensor_method(
         return of(with_grad(tensor, flag if flag is not None else constant(True)))
     if name == "clone" and tensor.grad == "none":
         ident = GRADIENT if tensor.ident == GRADIENT else 0
-        return of(replace(tensor, ident=ident, memory=None))
+        sources = tensor.sources | ({tensor.ident} if tensor.ident else frozenset())
+        return of(replace(tensor, ident=ident, sources=sources, memory=None))
     if name in ("new_zeros", "new_ones", "new_tensor", "new_empty", "new_full", "new"):
         return of(
             Tensor("torch", requires_grad(args), tensor.gpu, m.worker_ident, m.ident_at(node))

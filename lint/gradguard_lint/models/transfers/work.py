@@ -418,7 +418,7 @@ def start_instance(m: Machine, frame: Frame, node: ast.AST, instance: Instance) 
             frame,
             node,
             tasks,
-            default_start(m),
+            constant("thread") if instance.cls.what == "thread" else default_start(m),
             "multiprocessing",
             many=in_loop(m, frame),
             daemons=daemon is not None and daemon.constant is True,
@@ -463,9 +463,24 @@ def spawn(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
 # -- methods of things that are not known ----------------------------------------------------------
 
 
+def to_thread(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``asyncio.to_thread(f, ...)``."""
+    return _in_a_thread(m, frame, node, args)
+
+
+def _in_a_thread(m: Machine, frame: Frame, node: ast.AST, args: Args) -> Value:
+    """A call in one of the threads that the event loop keeps."""
+    row = registry_of(m).exact["concurrent.futures.ThreadPoolExecutor"]
+    pool = Thing("executor", row.names, parts=(("start", constant(row.start)),))
+    return method(m, frame, node, pool, "submit", args) or UNKNOWN
+
+
 def by_method(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args) -> Value | None:
     """A method of something unknown that hands out work, as its name and arguments show."""
     if name == "run_in_executor" and len(args.positional) >= 2:
+        if args.positional[0].is_none:  # the threads of the event loop
+            given = Args(args.positional[1:], args.keywords, args.rest)
+            return _in_a_thread(m, frame, node, given)
         for thing in args.positional[0].things("executor"):
             given = Args(args.positional[1:], args.keywords, args.rest)
             return method(m, frame, node, thing, "submit", given)

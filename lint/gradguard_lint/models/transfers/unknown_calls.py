@@ -1,0 +1,58 @@
+"""Calls of what is not known: what they may do, by their names and by what they are given."""
+
+from __future__ import annotations
+
+import ast
+
+from gradguard_lint.domain.shapes import inner
+from gradguard_lint.domain.values import (
+    GRADIENT,
+    Const,
+    Frame,
+    Instance,
+    Tensor,
+    Thing,
+)
+from gradguard_lint.engine.machine import (
+    Machine,
+)
+from gradguard_lint.engine.ports import Args
+from gradguard_lint.models.transfers.tensors import gpu_hinted, placed, shown
+
+
+def given_a_gpu(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args) -> None:
+    """A call of another library that is told by ``device=`` to use a GPU."""
+    device = args.keywords.get("device")
+    if device is None or any(
+        isinstance(atom, Const) and not isinstance(atom.value, str) for atom in device.atoms
+    ):
+        return
+    gpu, when = placed(device, m)
+    if gpu and not m.conflicts(when):
+        gpu_hinted(m, frame, node, f"{name}(..., device={shown(device)})")
+
+
+def switches(args: Args) -> bool:
+    """Whether these are the arguments with which a module changes its mode."""
+    return all(isinstance(value.constant, bool) for value in args.values())
+
+
+def handed_on(m: Machine, frame: Frame, node: ast.AST, args: Args) -> None:
+    """Something unknown is called in a worker: what it is given may leave the worker."""
+    if m.worker is None:
+        return
+    for value in args.values():
+        for atom in inner(value, 2):
+            if (
+                isinstance(atom, Instance)
+                or (isinstance(atom, Thing) and atom.kind in ("model", "optimizer"))
+                or (isinstance(atom, Tensor) and (atom.ident > 0 or atom.ident == GRADIENT))
+            ):
+                m.effect(frame, "handed-on", node, "an unknown callable", target=value)
+                return
+
+
+def may_seed(m: Machine, frame: Frame, node: ast.AST, name: str) -> None:
+    """A call of something unknown in a worker that may seed, as its name says."""
+    if m.worker is not None and "seed" in name.rpartition(".")[2].lower():
+        m.effect(frame, "seed", node, f"{name}()")
