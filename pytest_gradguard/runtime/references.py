@@ -71,7 +71,9 @@ def refer(item: Any, gone: Callable[[], object] | None = None) -> Reference:
     return reference
 
 
-def _forget(weak: weakref.ref[Any]) -> None:
+def _forget(weak: weakref.ref[Any], ending: Callable[[], bool] = sys.is_finalizing) -> None:
+    if ending():  # modules lose their globals, in no order
+        return
     assert isinstance(weak, _Own)
     known = _known.get(weak.identity)
     if known is None or known._weak is not weak:
