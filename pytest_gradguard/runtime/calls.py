@@ -42,6 +42,7 @@ class Call:
         direct: what stands in the place of the `_dispatch` of its `Parallel`, where anything does.
         workers: the processes that its tasks go to, where the integration knows them.
         initializer: what prepares these, where the integration knows it.
+        sources: earlier calls that shipped what its tasks may use.
         asked: what the probes asked as it began, by the probe's name.
         asking: the probes that ask for each batch, too.
         in_transform: a transform of `torch.func` was active in the calling thread.
@@ -64,6 +65,7 @@ class Call:
         self.direct: Callable[[Any], Any] | None = None
         self.workers: Callable[[], Iterable[Any]] | None = None
         self.initializer: Any = None
+        self.sources: Iterable[Call] = ()
         self.ships_gradients = False
         self.shipped: dict[int, tuple[Reference, str]] = {}
         self.modules: dict[int, Reference] = {}

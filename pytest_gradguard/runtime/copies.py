@@ -154,7 +154,7 @@ class Copies:
                     self._buffers.append((item, item._version))
             return True
 
-        paths = locate.find(roots_of(items), look)
+        paths = locate.find([*roots_of(items), *getattr(items, "beside", ())], look)
         given = {one for one in found if not shared and _GLOBAL not in paths[one]}
         if not any(isinstance(found[one], torch.nn.Parameter) for one in given):
             shares = True

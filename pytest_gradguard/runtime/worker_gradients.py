@@ -132,10 +132,10 @@ def remember(call: Call, notes: Iterable[KeptGradients]) -> None:
 
 
 def _shipped(call: Call) -> list[tuple[int, tuple[Reference, str]]]:
-    """What went to the workers of `call`: with its tasks, and with their initializer."""
+    """What went to the workers of `call`: with its tasks, with their initializer, and before."""
     found = dict(call.shipped)
-    for process in call.workers() if call.workers is not None else ():
-        before = calls.initial.get(process)
+    workers = () if call.workers is None else call.workers()
+    for before in [*call.sources, *map(calls.initial.get, workers)]:
         if before is not None:
             found.update(before.shipped)
     return list(found.items())

@@ -21,6 +21,9 @@ EXPECT = {
     "test_history_from_an_actor": {"GG102"},
     "test_leaf_for_an_actor": {"GG101"},
     "test_gradients_left": {"GG106"},
+    "test_gradients_left_of_what_was_put": {"GG106"},
+    "test_gradients_left_in_an_actor": {"GG106"},
+    "test_buffers_left": {"GG111"},
     "test_one_generator": {"GG305"},
     "test_cuda": {"GG201"},
     # nothing to report
@@ -30,6 +33,7 @@ EXPECT = {
     "test_gradients_of_a_shared_model": set(),
     "test_parameter_server": set(),
     "test_actor_that_trains": set(),
+    "test_optimizers_beside_actors": set(),
     "test_evaluation": set(),
     "test_seeds": set(),
     "test_error": set(),
@@ -37,6 +41,7 @@ EXPECT = {
 }
 
 DETAILS = {
+    "test_buffers_left": {"GG111": {"object": "args[1]", "function": "statistics"}},
     "test_history_as_argument": {
         "GG101": {"backend": "ray", "direction": "argument", "object": "args[0]"}
     },
@@ -138,6 +143,11 @@ class Worker:
         self.model(rows).sum().backward()
         return [parameter.grad.numpy() for parameter in self.model.parameters()]
 
+    def loss(self, rows):
+        loss = self.model(rows).sum()
+        loss.backward()
+        return loss.item()
+
     def train(self, rows):
         self.optimizer.zero_grad()
         self.model(rows).sum().backward()
@@ -209,6 +219,36 @@ def test_gradients_left():
     assert model.weight.grad is None
 
 
+def test_gradients_left_of_what_was_put():
+    model = nn.Linear(3, 1)
+    optimizer = sgd(model)
+    shared = ray.put(model)
+    ray.get([backward.remote(shared, rows=torch.ones(2, 3)) for _ in range(2)])
+    optimizer.step()  # -> GG106:error
+
+
+def test_gradients_left_in_an_actor():
+    model = nn.Linear(3, 1)
+    optimizer = sgd(model)
+    actor = Actor.remote(model)
+    for _ in range(2):
+        assert ray.get(actor.loss.remote(torch.ones(2, 3))) is not None
+        optimizer.step()  # -> GG106:error
+    assert model.weight.grad is None
+
+
+@remote
+def statistics(rows, model):
+    return float(model.train()(rows).sum().detach())
+
+
+def test_buffers_left():
+    model = nn.BatchNorm1d(3)
+    rows = torch.arange(6.0).reshape(2, 3)
+    ray.get(statistics.remote(rows, model))  # -> GG111:warning
+    model.eval()(rows)
+
+
 def test_one_generator():
     rng = np.random.default_rng(0)
     first, second = ray.get([drawn.remote(rng) for _ in range(2)])  # -> GG305
@@ -270,6 +310,16 @@ def test_actor_that_trains():
     actor = Actor.remote(model)
     weights = [actor.train.remote(torch.ones(2, 3)) for _ in range(2)][-1]
     model.load_state_dict(ray.get(weights))
+
+
+def test_optimizers_beside_actors():
+    model, other = nn.Linear(3, 1), nn.Linear(3, 1)
+    actor, mine, its = Actor.remote(model), sgd(other), sgd(model)
+    for _ in range(2):
+        ray.get(actor.loss.remote(torch.ones(2, 3)))
+        mine.step()
+    model.load_state_dict(ray.get(actor.train.remote(torch.ones(2, 3))))
+    its.step()
 
 
 def test_evaluation():

@@ -36,6 +36,9 @@ from pytest_gradguard.runtime.patching import LatePatches, Patch
 _kept: deque[Call] = deque(maxlen=4_096)
 """The last calls: their results may be asked for at any time."""
 watching.at_end(_kept.clear)
+_sources: deque[Call] = deque(maxlen=64)
+"""The last that made an actor, or put an object, with what requires grad in it."""
+watching.at_end(_sources.clear)
 
 
 class _Submitting(threading.local):
@@ -59,7 +62,9 @@ def tasks(module: ModuleType) -> list[Patch]:
 def actors(module: ModuleType) -> list[Patch]:
     """Watch actors."""
     return [
-        Patch(module.ActorClass, "_remote", functools.partial(_submits, _initializer_of)),
+        Patch(
+            module.ActorClass, "_remote", functools.partial(_submits, _initializer_of, lasts=True)
+        ),
         Patch(module.ActorMethod, "_remote", functools.partial(_submits, _Method)),
     ]
 
@@ -97,7 +102,9 @@ class _Method:
         """Stand for a function."""
 
 
-def _submits(function_of: Callable[[Any], Any], original: Callable[..., Any]) -> Any:
+def _submits(
+    function_of: Callable[[Any], Any], original: Callable[..., Any], *, lasts: bool = False
+) -> Any:
     passing = packages.around(original)
 
     @functools.wraps(original)
@@ -107,6 +114,7 @@ def _submits(function_of: Callable[[Any], Any], original: Callable[..., Any]) ->
             if call is None:
                 return original(self, args, kwargs, *more, **options)
             item = (attempt(function_of, self), tuple(args or ()), dict(kwargs or {}))
+            call.sources = _sources
             if attempt(_has_gpu, self, options):
                 call.dropped |= {"GG201"}
             with Beside(_watched, call, item):
@@ -114,6 +122,8 @@ def _submits(function_of: Callable[[Any], Any], original: Callable[..., Any]) ->
         except BaseException as error:
             without_this_frame(error)
             raise
+        if lasts and call.shipped:
+            _sources.append(call)
         attempt(_remember, call, outcome)
         return outcome
 
@@ -166,7 +176,10 @@ def _puts(original: Callable[..., Any]) -> Callable[..., Any]:
             if call is None:
                 return original(self, value, *args, **kwargs)
             with Beside(_watched, call, (sys.modules["ray"].put, (value,), {})):
-                return original(self, value, *args, **kwargs)
+                reference = original(self, value, *args, **kwargs)
+            if call.shipped:
+                _sources.append(call)
+            return reference
         except BaseException as error:
             without_this_frame(error)
             raise
@@ -299,9 +312,36 @@ def _begin(arguments: list[Any]) -> None:
     backwards.take(_running.items)
     context = sys.modules["ray"].get_runtime_context()
     function = _function(context.get_task_function_name())
-    _running.items = [(function, tuple(arguments), {})]
+    _running.items = _Items([(function, *_recovered(arguments))])
+    _running.items.beside = [("0|self", _actor())]
     backwards.enter(_running.items)
     _running.begun = probes.begin({}, process=True)
+
+
+def _recovered(arguments: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a task: they travel in one list, each after its name or a mark."""
+    names, values = arguments[::2], arguments[1::2]
+    if len(names) != len(values) or not all(isinstance(name, (str, bytes)) for name in names):
+        return tuple(arguments), {}
+    pairs = list(zip(names, values, strict=True))
+    given = tuple(value for name, value in pairs if isinstance(name, bytes))
+    return given, {name: value for name, value in pairs if isinstance(name, str)}
+
+
+def _actor() -> Any:
+    """The object of the actor that lives in this process, or None."""
+    known = sys.modules[WORKER].global_worker
+    return known.actors.get(known.actor_id)
+
+
+class _Items(list[Any]):
+    """The tasks of this process.
+
+    Attributes:
+        beside: where a search begins for what they use and are not given.
+    """
+
+    beside: list[tuple[str, Any]]
 
 
 def _sends(original: Callable[..., Any]) -> Callable[..., Any]:
