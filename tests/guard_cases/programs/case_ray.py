@@ -20,6 +20,8 @@ EXPECT = {
     "test_history_in_a_result": {"GG102"},
     "test_history_from_an_actor": {"GG102"},
     "test_leaf_for_an_actor": {"GG101"},
+    "test_backward_through_what_was_put": {"GG101", "GG102", "GG103"},
+    "test_backward_through_an_actor": {"GG101", "GG102", "GG103"},
     "test_gradients_left": {"GG106"},
     "test_gradients_left_of_what_was_put": {"GG106"},
     "test_gradients_left_in_an_actor": {"GG106"},
@@ -34,6 +36,7 @@ EXPECT = {
     "test_parameter_server": set(),
     "test_actor_that_trains": set(),
     "test_optimizers_beside_actors": set(),
+    "test_actor_with_a_gpu": set(),
     "test_evaluation": set(),
     "test_seeds": set(),
     "test_error": set(),
@@ -41,6 +44,7 @@ EXPECT = {
 }
 
 DETAILS = {
+    "test_leaf_for_an_actor": {"GG101": {"subject": "parameter `x` of `Store.__init__`"}},
     "test_buffers_left": {"GG111": {"object": "args[1]", "function": "statistics"}},
     "test_history_as_argument": {
         "GG101": {"backend": "ray", "direction": "argument", "object": "args[0]"}
@@ -56,6 +60,7 @@ def cluster():
     if ray is not None:
         ray.init(
             num_cpus=1,
+            num_gpus=1,  # whether there is one or not
             include_dashboard=False,
             logging_level="ERROR",
             object_store_memory=80 * 2**20,
@@ -198,9 +203,27 @@ def test_history_from_an_actor():
     assert ray.get(actor.forward.remote(torch.ones(2, 3))).is_leaf  # -> GG102
 
 
+def test_backward_through_what_was_put():
+    x = leaf()
+    reference = ray.put(x)  # -> GG101
+    out = ray.get([times.remote(reference, k) for k in (2, 3)])  # -> GG102
+    sum(out).sum().backward()  # -> GG103:error
+    assert x.grad is None
+
+
+def test_backward_through_an_actor():
+    x = leaf()
+    store = ray.remote(Store).remote(x)  # -> GG101
+    ray.get(store.times.remote(2)).sum().backward()  # -> GG102 GG103:error
+    assert x.grad is None
+
+
 class Store:
     def __init__(self, x):
         self.x = x
+
+    def times(self, k):
+        return self.x * k
 
     def total(self):
         return float(self.x.detach().sum())
@@ -310,6 +333,18 @@ def test_actor_that_trains():
     actor = Actor.remote(model)
     weights = [actor.train.remote(torch.ones(2, 3)) for _ in range(2)][-1]
     model.load_state_dict(ray.get(weights))
+
+
+class Device:
+    def total(self, k):
+        return torch.full((2,), k, device="cuda").sum().item()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_actor_with_a_gpu():
+    actor = ray.remote(num_gpus=1)(Device).remote()
+    with pytest.raises((AssertionError, RuntimeError)):
+        ray.get(actor.total.remote(2))
 
 
 def test_optimizers_beside_actors():

@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType, ModuleType
+from types import FrameType, MethodType, ModuleType
 from typing import Any
 
 from pytest_gradguard.runtime import (
@@ -39,6 +39,12 @@ watching.at_end(_kept.clear)
 _sources: deque[Call] = deque(maxlen=64)
 """The last that made an actor, or put an object, with what requires grad in it."""
 watching.at_end(_sources.clear)
+_by_name: dict[str, Call] = {}
+"""The same, by the names that Ray gives to the actor, or the object."""
+watching.at_end(_by_name.clear)
+_with_gpu: set[str] = set()
+"""The names of the actors that were given a GPU."""
+watching.at_end(_with_gpu.clear)
 
 
 class _Submitting(threading.local):
@@ -89,7 +95,8 @@ def _function_of(remote_function: Any) -> Any:
 
 
 def _initializer_of(actor_class: Any) -> Any:
-    return actor_class.__ray_metadata__.modified_class.__init__
+    modified = actor_class.__ray_metadata__.modified_class
+    return MethodType(modified.__init__, modified)  # the arguments begin after `self`
 
 
 class _Method:
@@ -117,17 +124,63 @@ def _submits(
             call.sources = _sources
             if attempt(_has_gpu, self, options):
                 call.dropped |= {"GG201"}
+            attempt(_use, call, self, item)
             with Beside(_watched, call, item):
                 outcome = original(self, args, kwargs, *more, **options)
         except BaseException as error:
             without_this_frame(error)
             raise
-        if lasts and call.shipped:
-            _sources.append(call)
+        if lasts:
+            attempt(_made, call, outcome)
         attempt(_remember, call, outcome)
         return outcome
 
     return _remote
+
+
+def _keep(call: Call, name: Callable[[], str]) -> None:
+    """Keep a call that made an actor, or put an object, for those that use it."""
+    if len(_sources) == _sources.maxlen:
+        gone = _sources[0]
+        for known in [name for name, one in _by_name.items() if one is gone]:
+            del _by_name[known]
+    _sources.append(call)
+    _by_name[name()] = call
+
+
+def _made(call: Call, actor: Any) -> None:
+    """Remember the call that made an actor."""
+    if call.shipped:
+        _keep(call, actor._actor_id.hex)
+    if "GG201" in call.dropped:
+        _with_gpu.add(actor._actor_id.hex())
+
+
+def _use(call: Call, owner: Any, item: Any) -> None:
+    """Take what an actor was made with, and what was put, for shipped to a call that uses it."""
+    if not _by_name:
+        return
+    _, args, kwargs = item
+    names = [one.hex() for one in (*args, *kwargs.values()) if _is_reference(one)]
+    actor = _actor_of(owner)
+    if actor is not None:
+        names.append(actor)
+    for before in filter(None, map(_by_name.get, names)):
+        call.shipped.update({number: (one, "") for number, (one, _) in before.shipped.items()})
+        call.ships_gradients = call.ships_gradients or before.ships_gradients
+
+
+def _is_reference(item: Any) -> bool:
+    return isinstance(item, sys.modules["ray"].ObjectRef)
+
+
+def _actor_of(method: Any) -> str | None:
+    """The name of the actor whose method this is; None of what is no method."""
+    actor = getattr(method, "_actor", None)
+    if actor is None:
+        reference = getattr(method, "_actor_ref", None)  # of Ray's older releases
+        actor = None if reference is None else reference()
+    return None if actor is None else str(actor._actor_id.hex())
 
 
 def _has_gpu(owner: Any, options: dict[str, Any]) -> bool:
@@ -136,7 +189,7 @@ def _has_gpu(owner: Any, options: dict[str, Any]) -> bool:
     if given is None:
         given = (getattr(owner, "_default_options", None) or {}).get("num_gpus")
     if given is None:
-        return getattr(owner, "_actor_ref", None) is not None  # that was said as it was made
+        return _actor_of(owner) in _with_gpu
     return bool(given)
 
 
@@ -178,7 +231,7 @@ def _puts(original: Callable[..., Any]) -> Callable[..., Any]:
             with Beside(_watched, call, (sys.modules["ray"].put, (value,), {})):
                 reference = original(self, value, *args, **kwargs)
             if call.shipped:
-                _sources.append(call)
+                attempt(_keep, call, reference.hex)
             return reference
         except BaseException as error:
             without_this_frame(error)
@@ -390,7 +443,8 @@ def _function(name: str | None) -> Any:
         found = _functions.get(".".join(parts[index:]))
         if found is not None:
             return found
-        method = getattr(_functions.get(".".join(parts[index:-1])), parts[-1], None)
+        owner = _functions.get(".".join(parts[index:-1]))
+        method = getattr(owner, parts[-1], None)
         if method is not None:
-            return method
+            return method if isinstance(method, MethodType) else MethodType(method, owner)
     return next(reversed(_functions.values()))
