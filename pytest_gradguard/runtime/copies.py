@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import sys
+import types
 from collections import Counter
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -10,8 +12,9 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_gradguard.runtime import locate, used_globals
+from pytest_gradguard.runtime.code_names import Chain
 from pytest_gradguard.runtime.frameworks.torch import tensors
-from pytest_gradguard.runtime.tasks import roots_of
+from pytest_gradguard.runtime.tasks import function_of, roots_of
 
 _SAMPLED = 64
 """How many values of a tensor tell which one it is."""
@@ -191,6 +194,10 @@ class Copies:
 
 
 _GLOBAL = ".globals["
+_places: dict[Any, list[tuple[str, Chain]]] = {}
+"""By the code of a task, or its class: the globals that it uses."""
+_MANY = 200
+_HOLD_NOTHING = (type, types.FunctionType, types.ModuleType)
 _BELOW = ("multiprocessing.heap", "multiprocess.heap")
 """Where shared values and barriers take their memory from: whole pages, whatever they need."""
 _C_RECORDS = (ctypes.Array, ctypes.Structure, ctypes.Union)
@@ -201,11 +208,27 @@ _LEAST = 4
 def _globals_of(items: Any) -> list[tuple[str, Any]]:
     """Where a search through the globals begins that the tasks `items` use."""
     functions = {id(function): (index, function) for index, (function, _, _) in enumerate(items)}
-    return [
-        (f"{index}|.globals[{'.'.join(read.names)!r}]", read.value)
-        for index, function in functions.values()
-        for read in used_globals.uses_of(function).reads
-    ]
+    roots = []
+    for index, function in functions.values():
+        code = getattr(function_of(function), "__code__", type(function))
+        places = _places.get(code)
+        if places is None:
+            if len(_places) >= _MANY:
+                _places.clear()
+            places = _places[code] = _places_in(function)
+        for name, path in places:
+            module = sys.modules.get(name)
+            if module is not None:
+                value = used_globals.value_at(module, path)
+                roots.append((f"{index}|{_GLOBAL}{'.'.join(path)!r}]", value))
+    return roots
+
+
+def _places_in(function: Any) -> list[tuple[str, Chain]]:
+    """The modules and names of the globals that a task uses; others may stand there later."""
+    reads = used_globals.uses_of(function).reads
+    kept = [read for read in reads if not issubclass(type(read.value), _HOLD_NOTHING)]
+    return [(read.module, read.path) for read in kept if read.module is not None]
 
 
 def _room(item: Any) -> int:
