@@ -194,7 +194,7 @@ class Copies:
 
 
 _GLOBAL = ".globals["
-_places: dict[Any, list[tuple[str, Chain]]] = {}
+_places: dict[Any, list[tuple[dict[str, Any], Chain]]] = {}
 """By the code of a task, or its class: the globals that it uses."""
 _MANY = 200
 _HOLD_NOTHING = (type, types.FunctionType, types.ModuleType)
@@ -216,19 +216,22 @@ def _globals_of(items: Any) -> list[tuple[str, Any]]:
             if len(_places) >= _MANY:
                 _places.clear()
             places = _places[code] = _places_in(function)
-        for name, path in places:
-            module = sys.modules.get(name)
-            if module is not None:
-                value = used_globals.value_at(module, path)
-                roots.append((f"{index}|{_GLOBAL}{'.'.join(path)!r}]", value))
+        for names, path in places:
+            value = used_globals.value_in(names, path)
+            roots.append((f"{index}|{_GLOBAL}{'.'.join(path)!r}]", value))
     return roots
 
 
-def _places_in(function: Any) -> list[tuple[str, Chain]]:
-    """The modules and names of the globals that a task uses; others may stand there later."""
-    reads = used_globals.uses_of(function).reads
-    kept = [read for read in reads if not issubclass(type(read.value), _HOLD_NOTHING)]
-    return [(read.module, read.path) for read in kept if read.module is not None]
+def _places_in(function: Any) -> list[tuple[dict[str, Any], Chain]]:
+    """Where the globals stand that a task uses: other values may stand there later."""
+    found = []
+    for read in used_globals.uses_of(function).reads:
+        names = read.reader.__globals__  # of a spawned worker's main program: no module's own
+        if read.module != names.get("__name__"):
+            names = vars(sys.modules[str(read.module)])
+        if not issubclass(type(read.value), _HOLD_NOTHING):
+            found.append((names, read.path))
+    return found
 
 
 def _room(item: Any) -> int:
