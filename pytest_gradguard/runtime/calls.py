@@ -23,6 +23,8 @@ from pytest_gradguard.tallies import Tally
 tokens = itertools.count(1)
 _by_token: weakref.WeakValueDictionary[int | str, Call] = weakref.WeakValueDictionary()
 
+initial: weakref.WeakKeyDictionary[Any, Call] = weakref.WeakKeyDictionary()
+"""By a worker's process that was not forked: the call of its start, which shipped parameters."""
 _SEARCHES = 8
 """How many batches of one call are searched for the paths of their objects; all are counted."""
 
@@ -39,6 +41,8 @@ class Call:
         cache: joblib's cache for pickling its batches, by which they are known, once one has left.
         direct: what stands in the place of the `_dispatch` of its `Parallel`, where anything does.
         workers: the processes that its tasks go to, where the integration knows them.
+        initializer: what prepares these, where the integration knows it.
+        sources: earlier calls that shipped what its tasks may use.
         asked: what the probes asked as it began, by the probe's name.
         asking: the probes that ask for each batch, too.
         in_transform: a transform of `torch.func` was active in the calling thread.
@@ -60,6 +64,8 @@ class Call:
         self.cache: Any = None
         self.direct: Callable[[Any], Any] | None = None
         self.workers: Callable[[], Iterable[Any]] | None = None
+        self.initializer: Any = None
+        self.sources: Iterable[Call] = ()
         self.ships_gradients = False
         self.shipped: dict[int, tuple[Reference, str]] = {}
         self.modules: dict[int, Reference] = {}

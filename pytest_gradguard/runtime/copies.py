@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
+import types
 from collections import Counter
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import torch
 
-from pytest_gradguard.runtime import locate
+from pytest_gradguard.runtime import locate, used_globals
+from pytest_gradguard.runtime.code_names import Chain
 from pytest_gradguard.runtime.frameworks.torch import tensors
-from pytest_gradguard.runtime.tasks import roots_of
+from pytest_gradguard.runtime.tasks import function_of, roots_of
 
 _SAMPLED = 64
 """How many values of a tensor tell which one it is."""
@@ -65,18 +69,26 @@ def gradient_state(tensor: Any) -> GradientState | None:
         return None if gradient is None else GradientState(gradient._cdata, gradient._version)
 
 
+_first: dict[int, GradientState | None] = {}
+"""By the ids of inherited tensors: earlier tasks in this process may have left them gradients."""
+
+
 class Copy:
     """One tensor that came with the tasks and that requires grad.
 
     Attributes:
         digest: what its values were when it got its first gradient; None: it got none so far.
         state: that of the gradient that it came with.
+        inherited: nobody has pickled it: where this process was forked, it is the parent's.
+        first: the state of the gradient that it had when this process first looked, if so.
     """
 
-    def __init__(self, tensor: Any, shared: bool) -> None:
+    def __init__(self, tensor: Any, shared: bool, inherited: bool) -> None:
         self.tensor = tensor
+        self.inherited = inherited
         self.digest: str | None = None
         self.state = gradient_state(tensor)
+        self.first = _first.setdefault(id(tensor), self.state) if inherited else None
         self._shared = shared and self.state is not None and bool(tensor.grad.is_shared())
         self._version = 0
 
@@ -121,8 +133,9 @@ class Copies:
     """
 
     def __init__(self, items: Any, shared: bool = False) -> None:
-        found: list[Any] = []
+        found: dict[int, Any] = {}
         self.others: set[int] = set()
+        shares = shared
         self._buffers: list[tuple[Any, int]] = []
         self._rooms: list[int] = []
 
@@ -130,20 +143,26 @@ class Copies:
             if not tensors.is_tensor(item):
                 if type(item).__name__ == "ndarray":
                     self.others.add(id(item))
-                if shared:
+                if type(item).__module__ in _BELOW:
+                    return True
+                if shares:
                     self._rooms.append(_room(item))
                 return False
             with torch._C.DisableTorchFunctionSubclass():
                 if item.is_leaf and item.requires_grad:
-                    found.append(item)
+                    found[id(item)] = item
                     return True
                 self.others.add(id(item))
-                if shared and item.is_shared():
+                if shares and item.is_shared():
                     self._buffers.append((item, item._version))
             return True
 
-        locate.find(roots_of(items), look)
-        self.every = [Copy(tensor, shared) for tensor in found]
+        paths = locate.find([*roots_of(items), *getattr(items, "beside", ())], look)
+        given = {one for one in found if not shared and _GLOBAL not in paths[one]}
+        if not any(isinstance(found[one], torch.nn.Parameter) for one in given):
+            shares = True
+            locate.find(_globals_of(items), look)
+        self.every = [Copy(tensor, shares, one not in given) for one, tensor in found.items()]
         self.sent: set[int] = set()
         self._waiting = list(self.every)
         self.passes = 0
@@ -174,14 +193,68 @@ class Copies:
         return written or any(room >= size for room in self._rooms)
 
 
+_GLOBAL = ".globals["
+_places: dict[Any, list[tuple[dict[str, Any], Chain]]] = {}
+"""By the code of a task, or its class: the globals that it uses."""
+_MANY = 200
+_HOLD_NOTHING = (type, types.FunctionType, types.ModuleType)
+_BELOW = ("multiprocessing.heap", "multiprocess.heap")
+"""Where shared values and barriers take their memory from: whole pages, whatever they need."""
+_C_RECORDS = (ctypes.Array, ctypes.Structure, ctypes.Union)
+_LEAST = 4
+"""How many bytes a number takes in a structure, at least."""
+
+
+def _globals_of(items: Any) -> list[tuple[str, Any]]:
+    """Where a search through the globals begins that the tasks `items` use."""
+    functions = {id(function): (index, function) for index, (function, _, _) in enumerate(items)}
+    roots = []
+    for index, function in functions.values():
+        code = getattr(function_of(function), "__code__", type(function))
+        places = _places.get(code)
+        if places is None:
+            if len(_places) >= _MANY:
+                _places.clear()
+            places = _places[code] = _places_in(function)
+        for names, path in places:
+            value = used_globals.value_in(names, path)
+            roots.append((f"{index}|{_GLOBAL}{'.'.join(path)!r}]", value))
+    return roots
+
+
+def _places_in(function: Any) -> list[tuple[dict[str, Any], Chain]]:
+    """Where the globals stand that a task uses: other values may stand there later."""
+    found = []
+    for read in used_globals.uses_of(function).reads:
+        names = read.reader.__globals__  # of a spawned worker's main program: no module's own
+        if read.module != names.get("__name__"):
+            names = vars(sys.modules[str(read.module)])
+        if not issubclass(type(read.value), _HOLD_NOTHING):
+            found.append((names, read.path))
+    return found
+
+
 def _room(item: Any) -> int:
     """How many numbers an object can hold that may lie in memory shared with other processes."""
     kind = type(item)
-    if kind.__module__ in ("ctypes", "mmap", "multiprocessing.sharedctypes") or (
-        kind.__base__ is not None and kind.__base__.__module__ == "_ctypes"
-    ):
-        return len(item) if hasattr(kind, "__len__") else 1
+    if issubclass(kind, ctypes._SimpleCData):
+        return 1
+    if issubclass(kind, _C_RECORDS):
+        simple = isinstance(getattr(getattr(kind, "_type_", None), "_type_", None), str)
+        return len(item) if simple else ctypes.sizeof(item) // _LEAST
+    if kind.__module__ == "mmap":
+        return len(item)
     if kind.__module__ == "multiprocessing.shared_memory":
         return int(getattr(item, "size", 0) or len(getattr(item, "shm", b"")))
-    flags = getattr(item, "flags", None) if kind.__module__ == "numpy" else None
-    return 0 if flags is None or flags.owndata else int(item.size)
+    if kind.__module__ != "numpy" or not hasattr(item, "base"):
+        return 0
+    base = item
+    while type(base) is kind:
+        base = base.base
+    if (
+        base is None
+        or isinstance(base, bytes)
+        or (tensors.is_tensor(base) and not base.is_shared())
+    ):
+        return 0
+    return int(item.size)

@@ -71,9 +71,10 @@ def refer(item: Any, gone: Callable[[], object] | None = None) -> Reference:
     return reference
 
 
-def _freed(weak: weakref.ref[Any]) -> None:
+def _freed(weak: weakref.ref[Any], ending: Callable[[], bool] = sys.is_finalizing) -> None:
     """What is referred to is freed; called by the interpreter."""
-    attempt(_forget, weak)
+    if not ending():  # else modules lose their globals, in no order
+        attempt(_forget, weak)
 
 
 def _forget(weak: _Own) -> None:

@@ -134,7 +134,12 @@ def _attribute(value: Any, name: str) -> Any:
 
 def value_at(module: types.ModuleType, path: Chain) -> Any:
     """What stands at a `Read`'s path; None where there is nothing."""
-    value = vars(module).get(path[0])
+    return value_in(vars(module), path)
+
+
+def value_in(names: dict[str, Any], path: Chain) -> Any:
+    """The same, in the globals of a function."""
+    value = names.get(path[0])
     for name in path[1:]:
         value = held(value, name)
     return None if value is _MISSING else value

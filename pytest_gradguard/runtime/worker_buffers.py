@@ -49,8 +49,8 @@ class _Lost:
         """The module, or None where it is no more."""
         return self._module()
 
-    def _freed(self, _: object) -> None:
-        if self._was_stale is not None:
+    def _freed(self, _: object, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self._was_stale is not None or ending():  # modules lose their globals, in no order
             return
         # Its buffers live a little longer, unless the garbage collector has freed all at once.
         values = [(reference(), known) for reference, known in self._samples.values()]

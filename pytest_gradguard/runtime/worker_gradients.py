@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from pytest_gradguard.runtime import callsite, collector, watching
+from pytest_gradguard.runtime import calls, callsite, collector, watching
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.checks import gg106
 from pytest_gradguard.runtime.checks.gg106 import KeptGradients, State
@@ -25,8 +25,10 @@ from pytest_gradguard.runtime.copies import GradientState, digest, gradient_stat
 from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
 from pytest_gradguard.runtime.frameworks.torch import steps, tensors
+from pytest_gradguard.runtime.lineage import LINEAGE
 from pytest_gradguard.runtime.patching import Patch, Patches
 from pytest_gradguard.runtime.provenance import names_in
+from pytest_gradguard.runtime.references import Reference
 
 
 class _Waiting:
@@ -111,7 +113,10 @@ def remember(call: Call, notes: Iterable[KeptGradients]) -> None:
         if known.tensor is None:
             del _waiting[identity]
     for left in notes:
-        for identity, (reference, _) in list(call.shipped.items()):
+        if left.lineage == LINEAGE:
+            for identity, (inherited, gradient) in left.inherited.items():
+                _inherited[identity] = (call, left, inherited, gradient)
+        for identity, (reference, _) in _shipped(call):
             tensor = reference()
             if tensor is None or not tensor.is_leaf:
                 continue
@@ -122,8 +127,18 @@ def remember(call: Call, notes: Iterable[KeptGradients]) -> None:
             if values is not None and (left.direct or values in left.copies):
                 state = gradient_state(tensor)
                 _waiting[identity] = _Waiting(reference, call, left, values, state)
-    if _waiting:
+    if _waiting or _inherited:
         _listen()
+
+
+def _shipped(call: Call) -> list[tuple[int, tuple[Reference, str]]]:
+    """What went to the workers of `call`: with its tasks, with their initializer, and before."""
+    found = dict(call.shipped)
+    workers = () if call.workers is None else call.workers()
+    for before in [*call.sources, *map(calls.initial.get, workers)]:
+        if before is not None:
+            found.update(before.shipped)
+    return list(found.items())
 
 
 def _listen() -> None:
@@ -151,10 +166,7 @@ class _Expected:
             return False
         self.pipe.close()
         if self._told:
-            left, inherited = pickle.loads(self._told)
-            for identity, (values, state) in inherited.items():
-                _inherited[identity] = (self.call, left, values, state)
-            remember(self.call, [left])
+            remember(self.call, [pickle.loads(self._told)])
         return True
 
 
@@ -211,6 +223,9 @@ def _known(parameters: Iterable[Any]) -> list[_Waiting]:
 def _recognize(parameter: Any) -> None:
     """See whether it is what a forked process has inherited: an id may be used again."""
     call, left, values, state = _inherited.pop(id(parameter))
+    earlier = _waiting.get(id(parameter))
+    if earlier is not None and earlier.call is call and earlier.tensor is parameter:
+        return
     if digest(parameter) == values:
         call.remember_shipped(parameter, "")
         reference, _ = call.shipped[id(parameter)]

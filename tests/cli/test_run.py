@@ -199,6 +199,65 @@ def test_a_forked_child_repeats_nothing(tmp_path: Path) -> None:
     assert done.stderr.count("warning[GG101]") == 1
 
 
+LAST = """
+import joblib, torch
+from torch import nn
+
+def trained(model):
+    model(torch.ones(2, 3)).sum().backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    return model
+
+def buffers_left(model):
+    model.train()(torch.ones(2, 3))
+
+torch.manual_seed(0)
+model, other = nn.Linear(3, 1), nn.BatchNorm1d(3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+(model,) = joblib.Parallel(2)([joblib.delayed(trained)(model)])
+joblib.Parallel(2)([joblib.delayed(buffers_left)(other)])
+model(torch.ones(2, 3)).sum().backward()
+optimizer.step()
+other.eval()(torch.ones(2, 3))
+"""
+
+
+def test_what_lives_until_the_interpreter_ends_is_let_go_in_silence(tmp_path: Path) -> None:
+    (tmp_path / "last.py").write_text(LAST)
+    done = guarded(tmp_path, "last.py")
+    assert "GG111" in done.stderr
+    assert "GG112" in done.stderr
+    assert "itself failed" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+HELD = """
+import multiprocessing, torch
+from torch import nn
+
+def hold(model):
+    global held
+    held = model
+
+def loss(x):
+    out = held(x).sum()
+    out.backward()
+    return out.item()
+
+if __name__ == "__main__":
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with multiprocessing.get_context("spawn").Pool(1, hold, (model,)) as pool:
+        pool.map(loss, [torch.ones(2, 3)])
+        optimizer.step()
+"""
+
+
+def test_a_global_of_the_main_program_is_known_in_spawned_workers(tmp_path: Path) -> None:
+    (tmp_path / "held.py").write_text(HELD)
+    assert "GG106" in guarded(tmp_path, "held.py").stderr
+
+
 def test_nothing_found_prints_nothing(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text("print('fine')\n")
     done = guarded(tmp_path, "--report=report.json", "program.py")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pytest_gradguard.details import Details
 from pytest_gradguard.runtime import evidence
@@ -30,11 +30,16 @@ class KeptGradients(NamedTuple):
         task: the function that ran.
         copies: by what tells which tensors they are: whether the gradient was cleared again.
         direct: the task was the `backward` of a tensor itself.
+        inherited: by the ids of those that the worker has inherited, if it was forked: what tells
+            which they are, and the state of the gradient that they came with.
+        lineage: that of the worker.
     """
 
     task: Task
     copies: dict[str, bool]
     direct: bool
+    inherited: dict[int, tuple[str, Any]]
+    lineage: str
 
 
 class State(Enum):

@@ -10,7 +10,6 @@ is taken for a cache or a history.
 
 from __future__ import annotations
 
-import os
 import sys
 import types
 import zlib
@@ -28,14 +27,12 @@ from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.checks import TENSORFLOW, TORCH, Probe, apart
 from pytest_gradguard.runtime.code_names import keys_in
 from pytest_gradguard.runtime.evidence import TaskEvidence
+from pytest_gradguard.runtime.lineage import LINEAGE
 from pytest_gradguard.runtime.probes import After
 from pytest_gradguard.runtime.tasks import Task, function_of, task_of
 
 CODE = "GG109"
 PROBES = (Probe("gg109", __name__, asks=(TORCH, TENSORFLOW), ships=apart, by_function=True),)
-
-_PROCESS = f"{os.getpid()}-{os.urandom(8).hex()}"
-"""This process and those forked from it: they share what was imported before."""
 
 _SEARCHED = 500
 _NOTHING_IN = (type, types.FunctionType, types.ModuleType)
@@ -94,7 +91,8 @@ class Asked(NamedTuple):
 class _Read:
     """What the tasks of one call read, and what it is worth, worked out once a function."""
 
-    def __init__(self) -> None:
+    def __init__(self, initializer: Any) -> None:
+        self._initializer = initializer
         self.functions: dict[Any, Asked | None] = {}
         self.states: dict[Global, State | None] = {}
         self._last: tuple[Any, Asked | None] = (None, None)
@@ -111,10 +109,10 @@ class _Read:
         if code is None:
             return None
         if code not in self.functions:
-            read = _read_by(function)
+            read = _read_by(function, self._initializer)
             self.states.update({found: _state_of(found) for found in read - self.states.keys()})
             states = {found: state for found in read if (state := self.states[found]) is not None}
-            self.functions[code] = Asked(_PROCESS, states) if states else None
+            self.functions[code] = Asked(LINEAGE, states) if states else None
         return self.functions[code]
 
 
@@ -122,7 +120,7 @@ def ship(call: Call, items: Any) -> Asked | None:
     """The globals that the functions of a batch read by name, and what they are worth now."""
     read: _Read | None = call.remembered.get(CODE)
     if read is None:
-        read = call.remembered[CODE] = _Read()
+        read = call.remembered[CODE] = _Read(call.initializer)
     found: Asked | None = None
     previous = None
     try:
@@ -132,7 +130,7 @@ def ship(call: Call, items: Any) -> Asked | None:
                 more = read.of(function)
                 if more is not None and more is not found:
                     states = more.states if found is None else {**found.states, **more.states}
-                    found = Asked(_PROCESS, states)
+                    found = Asked(LINEAGE, states)
     except (TypeError, ValueError):
         return None  # no tasks: the call will say so
     return found
@@ -184,14 +182,16 @@ def _framework(found: Global) -> str:
     return next(("torch" if _is_torch(t) else "tensorflow" for t in tensors.values()), "torch")
 
 
-def _read_by(function: types.FunctionType) -> set[Global]:
+def _read_by(function: types.FunctionType, initializer: Any) -> set[Global]:
     """The globals that a task's function, and the user's own functions that it calls, read by name.
 
     What a function that travels by value reads travels along with it, and is as it is here. What
-    the tasks give a value of their own is theirs.
+    the tasks, or the initializer of their worker, give a value of their own is theirs.
     """
     found: set[Global] = set()
     uses = used_globals.uses_of(function)
+    if initializer is not None:
+        uses.writes.update(used_globals.uses_of(initializer).writes)
     for read in uses.reads:
         reader = read.reader
         if (
@@ -239,7 +239,7 @@ _EMPTY = State(0, False, "NoneType")
 
 def begin(asked: Asked, process: bool) -> After | None:
     """Compare the globals of a fresh import with the parent's, before the tasks use them."""
-    if asked.process == _PROCESS:
+    if asked.process == LINEAGE:
         return None  # forked: it has inherited them
     stale: list[Global] = []
     for found, there in asked.states.items():

@@ -49,7 +49,7 @@ def told(process: Any, call: Call, task: tuple[Any, Any, Any], *, forked: bool) 
         return
     read, write = ends
     try:
-        with running(process, lambda inner: Run(process, inner, write, task, forked, call)):
+        with running(process, lambda inner: Run(process, inner, write, task, call)):
             yield
     finally:
         write.close()
@@ -66,7 +66,6 @@ class Run:
         inner: what stands in that place already.
         write: where it tells.
         task: its function, and its arguments.
-        forked: it inherits its arguments; else they are pickled.
         call: the call that starts it, in the parent.
     """
 
@@ -76,21 +75,19 @@ class Run:
         inner: Any,
         write: Any,
         task: tuple[Any, Any, Any],
-        forked: bool,
         call: Call | None = None,
     ) -> None:
         self._process = process
         self._inner = inner
         self._write = write
         self._task = task
-        self._forked = forked
         self._call = call
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The arguments of the process are pickled by now: it is the attribute set last.
         if not attempt(self._matters):
             return getattr, (self._process, "run")
-        return Run, (self._process, None, self._write, self._task, self._forked)
+        return Run, (self._process, None, self._write, self._task)
 
     def _matters(self) -> bool:
         """Whether it was given what may receive gradients, as far as its pickling has seen."""
@@ -110,19 +107,18 @@ class Run:
 
     def _watched(self) -> _Watched:
         package = package_of(self._process)
-        return _Watched(self._task, self._write, self._forked, package)
+        return _Watched(self._task, self._write, package)
 
 
 class _Watched:
     """What the function of this process does with the tensors that it was given."""
 
-    def __init__(self, task: tuple[Any, Any, Any], write: Any, forked: bool, package: str) -> None:
+    def __init__(self, task: tuple[Any, Any, Any], write: Any, package: str) -> None:
         from pytest_gradguard.runtime.copies import Copies
 
         self._items = [task]
         self._write = write
         self._copies = Copies(self._items, shared=True)
-        self._forked = forked
         backwards.watch(self._items, self._copies)
         _sends(package, self._sent).apply()
 
@@ -144,14 +140,9 @@ class _Watched:
         left = None if copies is None else kept_gradients.left_behind(copies, self._items, ())
         if left is None or copies is None:
             return
-        inherited = {
-            id(copy.tensor): (copy.digest, copy.state)
-            for copy in copies.every
-            if self._forked and copy.digest in left.copies
-        }
         descriptor = self._write.fileno()
         os.set_blocking(descriptor, False)  # nobody may be listening
-        os.write(descriptor, pickle.dumps((left, inherited)))
+        os.write(descriptor, pickle.dumps(left))
 
 
 def _sends(package: str, take: Callable[[Any], None]) -> Patches:

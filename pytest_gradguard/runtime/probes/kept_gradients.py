@@ -11,6 +11,7 @@ from pytest_gradguard.runtime import backwards, locate, returned
 from pytest_gradguard.runtime.checks.gg106 import KeptGradients
 from pytest_gradguard.runtime.copies import Copies
 from pytest_gradguard.runtime.frameworks.torch import tensors
+from pytest_gradguard.runtime.lineage import LINEAGE
 from pytest_gradguard.runtime.probes import After
 from pytest_gradguard.runtime.tasks import roots_of, task_of
 
@@ -38,7 +39,11 @@ def left_behind(copies: Copies, items: Any, results: Any) -> KeptGradients | Non
     owner = getattr(function, "__self__", None)
     direct = getattr(function, "__name__", "") == "backward" and tensors.is_tensor(owner)
     return KeptGradients(
-        task_of(function), {copy.digest or "": copy.gradient is None for copy in kept}, direct
+        task_of(function),
+        {copy.digest or "": copy.gradient is None for copy in kept},
+        direct,
+        {id(copy.tensor): (copy.digest or "", copy.first) for copy in kept if copy.inherited},
+        LINEAGE,
     )
 
 

@@ -5,10 +5,14 @@ with what was there before the call, or with that of a penalty alone. Where grad
 came back in any form, or would be gone in one process, too, there is nothing to report.
 """
 
+import copy
+import ctypes
 import functools
 import json
 import multiprocessing
 import pickle
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.sharedctypes import RawValue
 
 import torch
 from joblib import Parallel, delayed
@@ -34,6 +38,13 @@ EXPECT = {
     "test_shared_parameters": {"GG106"},
     "test_losses_in_a_queue": {"GG106"},
     "test_spawned_processes": {"GG106"},
+    "test_counter_beside_shared_parameters": {"GG106"},
+    "test_barrier_beside_shared_parameters": {"GG106"},
+    "test_global_of_a_forked_pool": {"GG106"},
+    "test_global_of_a_forked_executor": {"GG106"},
+    "test_global_of_a_forked_process": {"GG106"},
+    "test_initializer_of_a_forked_pool": {"GG106"},
+    "test_initializer_of_a_spawned_pool": {"GG106"},
     "test_returned_in_some_form": set(),
     "test_gradient_of_one_number": set(),
     "test_gradient_by_autograd_grad": set(),
@@ -46,6 +57,13 @@ EXPECT = {
     "test_shared_gradients": set(),
     "test_gradients_in_a_queue": set(),
     "test_parameters_in_shared_memory": set(),
+    "test_gradients_in_a_shared_structure": set(),
+    "test_gradients_of_a_global_returned": set(),
+    "test_shared_gradients_of_a_global": set(),
+    "test_copy_of_a_global_trained": set(),
+    "test_global_cleared_here_since": set(),
+    "test_global_with_own_data_here": set(),
+    "test_parameters_from_an_initializer_returned": set(),
 }
 
 X = torch.arange(24.0).reshape(2, 4, 3) / 24
@@ -304,6 +322,87 @@ def two_losses(first, second, x):
     loss_of(second, x)
 
 
+def counted(counter, lock, model, x):
+    with lock:
+        counter.value += 1
+    backward(model, x)
+
+
+def test_counter_beside_shared_parameters():
+    model, counter = nn.Linear(3, 1).share_memory(), FORK.Value("i", 0)
+    optimizer = sgd(model)
+    start(FORK, counted, counter, FORK.Lock(), model, X[0])
+    assert counter.value == 1
+    optimizer.step()  # -> GG106:error
+
+
+def meets(barrier, model, x):
+    backward(model, x)
+    barrier.wait()
+
+
+def test_barrier_beside_shared_parameters():
+    model, barrier = nn.Linear(3, 1).share_memory(), SPAWN.Barrier(2)
+    optimizer = sgd(model)
+    process = SPAWN.Process(target=meets, args=(barrier, model, X[0]))
+    process.start()
+    barrier.wait()
+    process.join()
+    optimizer.step()  # -> GG106:error
+
+
+HELD = {}
+
+
+def hold(model):
+    HELD["model"] = model
+
+
+def held_loss(x):
+    return loss_of(HELD["model"], x)
+
+
+def test_global_of_a_forked_pool():
+    hold(nn.Linear(3, 1))
+    optimizer = sgd(HELD["model"])
+    with FORK.Pool(1) as pool:
+        for _ in range(2):
+            optimizer.zero_grad()
+            assert len(pool.map(held_loss, [*X, *X], chunksize=1)) == 4
+            optimizer.step()  # -> GG106:error
+
+
+def test_global_of_a_forked_executor():
+    hold(nn.Linear(3, 1))
+    optimizer = sgd(HELD["model"])
+    with ProcessPoolExecutor(2, mp_context=FORK) as executor:
+        assert sum(executor.map(held_loss, X)) > 0
+    optimizer.step()  # -> GG106:error
+
+
+def test_global_of_a_forked_process():
+    hold(nn.Linear(3, 1))
+    optimizer = sgd(HELD["model"])
+    start(FORK, held_loss, X[0])
+    optimizer.step()  # -> GG106:error
+
+
+def test_initializer_of_a_forked_pool():
+    model = nn.Linear(3, 1)
+    optimizer = sgd(model)
+    with FORK.Pool(2, hold, (model,)) as pool:
+        assert sum(pool.map(held_loss, X)) > 0
+    optimizer.step()  # -> GG106:error
+
+
+def test_initializer_of_a_spawned_pool():
+    model = nn.Linear(3, 1)
+    optimizer = sgd(model)
+    with SPAWN.Pool(1, hold, (model,)) as pool:
+        assert sum(pool.map(held_loss, X)) > 0
+        optimizer.step()  # -> GG106:error
+
+
 # --- gradients or parameters come back -----------------------------------------------------
 
 
@@ -501,4 +600,87 @@ def test_parameters_in_shared_memory():
     optimizer = sgd(model)
     start(FORK, into, shared, model, X[0])
     assert shared.any()
+    optimizer.step()
+
+
+class Four(ctypes.Structure):
+    _fields_ = (("values", ctypes.c_float * 4),)
+
+
+def into_structure(room, model, x):
+    backward(model, x)
+    room.values[:] = torch.cat([p.grad.flatten() for p in model.parameters()]).tolist()
+
+
+def test_gradients_in_a_shared_structure():
+    model, room = nn.Linear(3, 1), RawValue(Four)
+    optimizer = sgd(model)
+    start(FORK, into_structure, room, model, X[0])
+    assert any(room.values)
+    optimizer.step()
+
+
+def held_gradients(x):
+    return gradients(HELD["model"], x)
+
+
+def test_gradients_of_a_global_returned():
+    hold(nn.Linear(3, 1))
+    optimizer = sgd(HELD["model"])
+    with FORK.Pool(2) as pool:
+        assert len(pool.map(held_gradients, X)) == 2
+    optimizer.step()
+
+
+def test_shared_gradients_of_a_global():
+    model = nn.Linear(3, 1).share_memory()
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p).share_memory_()
+    hold(model)
+    optimizer, before = sgd(model), model.weight.detach().clone()
+    with FORK.Pool(1) as pool:
+        pool.map(held_loss, X)
+    optimizer.step()
+    assert not torch.equal(model.weight, before)
+
+
+def own_copy_loss(x):
+    return loss_of(copy.deepcopy(HELD["model"]), x)
+
+
+def test_copy_of_a_global_trained():
+    hold(nn.Linear(3, 1))
+    optimizer = sgd(HELD["model"])
+    with FORK.Pool(2) as pool:
+        assert sum(pool.map(own_copy_loss, X)) > 0
+    optimizer.step()
+
+
+def test_global_cleared_here_since():
+    hold(nn.Linear(3, 1))
+    optimizer = sgd(HELD["model"])
+    with FORK.Pool(2) as pool:
+        pool.map(held_loss, X)
+    optimizer.zero_grad()
+    optimizer.step()
+
+
+def test_global_with_own_data_here():
+    hold(nn.Linear(3, 1))
+    optimizer = sgd(HELD["model"])
+    with FORK.Pool(2) as pool:
+        pool.map(held_loss, X)
+    backward(HELD["model"], X[0])
+    optimizer.step()
+
+
+def held_state(x):
+    return state(HELD["model"], x)
+
+
+def test_parameters_from_an_initializer_returned():
+    model = nn.Linear(3, 1)
+    optimizer = sgd(model)
+    with SPAWN.Pool(1, hold, (model,)) as pool:
+        model.load_state_dict(pool.map(held_state, X[:1])[0])
     optimizer.step()

@@ -32,6 +32,7 @@ EXPECT = {
     "test_generator_of_the_module": {"GG305"},
     "test_generator_in_a_transform_function": {"GG305"},
     "test_generator_in_collate_fn": {"GG305"},
+    "test_generator_given_to_collate_fn": {"GG305"},
     "test_one_worker_repeats_each_epoch": {"GG305"},
     "test_persistent_workers_draw_the_same": {"GG305"},
     "test_global_seed_does_not_reach_the_generator": {"GG305"},
@@ -86,6 +87,7 @@ EXPECT = {
 }
 
 DETAILS = {
+    "test_generator_given_to_collate_fn": {"GG305": {"function": "masked"}},
     "test_numpy_generator_in_the_dataset": {
         "GG305": {"backend": "DataLoader", "framework": "numpy", "function": "Noisy.__getitem__"}
     },
@@ -240,6 +242,17 @@ def test_generator_in_collate_fn():
     loader = FORK(Rows(), batch_size=2, collate_fn=Mixup(np.random.default_rng(0)))
     for rows, _ in loader:  # -> GG305
         assert rows.shape == (2, 3)
+
+
+def masked(samples, rng):
+    (rows,) = default_collate(samples)
+    return rows * torch.from_numpy(rng.random(rows.shape) < 0.5)
+
+
+def test_generator_given_to_collate_fn():
+    collate = functools.partial(masked, rng=np.random.default_rng(0))
+    for rows in FORK(TensorDataset(Rows().rows), batch_size=4, collate_fn=collate):  # -> GG305
+        assert rows.shape == (4, 3)
 
 
 def test_one_worker_repeats_each_epoch():

@@ -20,7 +20,12 @@ EXPECT = {
     "test_history_in_a_result": {"GG102"},
     "test_history_from_an_actor": {"GG102"},
     "test_leaf_for_an_actor": {"GG101"},
+    "test_backward_through_what_was_put": {"GG101", "GG102", "GG103"},
+    "test_backward_through_an_actor": {"GG101", "GG102", "GG103"},
     "test_gradients_left": {"GG106"},
+    "test_gradients_left_of_what_was_put": {"GG106"},
+    "test_gradients_left_in_an_actor": {"GG106"},
+    "test_buffers_left": {"GG111"},
     "test_one_generator": {"GG305"},
     "test_cuda": {"GG201"},
     # nothing to report
@@ -30,6 +35,8 @@ EXPECT = {
     "test_gradients_of_a_shared_model": set(),
     "test_parameter_server": set(),
     "test_actor_that_trains": set(),
+    "test_optimizers_beside_actors": set(),
+    "test_actor_with_a_gpu": set(),
     "test_evaluation": set(),
     "test_seeds": set(),
     "test_error": set(),
@@ -37,6 +44,8 @@ EXPECT = {
 }
 
 DETAILS = {
+    "test_leaf_for_an_actor": {"GG101": {"subject": "parameter `x` of `Store.__init__`"}},
+    "test_buffers_left": {"GG111": {"object": "args[1]", "function": "statistics"}},
     "test_history_as_argument": {
         "GG101": {"backend": "ray", "direction": "argument", "object": "args[0]"}
     },
@@ -51,6 +60,7 @@ def cluster():
     if ray is not None:
         ray.init(
             num_cpus=1,
+            num_gpus=1,  # whether there is one or not
             include_dashboard=False,
             logging_level="ERROR",
             object_store_memory=80 * 2**20,
@@ -138,6 +148,11 @@ class Worker:
         self.model(rows).sum().backward()
         return [parameter.grad.numpy() for parameter in self.model.parameters()]
 
+    def loss(self, rows):
+        loss = self.model(rows).sum()
+        loss.backward()
+        return loss.item()
+
     def train(self, rows):
         self.optimizer.zero_grad()
         self.model(rows).sum().backward()
@@ -188,9 +203,27 @@ def test_history_from_an_actor():
     assert ray.get(actor.forward.remote(torch.ones(2, 3))).is_leaf  # -> GG102
 
 
+def test_backward_through_what_was_put():
+    x = leaf()
+    reference = ray.put(x)  # -> GG101
+    out = ray.get([times.remote(reference, k) for k in (2, 3)])  # -> GG102
+    sum(out).sum().backward()  # -> GG103:error
+    assert x.grad is None
+
+
+def test_backward_through_an_actor():
+    x = leaf()
+    store = ray.remote(Store).remote(x)  # -> GG101
+    ray.get(store.times.remote(2)).sum().backward()  # -> GG102 GG103:error
+    assert x.grad is None
+
+
 class Store:
     def __init__(self, x):
         self.x = x
+
+    def times(self, k):
+        return self.x * k
 
     def total(self):
         return float(self.x.detach().sum())
@@ -207,6 +240,36 @@ def test_gradients_left():
     ray.get([backward.remote(model, torch.ones(2, 3)) for _ in range(2)])
     optimizer.step()  # -> GG106:error
     assert model.weight.grad is None
+
+
+def test_gradients_left_of_what_was_put():
+    model = nn.Linear(3, 1)
+    optimizer = sgd(model)
+    shared = ray.put(model)
+    ray.get([backward.remote(shared, rows=torch.ones(2, 3)) for _ in range(2)])
+    optimizer.step()  # -> GG106:error
+
+
+def test_gradients_left_in_an_actor():
+    model = nn.Linear(3, 1)
+    optimizer = sgd(model)
+    actor = Actor.remote(model)
+    for _ in range(2):
+        assert ray.get(actor.loss.remote(torch.ones(2, 3))) is not None
+        optimizer.step()  # -> GG106:error
+    assert model.weight.grad is None
+
+
+@remote
+def statistics(rows, model):
+    return float(model.train()(rows).sum().detach())
+
+
+def test_buffers_left():
+    model = nn.BatchNorm1d(3)
+    rows = torch.arange(6.0).reshape(2, 3)
+    ray.get(statistics.remote(rows, model))  # -> GG111:warning
+    model.eval()(rows)
 
 
 def test_one_generator():
@@ -270,6 +333,28 @@ def test_actor_that_trains():
     actor = Actor.remote(model)
     weights = [actor.train.remote(torch.ones(2, 3)) for _ in range(2)][-1]
     model.load_state_dict(ray.get(weights))
+
+
+class Device:
+    def total(self, k):
+        return torch.full((2,), k, device="cuda").sum().item()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_actor_with_a_gpu():
+    actor = ray.remote(num_gpus=1)(Device).remote()
+    with pytest.raises((AssertionError, RuntimeError)):
+        ray.get(actor.total.remote(2))
+
+
+def test_optimizers_beside_actors():
+    model, other = nn.Linear(3, 1), nn.Linear(3, 1)
+    actor, mine, its = Actor.remote(model), sgd(other), sgd(model)
+    for _ in range(2):
+        ray.get(actor.loss.remote(torch.ones(2, 3)))
+        mine.step()
+    model.load_state_dict(ray.get(actor.train.remote(torch.ones(2, 3))))
+    its.step()
 
 
 def test_evaluation():

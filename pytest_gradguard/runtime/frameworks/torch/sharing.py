@@ -36,7 +36,11 @@ def _watched(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def reduce_tensor(tensor: Any) -> Any:
         current = active.transfer
         if current is None:
-            return original(tensor)
+            try:
+                return original(tensor)
+            except BaseException as error:
+                without_this_frame(error)
+                raise
         try:
             shared = tensor.is_shared()
             reduction = original(tensor)

@@ -44,6 +44,7 @@ def _runs_interpreters(kind: Any) -> bool:
 def _begun(executor: Any, call: Call) -> None:
     if call.workers is None and call.kind is EXECUTOR:
         call.workers = functools.partial(_workers, weakref.ref(executor))
+        call.initializer = getattr(executor, "_initializer", None)
 
 
 def _workers(executor: weakref.ref[Any]) -> list[Any]:

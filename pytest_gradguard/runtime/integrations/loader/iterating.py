@@ -23,6 +23,7 @@ from typing import Any
 
 from pytest_gradguard.runtime import (
     calls,
+    callsite,
     collector,
     cuda,
     frameworks,
@@ -43,7 +44,7 @@ from pytest_gradguard.runtime.faults import Beside, attempt, fault, theirs_only,
 from pytest_gradguard.runtime.integrations.loader import LOADERS, LOOP, WORKERS
 from pytest_gradguard.runtime.patching import Patch
 from pytest_gradguard.runtime.registry import UnknownLayout
-from pytest_gradguard.runtime.tasks import Task, mentions, runs_tasks, task_of
+from pytest_gradguard.runtime.tasks import Task, function_of, mentions, runs_tasks, task_of
 
 _HOLDER = "dataset_holder"
 """From torch 2.15 on the loop takes the dataset in a list, and empties that."""
@@ -57,7 +58,8 @@ class Loading:
     Attributes:
         dataset, collate_fn, worker_init_fn: what the loader was given.
         iterable: the dataset is a stream of samples.
-        function: the function of the user's own that makes the samples; it gives the task its name.
+        function: the function of the user's own that makes the samples, or the batches of them; it
+            gives the task its name.
     """
 
     def __init__(self, given: Mapping[str, Any]) -> None:
@@ -66,6 +68,8 @@ class Loading:
         self.worker_init_fn = given["init_fn"]
         self.iterable = given["dataset_kind"] != 0
         self.function = _method_of(self.dataset, self.iterable)
+        if not _is_the_users(self.function) and _is_the_users(self.collate_fn):
+            self.function = self.collate_fn
 
     def __call__(self) -> None:
         """Stand for a function."""
@@ -88,6 +92,11 @@ def _method_of(dataset: Any, iterable: bool) -> Any:
         if method is not None:
             return getattr(dataset, name, method)
     return type(dataset)
+
+
+def _is_the_users(function: Any) -> bool:
+    code = getattr(function_of(function), "__code__", None)
+    return code is not None and callsite.is_user_file(code.co_filename)
 
 
 _NESTED = 20

@@ -51,6 +51,7 @@ def _begin(workers: Workers, threads: type, pool: Any, single: object = None) ->
     call = calling.begin(workers if process else THREADS, single=single)
     if call is not None and process:
         call.workers = functools.partial(_workers, weakref.ref(pool))
+        call.initializer = getattr(pool, "_initializer", None)
     return call
 
 

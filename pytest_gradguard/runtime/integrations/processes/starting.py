@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from pytest_gradguard.runtime import collector, registry, transfer
+from pytest_gradguard.runtime import calls, collector, registry, transfer
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.dispatch import (
     calling,
@@ -66,6 +66,7 @@ def _watched_start(workers: Workers, original: Callable[..., Any]) -> Callable[.
                 return original(self)
             if method == "fork":
                 return carried(functools.partial(original, self), _start_forked, self, call)
+            initialized = attempt(_initialized, self)
             with (
                 Beside(_gradients, self, call, forked=False),
                 Beside(_rank, self, call, forked=False),
@@ -73,6 +74,8 @@ def _watched_start(workers: Workers, original: Callable[..., Any]) -> Callable[.
                 Beside(_shipping, self, call),
             ):
                 original(self)
+            if initialized and call.shipped:
+                calls.initial[self] = call
         with theirs_only:
             attempt(collector.announce, call.collector, call.evidence.values())
         return None

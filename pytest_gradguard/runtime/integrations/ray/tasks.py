@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType, ModuleType
+from types import FrameType, MethodType, ModuleType
 from typing import Any
 
 from pytest_gradguard.runtime import (
@@ -36,6 +36,15 @@ from pytest_gradguard.runtime.patching import LatePatches, Patch
 _kept: deque[Call] = deque(maxlen=4_096)
 """The last calls: their results may be asked for at any time."""
 watching.at_end(_kept.clear)
+_sources: deque[Call] = deque(maxlen=64)
+"""The last that made an actor, or put an object, with what requires grad in it."""
+watching.at_end(_sources.clear)
+_by_name: dict[str, Call] = {}
+"""The same, by the names that Ray gives to the actor, or the object."""
+watching.at_end(_by_name.clear)
+_with_gpu: set[str] = set()
+"""The names of the actors that were given a GPU."""
+watching.at_end(_with_gpu.clear)
 
 
 class _Submitting(threading.local):
@@ -59,7 +68,9 @@ def tasks(module: ModuleType) -> list[Patch]:
 def actors(module: ModuleType) -> list[Patch]:
     """Watch actors."""
     return [
-        Patch(module.ActorClass, "_remote", functools.partial(_submits, _initializer_of)),
+        Patch(
+            module.ActorClass, "_remote", functools.partial(_submits, _initializer_of, lasts=True)
+        ),
         Patch(module.ActorMethod, "_remote", functools.partial(_submits, _Method)),
     ]
 
@@ -84,7 +95,8 @@ def _function_of(remote_function: Any) -> Any:
 
 
 def _initializer_of(actor_class: Any) -> Any:
-    return actor_class.__ray_metadata__.modified_class.__init__
+    modified = actor_class.__ray_metadata__.modified_class
+    return MethodType(modified.__init__, modified)  # the arguments begin after `self`
 
 
 class _Method:
@@ -97,7 +109,9 @@ class _Method:
         """Stand for a function."""
 
 
-def _submits(function_of: Callable[[Any], Any], original: Callable[..., Any]) -> Any:
+def _submits(
+    function_of: Callable[[Any], Any], original: Callable[..., Any], *, lasts: bool = False
+) -> Any:
     passing = packages.around(original)
 
     @functools.wraps(original)
@@ -107,17 +121,66 @@ def _submits(function_of: Callable[[Any], Any], original: Callable[..., Any]) ->
             if call is None:
                 return original(self, args, kwargs, *more, **options)
             item = (attempt(function_of, self), tuple(args or ()), dict(kwargs or {}))
+            call.sources = _sources
             if attempt(_has_gpu, self, options):
                 call.dropped |= {"GG201"}
+            attempt(_use, call, self, item)
             with Beside(_watched, call, item):
                 outcome = original(self, args, kwargs, *more, **options)
         except BaseException as error:
             without_this_frame(error)
             raise
+        if lasts:
+            attempt(_made, call, outcome)
         attempt(_remember, call, outcome)
         return outcome
 
     return _remote
+
+
+def _keep(call: Call, name: Callable[[], str]) -> None:
+    """Keep a call that made an actor, or put an object, for those that use it."""
+    if len(_sources) == _sources.maxlen:
+        gone = _sources[0]
+        for known in [name for name, one in _by_name.items() if one is gone]:
+            del _by_name[known]
+    _sources.append(call)
+    _by_name[name()] = call
+
+
+def _made(call: Call, actor: Any) -> None:
+    """Remember the call that made an actor."""
+    if call.shipped:
+        _keep(call, actor._actor_id.hex)
+    if "GG201" in call.dropped:
+        _with_gpu.add(actor._actor_id.hex())
+
+
+def _use(call: Call, owner: Any, item: Any) -> None:
+    """Take what an actor was made with, and what was put, for shipped to a call that uses it."""
+    if not _by_name:
+        return
+    _, args, kwargs = item
+    names = [one.hex() for one in (*args, *kwargs.values()) if _is_reference(one)]
+    actor = _actor_of(owner)
+    if actor is not None:
+        names.append(actor)
+    for before in filter(None, map(_by_name.get, names)):
+        call.shipped.update({number: (one, "") for number, (one, _) in before.shipped.items()})
+        call.ships_gradients = call.ships_gradients or before.ships_gradients
+
+
+def _is_reference(item: Any) -> bool:
+    return isinstance(item, sys.modules["ray"].ObjectRef)
+
+
+def _actor_of(method: Any) -> str | None:
+    """The name of the actor whose method this is; None of what is no method."""
+    actor = getattr(method, "_actor", None)
+    if actor is None:
+        reference = getattr(method, "_actor_ref", None)  # of Ray's older releases
+        actor = None if reference is None else reference()
+    return None if actor is None else str(actor._actor_id.hex())
 
 
 def _has_gpu(owner: Any, options: dict[str, Any]) -> bool:
@@ -126,7 +189,7 @@ def _has_gpu(owner: Any, options: dict[str, Any]) -> bool:
     if given is None:
         given = (getattr(owner, "_default_options", None) or {}).get("num_gpus")
     if given is None:
-        return getattr(owner, "_actor_ref", None) is not None  # that was said as it was made
+        return _actor_of(owner) in _with_gpu
     return bool(given)
 
 
@@ -166,7 +229,10 @@ def _puts(original: Callable[..., Any]) -> Callable[..., Any]:
             if call is None:
                 return original(self, value, *args, **kwargs)
             with Beside(_watched, call, (sys.modules["ray"].put, (value,), {})):
-                return original(self, value, *args, **kwargs)
+                reference = original(self, value, *args, **kwargs)
+            if call.shipped:
+                attempt(_keep, call, reference.hex)
+            return reference
         except BaseException as error:
             without_this_frame(error)
             raise
@@ -299,9 +365,36 @@ def _begin(arguments: list[Any]) -> None:
     backwards.take(_running.items)
     context = sys.modules["ray"].get_runtime_context()
     function = _function(context.get_task_function_name())
-    _running.items = [(function, tuple(arguments), {})]
+    _running.items = _Items([(function, *_recovered(arguments))])
+    _running.items.beside = [("0|self", _actor())]
     backwards.enter(_running.items)
     _running.begun = probes.begin({}, process=True)
+
+
+def _recovered(arguments: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a task: they travel in one list, each after its name or a mark."""
+    names, values = arguments[::2], arguments[1::2]
+    if len(names) != len(values) or not all(isinstance(name, (str, bytes)) for name in names):
+        return tuple(arguments), {}
+    pairs = list(zip(names, values, strict=True))
+    given = tuple(value for name, value in pairs if isinstance(name, bytes))
+    return given, {name: value for name, value in pairs if isinstance(name, str)}
+
+
+def _actor() -> Any:
+    """The object of the actor that lives in this process, or None."""
+    known = sys.modules[WORKER].global_worker
+    return known.actors.get(known.actor_id)
+
+
+class _Items(list[Any]):
+    """The tasks of this process.
+
+    Attributes:
+        beside: where a search begins for what they use and are not given.
+    """
+
+    beside: list[tuple[str, Any]]
 
 
 def _sends(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -350,7 +443,8 @@ def _function(name: str | None) -> Any:
         found = _functions.get(".".join(parts[index:]))
         if found is not None:
             return found
-        method = getattr(_functions.get(".".join(parts[index:-1])), parts[-1], None)
+        owner = _functions.get(".".join(parts[index:-1]))
+        method = getattr(owner, parts[-1], None)
         if method is not None:
-            return method
+            return method if isinstance(method, MethodType) else MethodType(method, owner)
     return next(reversed(_functions.values()))

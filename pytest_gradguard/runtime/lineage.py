@@ -1,0 +1,11 @@
+"""Which process this is, to be compared with others.
+
+A forked process has what its parent had at that moment, at the same addresses.
+"""
+
+from __future__ import annotations
+
+import os
+
+LINEAGE = f"{os.getpid()}-{os.urandom(8).hex()}"
+"""Equal in this process and in those forked from it: they share what was imported before."""
