@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
+from functools import lru_cache
 
 from gradguard_lint.domain.values import (
     NOTHING,
@@ -19,6 +20,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
+from gradguard_lint.reading.source import Module
 
 PASSED = "<passed>"
 """Of a sampler: in which turns of the loops around it was iterated in this epoch."""
@@ -62,7 +64,7 @@ def passed(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
     """A loader is iterated: what its sampler gives, and whether that is a new order."""
     if (0, PASSED) not in m.store or not m.modes.grad:
         return
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "next":
+    if _calls(node, "next") or id(node) in _only_looked_at(frame.module):
         return
     turns = tuple(m.turns)
     for thing in samplers(value):
@@ -90,6 +92,20 @@ def passed(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
                     place=m.loops[place],
                 )
         m.store[thing.ident, PASSED] = constant(turns)
+
+
+@lru_cache(maxsize=1)
+def _only_looked_at(module: Module) -> frozenset[int]:
+    """The ids of iterators of which but the first batch is taken: ``next(iter(loader))``."""
+    return frozenset(
+        id(node.args[0])
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call) and _calls(node, "next") and node.args
+    )
+
+
+def _calls(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
 
 
 def _loop_between(m: Machine, earlier: object, turns: tuple[int, ...]) -> int | None:
