@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from children import run_python
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks and native threads")
 pytest.importorskip("joblib")
@@ -135,3 +136,21 @@ def test_error_names_the_way_out(run: Callable[[str], Run]) -> None:
 def test_no_worker_is_left_behind(run: Callable[[str], Run], program: str) -> None:
     pytest.importorskip(program.removeprefix("forks_"))
     assert not run(program).left_behind
+
+
+def test_a_thread_that_ends_is_no_compute_thread() -> None:
+    """One that Python is done with, or has never known, runs and ends as one of a pool would."""
+    done = run_python(
+        "-c",
+        "import _thread, hashlib, time, torch\n"
+        "from pytest_gradguard.runtime.fork_safety import openmp\n"
+        "def busy():\n"
+        "    hashlib.pbkdf2_hmac('sha256', b'a', b'b', 40_000)\n"
+        "for _ in range(5):\n"
+        "    _thread.start_new_thread(busy, ())\n"
+        "    time.sleep(0.005)\n"
+        "    assert not openmp.computed()\n"
+        "torch.ones(2000, 2000) @ torch.ones(2000, 2000)\n"
+        "print(openmp.loaded() is None or openmp.computed())\n",
+    )
+    assert done.stdout == "True\n", done.stderr

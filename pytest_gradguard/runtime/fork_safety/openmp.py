@@ -24,6 +24,8 @@ _ENOUGH = 1.0
 """Seconds in which threads that have been told to end are gone, on a busy machine too."""
 _UNCERTAIN = 0.05
 """The same, where it is not even known whether there are such threads."""
+_SETTLED = 0.3
+"""The same, in which a thread waits again, or has ended, that just runs."""
 
 
 class Library(NamedTuple):
@@ -106,14 +108,38 @@ def candidates() -> set[int]:
     }
 
 
-def end_pool() -> bool:
+def settled() -> set[int]:
+    """The same, once those that run wait again, or have ended.
+
+    A thread that Python is done with lives a moment longer, and could be any.
+    """
+    deadline = time.monotonic() + _SETTLED
+    while True:
+        found = candidates()
+        if all(native_threads.waiting(thread) is not None for thread in found):
+            return found
+        if time.monotonic() > deadline or not native_threads.readable():
+            return found
+        time.sleep(0.001)
+
+
+def computed() -> bool:
+    """Whether the calling thread has started compute threads, which are ended then."""
+    return end_pool(settled())
+
+
+def end_pool(suspects: set[int] | None = None) -> bool:
     """End the compute threads that the calling thread has started.
+
+    Args:
+        suspects: the threads that may be these; by default all `candidates`.
 
     Returns:
         Whether there were any.
     """
     library = loaded()
-    suspects = candidates()
+    if suspects is None:
+        suspects = candidates()
     if library is None or library.pause is None or not suspects:
         return False
     if library.pause(_SOFT) != 0:

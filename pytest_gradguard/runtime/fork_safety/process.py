@@ -108,7 +108,7 @@ class Inside:
         return stuck.watch(0, place, self._ends, "multiprocessing")
 
     def _ended(self) -> None:
-        if self._inherited.torch and openmp.end_pool():
+        if self._inherited.torch and openmp.computed():
             self._tell(Hang("torch", task_of(self._function)))
         os.close(self._write)
 

@@ -42,7 +42,7 @@ def begin(asked: tuple[int, str, str] | None, process: bool) -> After | None:
     def after(items: Any, results: Any, error: BaseException | None) -> Hang | None:
         if watcher is not None:
             watcher.stop()
-        if inherited.torch and token not in _told and openmp.end_pool():
+        if inherited.torch and token not in _told and openmp.computed():
             _told.add(token)
             return Hang("torch", task_of(items[-1][0]))
         return None
