@@ -99,8 +99,6 @@ DETAILS = {
     },
 }
 
-torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.5  # as long as it waits for what has failed
-
 RNG = np.random.default_rng(7)
 FORK = functools.partial(DataLoader, num_workers=2, multiprocessing_context="fork")
 SPAWN = functools.partial(DataLoader, num_workers=1, multiprocessing_context="spawn")

@@ -41,8 +41,6 @@ DETAILS = {
     "test_daemon": {"GG206": {"function": "total", "num_workers": 1}},
 }
 
-torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.5  # as long as it waits for what has failed
-
 
 class Numbers(Dataset):
     def __len__(self):
