@@ -34,8 +34,6 @@ TORCH = (
     "tests/runtime/test_torch_engine.py",
     "tests/runtime/test_torch_settings.py",
     "tests/truth/test_truth_torch_crossing.py",
-    "tests/gradients/test_reasons.py",
-    "tests/gradients/test_every_reason.py",
 )
 TENSORFLOW = (
     "tests/runtime/test_tapes.py",
@@ -46,20 +44,8 @@ GUARD_CASES = "tests/guard_cases/test_cases.py"
 PROGRAMS = "tests/guard_cases/programs/"
 """The programs that `GUARD_CASES` runs: a cell takes some of them."""
 TESTS = {
-    "joblib": (
-        *JOBLIB,
-        f"{PROGRAMS}case_arguments.py",
-        f"{PROGRAMS}case_backends.py",
-        f"{PROGRAMS}case_memory_maps.py",
-        f"{PROGRAMS}case_results.py",
-    ),
-    "torch": (
-        *TORCH,
-        f"{PROGRAMS}case_backward.py",
-        f"{PROGRAMS}case_ddp.py",
-        f"{PROGRAMS}case_loader.py",
-        f"{PROGRAMS}case_transforms.py",
-    ),
+    "joblib": JOBLIB,
+    "torch": TORCH,
     "tensorflow-cpu": (
         *TENSORFLOW,
         f"{PROGRAMS}case_tf_crossing.py",
@@ -86,7 +72,26 @@ TESTS = {
     "pytest-xdist": PLAIN,
 }
 """By the library that a cell varies: the tests that it runs."""
-ALL = tuple(dict.fromkeys(test for tests in TESTS.values() for test in tests))
+LONG = {
+    "joblib": (
+        f"{PROGRAMS}case_arguments.py",
+        f"{PROGRAMS}case_backends.py",
+        f"{PROGRAMS}case_memory_maps.py",
+        f"{PROGRAMS}case_results.py",
+    ),
+    "torch": (
+        "tests/gradients/test_reasons.py",
+        "tests/gradients/test_every_reason.py",
+        f"{PROGRAMS}case_backward.py",
+        f"{PROGRAMS}case_ddp.py",
+        f"{PROGRAMS}case_loader.py",
+        f"{PROGRAMS}case_transforms.py",
+    ),
+}
+"""By library: further tests, which take minutes; only the corners run them, and the Pythons."""
+ALL = tuple(
+    dict.fromkeys(test for name, tests in TESTS.items() for test in (*tests, *LONG.get(name, ())))
+)
 """Those of the corners."""
 FRAMEWORKS = ("torch", "tensorflow-cpu", "numpy")
 COMMON = ("joblib", "pytest", "pytest-xdist", "hypothesis", "jsonschema")
