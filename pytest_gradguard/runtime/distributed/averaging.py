@@ -232,12 +232,12 @@ def _is_batch_norm() -> bool:
 
 def _resolving(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def _resolve_group(*args: Any, **kwargs: Any) -> Any:
+    def resolve(*args: Any, **kwargs: Any) -> Any:
         global _heard
         _heard += 1
         return original(*args, **kwargs)
 
-    return _resolve_group
+    return resolve
 
 
 # -- backward passes and steps -------------------------------------------------------------------
@@ -403,7 +403,10 @@ def _collectives() -> Patches:
 
 @functools.cache
 def _functional() -> Patches:
-    return Patches([Patch(sys.modules[_FUNCTIONAL], "_resolve_group", _resolving)])
+    module = sys.modules[_FUNCTIONAL]
+    until_2_8 = not hasattr(module, "_resolve_group")
+    name = "_resolve_group_name" if until_2_8 else "_resolve_group"
+    return Patches([Patch(module, name, _resolving)])
 
 
 def _listen_to_functional() -> None:
