@@ -133,8 +133,14 @@ _KERAS_3_4 = {
         "Keras has its wrappers for scikit-learn since 3.8",
     ),
 }
+_FORKS = {
+    "tests/plugin/test_outcomes.py::test_xdist_finds_the_same": (
+        "Python 3.12 and newer warn where a process with threads forks, as pytest-xdist's do"
+    ),
+}
 KNOWN_FAILURES: dict[str, dict[str, str]] = {
     "oldest": _TF32 | _KERAS_3_4,
+    "newest": _FORKS,
     "torch-2.4.0": _TF32,
     "torch-2.8.0": _TF32,
     "keras-3.4.0": _KERAS_3_4,
