@@ -7,7 +7,7 @@ first few objects, a description. Each check says in a class of its own what its
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from pytest_gradguard import pitfalls
 from pytest_gradguard.details import Details, Direction, FindingDetails, Sample
@@ -19,6 +19,9 @@ from pytest_gradguard.runtime.locks import Lock
 from pytest_gradguard.runtime.pipes import Pipes
 from pytest_gradguard.runtime.quoting import Quoted, quoted
 from pytest_gradguard.runtime.tasks import Task
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 SAMPLES = 5
 """How many objects, tasks or places a finding describes; the others are counted."""
@@ -32,10 +35,6 @@ _UNKNOWN: FindingDetails = {
     "dtype": None,
     "device": None,
 }
-
-TYPE_CHECKING = False  # as typing's own
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 _Kind = TypeVar("_Kind", bound="Evidence")
 

@@ -151,7 +151,7 @@ KNOWN_FAILURES: dict[str, dict[str, str]] = {
 def why_failed(cell: str, test: str) -> str | None:
     """Why a test is known to fail in a cell; None: nobody knows."""
     known = KNOWN_FAILURES.get(cell, {})
-    return known.get(test.partition("@")[0]) or known.get(test.partition("::")[0])
+    return known.get(test) or known.get(test.partition("::")[0])
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ _ENOUGH = 1.0
 """Seconds in which threads that have been told to end are gone, on a busy machine too."""
 _UNCERTAIN = 0.05
 """The same, where it is not even known whether there are such threads."""
-_SETTLED = 0.3
+_PATIENCE = 0.3
 """The same, in which a thread waits again, or has ended, that just runs."""
 
 
@@ -108,12 +108,12 @@ def candidates() -> set[int]:
     }
 
 
-def settled() -> set[int]:
-    """The same, once those that run wait again, or have ended.
+def _settled() -> set[int]:
+    """The candidates, once those that run wait again, or have ended.
 
     A thread that Python is done with lives a moment longer, and could be any.
     """
-    deadline = time.monotonic() + _SETTLED
+    deadline = time.monotonic() + _PATIENCE
     while True:
         found = candidates()
         if all(native_threads.waiting(thread) is not None for thread in found):
@@ -125,7 +125,7 @@ def settled() -> set[int]:
 
 def computed() -> bool:
     """Whether the calling thread has started compute threads, which are ended then."""
-    return end_pool(settled())
+    return end_pool(_settled())
 
 
 def end_pool(suspects: set[int] | None = None) -> bool:

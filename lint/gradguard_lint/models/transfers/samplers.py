@@ -64,7 +64,7 @@ def passed(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
     """A loader is iterated: what its sampler gives, and whether that is a new order."""
     if (0, PASSED) not in m.store or not m.modes.grad:
         return
-    if _calls(node, "next") or id(node) in _only_looked_at(frame.module):
+    if _calls(node, "next") or (_calls(node, "iter") and id(node) in _only_looked_at(frame.module)):
         return
     turns = tuple(m.turns)
     for thing in samplers(value):
