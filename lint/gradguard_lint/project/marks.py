@@ -108,12 +108,22 @@ def _homes(name: str) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
             continue
         if row.does in _PASSED_ON:
             return (), ()
-        homes.update(form for top in library.tops for form in _forms(top))
         for full in row.names.split():
-            top, _, rest = full.rpartition(".")[0].partition(".")
-            if top not in library.tops and rest:
+            if full.rpartition(".")[2] != last:
+                continue
+            packages = _packages(library, full)
+            homes.update(form for top in packages for form in _forms(top))
+            _, _, rest = full.rpartition(".")[0].partition(".")
+            if rest and not packages:  # as a framework's part
+                homes.add(rest.partition(".")[0].encode())
                 parts.add(f".{rest}".encode())
     return tuple(sorted(homes)), tuple(sorted(parts))
+
+
+def _packages(library: Library, name: str) -> set[str]:
+    """The packages of `library` that have `name`, under any spelling."""
+    spellings = [name, *(it for it, ours in library.spelled.items() if name.startswith(ours))]
+    return {top for top in library.tops for it in spellings if f"{it}.".startswith(f"{top}.")}
 
 
 def _tops(libraries_: list[Library]) -> tuple[bytes, ...]:
