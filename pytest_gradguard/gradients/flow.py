@@ -91,13 +91,17 @@ def _through(site: Site, sinks: set[int] | None) -> str:
         return "unknown"
     statements = list(_statements(function))
     around = [statement for statement in statements if _covers(statement, site.line)]
-    column = site.location().column - 1
-    exact = [statement for statement in around if _holds(statement, site.line, column)]
-    around = exact or around  # several statements may share a line
+    where = site.location()
+    column = None if where.end_column is None else where.column - 1  # before Python 3.11
+    if column is not None:  # several statements may share a line
+        around = [it for it in around if _holds(it, site.line, column)] or around
     if not around:
         return "unknown"
     start = min(reversed(around), key=_height)  # of equals the innermost, which comes last
-    if _is_test(start, site.line, column):
+    test = _is_test(start, site.line, column)
+    if test is None:
+        return "unknown"
+    if test:
         return "nowhere"
     value = _Value(function, source)
     value.follow(start, statements)
@@ -327,16 +331,19 @@ def _read_somewhere(source: ast.Module, attribute: str) -> bool:
     return reads > adds
 
 
-def _is_test(statement: ast.stmt, line: int, column: int) -> bool:
-    """Whether the value only decides something: the test of an `if`, a `while`, an `assert`."""
+def _is_test(statement: ast.stmt, line: int, column: int | None) -> bool | None:
+    """Whether the value only decides something: the test of an `if`, a `while`, an `assert`.
+
+    None: a conditional expression may be asking for it, and the column is not known.
+    """
     if isinstance(statement, ast.Assert):
         return True
     if isinstance(statement, (ast.If, ast.While)):
         return statement.test.lineno <= line <= (statement.test.end_lineno or line)
-    return any(
-        isinstance(node, ast.IfExp) and _holds(node.test, line, column)
-        for node in _own_nodes(statement)
-    )
+    tests = [node.test for node in _own_nodes(statement) if isinstance(node, ast.IfExp)]
+    if column is None:
+        return None if tests else False
+    return any(_holds(test, line, column) for test in tests)
 
 
 def _heads(statement: ast.stmt) -> list[ast.AST]:
