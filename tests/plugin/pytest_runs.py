@@ -9,7 +9,11 @@ from typing import Any
 
 from children import run_python
 
-QUIET = ("-p", "no:cacheprovider", "-W", "ignore::pytest.PytestDeprecationWarning")
+QUIET = (
+    *("-p", "no:cacheprovider", "-W", "ignore::pytest.PytestDeprecationWarning"),
+    # torch 2.4 and 2.5, of themselves
+    *("-W", "ignore:You are using `torch.load`:FutureWarning"),
+)
 LIMIT = 240  # seconds; only a hang takes so long
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from dask.distributed import Client
-from joblib import Parallel, delayed, parallel_config
+from joblib import Parallel, delayed, parallel_backend
 
 from pytest_gradguard import guard
 
@@ -33,7 +33,7 @@ def use(*things: Any, **named: Any) -> str:
 
 def end_of(*tasks: Any) -> str:
     try:
-        with parallel_config(backend="dask"):
+        with parallel_backend("dask"):
             Parallel(2)(tasks)
     except TypeError as error:
         return str(error)

@@ -24,11 +24,11 @@ def facts(facts_of):
     )
 
 
-def test_the_backend_works_by_parallel_config_alone(facts):
+def test_the_backend_works_by_parallel_backend_alone(facts):
     assert facts["backend_by_argument"] == {
         "before": "ValueError",
         "with a client": "ValueError",
-        "by parallel_config": [1, 2],
+        "by parallel_backend": [1, 2],
         "registered": "TypeError",
     }
 

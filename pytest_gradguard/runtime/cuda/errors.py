@@ -22,6 +22,12 @@ _NO_GPU = frozenset((34, 35, 46, 100, 802, 803, 804))
 """The states of CUDA's runtime that say: there is no GPU for this process. (A stub instead of the
 driver; none, or one too old; all in use; no device; a system that is not ready; a driver that does
 not fit, twice.) A forked child gets 3, which is not among them: there the fork is reported."""
+_NO_GPU_SAID = re.compile(
+    r"CUDA error: (?:CUDA driver is a stub|CUDA driver version is insufficient"
+    r"|all CUDA-capable devices are busy|no CUDA-capable device|system not yet initialized"
+    r"|system has unsupported display driver|forward compatibility was attempted)"
+)
+"""The same states, in the words of older releases of torch, whose errors have no code."""
 _NO_DEVICE = re.compile(
     r"(Could not satisfy device specification|Unable to find any devices for spec"
     r"|Cannot assign a device for operation).*device:GPU:",
@@ -58,12 +64,14 @@ def no_cuda(error: BaseException) -> bool:
     compiled = getattr(torch, "_C", None)
     if compiled is None:
         return False
+    said = error.args[0] if error.args else None
     if hasattr(compiled, "_cuda_getDeviceCount"):
         # All that needs CUDA initialises it, or tries to; since torch 2.15 a generator for a GPU
         # asks the runtime first.
-        own: Any = getattr(torch, "AcceleratorError", ())
-        return issubclass(type(error), own) and getattr(error, "error_code", None) in _NO_GPU
-    said = error.args[0] if error.args else None
+        own: Any = getattr(torch, "AcceleratorError", None)
+        if own is not None:
+            return issubclass(type(error), own) and getattr(error, "error_code", None) in _NO_GPU
+        return type(said) is str and _NO_GPU_SAID.match(said) is not None
     if type(error) in _TORCH and type(said) is str:
         if _NOT_BUILT.match(said):
             return True

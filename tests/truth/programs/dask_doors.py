@@ -6,7 +6,7 @@ import dask
 import torch
 from cases import attempt, case, main
 from dask.distributed import Client
-from joblib import Parallel, delayed, parallel_config
+from joblib import Parallel, delayed, parallel_backend
 
 
 def client(processes):
@@ -30,8 +30,8 @@ def backend_by_argument():
     found = {"before": attempt(call)["raises"]}
     with client(processes=False):
         found["with a client"] = attempt(call)["raises"]
-        with parallel_config(backend="dask"):
-            found["by parallel_config"] = Parallel(2)(delayed(abs)(k) for k in (-1, -2))
+        with parallel_backend("dask"):
+            found["by parallel_backend"] = Parallel(2)(delayed(abs)(k) for k in (-1, -2))
         found["registered"] = attempt(call)["raises"]
     return found
 
@@ -47,7 +47,7 @@ def thread_workers_copy():
     found = {}
     with client(processes=False) as here:
         x = torch.ones(2, requires_grad=True)
-        with parallel_config(backend="dask"):
+        with parallel_backend("dask"):
             found["joblib"] = backward_through(
                 Parallel(2)(delayed(scale)(x, k) for k in (1.0, 2.0)), x
             )
@@ -69,7 +69,7 @@ def process_workers():
     history = torch.ones(2, requires_grad=True) * 2
     with client(processes=True) as cluster:
         found = {"submit": cluster.submit(leaf, history).result()}
-        with parallel_config(backend="dask"):
+        with parallel_backend("dask"):
             found["joblib"] = Parallel(2)([delayed(leaf)(history)])[0]
         result = cluster.submit(scale, torch.ones(2, requires_grad=True), 2.0).result()
         found["result"] = leaf(result)

@@ -9,7 +9,7 @@ import time
 import torch
 from cases import case, main
 from dask.distributed import Client
-from joblib import Parallel, delayed, parallel_config
+from joblib import Parallel, delayed, parallel_backend
 
 PATIENCE = 6.0
 """Seconds that a call has; one that works takes a fraction of one."""
@@ -29,7 +29,7 @@ def make(kind):
 
 
 def call(task, argument):
-    with parallel_config(backend="dask"):
+    with parallel_backend("dask"):
         Parallel(2)([delayed(task)(argument)])
 
 
