@@ -142,6 +142,7 @@ KNOWN_FAILURES: dict[str, dict[str, str]] = {
     "oldest": _TF32 | _KERAS_3_4,
     "newest": _FORKS,
     "python-3.12": _FORKS,
+    "pre-releases": _FORKS,
     "torch-2.4.0": _TF32,
     "torch-2.8.0": _TF32,
     "keras-3.4.0": _KERAS_3_4,

@@ -17,6 +17,10 @@ LIBRARY = Library(
         "concurrent.futures.thread.": "concurrent.futures.",
         "joblib.externals.loky.": "loky.",
     },
+    bases={
+        "concurrent.futures.ProcessPoolExecutor": "pool",
+        "concurrent.futures.ThreadPoolExecutor": "pool",
+    },
     rows=(
         Row("concurrent.futures.ProcessPoolExecutor", "executor", forks="work", methods=EXECUTOR),
         Row("concurrent.futures.ThreadPoolExecutor", "executor", start="thread", methods=EXECUTOR),

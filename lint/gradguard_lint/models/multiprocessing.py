@@ -91,6 +91,7 @@ LIBRARY = Library(
         "multiprocessing.Process": "process",
         "torch.multiprocessing.Process": "process",
         "threading.Thread": "thread",
+        "multiprocessing.Pool": "pool",
     },
     starts=(
         Start("spawn", "process", "spawned workers"),

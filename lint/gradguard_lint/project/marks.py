@@ -15,7 +15,7 @@ _EXTENDED = rb"[ \t]*(?:,[^()\n]*)?\)[ \t]*:"
 _BY_ITSELF = frozenset({"task", "remote"})
 """Starters that are decorators, too."""
 
-_EXTENSIBLE = frozenset({"parallel", "process"})
+_EXTENSIBLE = frozenset({"executor", "parallel", "pool", "process"})
 """Starters that are classes, which projects extend."""
 
 _QUIET = frozenset({"dask-compute", "loader"})

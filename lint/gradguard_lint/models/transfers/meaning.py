@@ -420,6 +420,8 @@ class Meaning(Known):
             parallel.keep_arguments(m, instance, args)
         if what in _STARTED and m.find_in_class(instance.cls, "__init__") is None:
             work.init_instance(m, frame, node, instance, args)
+        if what == "pool" and m.find_in_class(instance.cls, "__init__") is None:
+            work.init_pool(m, frame, node, instance, args)
         if what in ("estimator", "gpu-estimator"):
             estimators.keep_device(m, instance, args, gpu=what == "gpu-estimator")
         if what == "torch" and any(
@@ -469,6 +471,10 @@ def _instance_method(
         result = work.start_instance(m, frame, node, instance)
     elif what in _STARTED and name == "__init__":
         result = work.init_instance(m, frame, node, instance, args)
+    elif what == "pool" and name == "__init__":
+        result = work.init_pool(m, frame, node, instance, args)
+    elif what == "pool":
+        result = work.pool_method(m, frame, node, instance, name, args)
     elif what == "parallel" and name == "__call__":
         result = parallel.run_instance(m, frame, node, instance, args)
     elif what == "parallel" and name == "__init__":

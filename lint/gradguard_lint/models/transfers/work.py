@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from gradguard_lint.domain.shapes import sequence
 from gradguard_lint.domain.starts import Start
@@ -10,7 +11,9 @@ from gradguard_lint.domain.values import (
     NOTHING,
     UNKNOWN,
     Atom,
+    Class,
     Const,
+    External,
     Frame,
     Instance,
     Items,
@@ -115,10 +118,49 @@ def _pool(
     )
 
 
-def method(
-    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
+_POOL = "<pool>"
+
+
+def _extended(cls: Class) -> Iterator[str]:
+    """The names of what `cls` extends outside the project."""
+    for base in cls.bases:
+        if isinstance(base, External):
+            yield base.name
+        elif isinstance(base, Class):
+            yield from _extended(base)
+
+
+def init_pool(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args) -> Value:
+    """``__init__`` of the pool or executor that a project's class extends."""
+    registry = registry_of(m)
+    for base in _extended(instance.cls):
+        name = registry.canonical(base)
+        if row := registry.row(name):
+            m.store[instance.ident, _POOL] = pool(m, frame, node, name, args, row)
+    return NOTHING
+
+
+def pool_method(
+    m: Machine, frame: Frame, node: ast.AST, instance: Instance, name: str, args: Args
 ) -> Value | None:
-    """A method of a pool, executor or client."""
+    """A method that a project's class has from the pool or executor that it extends."""
+    for thing in (m.read(instance.ident, _POOL) or UNKNOWN).things("pool", "executor"):
+        # Such a class is made, as a rule, so that its processes are no daemons.
+        return method(m, frame, node, thing, name, args, daemons=False)
+    return None
+
+
+def method(
+    m: Machine,
+    frame: Frame,
+    node: ast.AST,
+    thing: Thing,
+    name: str,
+    args: Args,
+    *,
+    daemons: bool = True,
+) -> Value | None:
+    """A method of a pool, executor or client; whether the processes of a pool are `daemons`."""
     row = registry_of(m).row(thing.name)
     if row is None:
         return None
@@ -151,7 +193,7 @@ def method(
         shares=row.shares,
         meant=row.gpu,
         maker=thing.site,
-        daemons=row.does == "pool",
+        daemons=daemons and row.does == "pool",
     )
     return _given(m, frame, node, hands, result, args)
 
