@@ -19,6 +19,7 @@ from pytest_gradguard.gradients.clock import now
 from pytest_gradguard.gradients.flow import Chain
 from pytest_gradguard.runtime import callsite
 from pytest_gradguard.runtime.callsite import Site
+from pytest_gradguard.runtime.faults import freed
 from pytest_gradguard.runtime.frameworks.tensorflow.tensors import variable_of
 from pytest_gradguard.runtime.tapes.own import OwnTape
 from pytest_gradguard.runtime.tapes.reads import Reads
@@ -114,7 +115,7 @@ class _Beside:
     def __init__(self, tape: Any, known: dict[int, _Beside], watched: list[Any]) -> None:
         identity = id(tape)
         self._handle: Any = tape._tape
-        self._reference = weakref.ref(tape, lambda _: known.pop(identity, None))
+        self._reference = weakref.ref(tape, freed(known.pop, identity, None))
         self.tape = OwnTape(automatic=True)
         self.tape.watch(watched)
 

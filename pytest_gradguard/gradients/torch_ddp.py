@@ -26,6 +26,7 @@ from pytest_gradguard.gradients.torch_watch import state_of
 from pytest_gradguard.messages import GradGuardError, GradGuardWarning
 from pytest_gradguard.runtime import callsite, collector
 from pytest_gradguard.runtime.checks.gg504 import CODE, Evidence, Unused, settled
+from pytest_gradguard.runtime.faults import attempt
 from pytest_gradguard.runtime.references import Reference, refer
 
 _ERROR = "Expected to have finished reduction in the prior iteration"
@@ -71,7 +72,7 @@ class Model:
     """
 
     def __init__(self, ddp: Any) -> None:
-        weakref.finalize(ddp, _forget, id(ddp)).atexit = False
+        weakref.finalize(ddp, attempt, _forget, id(ddp)).atexit = False
         self._identity = id(ddp)
         self._looked_for = bool(ddp.find_unused_parameters)
         names = {id(one): name for name, one in targets.unwrapped(ddp).named_parameters()}

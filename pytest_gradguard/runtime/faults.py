@@ -46,6 +46,19 @@ def attempt(function: Callable[..., Any], *args: Any, instead: Any = None, **kwa
         return instead
 
 
+def freed(forget: Callable[..., Any], *args: Any) -> Callable[[object], None]:
+    """What a weak reference calls as its object is freed: `forget`, with `args`.
+
+    As the interpreter ends, nothing is called: modules lose their globals then, in no order.
+    """
+
+    def call(_: object, ending: Callable[[], bool] = sys.is_finalizing, do: Any = attempt) -> None:
+        if not ending():
+            do(forget, *args)
+
+    return call
+
+
 def checked(
     errors: tuple[type[Exception], ...],
     function: Callable[..., Any],

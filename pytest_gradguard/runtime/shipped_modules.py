@@ -7,7 +7,6 @@ of this file, so it stays light, and they keep their signatures.
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
 import weakref
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pytest_gradguard.runtime import probes
-from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.faults import attempt, fault, freed
 
 
 class Copy:
@@ -58,15 +57,15 @@ def arrived(
     module = rebuild(*arguments)
     if origin != os.getpid():
         try:
-            forget = functools.partial(_forget, id(module))
-            _copies[id(module)] = Copy(token, number, weakref.ref(module, forget))
+            reference = weakref.ref(module, freed(_forget, id(module)))
+            _copies[id(module)] = Copy(token, number, reference)
             probes.rouse("gg111")
         except Exception as error:
             fault(error)
     return module
 
 
-def _forget(identity: int, reference: Any) -> None:
+def _forget(identity: int) -> None:
     known = _copies.get(identity)
     if known is not None and known.module is None:
         del _copies[identity]
@@ -116,15 +115,19 @@ def came_back(
 ) -> Any:
     """Rebuild a module in the process that it came from; called by unpickling."""
     module = rebuild(*arguments)
-    _back.modules.append((token, about, module))
+    attempt(_note, token, about, module)
     return module
+
+
+def _note(*came: Any) -> None:
+    _back.modules.append(came)
 
 
 class _Back(threading.local):
     """What has come back in this thread, in the results that are unpickled now."""
 
     def __init__(self) -> None:
-        self.modules: list[tuple[int, tuple[Any, ...], Any]] = []
+        self.modules: list[tuple[Any, ...]] = []
 
 
 _back = _Back()

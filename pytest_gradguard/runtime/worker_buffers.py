@@ -22,7 +22,7 @@ from pytest_gradguard.runtime.checks import gg111
 from pytest_gradguard.runtime.checks.gg111 import KeptBuffers, Use
 from pytest_gradguard.runtime.copies import sample
 from pytest_gradguard.runtime.evidence import Evidence
-from pytest_gradguard.runtime.faults import attempt, fault, theirs_only, without_this_frame
+from pytest_gradguard.runtime.faults import attempt, fault, freed, theirs_only, without_this_frame
 from pytest_gradguard.runtime.frameworks.torch import modules as torch_modules
 from pytest_gradguard.runtime.frameworks.torch import steps
 from pytest_gradguard.runtime.patching import Patch, Patches
@@ -36,7 +36,7 @@ class _Lost:
     def __init__(self, kept: KeptBuffers, module: Any) -> None:
         self.kept = kept
         self.number = id(module)
-        self._module = weakref.ref(module, self._freed)
+        self._module = weakref.ref(module, freed(self._freed))
         held = {name: (owner, one) for name, owner, one in kept_by(module) if name in kept.names}
         self._samples = {name: (refer(one), sample(one)) for name, (_, one) in held.items()}
         self._versions = {name: (id(one), one._version) for name, (_, one) in held.items()}
@@ -49,8 +49,8 @@ class _Lost:
         """The module, or None where it is no more."""
         return self._module()
 
-    def _freed(self, _: object, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if self._was_stale is not None or ending():  # modules lose their globals, in no order
+    def _freed(self) -> None:
+        if self._was_stale is not None:
             return
         # Its buffers live a little longer, unless the garbage collector has freed all at once.
         values = [(reference(), known) for reference, known in self._samples.values()]

@@ -73,6 +73,7 @@ def stands_for_theirs(function: planting.Function) -> bool:
     return (
         name in ("__reduce__", "__reduce_ex__")
         or "called by unpickling" in said
+        or "called by pickling" in said
         or "called by the interpreter" in said
         or any(decorator.startswith("functools.wraps(") for decorator in decorators)
     )

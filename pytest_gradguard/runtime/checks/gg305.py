@@ -78,6 +78,7 @@ def undo() -> None:
 
 
 def _reduce(generator: Any) -> Any:
+    """How a generator is pickled; called by pickling."""
     reduction = generator.__reduce_ex__(4)
     return attempt(_reporting, generator, reduction, instead=reduction)
 
@@ -257,9 +258,13 @@ def take_arrived() -> list[tuple[int, Any]]:
 def rebuild_generator(number: int, rebuild: Callable[..., Any], arguments: Any) -> Any:
     """Rebuild, in a worker, a generator that reported itself; called by unpickling."""
     generator = rebuild(*arguments)
+    attempt(_note, number, generator)
+    return generator
+
+
+def _note(number: int, generator: Any) -> None:
     _arrived.generators.append((number, generator))
     probes.rouse("gg305")
-    return generator
 
 
 def begin(asked: dict[str, int] | None, process: bool) -> After | None:

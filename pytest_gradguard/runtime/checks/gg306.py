@@ -24,6 +24,7 @@ from pytest_gradguard.runtime import answering, callsite, locate, probes, watchi
 from pytest_gradguard.runtime.checks import Probe
 from pytest_gradguard.runtime.collector import here
 from pytest_gradguard.runtime.evidence import TaskEvidence, direction, times
+from pytest_gradguard.runtime.faults import attempt
 from pytest_gradguard.runtime.pipes import Address, Mailbox, post
 from pytest_gradguard.runtime.probes import After
 from pytest_gradguard.runtime.quoting import quoted
@@ -241,9 +242,13 @@ def arrive(
 ) -> Any:
     """Rebuild, in a worker, an array that comes as a memory map; called by unpickling."""
     array = rebuild(*arguments)
+    attempt(_note, token, address, filename, array)
+    return array
+
+
+def _note(token: int, address: Address | None, filename: str | None, array: Any) -> None:
     _arrived.maps.append(Arrived(token, address, filename, weakref.ref(array)))
     probes.rouse("gg306")
-    return array
 
 
 def begin(asked: None, process: bool) -> After | None:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from pytest_gradguard.runtime import callsite, random_states, seed_calls, seeding
 from pytest_gradguard.runtime.checks import Probe, threads
 from pytest_gradguard.runtime.evidence import TaskEvidence
+from pytest_gradguard.runtime.faults import attempt
 from pytest_gradguard.runtime.probes import After
 from pytest_gradguard.runtime.tasks import Task, task_of
 
@@ -177,7 +178,7 @@ def heard(call: Any, note: Seeded) -> None:
     earlier = _seeded.get(call.family)
     if earlier is None:
         family = note.asked.family
-        weakref.finalize(call.family, _forget, family).atexit = False
+        weakref.finalize(call.family, attempt, _forget, family).atexit = False
         earlier = _seeded.setdefault(call.family, [])
     earlier.append(note)  # first: another thread may do the same right now
     del earlier[:-_MOST]

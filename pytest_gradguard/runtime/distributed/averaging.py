@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pytest_gradguard.runtime import callsite, collector, watching
 from pytest_gradguard.runtime.checks import gg502
-from pytest_gradguard.runtime.faults import fault, without_this_frame
+from pytest_gradguard.runtime.faults import attempt, fault, without_this_frame
 from pytest_gradguard.runtime.frameworks.torch import engine, steps, tensors
 from pytest_gradguard.runtime.frameworks.torch.following import tensors_in
 from pytest_gradguard.runtime.patching import Patch, Patches, on_class
@@ -39,7 +39,7 @@ class _Model:
     """
 
     def __init__(self, module: Any) -> None:
-        weakref.finalize(module, _forget, self).atexit = False
+        weakref.finalize(module, attempt, _forget, self).atexit = False
         self._reference = weakref.ref(module)
         self.stats = module.reducer.get_backward_stats
         self.seen = self.stats()

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from pytest_gradguard.runtime import callsite, collector
-from pytest_gradguard.runtime.faults import attempt, fault
+from pytest_gradguard.runtime.faults import fault, freed
 from pytest_gradguard.runtime.frameworks.tensorflow import tapes as tensorflow_tapes
 from pytest_gradguard.runtime.frameworks.tensorflow import tensors
 from pytest_gradguard.runtime.tapes import own, values
@@ -140,15 +140,15 @@ class _Follower:
             own.listen(self)
             tensorflow_tapes.start(self)
             identity = id(recorder)
-
-            def forget(gone: Any) -> None:
-                known = self._shadows.get(identity)
-                if known is not None and known.recorder is gone:
-                    del self._shadows[identity]
-                    attempt(known.tape.pop)
-
-            shadow = self._shadows[identity] = _Shadow(recorder, forget)
+            shadow = _Shadow(recorder, freed(self._forget, identity))
+            self._shadows[identity] = shadow
         return shadow
+
+    def _forget(self, identity: int) -> None:
+        shadow = self._shadows.get(identity)
+        if shadow is not None and shadow.recorder() is None:
+            del self._shadows[identity]
+            shadow.tape.pop()
 
     def undo(self) -> None:
         """Stop to listen."""

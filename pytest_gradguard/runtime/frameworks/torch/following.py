@@ -6,7 +6,6 @@ marked with what, and where in a thread's stack of modes such a mode stands.
 
 from __future__ import annotations
 
-import functools
 import weakref
 from typing import Any, Generic, TypeVar
 
@@ -14,6 +13,8 @@ import torch
 from torch.overrides import _pop_mode, _push_mode
 from torch.utils._device import DeviceContext
 from torch.utils._pytree import tree_leaves
+
+from pytest_gradguard.runtime.faults import freed
 
 _CONSTANT = frozenset(
     (
@@ -60,8 +61,7 @@ class Marks(Generic[_Mark]):
         identity = id(tensor)
         marks = marks | self.of(tensor)
         known = self.known  # as the interpreter ends, there is no more than this
-        forget = functools.partial(_forget, known, identity)
-        known[identity] = (weakref.ref(tensor, forget), marks)
+        known[identity] = (weakref.ref(tensor, freed(_forget, known, identity)), marks)
 
     def of(self, tensor: Any) -> frozenset[_Mark]:
         """What `tensor` is marked with."""
@@ -74,9 +74,9 @@ class Marks(Generic[_Mark]):
             del self.known[id(tensor)]
 
 
-def _forget(known: dict[int, Any], identity: int, reference: weakref.ref[Any]) -> None:
+def _forget(known: dict[int, Any], identity: int) -> None:
     marked = known.get(identity)
-    if marked is not None and marked[0] is reference:
+    if marked is not None and marked[0]() is None:
         del known[identity]
 
 

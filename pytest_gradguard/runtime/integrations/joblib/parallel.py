@@ -17,6 +17,7 @@ from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.faults import (
     attempt,
     fault,
+    freed,
     hidden_frame,
     theirs_only,
     without_this_frame,
@@ -261,7 +262,7 @@ def _know(batch: Any, call: Call) -> None:
     if call.cache is not cache:
         key = id(cache)  # as long as the call lives, so does its cache
         call.cache = cache
-        _by_cache[key] = Known(weakref.ref(call, lambda _: _by_cache.pop(key, None)))
+        _by_cache[key] = Known(weakref.ref(call, freed(_by_cache.pop, key, None)))
 
 
 def pickling(module: ModuleType) -> list[Patch]:
