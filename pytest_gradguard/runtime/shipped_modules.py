@@ -56,7 +56,8 @@ def arrived(
 ) -> Any:
     """Rebuild a module in a worker; called by unpickling, before its state is set."""
     module = rebuild(*arguments)
-    if origin != os.getpid():
+    if origin != os.getpid() and type(module).__weakrefoffset__:
+        # Else the class has something else made in its place.
         try:
             forget = functools.partial(_forget, id(module))
             _copies[id(module)] = Copy(token, number, weakref.ref(module, forget))
