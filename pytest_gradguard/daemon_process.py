@@ -70,7 +70,13 @@ def running(process: Any, inner: Any, work: Any) -> Callable[[], Any]:
     run: Callable[[], Any] = work or type(process).run.__get__(process)
     if inner is None or getattr(inner, "__self__", None) is process:
         return run
-    return lambda: import_module(f"{_RUNTIME}.faults").carried(run, inner)
+
+    def through() -> Any:
+        faults = import_module(f"{_RUNTIME}.faults")
+        with faults.hidden_frame:
+            return faults.carried(run, inner)
+
+    return through
 
 
 _CHAINED = 10

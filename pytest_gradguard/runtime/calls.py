@@ -13,6 +13,7 @@ from typing import Any
 from pytest_gradguard.findings import Finding
 from pytest_gradguard.messages import GradGuardError, GradGuardWarning
 from pytest_gradguard.runtime import checks, collector, error_notes, probes, registry, worker
+from pytest_gradguard.runtime.by_identity import ByIdentity
 from pytest_gradguard.runtime.callsite import Site, user_site
 from pytest_gradguard.runtime.collector import Collector, allowed_now
 from pytest_gradguard.runtime.evidence import NOWHERE, Evidence, Object, TransferEvidence
@@ -23,7 +24,7 @@ from pytest_gradguard.tallies import Tally
 tokens = itertools.count(1)
 _by_token: weakref.WeakValueDictionary[int | str, Call] = weakref.WeakValueDictionary()
 
-initial: weakref.WeakKeyDictionary[Any, Call] = weakref.WeakKeyDictionary()
+initial: ByIdentity[Call] = ByIdentity()
 """By a worker's process that was not forked: the call of its start, which shipped parameters."""
 _SEARCHES = 8
 """How many batches of one call are searched for the paths of their objects; all are counted."""

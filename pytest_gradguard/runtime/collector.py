@@ -10,13 +10,13 @@ import itertools
 import os
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from pytest_gradguard.runtime.by_identity import ByIdentity
 from pytest_gradguard.runtime.faults import attempt, fault
 from pytest_gradguard.severity import Severity
 
@@ -177,11 +177,11 @@ class _Thread(threading.local):
     def __init__(self) -> None:
         ident = threading.get_ident()  # not `current_thread`, which makes up a missing one
         thread = next((one for one in threading.enumerate() if one.ident == ident), None)
-        self.inherited = [] if thread is None else _started_in.pop(thread, [])
+        self.inherited = [] if thread is None else (_started_in.pop(thread) or [])
         self.scopes: list[Scope] = []
 
 
-_started_in: weakref.WeakKeyDictionary[threading.Thread, list[Scope]] = weakref.WeakKeyDictionary()
+_started_in: ByIdentity[list[Scope]] = ByIdentity()
 _thread = _Thread()
 _task: ContextVar[tuple[Scope, ...]] = ContextVar("gradguard_scopes", default=())
 """The scopes that a task of an event loop, or one that it was made in, has entered."""

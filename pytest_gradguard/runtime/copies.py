@@ -14,7 +14,7 @@ import torch
 from pytest_gradguard.runtime import locate, used_globals
 from pytest_gradguard.runtime.code_names import Chain
 from pytest_gradguard.runtime.frameworks.torch import tensors
-from pytest_gradguard.runtime.tasks import function_of, roots_of
+from pytest_gradguard.runtime.tasks import code_of, roots_of
 
 _SAMPLED = 64
 """How many values of a tensor tell which one it is."""
@@ -210,7 +210,7 @@ def _globals_of(items: Any) -> list[tuple[str, Any]]:
     functions = {id(function): (index, function) for index, (function, _, _) in enumerate(items)}
     roots = []
     for index, function in functions.values():
-        code = getattr(function_of(function), "__code__", type(function))
+        code = code_of(function) or type(function)
         places = _places.get(code)
         if places is None:
             if len(_places) >= _MANY:

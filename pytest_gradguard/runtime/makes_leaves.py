@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytest_gradguard.runtime import used_globals
-from pytest_gradguard.runtime.tasks import function_of
+from pytest_gradguard.runtime.tasks import code_of
 
 WORD = "requires_grad"
 _MAKERS = frozenset({WORD, "requires_grad_", "Variable", "deepcopy", "load", "loads"})
@@ -24,7 +24,7 @@ def may_make_leaves(function: Any) -> bool:
 
     Where its code is not the user's, it may.
     """
-    code = getattr(function_of(function), "__code__", None)
+    code = code_of(function)
     if code is None:
         return True
     if code not in _known:

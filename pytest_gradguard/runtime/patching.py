@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import types
 import weakref
 from collections.abc import Callable
 from typing import Any
 
-from pytest_gradguard.runtime.faults import attempt
+from pytest_gradguard.runtime.faults import attempt, hidden_frame
 from pytest_gradguard.runtime.locks import Lock
 
 _lock = Lock()
@@ -61,6 +62,8 @@ class Patch:
             raise AttributeError(f"{self._owner!r} has no {self._name!r} of its own")
         self._own = holder is self._owner
         original = vars(holder)[self._name]
+        if not self._own and (isinstance(original, types.FunctionType) or holder is object):
+            original = _following(self._owner, self._name, original)
         mine = self._wrap(original)
         self._original, self.mine = original, mine
         setattr(self._owner, self._name, mine)
@@ -83,6 +86,21 @@ class Patch:
         elif isinstance(self.mine, types.FunctionType):
             _buried[self.mine] = self._original
         self._original = self.mine = None
+
+
+def _following(owner: type, name: str, original: Any) -> Any:
+    """Does what `owner` inherits under `name`: whatever stands there when it is called.
+
+    That may be another base class's, of a subclass with several; and the program may have put
+    something else in the place of `original` since.
+    """
+
+    @functools.wraps(original)
+    def inherited(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        with hidden_frame:
+            return getattr(super(owner, self), name)(*args, **kwargs)
+
+    return inherited
 
 
 _buried: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from pytest_gradguard.runtime import random_states, seed_calls, used_globals
-from pytest_gradguard.runtime.tasks import function_of, names_in
+from pytest_gradguard.runtime.attributes import plain_attribute
+from pytest_gradguard.runtime.tasks import code_of, function_of, names_in
 
 _CHOSEN = 1 << 32
 """Torch's own seeds are beyond it, but for one of two million; those of programs are not."""
@@ -26,7 +27,7 @@ def is_seeded(library: str) -> bool:
 def may_seed(function: Any) -> bool:
     """Whether a task's code, or that of the program's own functions it calls, names a seed."""
     inner = function_of(function)
-    key = getattr(inner, "__code__", type(inner)), type(getattr(function, "__self__", None))
+    key = code_of(inner) or type(inner), type(plain_attribute(function, "__self__"))
     if key not in _may_seed:
         if len(_may_seed) >= _KNOWN:
             _may_seed.clear()

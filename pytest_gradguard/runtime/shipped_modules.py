@@ -55,7 +55,8 @@ def arrived(
 ) -> Any:
     """Rebuild a module in a worker; called by unpickling, before its state is set."""
     module = rebuild(*arguments)
-    if origin != os.getpid():
+    if origin != os.getpid() and type(module).__weakrefoffset__:
+        # Else the class has something else made in its place.
         try:
             reference = weakref.ref(module, freed(_forget, id(module)))
             _copies[id(module)] = Copy(token, number, reference)

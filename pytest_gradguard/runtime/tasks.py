@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar, cast
 
 from pytest_gradguard.runtime import callsite
+from pytest_gradguard.runtime.attributes import plain_attribute
 
 
 class Task(NamedTuple):
@@ -51,10 +52,12 @@ def roots_of(items: Any) -> list[tuple[str, Any]]:
 def task_of(function: Any) -> Task:
     """What to call the user's own function behind what `delayed` was given, and where it stands."""
     function = function_of(function)
-    code = getattr(function, "__code__", None)
-    if code is None and not isinstance(function, type):
+    code = _code(function)
+    if code is None and not issubclass(type(function), type):
         code = _code_of_object(type(function))
-    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    name = plain_attribute(function, "__qualname__")
+    if type(name) is not str:
+        name = type(function).__qualname__
     return Task(
         name=name.rpartition("<locals>.")[2],
         path=None if code is None else code.co_filename,
@@ -64,11 +67,11 @@ def task_of(function: Any) -> Task:
 
 def _code_of_object(kind: type) -> Any:
     """The code behind a call of such objects; of a model, what the user has written of it."""
-    called = getattr(kind.__call__, "__code__", None)
+    called = _code(plain_attribute(kind, "__call__"))
     if called is None or callsite.is_user_file(called.co_filename):
         return called
     for name in ("forward", "call"):
-        written = getattr(getattr(kind, name, None), "__code__", None)
+        written = _code(plain_attribute(kind, name))
         if written is not None and callsite.is_user_file(written.co_filename):
             return written
     return called
@@ -95,30 +98,43 @@ def parameter_of(function: Any, path: str) -> str | None:
         return None if argument is None else argument["key"]
     index = int(argument["index"])
     for _ in range(20):
-        if isinstance(function, functools.partial):
+        if issubclass(type(function), functools.partial):
             index += len(function.args)
-        index += isinstance(function, types.MethodType)
+        index += issubclass(type(function), types.MethodType)
         inner = _wrapped(function)
         if not callable(inner) or inner is function:
             break
         function = inner
-    code = getattr(function, "__code__", None)
-    if code is None and not isinstance(function, type):
+    code = _code(function)
+    if code is None and not issubclass(type(function), type):
         code = _code_of_object(type(function))
         index += 1
-    if not isinstance(code, types.CodeType) or index >= code.co_argcount:
+    if code is None or index >= code.co_argcount:
         return None
     return code.co_varnames[index]
 
 
 def _wrapped(function: Any) -> Any:
     """What a partial, a bound method, a decorator or scikit-learn's wrapper stands for."""
-    if isinstance(function, functools.partial):
+    if issubclass(type(function), functools.partial):
         return function.func
-    if isinstance(function, types.MethodType):
+    if issubclass(type(function), types.MethodType):
         return function.__func__
-    attributes = getattr(function, "__dict__", {})
-    return attributes.get("__wrapped__") or attributes.get("function")
+    attributes = plain_attribute(function, "__dict__")
+    if not issubclass(type(attributes), (dict, types.MappingProxyType)):
+        return None
+    inner = attributes.get("__wrapped__")
+    return attributes.get("function") if inner is None else inner
+
+
+def code_of(function: Any) -> types.CodeType | None:
+    """The code of the user's own function behind what `delayed` was given."""
+    return _code(function_of(function))
+
+
+def _code(function: Any) -> types.CodeType | None:
+    code = plain_attribute(function, "__code__")
+    return code if isinstance(code, types.CodeType) else None
 
 
 _SETTING = frozenset(("seed", "manual_seed", "advance", "jumped", "jump", "setstate", "set_state"))
@@ -131,8 +147,8 @@ def reseeds(function: Any, also: frozenset[str] = frozenset()) -> bool:
 
 def mentions(function: Any, names: frozenset[str]) -> bool:
     """Whether the code of a task, or of functions in it, uses one of `names`."""
-    code = getattr(function_of(function), "__code__", None)
-    return isinstance(code, types.CodeType) and not names.isdisjoint(names_in(code))
+    code = code_of(function)
+    return code is not None and not names.isdisjoint(names_in(code))
 
 
 def names_in(code: types.CodeType) -> set[str]:

@@ -80,4 +80,6 @@ def _named(function: types.FunctionType) -> Iterator[Any]:
 def _stays(item: Any) -> bool:
     if type(item) is types.ModuleType:
         return sys.modules.get(item.__name__) is item and not _registered(item.__name__)
-    return type(item) is types.BuiltinFunctionType or (isinstance(item, type) and by_name(item))
+    return type(item) is types.BuiltinFunctionType or (
+        issubclass(type(item), type) and by_name(item)
+    )

@@ -5,6 +5,7 @@ Each prints what came out of it. Under the guard that has to be the same.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import ctypes
 import multiprocessing
@@ -15,9 +16,12 @@ import sys
 import tempfile
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing.pool import ThreadPool
 from typing import Any
+from unittest import mock
 
 import torch
 from joblib import Parallel, delayed
@@ -190,6 +194,194 @@ def dying() -> Any:
         told += [process.exitcode]
     told += [values(Parallel(2, backend="multiprocessing")(delayed(double)(leaf()) for _ in "ab"))]
     return told
+
+
+# -- objects that count what is asked of them, and tasks that are none ---------------------------
+
+ASKED: Counter[str] = Counter()
+
+
+class Counts:
+    """A task that counts what is asked of it."""
+
+    function: Any = ()
+
+    def __call__(self, *args: Any) -> int:
+        return len(args)
+
+    def __getattr__(self, name: str) -> Any:
+        ASKED[f"getattr {name}"] += 1
+        raise AttributeError(name)
+
+    def __bool__(self) -> bool:
+        ASKED["bool"] += 1
+        raise ArithmeticError("is it?")
+
+    def __reduce__(self) -> Any:
+        ASKED["reduce"] += 1
+        return Counts, ()
+
+    __class__ = property(lambda self: ASKED.update(["class"]) or Counts)  # type: ignore[assignment]
+
+
+class Ambiguous:
+    """A task that keeps another object under a name by which decorators keep functions."""
+
+    def __init__(self) -> None:
+        self.function = self.__wrapped__ = torch.ones(2)
+
+    def __call__(self, *args: Any) -> int:
+        return len(args)
+
+
+class EqualProcess(FORK.Process):  # type: ignore[name-defined,misc]
+    def __eq__(self, other: object) -> bool:
+        ASKED["process eq"] += 1
+        return True
+
+    def __hash__(self) -> int:
+        ASKED["process hash"] += 1
+        return 1
+
+
+class EqualThread(threading.Thread):
+    def __eq__(self, other: object) -> bool:
+        ASKED["thread eq"] += 1
+        return self is other
+
+    def __hash__(self) -> int:
+        ASKED["thread hash"] += 1
+        return 1
+
+
+def _asked() -> list[Any]:
+    told = sorted(ASKED.items())
+    ASKED.clear()
+    return told
+
+
+@case
+def counted() -> Any:
+    told: list[Any] = []
+    for function in (Counts(), Ambiguous()):
+        for args in ((), (leaf(), 1)):
+            for backend in ("multiprocessing", "threading"):
+                run = Parallel(2, backend=backend)
+                told += [run([(function, args, {})] * 2), _asked()]
+            with ProcessPoolExecutor(1, mp_context=FORK) as executor:
+                told += [executor.submit(function, *args).result(), _asked()]
+            with FORK.Pool(1) as pool:
+                told += [pool.apply(function, args), _asked()]
+    for kind in (EqualProcess, EqualThread):
+        others = [kind(target=nothing, args=(1,)) for _ in range(2)]
+        for other in others:
+            other.start()
+        for other in others:
+            other.join()
+        told += [_asked()]
+    return told
+
+
+class Guarded(torch.Tensor):
+    """A tensor whose attributes are its own matter."""
+
+    def _refuse(self) -> Any:
+        raise ArithmeticError("leave me alone")
+
+    requires_grad = grad_fn = is_cuda = shape = grad = dtype = device = property(_refuse)
+
+
+def give_guarded(x: torch.Tensor) -> Any:
+    return torch.Tensor._make_subclass(Guarded, x.detach(), True)
+
+
+@case
+def odd_tensors() -> Any:
+    """Sparse ones have no memory that could be shared; others hide what they are."""
+    sparse = [torch.eye(2).to_sparse(), torch.eye(2).to_sparse_csr()]
+    told: list[Any] = []
+    with ProcessPoolExecutor(1, mp_context=FORK) as executor:
+        told += [error_of(executor.submit(first, one).result) for one in sparse]
+    with FORK.Pool(1) as pool:
+        told += [error_of(lambda one=one: pool.apply(first, (one,))) for one in sparse]
+    for backend in ("multiprocessing", "threading"):
+        guarded = [give_guarded(leaf()) for _ in range(2)]
+        told += [error_of(lambda b=backend, items=guarded: _by_joblib(b, first, items))]
+    return told
+
+
+def _error_in_full(run: Callable[[], Any]) -> Any:
+    """What `run` gives, or its error with the frames of workers."""
+    try:
+        return run()
+    except Exception as error:
+        return [type(error).__name__, str(error), str(error.__cause__)]
+
+
+@case
+def no_tasks() -> Any:
+    """What cannot be called goes to workers as it is: the errors are theirs."""
+    told: list[Any] = []
+    tasks: tuple[tuple[Any, ...], ...] = (
+        (first, 5),
+        (first, None),
+        (first, (1,), None),
+        (first, (1,), 5),
+        (first, iter([leaf().detach(), 2])),
+        (first, map(int, ["1"])),
+        (5, (1,)),
+        (None,),
+        (5, (1,), {"a": 1}),
+        (first, (1,), {1: 2}),
+        (first, "ab"),
+        (first, {3}),
+    )
+    for make in (FORK.Pool, ThreadPool):
+        with make(1) as pool:
+            told += [_error_in_full(pool.apply_async(*task).get) for task in tasks]
+    for executor in (ProcessPoolExecutor(1, mp_context=FORK), ThreadPoolExecutor(1)):
+        with executor:
+            told += [_error_in_full(executor.submit(5, 1).result)]
+            told += [_error_in_full(executor.submit(5, a=1).result)]
+    for backend in ("multiprocessing", "threading"):
+        for items in ([5], [(first,)], [(first, (1,))], [(first, (1,), {}, 4)], [first], "ab"):
+            run = Parallel(2, backend=backend)
+            told += [error_of(lambda r=run, i=items: r(i))]
+    return told
+
+
+class Mixin(concurrent.futures.Executor):
+    def map(self, *args: Any, **options: Any) -> Any:
+        return ["the mixin's", *super().map(*args, **options)]
+
+
+class Mixed(ThreadPoolExecutor, Mixin):
+    pass
+
+
+class SentByMixin:
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return first, (b"",)
+
+
+class Sent(torch.nn.Module, SentByMixin):
+    pass
+
+
+@case
+def inherited() -> Any:
+    """What stands behind a class of the library's in the order of bases, or takes its place."""
+    told: list[Any] = []
+    with Mixed(1) as mixed:
+        told += [list(mixed.map(nothing, [1, 2]))]
+        with mock.patch.object(concurrent.futures.Executor, "map", return_value=[7]):
+            told += [mixed.map(nothing, [1])]
+    with ThreadPoolExecutor(1) as executor:
+        with mock.patch.object(concurrent.futures.Executor, "map", return_value=7) as mocked:
+            told += [executor.map(nothing, [1]), mocked.call_count]
+        told += [list(executor.map(nothing, [1]))]
+    run = Parallel(2, backend="multiprocessing")
+    return [*told, run(delayed(nothing)(one) for one in [Sent(), Sent()])]
 
 
 # -- bad circumstances --------------------------------------------------------------------------
@@ -402,6 +594,7 @@ def main() -> None:
     name, how = sys.argv[1:]
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+    warnings.filterwarnings("always", message="gradguard itself failed")
     if how == "guarded":
         from pytest_gradguard import install
 

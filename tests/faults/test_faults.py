@@ -13,6 +13,10 @@ NOT_ALLOWED = "may not mount"
 CASES = (
     "misbehaving",
     "dying",
+    "counted",
+    "no_tasks",
+    "odd_tensors",
+    "inherited",
     "small_files",
     "nowhere_to_write",
     "no_shared_memory",
@@ -58,6 +62,7 @@ def test_the_same_in_bad_circumstances(case: str) -> None:
         pytest.skip("this user may not mount file systems")
     assert bare.returncode == 0, bare.stderr
     assert (guarded.stdout, guarded.returncode) == (bare.stdout, 0), guarded.stderr
+    assert "gradguard itself failed" not in guarded.stderr
 
 
 def test_many_installs_leave_nothing() -> None:

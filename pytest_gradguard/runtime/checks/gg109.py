@@ -29,7 +29,7 @@ from pytest_gradguard.runtime.code_names import keys_in
 from pytest_gradguard.runtime.evidence import TaskEvidence
 from pytest_gradguard.runtime.lineage import LINEAGE
 from pytest_gradguard.runtime.probes import After
-from pytest_gradguard.runtime.tasks import Task, function_of, task_of
+from pytest_gradguard.runtime.tasks import Task, code_of, function_of, task_of
 
 CODE = "GG109"
 PROBES = (Probe("gg109", __name__, asks=(TORCH, TENSORFLOW), ships=apart, by_function=True),)
@@ -105,7 +105,7 @@ class _Read:
         return last[1]
 
     def _of(self, function: Any) -> Asked | None:
-        code = getattr(function, "__code__", None)
+        code = code_of(function)
         if code is None:
             return None
         if code not in self.functions:

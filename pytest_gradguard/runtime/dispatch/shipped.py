@@ -30,7 +30,7 @@ def guarded(call: Call, function: Any, args: Any, kwargs: Any, split: Split | No
         function, args, kwargs: the task.
         split: finds the program's tasks in it, where it is a chunk of them (see `remote`).
     """
-    if isinstance(function, (ShippedTask, ThreadTask)):
+    if type(function) in (ShippedTask, ThreadTask) or not _is_task(function, args, kwargs):
         return None
     try:
         if call.kind.carries == "pickle":
@@ -44,6 +44,16 @@ def guarded(call: Call, function: Any, args: Any, kwargs: Any, split: Split | No
     except Exception as error:
         fault(error)
         return None
+
+
+def _is_task(function: Any, args: Any, kwargs: Any) -> bool:
+    """Whether that can be called at all; if not, the error is the pool's own business."""
+    return (
+        callable(function)
+        and issubclass(type(args), (tuple, list))
+        and issubclass(type(kwargs), dict)
+        and all(type(key) is str for key in dict.keys(kwargs))
+    )
 
 
 class ShippedTask:

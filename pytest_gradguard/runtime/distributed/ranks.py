@@ -14,6 +14,7 @@ from typing import Any
 from pytest_gradguard.findings import Finding, Severity
 from pytest_gradguard.rank_process import RankProcess
 from pytest_gradguard.runtime import collector
+from pytest_gradguard.runtime.by_identity import ByIdentity
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.collector import Collector
 from pytest_gradguard.runtime.dispatch.process_start import connections_beside, running
@@ -63,7 +64,7 @@ class _Told:
 _lock = Lock()
 _open: weakref.WeakSet[_Told] = weakref.WeakSet()
 """Those whose processes may still tell: each keeps a file open."""
-_running: weakref.WeakKeyDictionary[Any, _Told] = weakref.WeakKeyDictionary()
+_running: ByIdentity[_Told] = ByIdentity()
 
 
 @contextmanager
@@ -110,7 +111,7 @@ def ended(process: Any) -> None:
     told = _running.get(process)
     if told is None or process.exitcode is None:
         return
-    del _running[process]
+    _running.pop(process)
     told.findings()
     home = told.home
     if home.announce is not None and all(one.home is not home for one in _running.values()):

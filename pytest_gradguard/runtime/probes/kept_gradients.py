@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from pytest_gradguard.runtime import backwards, locate, returned
+from pytest_gradguard.runtime.attributes import plain_attribute
 from pytest_gradguard.runtime.checks.gg106 import KeptGradients
 from pytest_gradguard.runtime.copies import Copies
 from pytest_gradguard.runtime.frameworks.torch import tensors
@@ -36,8 +37,8 @@ def left_behind(copies: Copies, items: Any, results: Any) -> KeptGradients | Non
     if not kept:
         return None
     function = _function_with(kept[0].tensor, items)
-    owner = getattr(function, "__self__", None)
-    direct = getattr(function, "__name__", "") == "backward" and tensors.is_tensor(owner)
+    owner = plain_attribute(function, "__self__")
+    direct = plain_attribute(function, "__name__") == "backward" and tensors.is_tensor(owner)
     return KeptGradients(
         task_of(function),
         {copy.digest or "": copy.gradient is None for copy in kept},

@@ -42,7 +42,7 @@ def _watched(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
                 without_this_frame(error)
                 raise
         try:
-            shared = tensor.is_shared()
+            shared = _is_shared(tensor)
             reduction = original(tensor)
         except BaseException as error:
             without_this_frame(error)
@@ -69,6 +69,14 @@ def _watched(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return reduction
 
     return reduce_tensor
+
+
+def _is_shared(tensor: Any) -> bool:
+    """Whether its memory is shared already, or it has none that could be: a sparse one has not."""
+    try:
+        return tensor.layout is not torch.strided or bool(tensor.is_shared())
+    except Exception:  # it has no memory of its own; its pickling says what is wrong with it
+        return True
 
 
 def _storage(tensor: Any) -> int | None:

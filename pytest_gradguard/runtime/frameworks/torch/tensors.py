@@ -144,8 +144,10 @@ def _on_gpu(current: Any, tensor: Any, reduction: Any) -> Any:
 def on_gpu(tensor: Any) -> bool:
     """Whether `tensor` lies on a GPU, a simulated one included."""
     try:
+        if _own(tensor, "is_cuda"):
+            return True
         with torch._C.DisableTorchFunctionSubclass():
-            return bool(tensor.is_cuda) or _pretended(tensor) is not None
+            return _pretended(tensor) is not None
     except Exception as error:
         fault(error)
         return False
@@ -167,8 +169,13 @@ reductions = Patches(
 
 def requires_grad(tensor: Any) -> bool:
     """`tensor.requires_grad`, read without running the code of a tensor subclass."""
+    return bool(_own(tensor, "requires_grad"))
+
+
+def _own(tensor: Any, name: str) -> Any:
+    """An attribute of torch's, also where a subclass has a property of that name."""
     with torch._C.DisableTorchFunctionSubclass():
-        return bool(tensor.requires_grad)
+        return getattr(torch.Tensor, name).__get__(tensor)
 
 
 def hooks_of(tensor: Any) -> list[Any]:
@@ -244,8 +251,7 @@ def _saved_by(node: type) -> tuple[str, ...]:
 
 def grad_fn(tensor: Any) -> Any:
     """`tensor.grad_fn`, read without running the code of a tensor subclass."""
-    with torch._C.DisableTorchFunctionSubclass():
-        return tensor.grad_fn
+    return _own(tensor, "grad_fn")
 
 
 history = grad_fn
@@ -253,8 +259,7 @@ history = grad_fn
 
 def gradient_missing(tensor: Any) -> bool:
     """Whether a leaf has no `.grad`."""
-    with torch._C.DisableTorchFunctionSubclass():
-        return tensor.grad is None
+    return _own(tensor, "grad") is None
 
 
 def is_tensor(item: Any) -> bool:
@@ -303,9 +308,9 @@ def describe(tensor: Any) -> Details:
         return {
             "framework": "torch",
             "type": kind.__name__ if kind.__module__ == "torch" else _qualified(kind),
-            "shape": [int(size) for size in tensor.shape],
-            "dtype": str(tensor.dtype).removeprefix("torch."),
-            "device": str(_pretended(tensor) or tensor.device),
+            "shape": [int(size) for size in _own(tensor, "shape")],
+            "dtype": str(_own(tensor, "dtype")).removeprefix("torch."),
+            "device": str(_pretended(tensor) or _own(tensor, "device")),
         }
 
 

@@ -8,6 +8,7 @@ import weakref
 from types import FrameType, ModuleType
 from typing import Any
 
+from pytest_gradguard.runtime.attributes import plain_attribute
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.dispatch.methods import maps, submits
 from pytest_gradguard.runtime.dispatch.remote import Chunk
@@ -53,9 +54,9 @@ def _workers(executor: weakref.ref[Any]) -> list[Any]:
 
 def chunk_of(function: Any, args: Any, kwargs: Any) -> Chunk | None:
     """The program's tasks in a chunk of `map`: partial(_process_chunk, function)(chunk)."""
-    if not isinstance(function, functools.partial) or len(args) != 1:
+    if not issubclass(type(function), functools.partial) or len(args) != 1:
         return None
-    if getattr(function.func, "__name__", "") != "_process_chunk":
+    if plain_attribute(function.func, "__name__") != "_process_chunk":
         return None
     return Chunk(function.args[0], args[0], star=True)
 

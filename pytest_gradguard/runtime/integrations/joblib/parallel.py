@@ -205,7 +205,12 @@ def _watched_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
         items = self.items
         rebuild, arguments = reduction
         call = known.call()
-        if call is None or rebuild is not type(self) or arguments[-1] is not call.cache:
+        if (
+            call is None
+            or rebuild is not type(self)
+            or arguments[-1] is not call.cache
+            or not _are_tasks(items)
+        ):
             return reduction  # not as joblib builds it
         if single and known.function is not items[0][0]:
             _by_cache[id(call.cache)] = learn(known, call, items)
@@ -242,6 +247,8 @@ def _guarded(batch: Any, parallel: Any, call: Call) -> tuple[Any, bool]:
     backend = backends.of(parallel._backend)
     if backend is None:
         return batch, True
+    if not _are_tasks(batch.items):
+        return batch, False
     call.kind = backend.workers
     pickles = call.kind.carries == "pickle"
     if pickles:
@@ -254,6 +261,14 @@ def _guarded(batch: Any, parallel: Any, call: Call) -> tuple[Any, bool]:
     if asked:
         return ThreadBatch(batch, call, asked), False
     return batch, probes.questions(call).lasting
+
+
+def _are_tasks(items: Any) -> bool:
+    """Whether joblib can call them; the program may have forgotten `delayed`.
+
+    Items of another class than tuples are another library's tasks.
+    """
+    return not any(isinstance(item, tuple) and len(item) != 3 for item in items)
 
 
 def _know(batch: Any, call: Call) -> None:

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
 from typing import Any
 
+from pytest_gradguard.runtime.attributes import plain_attribute
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.dispatch import calling, futures
 from pytest_gradguard.runtime.dispatch.remote import Chunk
 from pytest_gradguard.runtime.dispatch.shipped import guarded
-from pytest_gradguard.runtime.faults import Beside, attempt, fault, without_this_frame
+from pytest_gradguard.runtime.faults import Beside, attempt, fault, hidden_frame, without_this_frame
 from pytest_gradguard.runtime.fork_safety.ending_pools import workers_hold_no_lock
 from pytest_gradguard.runtime.patching import Patch
 from pytest_gradguard.runtime.pickling_errors import watched_dump
@@ -98,7 +99,11 @@ def leave_alone(pool: Any) -> None:
 
 def chunk_of(function: Any, args: Any, kwargs: Any) -> Chunk | None:
     """The program's tasks in a chunk of `map`: mapstar((function, (argument, …)))."""
-    if len(args) == 1 and str(getattr(function, "__module__", "")).endswith(".pool"):
+    if (
+        len(args) == 1
+        and issubclass(type(function), types.FunctionType)
+        and str(function.__module__).endswith(".pool")
+    ):
         name = function.__name__
         if name in ("mapstar", "starmapstar"):
             inner, chunk = args[0]
@@ -128,7 +133,7 @@ def _watched_generation(begin: Begin, original: Callable[..., Any]) -> Callable[
 def _guarding(tasks: Iterator[Any], call: Call) -> Iterator[Any]:
     for task in tasks:
         job, index, func, args, kwds = task
-        if getattr(func, "__name__", "") != "_helper_reraises_exception":
+        if plain_attribute(func, "__name__") != "_helper_reraises_exception":
             instead = attempt(guarded, call, func, args, kwds, chunk_of)
             if instead is not None:
                 task = (job, index, instead, (), {})
@@ -140,7 +145,7 @@ def _watched_terminate(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def terminate(self: Any) -> Any:
         vars(self).pop("apply_async", None)  # see `leave_alone`; it refers to the pool
-        with Beside(workers_hold_no_lock, self):
+        with hidden_frame, Beside(workers_hold_no_lock, self):
             return original(self)
 
     return terminate

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 import sys
-import weakref
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from pytest_gradguard.runtime import calls, collector, registry, transfer
+from pytest_gradguard.runtime.attributes import plain_attribute
+from pytest_gradguard.runtime.by_identity import ByIdentity
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.dispatch import (
     calling,
@@ -137,7 +138,7 @@ def _watched_join(original: Callable[..., Any]) -> Callable[..., Any]:
         with hidden_frame:
             outcome = original(self, timeout)
         with theirs_only:
-            call = _started.pop(self, None)
+            call = _started.pop(self)
             if call is not None:
                 attempt(collector.announce, call.collector, call.evidence.values())
             attempt(ranks.ended, self)
@@ -146,7 +147,7 @@ def _watched_join(original: Callable[..., Any]) -> Callable[..., Any]:
     return join
 
 
-_started: weakref.WeakKeyDictionary[Any, Call] = weakref.WeakKeyDictionary()
+_started: ByIdentity[Call] = ByIdentity()
 
 
 def _start_method(process: Any) -> str:
@@ -163,13 +164,18 @@ def _start_method(process: Any) -> str:
 
 def _initialized(process: Any) -> bool:
     """Whether `process` works for a pool or an executor."""
-    return getattr(process._target, "__module__", "") in registry.runners
+    return _module_of(process._target) in registry.runners
+
+
+def _module_of(target: Any) -> str:
+    module = plain_attribute(target, "__module__")
+    return module if type(module) is str else ""
 
 
 def _task(process: Any) -> tuple[Any, Any, Any]:
     """The user's function in a process that is about to start, and its arguments."""
     target, args, kwargs = process._target, process._args, process._kwargs
-    module = getattr(target, "__module__", "")
+    module = _module_of(target)
     if _initialized(process) and len(args) > 3:
         return args[2], args[3], {}
     if module == "torch.multiprocessing.spawn" and len(args) > 2:
