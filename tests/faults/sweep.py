@@ -71,7 +71,7 @@ def stands_for_theirs(function: planting.Function) -> bool:
     name = getattr(function, "name", "")
     said = "" if isinstance(function, ast.Lambda) else ast.get_docstring(function) or ""
     return (
-        name in ("__reduce__", "__reduce_ex__")
+        name in ("__reduce__", "__reduce_ex__", "__torch_function__")
         or "called by unpickling" in said
         or "called by pickling" in said
         or "called by the interpreter" in said

@@ -167,11 +167,11 @@ class _Following(TorchFunctionMode):  # type: ignore[misc]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if _marks and not self.done and not _compiling():
-            try:
+        try:
+            if _marks and not self.done and not _compiling():
                 _follow(func, args, kwargs, result)
-            except Exception as error:
-                fault(error)
+        except Exception as error:
+            fault(error)
         return result
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pytest_gradguard.runtime.dispatch.remote import run
-from pytest_gradguard.runtime.faults import attempt, hidden_frame
+from pytest_gradguard.runtime.faults import attempt, carried, hidden_frame
 from pytest_gradguard.runtime.registry import UnknownLayout
 
 
@@ -72,7 +72,7 @@ class WorkerNode:
         task = functools.partial(self._node, data)
         items = attempt(_all_items, self._node, data, instead=[])
         with hidden_frame:
-            return run(task, items, False, self._token, self._asked)
+            return carried(task, run, items, False, self._token, self._asked)
 
 
 def _all_items(task: Any, data: Mapping[Any, Any]) -> list[tuple[Any, Any, Any]]:
