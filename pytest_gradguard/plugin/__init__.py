@@ -119,7 +119,7 @@ def pytest_configure(config: pytest.Config) -> None:
             _safely(start, config, simulated)
     flags = (option.gradguard_fail_on, option.gradguard_report, option.gradguard_annotate)
     keys = ("gradguard_fail_on", "gradguard_ignore", "gradguard_report", "gradguard_html")
-    if everywhere or _report_flag(config) is not None:
+    if everywhere or _safely(_report_flag, config) is not None:
         _safely(_activate, config, everywhere=everywhere)
     elif {*flags, None, "auto"} != {None, "auto"} or any(config.getini(key) for key in keys):
         from pytest_gradguard.plugin.settings import read_settings
@@ -149,14 +149,20 @@ def pytest_collection_modifyitems(
             _refuse(config, items, str(error))
     if any("gradguard" in getattr(item, "fixturenames", ()) for item in items):
         _safely(_activate, config, everywhere=False)
-    elif items and (flag := _report_flag(config)) and not _everywhere(config):
-        _refuse(
-            config,
-            items,
-            f"{flag}: no test is guarded, so there is nothing to report; add "
-            "--gradguard (or use the fixture gradguard)",
-        )
+    elif items and (empty := _safely(_empty_report, config)):
+        _refuse(config, items, empty)
     return result
+
+
+def _empty_report(config: pytest.Config) -> str | None:
+    """What is wrong with a report that is asked for where no test is guarded."""
+    flag = _report_flag(config)
+    if flag is None or _everywhere(config):
+        return None
+    return (
+        f"{flag}: no test is guarded, so there is nothing to report; add "
+        "--gradguard (or use the fixture gradguard)"
+    )
 
 
 def _report_flag(config: pytest.Config) -> str | None:
