@@ -71,7 +71,7 @@ def test_everything_is_undone() -> None:
         "def state():\n"
         "    client = distributed.Client\n"
         "    backend = joblib._dask.DaskDistributedBackend\n"
-        "    submit = getattr(backend, 'submit', None)\n"
+        "    submit = getattr(backend, 'submit', None) or backend.apply_async\n"
         "    return [vars(client)['_graph_to_futures'], Task.__getstate__, submit,\n"
         "            backend._to_func_args, distributed.as_completed._track_future,\n"
         "            *(one.dispatch(torch.Tensor) for one in (table.dask_serialize,\n"
