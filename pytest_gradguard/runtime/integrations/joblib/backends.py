@@ -49,8 +49,13 @@ def _registered_name(kind: type) -> str:
 def leave_pool_alone(backend: Any) -> None:
     """Have the pool of `backend`, if it has one, take batches without a look at each."""
     get_pool = getattr(backend, "_get_pool", None)
-    if get_pool is not None:
-        pools.leave_alone(get_pool())
+    if get_pool is None:
+        return
+    try:
+        pool = get_pool()
+    except Exception:  # the call asks for it next, and says so
+        return
+    pools.leave_alone(pool)
 
 
 class KnownBatch:
