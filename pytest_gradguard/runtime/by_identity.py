@@ -9,6 +9,8 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
+from pytest_gradguard.runtime.faults import freed
+
 _V = TypeVar("_V")
 
 
@@ -21,21 +23,25 @@ class _Key(weakref.ref[Any]):
     __hash__ = object.__hash__
 
 
+def _forget(known: dict[int, Any], identity: int) -> None:
+    found = known.get(identity)
+    if found is not None and found[0]() is None:  # else the id is another object's by now
+        known.pop(identity, None)
+
+
 class ByIdentity(Generic[_V]):
     """Values by live objects; each goes with its object."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[_Key, _V]] = {}
+        self.clear = self._known.clear
+
+    def __bool__(self) -> bool:
+        return bool(self._known)
 
     def __setitem__(self, item: Any, value: _V) -> None:
-        identity, known = id(item), self._known
-
-        def freed(key: weakref.ref[Any]) -> None:
-            found = known.get(identity)
-            if found is not None and found[0] is key:  # else the id is another object's by now
-                known.pop(identity, None)
-
-        known[identity] = _Key(item, freed), value
+        identity = id(item)
+        self._known[identity] = _Key(item, freed(_forget, self._known, identity)), value
 
     def get(self, item: Any) -> _V | None:
         """The value of `item`, or None."""

@@ -241,16 +241,12 @@ def _backward(run: engine.Backward) -> engine.End | None:
         mode = _thread.mode
         if mode is not None and not run.create_graph:
             mode.done = True
-            for cut in _followed():
+            for cut in _marks.all():
                 cut.over = True
         if cuts and (raised is None or fails):
             _report(cuts, "backward" if run.accumulates else "autograd.grad", fails)
 
     return ended
-
-
-def _followed() -> set[Cut]:
-    return {cut for _, cuts in list(_marks.known.values()) for cut in cuts}
 
 
 def _report(cuts: set[Cut], verb: str, fails: bool) -> None:

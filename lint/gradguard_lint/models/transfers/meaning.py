@@ -418,10 +418,8 @@ class Meaning(Known):
         what = instance.cls.what
         if what == "parallel" and (instance.ident, "<parallel>") not in m.store:
             parallel.keep_arguments(m, instance, args)
-        if what in _STARTED and m.find_in_class(instance.cls, "__init__") is None:
-            work.init_instance(m, frame, node, instance, args)
-        if what == "pool" and m.find_in_class(instance.cls, "__init__") is None:
-            work.init_pool(m, frame, node, instance, args)
+        if what in _MADE and m.find_in_class(instance.cls, "__init__") is None:
+            _MADE[what](m, frame, node, instance, args)
         if what in ("estimator", "gpu-estimator"):
             estimators.keep_device(m, instance, args, gpu=what == "gpu-estimator")
         if what == "torch" and any(
@@ -449,8 +447,8 @@ class Meaning(Known):
         return None
 
 
-_STARTED = ("process", "thread")
-"""What a project's class is whose objects run once they are started."""
+_MADE = {"process": work.init_instance, "thread": work.init_instance, "pool": work.init_pool}
+"""By what a project's class is that hands out work: the ``__init__`` that it extends."""
 
 
 def _instance_method(
@@ -467,12 +465,10 @@ def _instance_method(
         result = tensorflow_calls.model_method(
             m, frame, node, instance, name, args, instance.ident, False
         )
-    elif what in _STARTED and name == "start":
+    elif what in _MADE and name == "__init__":
+        result = _MADE[what](m, frame, node, instance, args)
+    elif what in ("process", "thread") and name == "start":
         result = work.start_instance(m, frame, node, instance)
-    elif what in _STARTED and name == "__init__":
-        result = work.init_instance(m, frame, node, instance, args)
-    elif what == "pool" and name == "__init__":
-        result = work.init_pool(m, frame, node, instance, args)
     elif what == "pool":
         result = work.pool_method(m, frame, node, instance, name, args)
     elif what == "parallel" and name == "__call__":

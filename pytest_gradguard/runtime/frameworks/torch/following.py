@@ -6,7 +6,6 @@ marked with what, and where in a thread's stack of modes such a mode stands.
 
 from __future__ import annotations
 
-import weakref
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -14,7 +13,7 @@ from torch.overrides import _pop_mode, _push_mode
 from torch.utils._device import DeviceContext
 from torch.utils._pytree import tree_leaves
 
-from pytest_gradguard.runtime.faults import freed
+from pytest_gradguard.runtime.by_identity import ByIdentity
 
 _CONSTANT = frozenset(
     (
@@ -47,37 +46,30 @@ _Mark = TypeVar("_Mark")
 
 
 class Marks(Generic[_Mark]):
-    """What tensors are marked with, by their ids, while they live."""
+    """What tensors are marked with, while they live."""
 
     def __init__(self) -> None:
-        self.known: dict[int, tuple[weakref.ref[Any], frozenset[_Mark]]] = {}
-        self.clear = self.known.clear
+        self._known: ByIdentity[frozenset[_Mark]] = ByIdentity()
+        self.clear = self._known.clear
 
     def __bool__(self) -> bool:
-        return bool(self.known)
+        return bool(self._known)
 
     def add(self, tensor: Any, marks: frozenset[_Mark]) -> None:
         """Mark `tensor`, weakly."""
-        identity = id(tensor)
-        marks = marks | self.of(tensor)
-        known = self.known  # as the interpreter ends, there is no more than this
-        known[identity] = (weakref.ref(tensor, freed(_forget, known, identity)), marks)
+        self._known[tensor] = marks | self.of(tensor)
 
     def of(self, tensor: Any) -> frozenset[_Mark]:
         """What `tensor` is marked with."""
-        known = self.known.get(id(tensor))
-        return known[1] if known is not None and known[0]() is tensor else frozenset()
+        return self._known.get(tensor) or frozenset()
 
     def drop(self, tensor: Any) -> None:
         """Take the marks off `tensor`."""
-        if self.of(tensor):
-            del self.known[id(tensor)]
+        self._known.pop(tensor)
 
-
-def _forget(known: dict[int, Any], identity: int) -> None:
-    marked = known.get(identity)
-    if marked is not None and marked[0]() is None:
-        del known[identity]
+    def all(self) -> frozenset[_Mark]:
+        """The marks of all live tensors."""
+        return frozenset().union(*self._known.values())
 
 
 # -- the stack of modes --------------------------------------------------------------------------
