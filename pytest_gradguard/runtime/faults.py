@@ -185,7 +185,7 @@ def without_this_frame(error: BaseException) -> None:
     """Take the calling frame off the traceback of the program's own `error`.
 
     To be called in an ``except`` block that ends with a bare ``raise``, which adds no frame again:
-    the user then sees the traceback of the unguarded program.
+    the user then sees the traceback of the unguarded program. (Python 3.10 does add it again.)
     """
     traceback = error.__traceback__
     if traceback is not None and traceback.tb_frame is sys._getframe(1):

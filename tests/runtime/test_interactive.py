@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -25,6 +26,9 @@ def lose():
 report = pytest_gradguard.install()
 lose()
 """
+
+# Before Python 3.11 the column of a running call is not known.
+LOSS_AT = "cell 2:10:5" if sys.version_info >= (3, 11) else "cell 2:10:1"
 
 
 class Output(NamedTuple):
@@ -79,17 +83,17 @@ def test_a_notebook(notebook: Notebook) -> None:
     assert "`x.clone()` (parameter `tensor` of `add`, " in first.text
 
     # The same mistake in the same cell, run again: silence would say that it is gone.
-    assert "GG103 backward-through-worker-result at cell 2:10:5: " in notebook.run(LOSING).text
+    assert f"GG103 backward-through-worker-result at {LOSS_AT}: " in notebook.run(LOSING).text
     again = notebook.run("lose()\nlose()").text
     assert again.count("GG103 ") == 1
 
     shown = notebook.run("report").result
     assert shown["text/plain"] == "<gradguard report: 1 error, 2 warnings>"
     assert "<code>x.clone()</code>" in shown["text/html"]
-    assert "cell 2:10:5 in lose\n" in notebook.run("print(report)").text
+    assert f"{LOSS_AT} in lose\n" in notebook.run("print(report)").text
     finding = notebook.run("report.findings[-1]").result
     assert finding["text/plain"] == (
-        "<Finding error[GG103] backward-through-worker-result at cell 2:10:5>"
+        f"<Finding error[GG103] backward-through-worker-result at {LOSS_AT}>"
     )
     assert html.escape('`backend="threading"`') in finding["text/html"]
     why = notebook.run(
@@ -98,6 +102,7 @@ def test_a_notebook(notebook: Notebook) -> None:
     assert re.search(r"^fix: ", why, re.M)
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="a bare raise brings the frames back")
 def test_no_frame_of_the_guards_in_a_notebook(notebook: Notebook) -> None:
     notebook.run(LOSING)
     at_the_call = notebook.run("pytest_gradguard.install('error')\nlose()").traceback

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 import warnings
@@ -16,8 +17,11 @@ import torch
 import workers
 from joblib import Parallel, delayed
 
-from pytest_gradguard import guard
+from pytest_gradguard import GradGuardWarning, guard
 from pytest_gradguard.runtime.worker import Outbox
+
+# Before Python 3.11 an error carries no notes: what the guard adds to one is a warning of its own.
+NO_NOTES = sys.version_info < (3, 11)
 
 
 def outcome(run: Callable[[], Any], guarded: bool) -> tuple[Any, ...]:
@@ -30,7 +34,8 @@ def outcome(run: Callable[[], Any], guarded: bool) -> tuple[Any, ...]:
             except Exception as error:
                 cause = type(error.__cause__).__name__
                 result = (type(error), str(error), cause)
-    return (*result, sorted(str(warning.message) for warning in caught))
+    texts = [str(w.message) for w in caught if not (NO_NOTES and w.category is GradGuardWarning)]
+    return (*result, sorted(texts))
 
 
 def unpicklable() -> list[Any]:
@@ -154,6 +159,7 @@ def frames(error: BaseException) -> list[str]:
     return names
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="a bare raise brings the frames back")
 @pytest.mark.parametrize("backend", ["loky", "multiprocessing", "threading"])
 def test_tracebacks_are_the_programs_own(backend: str) -> None:
     with guard("record"), pytest.raises(KeyError) as raised:
@@ -166,6 +172,7 @@ def test_tracebacks_are_the_programs_own(backend: str) -> None:
     assert not [name for name in frames(raised_here.value) if "pytest_gradguard" in name]
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="a bare raise brings the frames back")
 def test_the_traceback_of_a_failing_backward_is_the_programs_own() -> None:
     with guard("record"):
         out = Parallel(2)(delayed(workers.own_graph)(index) for index in range(2))
