@@ -5,7 +5,10 @@ Nothing of the guard is imported before: most daemons iterate no loader, or one 
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
+
+from pytest_gradguard.aside import safely
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
@@ -35,16 +38,14 @@ class DaemonProcess:
         return DaemonProcess, (self._process, self._inner, self._write, self._task)
 
     def __call__(self, work: Callable[[], Any] | None = None) -> Any:
-        run = running(self._process, self._inner, work)
+        run = work or type(self._process).run.__get__(self._process)
+        run = safely(through, run, self._process, self._inner, instead=run)
         try:
             return run()
         except BaseException as error:
             if error.__traceback__ is not None:
                 error.__traceback__ = error.__traceback__.tb_next  # the program's frames alone
-            try:
-                self._tell(error)
-            except Exception as mistake:
-                import_module(f"{_RUNTIME}.faults").fault(mistake)
+            safely(self._tell, error)
             raise
 
     def _tell(self, error: BaseException) -> None:
@@ -58,25 +59,18 @@ class DaemonProcess:
             error = following
 
 
-def running(process: Any, inner: Any, work: Any) -> Callable[[], Any]:
-    """What runs the function of a process: `work`, through what stands in its way already.
+def through(run: Callable[[], Any], process: Any, inner: Any) -> Callable[[], Any]:
+    """What runs the function of a process, through what stands in its way already.
 
     Args:
+        run: runs it.
         process: the process.
         inner: another of these classes; or None, or the process's own method, where what stood
             in that place is of no use in this process.
-        work: that of the one around it; None: the process's own method.
     """
-    run: Callable[[], Any] = work or type(process).run.__get__(process)
     if inner is None or getattr(inner, "__self__", None) is process:
         return run
-
-    def through() -> Any:
-        faults = import_module(f"{_RUNTIME}.faults")
-        with faults.hidden_frame:
-            return faults.carried(run, inner)
-
-    return through
+    return partial(import_module(f"{_RUNTIME}.faults").carried, run, inner)
 
 
 _CHAINED = 10

@@ -10,7 +10,8 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-from pytest_gradguard.daemon_process import running
+from pytest_gradguard.aside import safely
+from pytest_gradguard.daemon_process import through
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
@@ -48,8 +49,9 @@ class RankProcess:
         return RankProcess, arguments
 
     def __call__(self, work: Callable[[], Any] | None = None) -> Any:
-        run = running(self._process, self._inner, work)
-        _safely(self._wait)
+        run = work or type(self._process).run.__get__(self._process)
+        run = safely(through, run, self._process, self._inner, instead=run)
+        safely(self._wait)
         try:
             return run()
         except BaseException as error:
@@ -58,7 +60,7 @@ class RankProcess:
             raise
         finally:
             if self._rank is not None:
-                _safely(self._rank.tell)
+                safely(self._rank.tell)
 
     def _wait(self) -> None:
         """Wait until this process joins a group."""
@@ -76,7 +78,7 @@ class RankProcess:
             outcome = original(group)
             if group is not None:
                 setattr(c10d, _JOINS, original)  # the guard waits from now on
-                _safely(self._joined)
+                safely(self._joined)
             return outcome
 
         setattr(c10d, _JOINS, joining)
@@ -86,13 +88,6 @@ class RankProcess:
         if self._rank is None:
             rank = import_module(f"{_RUNTIME}.distributed.rank").Rank
             self._rank = rank(self._write, self._ignore, self._forked)
-
-
-def _safely(step: Callable[[], object]) -> None:
-    try:
-        step()
-    except Exception as error:
-        import_module(f"{_RUNTIME}.faults").fault(error)
 
 
 class _WhenImported:
@@ -114,7 +109,7 @@ class _WhenImported:
 
         def exec_module(module: Any) -> None:
             load(module)
-            _safely(lambda: self._then(module))
+            safely(self._then, module)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec

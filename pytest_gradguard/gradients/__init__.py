@@ -49,10 +49,11 @@ def watch_gradients(
             their names and the reason for each, with the line to look at where it is known.
     """
     __tracebackhide__ = True
-    from pytest_gradguard.gradients.watch import Watch
-    from pytest_gradguard.runtime.faults import attempt
+    from pytest_gradguard.gradients.watch import REFUSED, Watch
+    from pytest_gradguard.runtime.faults import attempt, checked
 
-    watch = Watch.of(watched, allow_none=allow_none, finite=finite, nonzero=nonzero, steps=steps)
+    options = {"allow_none": allow_none, "finite": finite, "nonzero": nonzero, "steps": steps}
+    watch: Watch = checked(REFUSED, Watch, watched, **options) or Watch.idle()
     if steps is not None:
         attempt(watch.start)
     return watch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
@@ -49,6 +50,7 @@ class Watch:
         raises: what is missing after `steps` steps is raised there.
 
     Attributes:
+        close: called without arguments, it ends the watch without a verdict.
         judged: it was judged after `steps` steps, before its end.
         reasons: after the end, the reason for every name without a gradient.
         findings: after the end, the GG104 findings.
@@ -75,6 +77,9 @@ class Watch:
         self._open = False
         self.judged = False
         self._failed = False
+        # A stack of the standard library's: it comes to its end whichever part of the guard fails.
+        self._ending = contextlib.ExitStack()
+        self.close: Callable[[], None] = self._ending.close
         self._listener = collector.Collector()
         items = items_of(watched, frame)
         self._parts = self._parts_for(items, check_values=finite or nonzero)
@@ -87,18 +92,13 @@ class Watch:
         self.findings: list[Finding] = []
 
     @classmethod
-    def of(cls, watched: Any, **options: Any) -> Watch:
-        """A watch; where the guard itself fails, one that watches nothing.
-
-        Raises:
-            TypeError, ValueError: what was given is not to be watched.
-        """
-        __tracebackhide__ = True
+    def idle(cls) -> Watch:
+        """One that watches nothing, for where the guard itself fails."""
         watch = cls.__new__(cls)
         watch._failed, watch._open, watch.judged = True, False, False
         watch.reasons, watch.findings = {}, []
-        if checked(_REFUSED, cls.__init__, watch, watched, instead=cls, **options) is cls:
-            watch._failed = True
+        watch._ending = contextlib.ExitStack()
+        watch.close = watch._ending.close
         return watch
 
     def _parts_for(self, items: list[Item], *, check_values: bool) -> list[Part]:
@@ -134,12 +134,16 @@ class Watch:
         """Begin to watch, once; where the guard itself fails, nothing is watched."""
         if not self._open and not self._failed and not attempt(is_disabled, instead=True):
             self._open = True
+            self._ending.callback(setattr, self, "_open", False)
             attempt(self._begin)
             if self._failed:
                 self.close()
         return self
 
     def _begin(self) -> None:
+        self._ending.callback(attempt, watching.stop, self._listener)
+        self._ending.callback(attempt, collector.leave, self._listener)
+        self._ending.callback(attempt, self._leave)
         # The guard knows what went through workers; findings go to whoever listens already.
         self._asked(starting.start, self._listener)
         attempt(collector.enter_first, self._listener)
@@ -234,14 +238,6 @@ class Watch:
         """Whether it has begun and not ended."""
         return self._open
 
-    def close(self) -> None:
-        """End the watch without a verdict."""
-        if self._open:
-            self._open = False
-            attempt(self._leave)
-            attempt(collector.leave, self._listener)
-            attempt(watching.stop, self._listener)
-
     def _leave(self) -> None:
         if self._steps is not None:
             attempt(steps.after.unsubscribe, self._stepped)
@@ -274,9 +270,9 @@ class Watch:
         traceback: TracebackType | None,
     ) -> None:
         __tracebackhide__ = True
-        if kind is None:
-            checked((ValueError,), self.check)
-        attempt(self.close)
+        with self._ending:
+            if kind is None:
+                checked((ValueError,), self.check)
 
     def _allowed(self, names: list[str]) -> set[str]:
         __tracebackhide__ = True
@@ -297,7 +293,8 @@ class Watch:
         return {}
 
 
-_REFUSED = (TypeError, ValueError)
+REFUSED = (TypeError, ValueError)
+"""What says that what was given is not to be watched."""
 _BAD_VALUES = ("not-finite", "all-zero")
 
 

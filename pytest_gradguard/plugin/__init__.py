@@ -6,15 +6,18 @@ installed plugin that nobody uses costs pytest's start next to nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gradguard.aside import safely
+
 if TYPE_CHECKING:
     from pytest_gradguard.plugin.active import GuardPlugin
-    from pytest_gradguard.plugin.item import ItemGuard
-    from pytest_gradguard.plugin.watches import Watches
+    from pytest_gradguard.plugin.item import ItemGuard, NoGuard
+    from pytest_gradguard.plugin.watches import NoWatches, Watches
 
 ACTIVE = "gradguard-active"
 """The name under which the active part is registered."""
@@ -37,6 +40,8 @@ def __dir__() -> list[str]:
 
 
 _FIXTURES = ("gradguard", "watch_gradients")
+
+_safely = partial(safely, raises=(pytest.UsageError,))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -200,27 +205,42 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 @pytest.fixture
-def gradguard(request: pytest.FixtureRequest) -> ItemGuard:
+def gradguard(request: pytest.FixtureRequest) -> ItemGuard | NoGuard:
     """The guard of this test: its `findings` so far, and `allow("GG101")` for a with block.
 
     Works without --gradguard too: then only the tests that ask for it are guarded.
+    """
+    of_test: ItemGuard | None = _safely(_guard_of, request)
+    if of_test is not None:
+        return of_test
+    from pytest_gradguard.plugin.item import NoGuard
+
+    return NoGuard()
+
+
+def _guard_of(request: pytest.FixtureRequest) -> ItemGuard:
+    """The guard of the test that asks.
+
+    Raises:
+        pytest.UsageError: an option, an ini key or a marker is not usable.
     """
     return _activate(request.config, everywhere=False).guard_of(request.node)
 
 
 @pytest.fixture
-def watch_gradients(request: pytest.FixtureRequest) -> Iterator[Watches]:
+def watch_gradients(request: pytest.FixtureRequest) -> Iterator[Watches | NoWatches]:
     """Watch tensors until the test's end: each must have received a gradient by then.
 
     ``watch_gradients(model, allow_none=("frozen.*",), finite=True, nonzero=False)`` takes what
     `pytest_gradguard.watch_gradients` takes, as often as needed. A tensor without a gradient fails
     the test with GG104, its name and the reason.
     """
-    from pytest_gradguard.plugin.watches import Watches
+    from pytest_gradguard.plugin.watches import NoWatches, Watches
 
-    watches = Watches.of(request)
-    yield watches
-    _safely(watches.close)
+    watches: Watches | None = _safely(Watches.of, request)
+    yield NoWatches() if watches is None else watches
+    if watches is not None:
+        _safely(watches.close)
 
 
 def _activate(config: pytest.Config, *, everywhere: bool) -> GuardPlugin:
@@ -238,23 +258,6 @@ def _activate(config: pytest.Config, *, everywhere: bool) -> GuardPlugin:
     plugin = GuardPlugin(config, read_settings(config), everywhere=everywhere)
     config.pluginmanager.register(plugin, ACTIVE)
     return plugin
-
-
-def _safely(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What a function of the guard's own returns; None, where it fails for a fault of its own.
-
-    Raises:
-        pytest.UsageError: an option, a key or a marker is not usable.
-    """
-    try:
-        return function(*args, **kwargs)
-    except pytest.UsageError:
-        raise
-    except Exception as error:
-        from pytest_gradguard.runtime.faults import fault
-
-        fault(error)
-        return None
 
 
 class _Listener:

@@ -102,7 +102,12 @@ class GuardPlugin:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
         __tracebackhide__ = True
-        result = yield from _settled(item)
+        try:
+            result = yield
+        except BaseException:
+            attempt(_settle, item, failing=True)
+            raise
+        attempt(_settle, item, failing=False)
         of_item = item.stash.get(_GUARD, None)
         if of_item is not None:
             attempt(of_item.require_expected)
@@ -111,7 +116,13 @@ class GuardPlugin:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, Any, Any]:
         try:
-            return (yield from _settled(item))
+            result = yield
+        except BaseException:
+            attempt(_settle, item, failing=True)
+            raise
+        else:
+            attempt(_settle, item, failing=False)
+            return result
         finally:
             attempt(self._test.close)
 
@@ -295,19 +306,14 @@ class GuardPlugin:
             terminalreporter.write_line(f"gradguard: report{only} written to {paths}")
 
 
-def _settled(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Run one phase of `item`; settle what was found in it.
+def _settle(item: pytest.Item, *, failing: bool) -> None:
+    """Settle what was found in the phase of `item` that has ended.
 
-    A phase that raises keeps its own exception: findings only add to it.
+    Args:
+        item: the test.
+        failing: the phase raised, and keeps its own exception: findings only add to it.
     """
-    try:
-        result = yield
-    except BaseException:
-        of_item = item.stash.get(_GUARD, None)
-        if of_item is not None:
-            attempt(of_item.settle, failing=True)
-        raise
+    __tracebackhide__ = True
     of_item = item.stash.get(_GUARD, None)
     if of_item is not None:
-        attempt(of_item.settle, failing=False)
-    return result
+        of_item.settle(failing=failing)

@@ -9,7 +9,7 @@ import dataclasses
 import os
 import warnings
 from collections.abc import Iterable, Set
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Literal
 
 import pytest
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pytest_gradguard.findings import Finding
     from pytest_gradguard.tallies import Tally
 
-__all__ = ["ItemGuard", "not_found"]
+__all__ = ["ItemGuard", "NoGuard", "not_found"]
 
 
 class ItemGuard:
@@ -197,6 +197,21 @@ class ItemGuard:
             if more > 0:
                 late.append(dataclasses.replace(finding, count=more))
         return late
+
+
+class NoGuard:
+    """What the fixture `gradguard` hands to a test where the guard itself fails: it finds nothing.
+
+    Attributes:
+        findings: none.
+    """
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+
+    def allow(self, *codes: str, reason: str | None = None) -> AbstractContextManager[None]:
+        """As for `ItemGuard`: nothing is reported either way."""
+        return nullcontext()
 
 
 def not_found(missing: Iterable[str], found: Iterable[str]) -> str:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from pytest_gradguard.findings import Finding
-from pytest_gradguard.gradients.watch import Watch
+from pytest_gradguard.gradients.watch import REFUSED, Watch
 from pytest_gradguard.messages import GradGuardWarning
 from pytest_gradguard.runtime.faults import attempt, checked
 
-__all__ = ["Watches"]
+__all__ = ["NoWatches", "Watches"]
 
 _NAME = "gradguard-watches"
 _WATCHES = pytest.StashKey["Watches"]()
@@ -74,7 +74,9 @@ class Watches:
                 f"watch_gradients has no option {name!r} "
                 "(allowed: allow_none, finite, nonzero, steps)"
             )
-        watch = Watch.of(
+        made = checked(
+            REFUSED,
+            Watch,
             watched,
             allow_none=allow_none,
             finite=finite,
@@ -82,7 +84,9 @@ class Watches:
             steps=steps,
             raises=False,
         )
-        self._open.append(watch.start())
+        watch: Watch = made or Watch.idle()
+        attempt(watch.start)
+        self._open.append(watch)
         if self._test is None:
             # The test's own frame keeps its variables until the verdict, and nothing longer.
             frame: FrameType | None = sys._getframe(1)
@@ -91,7 +95,6 @@ class Watches:
             self._test = frame
         return watch
 
-    @property
     def forgotten(self) -> bool:
         """Whether the test itself asks for the fixture, and never called it."""
         return self._asked and not self._called
@@ -118,6 +121,14 @@ class Watches:
             watch.close()
         self._open.clear()
         self._test = None
+
+
+class NoWatches:
+    """What the fixture hands to a test where the guard itself fails: it watches nothing."""
+
+    def __call__(self, watched: Any, **options: Any) -> Watch:
+        """As for `Watches`."""
+        return Watch.idle()
 
 
 def _asks_for(item: pytest.Item, code: Any) -> bool:
@@ -155,7 +166,7 @@ class _Checker:
             attempt(_fail, item, findings)
         else:
             attempt(_require, item)
-        if watches.forgotten:
+        if attempt(watches.forgotten):
             item.warn(GradGuardWarning(_FORGOTTEN))
         return result
 

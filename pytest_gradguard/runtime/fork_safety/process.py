@@ -13,7 +13,7 @@ import sys
 import traceback
 from typing import Any
 
-from pytest_gradguard.daemon_process import running
+from pytest_gradguard.daemon_process import through
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.checks import gg303
 from pytest_gradguard.runtime.checks.gg303 import Hang
@@ -89,7 +89,8 @@ class Inside:
             place: where it was started.
         """
         watcher = attempt(self._watcher, place)
-        run = running(self._process, inner, None)
+        run = type(self._process).run.__get__(self._process)
+        run = attempt(through, run, self._process, inner, instead=run)
         try:
             return run()
         except BaseException as error:
