@@ -273,9 +273,11 @@ def counted() -> Any:
             with FORK.Pool(1) as pool:
                 told += [pool.apply(function, args), _asked()]
     for kind in (EqualProcess, EqualThread):
-        others = [kind(target=nothing, args=(1,)) for _ in range(2)]
+        started = FORK.Event()  # a start asks of the others that have ended by then
+        others = [kind(target=started.wait) for _ in range(2)]
         for other in others:
             other.start()
+        started.set()
         for other in others:
             other.join()
         told += [_asked()]
