@@ -95,7 +95,7 @@ def _start_forked(start: Callable[[], Any], process: Any, call: Call) -> Any:
         Beside(_forking, process, call),
     ):
         outcome = start()
-    _started[process] = call
+    attempt(_started.__setitem__, process, call)
     return outcome
 
 
@@ -138,7 +138,7 @@ def _watched_join(original: Callable[..., Any]) -> Callable[..., Any]:
         with hidden_frame:
             outcome = original(self, timeout)
         with theirs_only:
-            call = _started.pop(self)
+            call: Call | None = attempt(_started.pop, self)
             if call is not None:
                 attempt(collector.announce, call.collector, call.evidence.values())
             attempt(ranks.ended, self)
