@@ -289,3 +289,43 @@ def finding(
 
 REPAIR = Repair("safe", "Do it.", (Edit("train.py", 3, 5, 3, 9, "new"),))
 UNSAFE = Repair("unsafe", "Do it.", (Edit("train.py", 3, 5, 3, 9, "new"),))
+
+
+REFUSED = """\
+import torch
+from {module} import {pool} as Pool
+
+
+def loss(weights):
+    return (weights * 2).sum()
+
+
+def total(features):
+    return float(features.sum())
+
+
+if __name__ == "__main__":
+    features = torch.ones(3, requires_grad=True) * 2
+    with Pool(2) as pool:
+        pool.map(total, [features])
+        pool.map(loss, [features])
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "pool", "refuses"),
+    [
+        ("multiprocessing", "Pool", True),
+        ("torch.multiprocessing", "Pool", True),
+        ("concurrent.futures", "ProcessPoolExecutor", True),
+        ("multiprocess", "Pool", False),
+        ("loky", "ProcessPoolExecutor", False),
+    ],
+)
+def test_it_is_said_where_torch_refuses_to_pickle(project, module, pool, refuses):
+    project.write("program.py", REFUSED.format(module=module, pool=pool))
+    told = [
+        (finding["code"], "refuses to pickle it" in finding["message"])
+        for finding in project.lint(json_output=True).json["findings"]
+    ]
+    assert sorted(told) == [("GG101", refuses), ("GG101", refuses), ("GG102", refuses)]

@@ -144,6 +144,8 @@ class ParallelCall:
         ships: whether the arguments are pickled, or inherited.
         answers: whether what the tasks return comes back.
         shares: whether GPU memory is handed over as it is.
+        forking_pickler: whether torch itself pickles tensors for it: in shared memory, and none
+            with history.
         meant: whether it was asked for a GPU for these workers.
         prepared: whether the library seeds each worker, and limits its compute threads.
         maker: the expression that makes what runs the tasks: the pool, the ``Parallel`` object.
@@ -167,6 +169,7 @@ class ParallelCall:
     ships: bool = True
     answers: bool = True
     shares: bool = False
+    forking_pickler: bool = False
     meant: bool = False
     prepared: bool = False
     maker: Site | None = None

@@ -139,6 +139,7 @@ def hand_out(
     ships: bool = True,
     answers: bool = True,
     shares: bool = False,
+    forking_pickler: bool = False,
     meant: bool = False,
     prepared: bool = False,
     maker: Site | None = None,
@@ -153,6 +154,7 @@ def hand_out(
         ships: whether the arguments are pickled, or inherited.
         answers: whether what the tasks return comes back.
         shares: whether GPU memory is handed over as it is.
+        forking_pickler: whether torch itself pickles tensors for it.
         meant: whether it was asked for a GPU for these workers.
         prepared: whether the library seeds each worker, and limits its compute threads.
         maker: the expression that makes what runs the tasks.
@@ -183,6 +185,7 @@ def hand_out(
         ships=ships,
         answers=answers,
         shares=shares,
+        forking_pickler=forking_pickler,
         meant=meant,
         prepared=prepared,
         maker=maker,

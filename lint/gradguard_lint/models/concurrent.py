@@ -22,7 +22,13 @@ LIBRARY = Library(
         "concurrent.futures.ThreadPoolExecutor": "pool",
     },
     rows=(
-        Row("concurrent.futures.ProcessPoolExecutor", "executor", forks="work", methods=EXECUTOR),
+        Row(
+            "concurrent.futures.ProcessPoolExecutor",
+            "executor",
+            forks="work",
+            methods=EXECUTOR,
+            forking_pickler=True,
+        ),
         Row("concurrent.futures.ThreadPoolExecutor", "executor", start="thread", methods=EXECUTOR),
         Row(
             "loky.get_reusable_executor loky.ProcessPoolExecutor",

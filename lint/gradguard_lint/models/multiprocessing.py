@@ -32,9 +32,11 @@ RANKED = Hands(function=(0, "fn"), items="ranked", gives="none", args=(1, "args"
 LIBRARY = Library(
     tops=("multiprocessing", "multiprocess", "billiard", "pathos", "threading"),
     spelled={
-        "multiprocess.": "multiprocessing.",
-        "billiard.": "multiprocessing.",
-        "pathos.multiprocessing.": "multiprocessing.",
+        "billiard.": "multiprocess.",
+        "pathos.multiprocessing.": "multiprocess.",
+        "multiprocess.process.": "multiprocess.",
+        "multiprocess.context.": "multiprocess.",
+        "multiprocess.pool.": "multiprocess.",
         "multiprocessing.process.": "multiprocessing.",
         "multiprocessing.context.": "multiprocessing.",
         "multiprocessing.pool.": "multiprocessing.",
@@ -42,47 +44,64 @@ LIBRARY = Library(
         "torch.multiprocessing.spawn.spawn": "torch.multiprocessing.spawn",
     },
     rows=(
+        Row("multiprocessing.Pool", "pool", forks="made", methods=MAPS, forking_pickler=True),
         Row(
-            "multiprocessing.Pool multiprocessing.ProcessPool multiprocessing.ProcessingPool "
-            "pathos.pools.ProcessPool "
-            "pathos.pools._ProcessPool",
+            "torch.multiprocessing.Pool",
+            "pool",
+            forks="made",
+            methods=MAPS,
+            shares=True,
+            forking_pickler=True,
+        ),
+        Row(
+            "multiprocess.Pool multiprocess.ProcessPool multiprocess.ProcessingPool "
+            "pathos.pools.ProcessPool pathos.pools._ProcessPool",
             "pool",
             forks="made",
             methods=PATHOS,
         ),
-        Row("torch.multiprocessing.Pool", "pool", forks="made", methods=MAPS, shares=True),
         Row(
-            "multiprocessing.ThreadPool multiprocessing.dummy.Pool pathos.pools.ThreadPool "
-            "pathos.threading.ThreadPool",
+            "multiprocessing.ThreadPool multiprocessing.dummy.Pool multiprocess.ThreadPool "
+            "multiprocess.dummy.Pool pathos.pools.ThreadPool pathos.threading.ThreadPool",
             "pool",
             start="thread",
             methods=PATHOS,
         ),
-        Row("multiprocessing.Process", "process", hands=TARGET),
-        Row("torch.multiprocessing.Process", "process", hands=TARGET, shares=True),
-        Row("threading.Thread", "process", start="thread", hands=TARGET),
-        Row("torch.multiprocessing.spawn", "spawn", start="spawn", hands=RANKED, shares=True),
+        Row("multiprocessing.Process", "process", hands=TARGET, forking_pickler=True),
         Row(
-            "torch.multiprocessing.start_processes torch.multiprocessing.spawn.start_processes",
+            "torch.multiprocessing.Process",
+            "process",
+            hands=TARGET,
+            shares=True,
+            forking_pickler=True,
+        ),
+        Row("multiprocess.Process", "process", hands=TARGET),
+        Row("threading.Thread", "process", start="thread", hands=TARGET),
+        Row(
+            "torch.multiprocessing.spawn torch.multiprocessing.start_processes "
+            "torch.multiprocessing.spawn.start_processes",
             "spawn",
             start="spawn",
             hands=RANKED,
             shares=True,
+            forking_pickler=True,
         ),
         Row(
-            "multiprocessing.get_context torch.multiprocessing.get_context",
+            "multiprocessing.get_context torch.multiprocessing.get_context "
+            "multiprocess.get_context",
             "start-context",
             argument=(0, "method"),
         ),
         Row(
-            "multiprocessing.set_start_method torch.multiprocessing.set_start_method",
+            "multiprocessing.set_start_method torch.multiprocessing.set_start_method "
+            "multiprocess.set_start_method",
             "start-method",
             argument=(0, "method"),
         ),
-        Row("multiprocessing.cpu_count", "nothing"),
+        Row("multiprocessing.cpu_count multiprocess.cpu_count", "nothing"),
         Row(
-            "multiprocessing.Lock multiprocessing.RLock threading.Lock threading.RLock "
-            "threading.Semaphore",
+            "multiprocessing.Lock multiprocessing.RLock multiprocess.Lock multiprocess.RLock "
+            "threading.Lock threading.RLock threading.Semaphore",
             "thing",
             kind="lock",
         ),
@@ -90,8 +109,10 @@ LIBRARY = Library(
     bases={
         "multiprocessing.Process": "process",
         "torch.multiprocessing.Process": "process",
+        "multiprocess.Process": "process",
         "threading.Thread": "thread",
         "multiprocessing.Pool": "pool",
+        "multiprocess.Pool": "pool",
     },
     starts=(
         Start("spawn", "process", "spawned workers"),

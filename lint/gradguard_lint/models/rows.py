@@ -72,6 +72,8 @@ class Row:
         output: the position and the name of the argument that receives the result.
         gpu: whether the GPU is used, or is meant to be used.
         shares: whether GPU memory is handed over as it is.
+        forking_pickler: whether objects are pickled by the standard ``ForkingPickler``, with which
+            torch shares the memory of tensors, and refuses those with history.
         flag: a particular of the transfer function.
     """
 
@@ -88,6 +90,7 @@ class Row:
     output: tuple[int, str] = (0, "")
     gpu: bool = False
     shares: bool = False
+    forking_pickler: bool = False
     flag: str = ""
 
 
@@ -316,6 +319,7 @@ def own_row(model: Mapping[str, Any]) -> Row:
         pattern,
         names=own.names,
         start=own.start or pattern.start,
+        forking_pickler=False,
         methods={**pattern.methods, **methods},
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradguard_lint.domain.effects import Program, Step
+from gradguard_lint.domain.effects import Program, Step, TaskRun
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import (
     Atom,
@@ -26,13 +26,9 @@ def check(program: Program) -> Iterator[Report]:
     for task in program.process_tasks():
         for path, atom, _ in task.contents:
             if carries_graph(atom):
-                kind = (
-                    "has history" if getattr(atom, "grad", "") == "history" else ("requires grad")
-                )
                 yield Report(
                     task.task.site,
-                    f"`{path}` {kind} and is pickled for {task.call.workers}: the worker gets a "
-                    "copy, and no gradient comes back to the graph here.",
+                    _happens(task, path, history=getattr(atom, "grad", "") == "history"),
                     (handed_out(task),),
                     call=task.call,
                 )
@@ -49,6 +45,20 @@ def check(program: Program) -> Iterator[Report]:
                         call=task.call,
                     )
                     break
+
+
+def _happens(task: TaskRun, path: str, *, history: bool) -> str:
+    workers = task.call.workers
+    if history and task.call.forking_pickler:
+        return (
+            f"`{path}` has history and goes to {workers}: torch refuses to pickle it, and the call "
+            "fails with an error."
+        )
+    kind = "has history" if history else "requires grad"
+    return (
+        f"`{path}` {kind} and is pickled for {workers}: the worker gets a copy, and no gradient "
+        "comes back to the graph here."
+    )
 
 
 BAD: Examples = {

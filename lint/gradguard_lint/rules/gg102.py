@@ -37,9 +37,7 @@ def check(program: Program) -> Iterator[Report]:
             if with_history(value):
                 yield Report(
                     site,
-                    f"`{task.name}` returns a tensor with autograd history from "
-                    f"{task.call.workers}: the parent gets a leaf, where a later `backward()` "
-                    "stops.",
+                    _happens(task),
                     (handed_out(task),),
                     call=task.call,
                     fix=_detached(program, task, value, site),
@@ -47,11 +45,19 @@ def check(program: Program) -> Iterator[Report]:
         if not task.known and task.result is not None and with_history(task.result):
             yield Report(
                 task.task.site,
-                f"`{task.name}` returns a tensor with autograd history from "
-                f"{task.call.workers}: the parent gets a leaf, where a later `backward()` stops.",
+                _happens(task),
                 (handed_out(task),),
                 call=task.call,
             )
+
+
+def _happens(task: TaskRun) -> str:
+    if task.call.forking_pickler:
+        harm = "torch refuses to pickle it, and the call fails with an error"
+    else:
+        harm = "the parent gets a leaf, where a later `backward()` stops"
+    workers = task.call.workers
+    return f"`{task.name}` returns a tensor with autograd history from {workers}: {harm}."
 
 
 def _detached(program: Program, task: TaskRun, value: Value, site: Site) -> Fix | None:

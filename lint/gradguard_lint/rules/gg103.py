@@ -31,6 +31,7 @@ def check(program: Program) -> Iterator[Report]:
             for ident in (atom.severed or atom.maybe)
         }
         found = [calls[ident] for ident in sorted(severed) if ident in calls]
+        found = [call for call in found if not call.forking_pickler]  # torch sends no such result
         if not found:
             continue
         call = found[0]
@@ -46,7 +47,7 @@ def check(program: Program) -> Iterator[Report]:
             "what they were computed from receives no gradient.",
             tuple(trace),
             call=call,
-            fix=_in_threads([calls[ident] for ident in sorted(severed) if ident in calls]),
+            fix=_in_threads(found),
         )
 
 

@@ -20,18 +20,12 @@ from gradguard_lint.rules.base import Examples, Report, captures, handed_out, id
 
 CODE = "GG111"
 
-_IN_SHARED_MEMORY = ("concurrent", "multiprocessing")
-"""Libraries whose pickler hands torch's tensors over in shared memory: an update reaches the
-parent."""
-
 
 def check(program: Program) -> Iterator[Report]:
     for task in program.process_tasks():
         call = task.call
-        if not call.ships or not call.answers:
-            continue
-        if call.library in _IN_SHARED_MEMORY and call.start != "loky":
-            continue
+        if not call.ships or not call.answers or call.forking_pickler:
+            continue  # memory that is inherited; nothing that comes back; memory that is shared
         sent = _modules(program, task)
         update = next((effect for effect in task.effects if _updates(program, effect, sent)), None)
         if update is None or _brings_back(program, task, sent):

@@ -74,7 +74,8 @@ print(x.grad)  # prints: tensor([3., 3., 3.])
 """,
     lint=(
         "On the `.backward()` or `autograd.grad` in the parent that flows through a tensor "
-        "returned by process workers with a graph behind it."
+        "returned by process workers with a graph behind it. Not for the standard pools and "
+        "executors: there torch refuses to pickle the result, and `backward()` is never reached."
     ),
     runtime=(
         "When a backward pass in the parent sends its gradient to a tensor that had a graph in "

@@ -23,7 +23,7 @@ from gradguard_lint.engine.machine import (
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tasks import hand_out
 from gradguard_lint.models.rows import Row
-from gradguard_lint.models.transfers.work import start_of, start_value
+from gradguard_lint.models.transfers.starting import start_of, start_value
 from pytest_gradguard.records import replace
 
 LOADER = "torch.utils.data"

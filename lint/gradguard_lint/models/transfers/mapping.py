@@ -12,7 +12,8 @@ from gradguard_lint.engine.machine import (
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tasks import hand_out, in_line
 from gradguard_lint.models.rows import Row
-from gradguard_lint.models.transfers.work import start_of, start_value, task_of
+from gradguard_lint.models.transfers.starting import start_of, start_value
+from gradguard_lint.models.transfers.work import task_of
 
 
 def mapping(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:

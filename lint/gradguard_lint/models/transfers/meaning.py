@@ -49,6 +49,7 @@ from gradguard_lint.models.transfers import (
     loaders,
     objects,
     parallel,
+    processes,
     remote,
     samplers,
     tensorflow_calls,
@@ -447,7 +448,11 @@ class Meaning(Known):
         return None
 
 
-_MADE = {"process": work.init_instance, "thread": work.init_instance, "pool": work.init_pool}
+_MADE = {
+    "process": processes.init_instance,
+    "thread": processes.init_instance,
+    "pool": work.init_pool,
+}
 """By what a project's class is that hands out work: the ``__init__`` that it extends."""
 
 
@@ -468,7 +473,7 @@ def _instance_method(
     elif what in _MADE and name == "__init__":
         result = _MADE[what](m, frame, node, instance, args)
     elif what in ("process", "thread") and name == "start":
-        result = work.start_instance(m, frame, node, instance)
+        result = processes.start_instance(m, frame, node, instance)
     elif what == "pool":
         result = work.pool_method(m, frame, node, instance, name, args)
     elif what == "parallel" and name == "__call__":

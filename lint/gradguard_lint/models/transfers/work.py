@@ -1,4 +1,4 @@
-"""Work that leaves the calling thread: pools, executors, processes."""
+"""Pools and executors: work that they are handed, and what comes back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import ast
 from collections.abc import Iterator
 
 from gradguard_lint.domain.shapes import sequence
-from gradguard_lint.domain.starts import Start
 from gradguard_lint.domain.values import (
     NOTHING,
     UNKNOWN,
@@ -17,7 +16,6 @@ from gradguard_lint.domain.values import (
     Frame,
     Instance,
     Items,
-    Site,
     Table,
     TaskCall,
     Thing,
@@ -35,67 +33,16 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tasks import hand_out, in_line, past_of, started
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Hands, Row
+from gradguard_lint.models.transfers.starting import default_start, start_of, start_value
 from gradguard_lint.models.transfers.tensors import RANK
-
-# -- start methods ---------------------------------------------------------------------------------
-
-
-def start_method(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``set_start_method(...)``."""
-    m.store[0, "start method"] = args.get(*row.argument) or UNKNOWN
-    return NOTHING
-
-
-def start_context(
-    m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
-) -> Value:
-    """``get_context(...)``."""
-    method = args.get(*row.argument)
-    if method is None or method.is_none:
-        method = default_start(m)
-    module = name.rpartition(".")[0]
-    return of(Thing("context", module, parts=(("start", method),)))
-
-
-def default_start(m: Machine) -> Value:
-    """How process workers start where the call does not say."""
-    options = m.options
-    own = m.root == 1 or not options.set_elsewhere
-    return m.read(0, "start method") or constant(
-        options.start_method if own else options.set_elsewhere
-    )
-
-
-def start_value(m: Machine, row: Row, args: Args) -> Value:
-    """What says how the workers of a call start."""
-    if row.start:
-        return constant(row.start)
-    context = args.get(None, "mp_context") or args.get(None, "context")
-    context = context or args.get(None, "multiprocessing_context")
-    if context is None or context.is_none:
-        return default_start(m)
-    for thing in context.things("context"):
-        return thing.part("start") or UNKNOWN
-    return context
-
-
-def start_of(m: Machine, value: Value | None) -> Start | None:
-    """The way to start workers that `value` names; None where that is not known."""
-    only = value.only if value is not None else None
-    if not isinstance(only, Const) or not isinstance(only.value, str):
-        return None
-    return registry_of(m).starts.get(only.value)
-
-
-# -- pools and executors ---------------------------------------------------------------------------
 
 
 def pool(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """A pool or an executor is made; a pool's processes are forked here."""
-    return _pool(m, frame, node, name, args, row, start_value(m, row, args))
+    return made_pool(m, frame, node, name, args, row, start_value(m, row, args))
 
 
-def _pool(
+def made_pool(
     m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row, start: Value
 ) -> Value:
     parts = [("start", start)]
@@ -176,7 +123,7 @@ def method(
         if before is None and row.forks == "work":
             started(m, thing.ident)
     single = thing.part("single") is not None
-    tasks = [task] if (task := _task(m, frame, node, hands, args, thing.name)) else []
+    tasks = [task] if (task := task_given(m, frame, node, hands, args, thing.name)) else []
     if start is None:
         in_line(m, frame, tasks)
         return UNKNOWN
@@ -191,27 +138,12 @@ def method(
         initializer=_initializer(m, frame, node, thing),
         before=before,
         shares=row.shares,
+        forking_pickler=row.forking_pickler,
         meant=row.gpu,
         maker=thing.site,
         daemons=daemons and row.does == "pool",
     )
     return _given(m, frame, node, hands, result, args)
-
-
-def context_method(
-    m: Machine, frame: Frame, node: ast.AST, context: Thing, name: str, args: Args
-) -> Value | None:
-    """``get_context("spawn").Pool(...)``: the module's own names, with this start method."""
-    full = f"{context.name}.{name}"
-    row = registry_of(m).row(full)
-    start = context.part("start") or UNKNOWN
-    if row is None:
-        return None
-    if row.does in ("pool", "executor"):
-        return _pool(m, frame, node, full, args, row, start)
-    if row.does == "process":
-        return _process(m, frame, node, full, args, row, start)
-    return None
 
 
 def _initializer(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> TaskCall | None:
@@ -226,7 +158,7 @@ def _tuple(value: Value | None) -> tuple[Value, ...]:
     return only.items if isinstance(only, Items) and only.items is not None else ()
 
 
-def _task(
+def task_given(
     m: Machine, frame: Frame, node: ast.AST, hands: Hands, args: Args, library: str
 ) -> TaskCall | None:
     """The task that a call hands out."""
@@ -353,153 +285,6 @@ def waited(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     """``wait(futures)``: those that are done, and those that are not."""
     futures = sequence(m.element(args.get(*row.argument) or UNKNOWN))
     return of(Items("tuple", (futures, futures), futures))
-
-
-_TARGET = "<target>"
-"""The name under which an object of a subclass of ``Process`` has what it was given to run."""
-
-# -- processes -------------------------------------------------------------------------------------
-
-
-def process(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``Process(target=f, args=(...))``: it runs once it is started."""
-    return _process(m, frame, node, name, args, row, start_value(m, row, args))
-
-
-def _process(
-    m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row, start: Value
-) -> Value:
-    assert row.hands is not None
-    task = _task(m, frame, node, row.hands, args, name)
-    parts = [("start", start), ("many", constant(in_loop(m, frame)))]
-    if "daemon" in args.keywords:
-        parts.append(("daemon", args.keywords["daemon"]))
-    if task is not None:
-        parts.append(("task", of(task)))
-    return of(
-        Thing(
-            "process",
-            name,
-            m.ident_at(node),
-            m.worker_ident,
-            parts=tuple(parts),
-            site=m.site(frame, node),
-        )
-    )
-
-
-def process_method(
-    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
-) -> Value:
-    """``process.start()``."""
-    task = thing.part("task")
-    if name == "start" and task is not None:
-        many, daemon = thing.part("many"), thing.part("daemon")
-        tasks = list(task.of(TaskCall))
-        row = registry_of(m).row(thing.name)
-        run_processes(
-            m,
-            frame,
-            node,
-            tasks,
-            thing.part("start"),
-            thing.name.rpartition(".")[0],
-            many=in_loop(m, frame) or (many is not None and bool(many.constant)),
-            shares=row is not None and row.shares,
-            maker=thing.site,
-            daemons=daemon is not None and daemon.constant is True,
-        )
-    return UNKNOWN
-
-
-def run_processes(
-    m: Machine,
-    frame: Frame,
-    node: ast.AST,
-    tasks: list[TaskCall],
-    how: Value | None,
-    library: str,
-    *,
-    many: bool,
-    shares: bool = False,
-    maker: Site | None = None,
-    daemons: bool = False,
-) -> None:
-    """Run `tasks` in processes of their own, which give nothing back."""
-    start = start_of(m, how)
-    if start is None:
-        in_line(m, frame, tasks)
-        return
-    hand_out(
-        m,
-        frame,
-        node,
-        tasks,
-        start,
-        library,
-        many=many,
-        shares=shares,
-        ships=start.name != "fork",
-        answers=False,
-        maker=maker,
-        daemons=daemons,
-    )
-
-
-def start_instance(m: Machine, frame: Frame, node: ast.AST, instance: Instance) -> Value:
-    """``start()`` of an object of a project's subclass of ``Process``: it calls ``run``."""
-    run = m.find_in_class(instance.cls, "run")
-    tasks = list((m.read(instance.ident, _TARGET) or UNKNOWN).of(TaskCall))
-    if run is not None:
-        function = m.bind(frame, node, run, instance)
-        tasks = [TaskCall(function, (), (), m.site(frame, node), library="multiprocessing")]
-    if tasks:
-        daemon = m.read(instance.ident, "daemon")
-        run_processes(
-            m,
-            frame,
-            node,
-            tasks,
-            constant("thread") if instance.cls.what == "thread" else default_start(m),
-            "multiprocessing",
-            many=in_loop(m, frame),
-            daemons=daemon is not None and daemon.constant is True,
-        )
-    return NOTHING
-
-
-def init_instance(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args) -> Value:
-    """``Process.__init__`` of an object of a project's subclass: what it is to run, and how."""
-    daemon = args.keywords.get("daemon")
-    if daemon is not None and not daemon.is_none:
-        m.set_field(instance.ident, "daemon", daemon)
-    hands = registry_of(m).exact["multiprocessing.Process"].hands
-    assert hands is not None
-    task = _task(m, frame, node, hands, args, "multiprocessing")
-    if task is not None:
-        m.store[instance.ident, _TARGET] = of(task)
-    return NOTHING
-
-
-def spawn(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """A function that runs another in processes."""
-    assert row.hands is not None
-    task = _task(m, frame, node, row.hands, args, name)
-    count = args.get(2, "nprocs")
-    method = args.get(None, "start_method")
-    daemon = args.get(4, "daemon")
-    run_processes(
-        m,
-        frame,
-        node,
-        [task] if task is not None else [],
-        method if method is not None else constant(row.start),
-        name.rpartition(".")[0],
-        many=count is None or count.constant != 1,
-        shares=row.shares,
-        daemons=daemon is not None and daemon.constant is True,
-    )
-    return UNKNOWN
 
 
 # -- methods of things that are not known ----------------------------------------------------------

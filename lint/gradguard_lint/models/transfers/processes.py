@@ -1,0 +1,188 @@
+"""Processes that are started one by one, or several for one function."""
+
+from __future__ import annotations
+
+import ast
+
+from gradguard_lint.domain.values import (
+    NOTHING,
+    UNKNOWN,
+    Frame,
+    Instance,
+    Site,
+    TaskCall,
+    Thing,
+    Value,
+    constant,
+    of,
+)
+from gradguard_lint.engine.calls import in_loop
+from gradguard_lint.engine.machine import (
+    Machine,
+)
+from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.tasks import hand_out, in_line
+from gradguard_lint.models.known import registry_of
+from gradguard_lint.models.rows import Row
+from gradguard_lint.models.transfers.starting import default_start, start_of, start_value
+from gradguard_lint.models.transfers.work import made_pool, task_given
+
+_TARGET = "<target>"
+"""The name under which an object of a subclass of ``Process`` has what it was given to run."""
+
+
+def process(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``Process(target=f, args=(...))``: it runs once it is started."""
+    return _process(m, frame, node, name, args, row, start_value(m, row, args))
+
+
+def _process(
+    m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row, start: Value
+) -> Value:
+    assert row.hands is not None
+    task = task_given(m, frame, node, row.hands, args, name)
+    parts = [("start", start), ("many", constant(in_loop(m, frame)))]
+    if "daemon" in args.keywords:
+        parts.append(("daemon", args.keywords["daemon"]))
+    if task is not None:
+        parts.append(("task", of(task)))
+    return of(
+        Thing(
+            "process",
+            name,
+            m.ident_at(node),
+            m.worker_ident,
+            parts=tuple(parts),
+            site=m.site(frame, node),
+        )
+    )
+
+
+def process_method(
+    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
+) -> Value:
+    """``process.start()``."""
+    task = thing.part("task")
+    if name == "start" and task is not None:
+        many, daemon = thing.part("many"), thing.part("daemon")
+        tasks = list(task.of(TaskCall))
+        run_processes(
+            m,
+            frame,
+            node,
+            tasks,
+            thing.part("start"),
+            thing.name.rpartition(".")[0],
+            many=in_loop(m, frame) or (many is not None and bool(many.constant)),
+            row=registry_of(m).row(thing.name),
+            maker=thing.site,
+            daemons=daemon is not None and daemon.constant is True,
+        )
+    return UNKNOWN
+
+
+def run_processes(
+    m: Machine,
+    frame: Frame,
+    node: ast.AST,
+    tasks: list[TaskCall],
+    how: Value | None,
+    library: str,
+    *,
+    many: bool,
+    row: Row | None = None,
+    maker: Site | None = None,
+    daemons: bool = False,
+) -> None:
+    """Run `tasks` in processes of their own, which give nothing back."""
+    start = start_of(m, how)
+    if start is None:
+        in_line(m, frame, tasks)
+        return
+    hand_out(
+        m,
+        frame,
+        node,
+        tasks,
+        start,
+        library,
+        many=many,
+        shares=row is not None and row.shares,
+        forking_pickler=row is not None and row.forking_pickler,
+        ships=start.name != "fork",
+        answers=False,
+        maker=maker,
+        daemons=daemons,
+    )
+
+
+def start_instance(m: Machine, frame: Frame, node: ast.AST, instance: Instance) -> Value:
+    """``start()`` of an object of a project's subclass of ``Process``: it calls ``run``."""
+    run = m.find_in_class(instance.cls, "run")
+    tasks = list((m.read(instance.ident, _TARGET) or UNKNOWN).of(TaskCall))
+    if run is not None:
+        function = m.bind(frame, node, run, instance)
+        tasks = [TaskCall(function, (), (), m.site(frame, node), library="multiprocessing")]
+    if tasks:
+        daemon = m.read(instance.ident, "daemon")
+        run_processes(
+            m,
+            frame,
+            node,
+            tasks,
+            constant("thread") if instance.cls.what == "thread" else default_start(m),
+            "multiprocessing",
+            many=in_loop(m, frame),
+            daemons=daemon is not None and daemon.constant is True,
+        )
+    return NOTHING
+
+
+def init_instance(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args) -> Value:
+    """``Process.__init__`` of an object of a project's subclass: what it is to run, and how."""
+    daemon = args.keywords.get("daemon")
+    if daemon is not None and not daemon.is_none:
+        m.set_field(instance.ident, "daemon", daemon)
+    hands = registry_of(m).exact["multiprocessing.Process"].hands
+    assert hands is not None
+    task = task_given(m, frame, node, hands, args, "multiprocessing")
+    if task is not None:
+        m.store[instance.ident, _TARGET] = of(task)
+    return NOTHING
+
+
+def spawn(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """A function that runs another in processes."""
+    assert row.hands is not None
+    task = task_given(m, frame, node, row.hands, args, name)
+    count = args.get(2, "nprocs")
+    method = args.get(None, "start_method")
+    daemon = args.get(4, "daemon")
+    run_processes(
+        m,
+        frame,
+        node,
+        [task] if task is not None else [],
+        method if method is not None else constant(row.start),
+        name.rpartition(".")[0],
+        many=count is None or count.constant != 1,
+        row=row,
+        daemons=daemon is not None and daemon.constant is True,
+    )
+    return UNKNOWN
+
+
+def context_method(
+    m: Machine, frame: Frame, node: ast.AST, context: Thing, name: str, args: Args
+) -> Value | None:
+    """``get_context("spawn").Pool(...)``: the module's own names, with this start method."""
+    full = f"{context.name}.{name}"
+    row = registry_of(m).row(full)
+    start = context.part("start") or UNKNOWN
+    if row is None:
+        return None
+    if row.does in ("pool", "executor"):
+        return made_pool(m, frame, node, full, args, row, start)
+    if row.does == "process":
+        return _process(m, frame, node, full, args, row, start)
+    return None

@@ -1,0 +1,70 @@
+"""How process workers come into being: start methods and contexts."""
+
+from __future__ import annotations
+
+import ast
+
+from gradguard_lint.domain.starts import Start
+from gradguard_lint.domain.values import (
+    NOTHING,
+    UNKNOWN,
+    Const,
+    Frame,
+    Thing,
+    Value,
+    constant,
+    of,
+)
+from gradguard_lint.engine.machine import (
+    Machine,
+)
+from gradguard_lint.engine.ports import Args
+from gradguard_lint.models.known import registry_of
+from gradguard_lint.models.rows import Row
+
+
+def start_method(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``set_start_method(...)``."""
+    m.store[0, "start method"] = args.get(*row.argument) or UNKNOWN
+    return NOTHING
+
+
+def start_context(
+    m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
+) -> Value:
+    """``get_context(...)``."""
+    method = args.get(*row.argument)
+    if method is None or method.is_none:
+        method = default_start(m)
+    module = name.rpartition(".")[0]
+    return of(Thing("context", module, parts=(("start", method),)))
+
+
+def default_start(m: Machine) -> Value:
+    """How process workers start where the call does not say."""
+    options = m.options
+    own = m.root == 1 or not options.set_elsewhere
+    return m.read(0, "start method") or constant(
+        options.start_method if own else options.set_elsewhere
+    )
+
+
+def start_value(m: Machine, row: Row, args: Args) -> Value:
+    """What says how the workers of a call start."""
+    if row.start:
+        return constant(row.start)
+    context = args.get(None, "mp_context") or args.get(None, "context")
+    context = context or args.get(None, "multiprocessing_context")
+    if context is None or context.is_none:
+        return default_start(m)
+    for thing in context.things("context"):
+        return thing.part("start") or UNKNOWN
+    return context
+
+
+def start_of(m: Machine, value: Value | None) -> Start | None:
+    """The way to start workers that `value` names; None where that is not known."""
+    only = value.only if value is not None else None
+    if not isinstance(only, Const) or not isinstance(only.value, str):
+        return None
+    return registry_of(m).starts.get(only.value)
