@@ -155,10 +155,16 @@ class _Expected:
         self.call = call
         self.pipe = pipe
         self._told = b""
+        self._process = os.getpid()
         os.set_blocking(pipe.fileno(), False)
 
     def read(self) -> bool:
         """Take what the process has told; whether it tells no more."""
+        if (
+            os.getpid() != self._process
+        ):  # a forked one, which must not take what its parent waits for
+            self.pipe.close()
+            return True
         try:
             while told := os.read(self.pipe.fileno(), _CHUNK):
                 self._told += told
@@ -172,14 +178,15 @@ class _Expected:
 
 def expect(call: Call, pipe: Any) -> None:
     """Take, from now on, what comes out of `pipe`, where a process that `call` starts tells."""
-    _hear()
+    hear()
     _expected.append(_Expected(call, pipe))
     if len(_expected) > _MANY:
         _expected.pop(0).pipe.close()
     _listen()
 
 
-def _hear() -> None:
+def hear() -> None:
+    """Take what the processes of the program's own have told; pipes that are at their end go."""
     for one in list(_expected):
         if one.read():
             _expected.remove(one)
@@ -209,7 +216,7 @@ def of(tensor: Any) -> tuple[Call, KeptGradients] | None:
 
 def _known(parameters: Iterable[Any]) -> list[_Waiting]:
     """What is waited for of these parameters."""
-    _hear()
+    hear()
     found = []
     for parameter in parameters:
         if id(parameter) in _inherited:
@@ -236,7 +243,7 @@ def _recognize(parameter: Any) -> None:
 
 
 def _backward(backward: torch_engine.Backward) -> torch_engine.End | None:
-    _hear()
+    hear()
     if _inherited:
         _known(tensors.leaves_of(backward.outputs))
     if not backward.accumulates:

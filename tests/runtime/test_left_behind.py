@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -21,6 +25,22 @@ def stepped(model):
     for parameter, *parts in zip(model.parameters(), *results, strict=True):
         parameter.grad = sum(parts)
     torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+
+def backward(model):
+    model(torch.ones(2, 3)).sum().backward()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="descriptors are listed in /proc")
+def test_no_descriptor_of_a_process_that_has_been_joined():
+    context = multiprocessing.get_context("fork")
+    with guard("record"):
+        before = os.listdir("/proc/self/fd")
+        process = context.Process(target=backward, args=(torch.nn.Linear(3, 1),))
+        process.start()
+        process.join()
+        process.close()
+        assert os.listdir("/proc/self/fd") == before
 
 
 def normed():

@@ -27,6 +27,7 @@ from pytest_gradguard.runtime.patching import Patch, Patches
 from pytest_gradguard.runtime.shipment import Shipment
 
 _TORCH = "torch.nn.parameter"
+_HOME = "pytest_gradguard.runtime.worker_gradients"  # it needs torch
 
 
 @contextmanager
@@ -53,9 +54,14 @@ def told(process: Any, call: Call, task: tuple[Any, Any, Any], *, forked: bool) 
             yield
     finally:
         write.close()
-    from pytest_gradguard.runtime import worker_gradients
+    import_module(_HOME).expect(call, read)
 
-    worker_gradients.expect(call, read)
+
+def ended() -> None:
+    """A process has ended: take what it has told, and keep no pipe of it open."""
+    home: Any = sys.modules.get(_HOME)
+    if home is not None:
+        home.hear()
 
 
 class Run:

@@ -12,6 +12,7 @@ import json
 import multiprocessing
 import pickle
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.connection import wait
 from multiprocessing.sharedctypes import RawValue
 
 import torch
@@ -35,6 +36,7 @@ EXPECT = {
     "test_closure_of_an_optimizer": {"GG106"},
     "test_forked_process": {"GG106"},
     "test_forked_process_and_penalty": {"GG106"},
+    "test_forked_process_beside_another": {"GG106"},
     "test_shared_parameters": {"GG106"},
     "test_losses_in_a_queue": {"GG106"},
     "test_spawned_processes": {"GG106"},
@@ -284,6 +286,34 @@ def test_forked_process_and_penalty():
     optimizer = sgd(model)
     start(FORK, loss_of, model, X[0])
     sum(p.abs().sum() for p in model.parameters()).backward()
+    optimizer.step()  # -> GG106:error
+
+
+def after(event, task, *args):
+    event.wait()
+    task(*args)
+
+
+def trains_its_own(x):
+    backward(nn.Linear(3, 1), x)
+
+
+def test_forked_process_beside_another():
+    model = nn.Linear(3, 1)
+    optimizer = sgd(model)
+    first, second = FORK.Event(), FORK.Event()
+    processes = [
+        FORK.Process(target=after, args=(first, loss_of, model, X[0])),
+        FORK.Process(target=after, args=(second, trains_its_own, X[1])),
+    ]
+    for process in processes:
+        process.start()
+    first.set()
+    wait([processes[0].sentinel])
+    second.set()
+    for process in reversed(processes):
+        process.join()
+        assert process.exitcode == 0
     optimizer.step()  # -> GG106:error
 
 

@@ -41,8 +41,8 @@ def _watched(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
             except BaseException as error:
                 without_this_frame(error)
                 raise
+        shared = attempt(_is_shared, tensor, instead=True)
         try:
-            shared = _is_shared(tensor)
             reduction = original(tensor)
         except BaseException as error:
             without_this_frame(error)

@@ -139,6 +139,7 @@ def _watched_join(original: Callable[..., Any]) -> Callable[..., Any]:
             outcome = original(self, timeout)
         with theirs_only:
             call: Call | None = attempt(_started.pop, self)
+            attempt(process_gradients.ended)
             if call is not None:
                 attempt(collector.announce, call.collector, call.evidence.values())
             attempt(ranks.ended, self)
