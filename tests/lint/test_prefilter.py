@@ -96,6 +96,9 @@ def test_a_module_with_a_framework_is_followed_where_it_is_given_functions():
     assert kept(program, helper=launch)
     assert kept(program, helper=launch.replace("spawn(fn", "Process(target=fn"))
     assert not kept(program, helper=own)
+    shown = "from threading import Thread\nThread(target=fn).start()\n"
+    assert kept(program, helper=shown)
+    assert not kept(program, helper=f'def f(x):\n    """\n{shown}"""\n')
 
 
 def test_methods_are_followed_to_a_framework():

@@ -401,7 +401,9 @@ class Prefilter:
     def _helps(self, file: _File) -> bool:
         """Whether a module starts workers for others: with a framework it is checked itself, and
         others only where it is given their functions."""
-        return self._starts(file) and (not file.framework or file.hands_on)
+        if not self._starts(file) or not self._starts(file.code):
+            return False
+        return not file.framework or file.hands_on
 
     # -- the modules of the project ------------------------------------------------------------
 
