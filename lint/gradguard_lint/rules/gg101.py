@@ -54,11 +54,12 @@ def _happens(task: TaskRun, path: str, *, history: bool) -> str:
             f"`{path}` has history and goes to {workers}: torch refuses to pickle it, and the call "
             "fails with an error."
         )
+    if task.call.forking_pickler:
+        gets = "the worker shares its memory, not its graph, and no gradient comes back."
+    else:
+        gets = "the worker gets a copy, and no gradient comes back to the graph here."
     kind = "has history" if history else "requires grad"
-    return (
-        f"`{path}` {kind} and is pickled for {workers}: the worker gets a copy, and no gradient "
-        "comes back to the graph here."
-    )
+    return f"`{path}` {kind} and is pickled for {workers}: {gets}"
 
 
 BAD: Examples = {
