@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from pytest_gradguard.runtime import callsite, collector, locate, watching
+from pytest_gradguard.runtime import calls, callsite, collector, locate, watching
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.checks import gg111
 from pytest_gradguard.runtime.checks.gg111 import KeptBuffers, Use
@@ -106,8 +106,9 @@ def remember(call: Call, notes: Iterable[KeptBuffers]) -> None:
     if "GG111" in call.dropped:
         return
     for kept in notes:
-        module = call.module_of(kept.number)
-        known = any(of is call and one.number == kept.number for one, of in _waiting.items())
+        sent_by = calls.by_token(kept.token)
+        module = None if sent_by is None else sent_by.module_of(kept.number)
+        known = any(of is call and one.module is module for one, of in _waiting.items())
         if module is not None and not known:
             _waiting[_Lost(kept, module)] = call
     if _waiting:

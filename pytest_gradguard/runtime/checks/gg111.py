@@ -27,13 +27,15 @@ class KeptBuffers(NamedTuple):
 
     Attributes:
         task: the function that ran.
-        number: that of the module in its call.
+        token: that of the call that the module came with, this one or an earlier one.
+        number: that of the module in that call.
         path: where the task was given the module.
         parameter: the name by which the task got it, if that is known.
         names: the buffers, as the module's `state_dict` names them.
     """
 
     task: Task
+    token: int
     number: int
     path: str
     parameter: str | None

@@ -146,7 +146,7 @@ def _note(copy: Copy, module: Any, names: list[str], items: Any) -> KeptBuffers:
     function = items[int(index)][0]
     path = path.lstrip(".")
     task: Task = task_of(function)
-    return KeptBuffers(task, copy.number, path, parameter_of(function, path), names)
+    return KeptBuffers(task, copy.token, copy.number, path, parameter_of(function, path), names)
 
 
 def heard(call: Any, note: list[KeptBuffers]) -> None:

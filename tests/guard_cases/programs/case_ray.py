@@ -26,12 +26,14 @@ EXPECT = {
     "test_gradients_left_of_what_was_put": {"GG106"},
     "test_gradients_left_in_an_actor": {"GG106"},
     "test_buffers_left": {"GG111"},
+    "test_buffers_left_of_what_was_put": {"GG111"},
     "test_one_generator": {"GG305"},
     "test_cuda": {"GG201"},
     # nothing to report
     "test_numbers": set(),
     "test_detached": set(),
     "test_gradients_returned": set(),
+    "test_buffers_of_what_was_put_returned": set(),
     "test_gradients_of_a_shared_model": set(),
     "test_parameter_server": set(),
     "test_actor_that_trains": set(),
@@ -272,6 +274,14 @@ def test_buffers_left():
     model.eval()(rows)
 
 
+def test_buffers_left_of_what_was_put():
+    model = nn.BatchNorm1d(3)
+    rows = torch.arange(6.0).reshape(2, 3)
+    shared = ray.put(model)
+    ray.get([statistics.remote(rows * k, shared) for k in range(2)])  # -> GG111:warning
+    model.eval()(rows)
+
+
 def test_one_generator():
     rng = np.random.default_rng(0)
     first, second = ray.get([drawn.remote(rng) for _ in range(2)])  # -> GG305
@@ -285,6 +295,19 @@ def test_cuda():
 
 
 # --- nothing to report -----------------------------------------------------------------------
+
+
+@remote
+def updated(rows, model):
+    model.train()(rows)
+    return model.state_dict()
+
+
+def test_buffers_of_what_was_put_returned():
+    model = nn.BatchNorm1d(3)
+    rows = torch.arange(6.0).reshape(2, 3)
+    model.load_state_dict(ray.get(updated.remote(rows, ray.put(model))))
+    model.eval()(rows)
 
 
 def test_numbers():
