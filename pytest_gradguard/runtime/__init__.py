@@ -43,6 +43,11 @@ def __getattr__(name: str) -> Any:
 
 
 def _expanded(selectors: Iterable[str]) -> frozenset[str]:
+    """The codes that `selectors` stand for.
+
+    Raises:
+        ValueError, TypeError, AttributeError: these are none.
+    """
     __tracebackhide__ = True
     known = tuple(selectors)
     if not known:

@@ -140,8 +140,8 @@ class Patches:
             done: list[Patch] = []
             try:
                 for patch in self._patches:
-                    patch.apply()
                     done.append(patch)
+                    patch.apply()
             except BaseException:
                 for patch in reversed(done):
                     attempt(patch.undo)

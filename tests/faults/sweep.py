@@ -44,9 +44,11 @@ Way = tuple[str, ...]
 """A function, its caller, and the door."""
 
 
-def places() -> dict[str, str]:
-    """All functions of the guard's, by what the record calls them: ``module:path``."""
+def places() -> tuple[dict[str, str], dict[str, list[str]]]:
+    """All functions of the guard's, by what the record calls them: ``module:path``; and the kinds
+    of faults of each. An error that its docstring names is an answer, and no fault."""
     found: dict[str, str] = {}
+    kinds: dict[str, list[str]] = {}
     root = package()
     for file in sorted(root.rglob("*.py")):
         parts = (PACKAGE, *file.relative_to(root).with_suffix("").parts)
@@ -58,8 +60,11 @@ def places() -> dict[str, str]:
                 continue
             lines = [decorator.lineno for decorator in getattr(one, "decorator_list", ())]
             first = min([one.lineno, *lines])
-            found.setdefault(planting.name_of(str(file), first), f"{module}:{path}")
-    return found
+            name = found.setdefault(planting.name_of(str(file), first), f"{module}:{path}")
+            said = "" if isinstance(one, ast.Lambda) else ast.get_docstring(one) or ""
+            answers = said.partition("Raises:")[2]
+            kinds.setdefault(name, [kind for kind in KINDS if kind not in answers])
+    return found, kinds
 
 
 def stands_for_theirs(function: planting.Function) -> bool:
@@ -158,9 +163,13 @@ def trials(tasks: Iterable[Task], live: planting.Live, jobs: int) -> Iterator[tu
 
 
 def chosen(
-    program: str, reached: dict[str, set[Way]], tried: set[Way], options: argparse.Namespace
+    program: str,
+    reached: dict[str, set[Way]],
+    tried: set[Way],
+    kinds: dict[str, list[str]],
+    options: argparse.Namespace,
 ) -> list[Task]:
-    """What is planted in one program, in a random order."""
+    """What is planted in one program, in a random order; `kinds`: what each function may do."""
     drawn = random.Random(f"{options.seed} {program}")
     those = [name for name, ways in reached.items() if options.whole or not ways <= tried]
     if options.function:
@@ -172,8 +181,9 @@ def chosen(
         tried |= reached[name]
     any_kind = options.kind == "any"
     return [
-        Task(program, Fault(name, drawn.choice(KINDS) if any_kind else options.kind))
+        Task(program, Fault(name, drawn.choice(kinds[name]) if any_kind else options.kind))
         for name in those
+        if any_kind or options.kind in kinds[name]
     ]
 
 
@@ -196,7 +206,7 @@ def main() -> int:
     if unknown:
         parser.error(f"unknown {unknown.pop()!r} (allowed: {', '.join(every)})")
     prepare(names)
-    known = places()
+    known, kinds = places()
     bare = {program: Trial(program, guarded=False).wait() for program in names}
     reached = {program: called(program, known) for program in names}
     live = load(name for functions in reached.values() for name in functions)
@@ -208,7 +218,7 @@ def main() -> int:
         for difference in good.differences(bare[program]):
             print(f"{program} without a fault: {difference}", flush=True)
             wrong += 1
-        tasks = chosen(program, reached[program], tried, options)
+        tasks = chosen(program, reached[program], tried, kinds, options)
         began, bad, fired = time.monotonic(), 0, 0
         left = [task for task in tasks if not record.knows(task)]
         for task, outcome in trials(left, live, options.jobs):
