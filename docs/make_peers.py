@@ -77,7 +77,7 @@ def _exceptions(name: str, entry: dict[str, Any]) -> list[str]:
     by_reason: dict[str, list[str]] = collections.defaultdict(list)
     for one in entry["differences"] + entry["findings"]:
         by_reason[one["why"] or "unexplained"].append(f"`{one['test']}` ({one['kind']})")
-    lines = [f"- {why}: {', '.join(tests)}" for why, tests in by_reason.items()]
+    lines = [f"- {why.removesuffix('.')}: {', '.join(tests)}" for why, tests in by_reason.items()]
     lines += [
         f"- Unsteady: `{one['test']}` ({one['kind']}): {one['off']} without the guard, "
         f"{one['on']} with it"

@@ -53,6 +53,7 @@ class Patch:
 
         Raises:
             AttributeError: the owner has no such attribute (of its own).
+            RuntimeError: there is no wrapper.
         """
         if self.mine is not None:
             return
@@ -65,6 +66,8 @@ class Patch:
         if not self._own and (isinstance(original, types.FunctionType) or holder is object):
             original = _following(self._owner, self._name, original)
         mine = self._wrap(original)
+        if mine is None:
+            raise RuntimeError(f"there is nothing to put in the place of {self._name!r}")
         self._original, self.mine = original, mine
         setattr(self._owner, self._name, mine)
 

@@ -14,7 +14,7 @@ from types import FrameType, MappingProxyType, ModuleType
 from typing import Any, Literal, get_args
 
 from pytest_gradguard.runtime import packages, watching
-from pytest_gradguard.runtime.faults import warn
+from pytest_gradguard.runtime.faults import checked, warn
 from pytest_gradguard.runtime.patching import Patch, Patches
 
 Carries = Literal["pickle", "thread", "copy"]
@@ -219,7 +219,7 @@ class Watched:
             if self._patches is None or self._of is not module:
                 self.undo()
                 self._of = module
-                self._refuse_what_is_too_old()
+                checked((UnknownLayout,), self._refuse_what_is_too_old)
                 made = list(self.integration.patches[self.module](module))
                 self._patches = Patches(made) if made else None
             if self._patches is not None:

@@ -234,7 +234,7 @@ def _watched_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
                             break
                     else:
                         return known.rebuild, known.before + reduction[1][:-1] + known.last
-            return watched(self, known, reduction, single)
+            return watched(self, known, reduction, single) or reduction
         except Exception as error:
             fault(error)
             return reduction
