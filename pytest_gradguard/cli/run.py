@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"gradguard run: {error}", file=sys.stderr)
         return 2
     report = attempt(install, mode="record", ignore=ignored) or Report()
-    if is_disabled():
+    if attempt(is_disabled, instead=False):
         print(f"gradguard: off ({VARIABLE} is set)", file=sys.stderr)
     elif devices is not None:
         from pytest_gradguard.runtime import simulated_devices
