@@ -79,7 +79,7 @@ def thing(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
 
 def copied(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``copy.deepcopy(...)``."""
-    return _copied(m, node, args.get(0) or UNKNOWN)
+    return _copied(m, node, args.get(0) or UNKNOWN, set())
 
 
 def partial(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -161,14 +161,18 @@ def namespace(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
     return of(Thing("namespace", name, m.ident_at(node), parts=tuple(args.keywords.items())))
 
 
-def _copied(m: Machine, node: ast.AST, value: Value) -> Value:
+def _copied(m: Machine, node: ast.AST, value: Value, made: set[int]) -> Value:
+    """A copy of `value`; `made`: the objects that were copied for it so far."""
+
     def change(atom: Atom) -> Atom:
         if isinstance(atom, (Thing, Tensor)):
             return replace(atom, ident=m.ident_at(node, "copy"), born=m.worker_ident)
         if isinstance(atom, Instance):
             ident = m.ident_at(node, "copy", atom.ident)
-            for name, item in list(m.fields(atom.ident)):
-                m.set_field(ident, name, _copied(m, node, item))
+            if ident not in made:
+                made.add(ident)
+                for name, item in list(m.fields(atom.ident)):
+                    m.set_field(ident, name, _copied(m, node, item, made))
             return Instance(atom.cls, ident, m.worker_ident)
         return atom
 
