@@ -66,7 +66,7 @@ class Patch:
         if not self._own and (isinstance(original, types.FunctionType) or holder is object):
             original = _following(self._owner, self._name, original)
         mine = self._wrap(original)
-        if mine is None:
+        if mine is None and original is not None:
             raise RuntimeError(f"there is nothing to put in the place of {self._name!r}")
         self._original, self.mine = original, mine
         setattr(self._owner, self._name, mine)
