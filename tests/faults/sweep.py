@@ -21,6 +21,7 @@ import importlib.util
 import json
 import os
 import random
+import re
 import sys
 import tempfile
 import time
@@ -61,8 +62,7 @@ def places() -> tuple[dict[str, str], dict[str, list[str]]]:
             lines = [decorator.lineno for decorator in getattr(one, "decorator_list", ())]
             first = min([one.lineno, *lines])
             name = found.setdefault(planting.name_of(str(file), first), f"{module}:{path}")
-            said = "" if isinstance(one, ast.Lambda) else ast.get_docstring(one) or ""
-            answers = said.partition("Raises:")[2]
+            answers = re.findall(r"[A-Z]\w+", said_of(one).partition("Raises:")[2])
             kinds.setdefault(name, [kind for kind in KINDS if kind not in answers])
     return found, kinds
 
@@ -74,7 +74,7 @@ def stands_for_theirs(function: planting.Function) -> bool:
     """
     decorators = map(ast.unparse, getattr(function, "decorator_list", ()))
     name = getattr(function, "name", "")
-    said = "" if isinstance(function, ast.Lambda) else ast.get_docstring(function) or ""
+    said = said_of(function)
     return (
         name in ("__reduce__", "__reduce_ex__", "__torch_function__")
         or "called by unpickling" in said
@@ -82,6 +82,11 @@ def stands_for_theirs(function: planting.Function) -> bool:
         or "called by the interpreter" in said
         or any(decorator.startswith("functools.wraps(") for decorator in decorators)
     )
+
+
+def said_of(function: planting.Function) -> str:
+    """Its docstring."""
+    return "" if isinstance(function, ast.Lambda) else ast.get_docstring(function) or ""
 
 
 def package() -> Path:

@@ -385,19 +385,15 @@ def said(run: Any) -> set[str] | None:
     """
     from pytest_gradguard import guard
 
-    with guard("record") as report:
+    try:
+        with guard("record") as report:
+            run()
+    except Exception as error:
         try:
             run()
-        except Exception as error:
-            failed: Exception | None = error
-        else:
-            failed = None
-    if failed is not None:
-        try:
-            run()
-        except type(failed):
+        except type(error):
             return None
-        raise failed
+        raise
     return {finding.code for finding in report.findings} & WATCHED
 
 

@@ -20,7 +20,8 @@ _TRANSFORMS = re.compile(rb"torch\.func|functorch|forward_ad|\b(?:vmap|jvp|vjp|j
 
 
 def check(program: Program) -> Iterator[Report]:
-    calls = {call.ident: call for call in program.calls}
+    # Where torch itself pickles, it refuses such a result: no backward is reached.
+    calls = {call.ident: call for call in program.calls if not call.forking_pickler}
     for effect in program.kinds("backward"):
         if effect.worker is not None:
             continue
@@ -31,7 +32,6 @@ def check(program: Program) -> Iterator[Report]:
             for ident in (atom.severed or atom.maybe)
         }
         found = [calls[ident] for ident in sorted(severed) if ident in calls]
-        found = [call for call in found if not call.forking_pickler]  # torch sends no such result
         if not found:
             continue
         call = found[0]
