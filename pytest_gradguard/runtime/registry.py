@@ -8,7 +8,8 @@ registered. Ours are the modules of `integrations`; other packages add theirs by
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from types import FrameType, MappingProxyType, ModuleType
 from typing import Any, Literal, get_args
@@ -215,15 +216,22 @@ class Watched:
     def apply(self) -> None:
         """Patch the module, which is loaded."""
         module = sys.modules[self.module]
-        try:
-            if self._patches is None or self._of is not module:
-                self.undo()
-                self._of = module
+        if self._patches is None or self._of is not module:
+            self.undo()
+            self._of, self._patches = module, None
+            made: Sequence[Patch] = ()
+            with self._closing_what_is_unknown():
                 checked((UnknownLayout,), self._refuse_what_is_too_old)
                 made = list(self.integration.patches[self.module](module))
-                self._patches = Patches(made) if made else None
-            if self._patches is not None:
+            self._patches = Patches(made) if made else None
+        if self._patches is not None:
+            with self._closing_what_is_unknown():
                 self._patches.apply()
+
+    @contextmanager
+    def _closing_what_is_unknown(self) -> Iterator[None]:
+        try:
+            yield
         except (AttributeError, UnknownLayout) as error:
             self._patches = None
             self._close(error)

@@ -41,6 +41,11 @@ RECORD = HERE.parents[1] / "build" / "faults.jsonl"
 BELOW = (f"{PACKAGE}.runtime.faults", f"{PACKAGE}.runtime.locks", f"{PACKAGE}.aside", PACKAGE)
 """The modules on which all stands that takes a fault: what tells of faults, the locks, and what
 stands between the program and the modules of the guard."""
+ITSELF = re.compile(
+    rf"{PACKAGE}\.cli(\.program)?:|{PACKAGE}\.cli\.run:(run|build_parser|_execute)$"
+)
+"""What reads the command line of ``gradguard run``, finds the program and runs it: without it there
+is no program."""
 Way = tuple[str, ...]
 """A function, its caller, and the door."""
 
@@ -57,7 +62,7 @@ def places() -> tuple[dict[str, str], dict[str, list[str]]]:
         if module in BELOW:
             continue
         for path, one in planting.functions(ast.parse(file.read_text(encoding="utf-8"))):
-            if stands_for_theirs(one):
+            if stands_for_theirs(one) or ITSELF.match(f"{module}:{path}"):
                 continue
             lines = [decorator.lineno for decorator in getattr(one, "decorator_list", ())]
             first = min([one.lineno, *lines])
