@@ -134,7 +134,11 @@ class Patches:
         self.applied = False
 
     def apply(self) -> None:
-        """Apply all; where one fails, undo the others and raise what it raised."""
+        """Apply all; where one fails, undo the others.
+
+        Raises:
+            AttributeError, RuntimeError: that one did.
+        """
         if self.applied:
             return
         with _lock:
