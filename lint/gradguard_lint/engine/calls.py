@@ -346,7 +346,8 @@ def _returned(m: Machine, inner: Frame) -> Value:
     left = m.outcomes(inner)
     ends = [state for _, _, state in left.returns]
     if left.yields:
-        m.meet([*ends, m.state] if not m.dead else ends)
+        m.meet([*ends, m.state])
+        m.state = m.state.copy()
         m.state.dead = False
         return sequence(join(left.yields), "generator")
     if not ends:

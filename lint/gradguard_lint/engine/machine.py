@@ -199,9 +199,12 @@ class Machine:
         return found
 
     def leave(self) -> State:
-        """This way goes on elsewhere, with the state that is given back."""
+        """This way goes on elsewhere, with the state that is given back.
+
+        Here it ends, in the same state: what handles an exception may come upon it.
+        """
         state = self.state
-        self.state = State(modes=state.modes, dead=True)
+        self.state = State(state.store, state.assumed, state.past, state.modes, dead=True)
         return state
 
     def meet(self, states: Sequence[State]) -> None:

@@ -258,10 +258,14 @@ def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
     after.dead = False
     m.block(frame, node.orelse)
     ends = [m.state]
-    # Anything in the body may raise: a handler finds what was before it, after it, or at a raise.
+    # Anything in the body may raise: a handler finds what was before it, after it, or at a raise;
+    # what the body did is done for certain only at a raise.
+    certain = before.past.keys() | {event for state in raised for event in state.past}
     for handler in node.handlers:
         m.meet([before, after, *raised])
         m.state = m.state.copy()
+        for event in m.state.past.keys() - certain:
+            del m.state.past[event]
         m.state.assumed = dict(before.assumed)
         m.state.modes = before.modes
         if handler.type is not None:
