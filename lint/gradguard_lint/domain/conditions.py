@@ -8,6 +8,7 @@ equal to 1 is not greater than 1.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
+from functools import lru_cache
 
 Key = Hashable
 Condition = tuple[Key, bool]
@@ -34,18 +35,18 @@ def plain_condition(key: Key, truth: bool) -> Condition:
     return (GPU_PRESENT if key == ("gpu-list",) else key, truth)
 
 
-def mentions(key: Key, part: Key) -> bool:
-    """Whether the question `key` is about `part`."""
-    if key == part:
-        return True
-    return isinstance(key, tuple) and any(mentions(item, part) for item in key)
+@lru_cache(maxsize=4096)
+def _parts(key: Key) -> frozenset[Key]:
+    """All that the question `key` is about, and itself."""
+    whole = frozenset((key,))
+    return whole.union(*map(_parts, key)) if isinstance(key, tuple) else whole
 
 
-def without(when: Conditions, part: Key) -> Conditions:
-    """`when` without what it says about `part`."""
-    if not when or not any(mentions(key, part) for key, _ in when):
+def without(when: Conditions, about: frozenset[Key]) -> Conditions:
+    """`when` without what it says about any of these."""
+    if not when or all(about.isdisjoint(_parts(key)) for key, _ in when):
         return when
-    return frozenset(item for item in when if not mentions(item[0], part))
+    return frozenset(item for item in when if about.isdisjoint(_parts(item[0])))
 
 
 def compatible(when: Conditions, assumed: Mapping[Key, Hashable]) -> bool:

@@ -191,7 +191,7 @@ class _Run:
         root, past = m.root, dict(m.state.past)
         count, parallel = len(m.program.effects), len(m.program.calls)
         recorded, reached = dict(m.recorded), set(m.reached)
-        state = m.state
+        state, m.preparing = m.state, True
         for item in cls.body:
             if (
                 isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef))
@@ -204,6 +204,7 @@ class _Run:
                 state = join_states([m.state, before]) or before
         del m.program.effects[count:], m.program.calls[parallel:]
         m.recorded, m.reached, m.root = recorded, reached, root
+        m.preparing = False
         state.past = past
         state.assumed = {}
         m.state = state

@@ -6,7 +6,9 @@ import ast
 from collections.abc import Callable
 
 from gradguard_lint.domain.conditions import Key, without
-from gradguard_lint.domain.state import Exits, State, join_states, widened
+from gradguard_lint.domain.effects import ParallelCall
+from gradguard_lint.domain.starts import PROCESS
+from gradguard_lint.domain.state import Event, Exits, Place, State, join_states, widened
 from gradguard_lint.domain.values import (
     Choice,
     Frame,
@@ -16,10 +18,13 @@ from gradguard_lint.domain.values import (
     join,
 )
 from gradguard_lint.engine.branches import enter_branch
+from gradguard_lint.engine.carried import carried_names
 from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.tree import stored_names
+
+Loop = ast.For | ast.AsyncFor | ast.While
 
 TURNS = (3, 2, 1)
 """How many turns are run, by how deep the loop is in others."""
@@ -49,7 +54,7 @@ def do_For(m: Machine, frame: Frame, node: ast.For | ast.AsyncFor) -> None:
                 _turn(m, exits, _bound(m, frame, node, item))
         else:
             entry = m.state.copy()
-            _turns(m, exits, _bound(m, frame, node, element), _element_keys(element))
+            _turns(m, frame, node, _bound(m, frame, node, element), _element_keys(element))
             if m.dead:
                 m.state = entry  # no turn comes to its end: there may be none
     finally:
@@ -80,7 +85,7 @@ def do_While(m: Machine, frame: Frame, node: ast.While) -> None:
     frame.loop_names.append(_stored(m, node))
     m.loops.append(m.site(frame, node))
     m.turns.append(0)
-    m.elements.append((frame.function, ()))
+    m.elements.append((frame.function, frozenset()))
     m.loop_depth += 1
 
     def turn() -> None:
@@ -99,7 +104,7 @@ def do_While(m: Machine, frame: Frame, node: ast.While) -> None:
             m.die()
 
     try:
-        _turns(m, exits, turn, ())
+        _turns(m, frame, node, turn, frozenset())
         if not m.dead:  # once more to the test
             test = m.eval(frame, node.test)
             if enter_branch(m, frame, node.test, test, False):
@@ -133,18 +138,25 @@ def _turn(m: Machine, exits: Exits, body: Callable[[], None]) -> None:
     m.state.assumed, m.state.modes = assumed, modes
 
 
-def _turns(m: Machine, exits: Exits, body: Callable[[], None], keys: tuple[Key, ...]) -> None:
+def _turns(
+    m: Machine,
+    frame: Frame,
+    node: Loop,
+    body: Callable[[], None],
+    keys: frozenset[Key],
+) -> None:
     """Turns until one more changes nothing; what still changes then may be anything."""
-    limit = 1 if m.tired else TURNS[min(m.loop_depth, len(TURNS)) - 1]
+    limit = 1 if m.tired or m.preparing else TURNS[min(m.loop_depth, len(TURNS)) - 1]
     entry, modes = m.state, m.modes
+    exits = m.outcomes(frame).loops[-1]
     ends: list[State] = []
     for _ in range(limit):
-        before = m.state
+        before, newest = m.state, m.fresh
         _turn(m, exits, body)
         if m.dead:
             break
         _forget_turn(m.state, keys)
-        settled = _settled(before, m.state)
+        settled = _settled(before, m.state, newest, _own(m, frame, node))
         ends.append(m.state)
         if settled:
             break
@@ -158,35 +170,62 @@ def _turns(m: Machine, exits: Exits, body: Callable[[], None], keys: tuple[Key, 
         m.meet([*ends[:-1], last] if not last.dead else ends)
 
 
-def _settled(before: State, after: State) -> bool:
-    """Whether a turn changed nothing."""
+def _own(m: Machine, frame: Frame, node: Loop) -> Callable[[Place], bool]:
+    """Tells the variables that each turn binds before it reads them."""
+    if frame.shared:  # other code may read them, too
+        return lambda place: False
+    names = m.carried_by.get(node)
+    if names is None:
+        names = m.carried_by[node] = carried_names(node)
+    return lambda place: place[0] == frame.ident and place[1] not in names
+
+
+def _settled(before: State, after: State, newest: int, own: Callable[[Place], bool]) -> bool:
+    """Whether one more turn comes to the same end.
+
+    Args:
+        before: the state at the beginning of a turn.
+        after: that at its end.
+        newest: the last identity at the beginning: what was made since is made anew by each turn.
+        own: tells what a turn does not take over from the one before.
+    """
+    if any(_starts_processes(event) for event in after.past.keys() - before.past.keys()):
+        return False  # what this turn has done is done before they start in the next one
     old, new = before.store, after.store
     for place in new.changed:
         one, other = old.get(place), new.get(place)
-        if one is not other and (one is None or other is None or set(other.atoms) - set(one.atoms)):
+        if one is other or place[0] > newest or own(place):
+            continue
+        if one is None or other is None or set(other.atoms) - set(one.atoms):
             return False
     return True
 
 
-def _forget_turn(state: State, keys: tuple[Key, ...]) -> None:
+def _starts_processes(event: Event) -> bool:
+    return isinstance(event, ParallelCall) and event.kind == PROCESS
+
+
+def _forget_turn(state: State, keys: frozenset[Key]) -> None:
     """What was assumed of this turn's element says nothing of the next one's."""
-    for key in keys:
-        for place in state.store.changed:
-            value = state.store.get(place)
-            if value is not None and any(choice.when for choice in value.choices):
-                plain = Value(tuple(Choice(c.atom, without(c.when, key)) for c in value.choices))
-                if plain != value:
-                    dict.__setitem__(state.store, place, join((plain,)))
-        for event, when in list(state.past.items()):
-            if when:
-                state.past[event] = without(when, key)
+    if not keys:
+        return
+    for place in state.store.changed:
+        value = state.store.get(place)
+        if value is not None and any(choice.when for choice in value.choices):
+            plain = Value(tuple(Choice(c.atom, without(c.when, keys)) for c in value.choices))
+            if plain != value:
+                dict.__setitem__(state.store, place, join((plain,)))
+    for event, when in state.past.items():
+        state.past[event] = without(when, keys)
 
 
-def _element_keys(element: Value) -> tuple[Key, ...]:
+def _element_keys(element: Value) -> frozenset[Key]:
     parts = [element]
     for packed in element.of(Items):
         parts += packed.items or ()
-    return tuple(atom.key for part in parts for atom in part.of(Unknown) if atom.key is not None)
+    return frozenset(
+        atom.key for part in parts for atom in part.of(Unknown) if atom.key is not None
+    )
 
 
 def _stored(m: Machine, node: ast.AST) -> frozenset[str]:

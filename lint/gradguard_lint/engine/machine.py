@@ -117,7 +117,7 @@ class Machine:
         self.stack: list[ast.AST] = []
         self.statement: ast.AST | None = None
         self.loops: list[Site] = []
-        self.elements: list[tuple[Function | None, tuple[Key, ...]]] = []
+        self.elements: list[tuple[Function | None, frozenset[Key]]] = []
         """The function around each of them, and what stands for its element: where that is known,
         it is one of the turns."""
         self.turns: list[int] = []
@@ -155,6 +155,10 @@ class Machine:
         """Expressions whose evaluation is known to change nothing, or not."""
         self.stored_in: dict[ast.AST, frozenset[str]] = {}
         """The names that each loop binds."""
+        self.preparing = False
+        """Whether methods only set the attributes of an object for others, roughly."""
+        self.carried_by: dict[ast.AST, frozenset[str]] = {}
+        """The names that each loop takes from one turn to the next."""
         self.moments: list[Past] = []
         """What had happened each time that the workers of a pool came into being."""
         self.before_main: Past | None = None
