@@ -42,8 +42,13 @@ class Record:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if type(self) is not type(other) or hash(self) != hash(other):
+        if type(self) is not type(other):
             return False
+        try:
+            if self._hash != other._hash:
+                return False
+        except AttributeError:
+            pass  # not both are known so far
         fields = self._fields
         return bool(fields(self) == fields(other))
 

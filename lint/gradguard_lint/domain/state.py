@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Hashable, Iterable
 
-from gradguard_lint.domain.conditions import Conditions, Key, facts
+from gradguard_lint.domain.conditions import NONE, Conditions, Key, facts
 from gradguard_lint.domain.effects import Effect, Modes, ParallelCall
 from gradguard_lint.domain.values import Choice, Unknown, Value, guarded, join
 from pytest_gradguard.records import field, fields
@@ -80,17 +80,20 @@ def join_states(states: Iterable[State]) -> State | None:
 def _joined(first: State, second: State) -> State:
     if first is second:
         return first
-    left, right = facts(first.assumed), facts(second.assumed)
-    sides = (left - right, right - left)
-    assumed = {
-        key: value
-        for key, value in first.assumed.items()
-        if key in second.assumed and second.assumed[key] == value
-    }
+    assumed, sides = dict(first.assumed), (NONE, NONE)
+    if assumed != second.assumed:
+        left, right = facts(first.assumed), facts(second.assumed)
+        sides = (left - right, right - left)
+        assumed = {
+            key: value
+            for key, value in assumed.items()
+            if key in second.assumed and second.assumed[key] == value
+        }
     past = dict(first.past)
-    for event, when in second.past.items():
-        known = past.get(event)
-        past[event] = when if known is None else known & when
+    if past != second.past:
+        for event, when in second.past.items():
+            known = past.get(event)
+            past[event] = when if known is None else known & when
     modes = first.modes if first.modes == second.modes else first.modes.met(second.modes)
     return State(_joined_stores(first.store, second.store, sides), assumed, past, modes)
 

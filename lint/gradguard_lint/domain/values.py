@@ -432,8 +432,8 @@ class Value(Record):
     def map(self, change: Callable[[Atom], Value]) -> Value:
         """`change` applied to every alternative, each keeping its assumptions."""
         choices = self.choices
-        if len(choices) == 1 and not choices[0].when:
-            return join((change(choices[0].atom),))
+        if len(choices) == 1:
+            return guarded(change(choices[0].atom), choices[0].when)
         return join([guarded(change(choice.atom), choice.when) for choice in choices])
 
 
