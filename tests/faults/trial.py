@@ -22,6 +22,7 @@ from planting import PACKAGE, PLANTED, Fault
 LIMIT = 120
 """Seconds after which a program hangs."""
 FAILED = "gradguard itself failed"
+CLOSED = "is not known to gradguard"
 UNDOING = {
     f"{PACKAGE}.runtime.{one}"
     for one in ("patching:Patch.undo", "patching:Patches.undo", "watching:stop")
@@ -66,8 +67,9 @@ class Outcome:
         printed = self.written.splitlines()
         said = [line for line in self.warnings if FAILED in line or PLANTED in line]
         said += [line for line in printed if FAILED in line]
-        processes = [line.split()[1] for line in said if line.startswith("warning ")]
-        if len(set(processes)) != len(processes):
+        closed = [line for line in said if CLOSED in line]  # once for each library
+        others = [line.split()[1] for line in self.warnings if line in said and line not in closed]
+        if any(len({*once}) != len(once) for once in (closed, others)):
             yield f"several warnings: {said}"
         told = "codes" in self.result  # else it has filters for warnings of its own
         if self.fired and not said and told and fault and fault.kind == "raise":

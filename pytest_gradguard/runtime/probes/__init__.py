@@ -177,8 +177,9 @@ def pulled(call: Any, tasks: Any) -> Any:
     for name in call.asked:
         try:
             wrap = getattr(_module(name), "pulled", None)
-            if wrap is not None:
-                tasks = wrap(call, tasks)
+            wrapped = wrap(call, tasks) if wrap is not None else None
+            if wrapped is not None:
+                tasks = wrapped
         except Exception as error:
             fault(error)
     return tasks
