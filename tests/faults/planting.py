@@ -27,12 +27,12 @@ Function = ast.FunctionDef | ast.Lambda
 
 
 KINDS = (
-    *("raise", "late", "none"),
+    *("raise", "late"),
     *("MemoryError", "RecursionError", "AttributeError", "TypeError", "KeyError", "OSError"),
     *("StopIteration", "ImportError", "AssertionError"),
 )
-"""What a function does: it raises at its beginning, or once its work is done; it returns None; or
-it raises an error that other code may have raised, and may catch."""
+"""What a function does: it raises at its beginning, or once its work is done; or it raises an error
+that other code may have raised, and may catch."""
 PLANTED = "planted in"
 """What the message of each error that is planted begins with."""
 
@@ -80,10 +80,10 @@ _noted = 0
 """The process that has noted that the fault took place."""
 
 
-def takes_place() -> bool:
-    """Whether the function that asks does what is planted.
+def fire(fault: str) -> None:
+    """Raise, if the fault takes place where it stands.
 
-    It does not where others call it, nor while a module of the guard's is imported.
+    It does not where others call that function, nor while a module of the guard's is imported.
     """
     global _noted
     frame = sys._getframe(1)
@@ -91,20 +91,14 @@ def takes_place() -> bool:
         frame = frame.f_back  # type: ignore[assignment]
     above = caller(frame)
     if above is None or _importing(above):
-        return False
+        return
     note = os.environ.get("PLANTED_NOTES")
     if note and _noted != os.getpid():
         _noted = os.getpid()
         with open(note, "a", encoding="utf-8") as file:
             file.write(f"fired {os.getpid()}\n")
-    return True
-
-
-def fire(fault: str) -> None:
-    """Raise, if it takes place."""
-    if takes_place():
-        name, kind = Fault.parse(fault)
-        raise getattr(builtins, kind, PlantedFault)(f"{PLANTED} {name}")
+    name, kind = Fault.parse(fault)
+    raise getattr(builtins, kind, PlantedFault)(f"{PLANTED} {name}")
 
 
 def late(fault: str, value: Any) -> Any:
@@ -159,19 +153,12 @@ def _plant(tree: ast.Module, path: str, fault: str) -> None:
     target = dict(functions(tree)).get(path)
     if target is None:
         raise LookupError(path)
-    kind = Fault.parse(fault).kind
-    if kind == "late":
+    if Fault.parse(fault).kind == "late":
         _Late(fault).visit_in(target)
     elif isinstance(target, ast.Lambda):
-        parts = [_call("fire", fault), target.body]
-        target.body = ast.BoolOp(ast.Or(), parts)
-        if kind == "none":
-            none = ast.Constant(None)
-            target.body = ast.IfExp(_call("takes_place"), none, parts[1])
+        target.body = ast.BoolOp(ast.Or(), [_call("fire", fault), target.body])
     else:
-        first: ast.stmt = ast.Expr(_call("fire", fault))
-        if kind == "none":
-            first = ast.If(_call("takes_place"), [ast.Return()], [])
+        first = ast.Expr(_call("fire", fault))
         target.body.insert(int(ast.get_docstring(target) is not None), first)
     line = target.lineno
     ast.fix_missing_locations(tree)
