@@ -192,6 +192,7 @@ def kept(client: Any, cluster: Any, traffic: Traffic, name: str, count: int) -> 
         during = ours()
         del results
         traffic.settle()
+        traffic.take()  # it holds what was sent
         after = ours()
         found = len(report.findings)
     tracemalloc.stop()
