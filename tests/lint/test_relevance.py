@@ -11,7 +11,7 @@ from gradguard_lint.models.rows import registry
 
 def wanted(source: str) -> set[str]:
     seen = survey(ast.parse(source))
-    found = relevant(seen, source.encode(), registry().words, lambda _: False, lambda _: False)
+    found = relevant(seen, source.encode(), registry().words, lambda _: set(), lambda _: False)
     return {name for ident, (name, _) in seen.definitions.items() if ident in found}
 
 

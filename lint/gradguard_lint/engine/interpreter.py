@@ -102,7 +102,7 @@ class _Run:
             self.seen,
             module.data,
             words,
-            self._brings_workers,
+            self._bringing_workers,
             self._of_the_project,
             loops=loops,
         )
@@ -138,13 +138,15 @@ class _Run:
             return any(project.is_module(alias.name) for alias in node.names)
         return project.is_module(imports.base_of(self.module, node))
 
-    def _brings_workers(self, node: ast.Import | ast.ImportFrom) -> bool:
-        """Whether an import of the project brings in something that starts workers."""
+    def _bringing_workers(self, node: ast.Import | ast.ImportFrom) -> set[str]:
+        """The names that an import of the project gives to what starts workers."""
         project = self.m.project
         if isinstance(node, ast.Import):
-            return any(project.starts_workers(alias.name) for alias in node.names)
-        base = imports.base_of(self.module, node)
-        return any(project.starts_workers(base, alias.name) for alias in node.names)
+            bringing = [it for it in node.names if project.starts_workers(it.name)]
+        else:
+            base = imports.base_of(self.module, node)
+            bringing = [it for it in node.names if project.starts_workers(base, it.name)]
+        return {alias.asname or alias.name for alias in bringing}
 
     def _root(self, start: Callable[[], None], state: State) -> None:
         m = self.m

@@ -146,15 +146,15 @@ def relevant(
     seen: Survey,
     data: bytes,
     words: Vocabulary,
-    helps: Callable[[Import], bool],
+    bringing: Callable[[Import], set[str]],
     comes_from_project: Callable[[Import], bool],
     *,
     loops: bool = False,
 ) -> set[int]:
     """The ids of the definitions that may hand something to workers, or hold another pitfall.
 
-    `data` is the module as it was read; `helps` says whether an import brings in a project module
-    that starts workers.
+    `data` is the module as it was read; `bringing` tells the names that an import gives to what
+    starts workers in a module of the project.
     """
     interesting = set(words.starters | words.loops if loops else words.starters)
     for node in seen.imports:
@@ -164,8 +164,10 @@ def relevant(
         )
         for top in tops:
             interesting |= words.beside.get(top, frozenset())
-        if tops & words.packages or helps(node):
+        if tops & words.packages:
             interesting |= {alias.asname or alias.name for alias in node.names}
+        else:
+            interesting |= bringing(node)
         interesting |= {
             alias.asname
             for alias in node.names

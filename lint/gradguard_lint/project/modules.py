@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 
 from gradguard_lint.project.contents import Unusable, read
+from gradguard_lint.project.definitions import Definitions
 from gradguard_lint.project.imports import imports
 from gradguard_lint.project.marks import LIBRARY_TOPS, may_start_workers, worth_following
 from gradguard_lint.reading.source import Module, SourceError, parse
@@ -77,6 +78,7 @@ class Modules:
         self.absent: list[str] = []
         self._paths: dict[str, str | None] = {}
         self._modules: dict[str, Module | None] = {}
+        self._starting: dict[tuple[str, str | None, int], bool] = {}
 
     def path_of(self, name: str) -> str | None:
         """The file (or namespace folder) of a dotted name."""
@@ -109,6 +111,12 @@ class Modules:
         """Whether the module of that name, or what it gives as `wanted`, mentions workers."""
         if wanted is not None and self.path_of(f"{name}.{wanted}") is not None:
             return self.starts_workers(f"{name}.{wanted}", None, depth)
+        key = (name, wanted, depth)
+        if key not in self._starting:
+            self._starting[key] = self._starts_workers(*key)
+        return self._starting[key]
+
+    def _starts_workers(self, name: str, wanted: str | None, depth: int) -> bool:
         path = self.path_of(name)
         if path is None or not path.endswith(".py"):
             return False
@@ -116,18 +124,23 @@ class Modules:
         self.used[path] = data
         if data is None:
             return False
+        needed: set[bytes] | None = None
         if may_start_workers(data):
-            return True
-        if not depth or not path.endswith("__init__.py"):
+            known = self.read.definitions(path, data)
+            if wanted is None or wanted not in known.mentions or wanted in known.starting:
+                return True
+            needed = known.mentions[wanted]
+        elif not path.endswith("__init__.py"):
             return False
-        for item in imports(data):
+        package = name if path.endswith("__init__.py") else name.rpartition(".")[0]
+        for item in imports(data) if depth else ():
             base, _, last = item.rpartition(".")
-            if wanted is None or last in (wanted, "*"):
-                inner = name + base if base.startswith(".") else base
+            if last.encode() in needed if needed is not None else wanted in (None, last):
+                inner = package + base if base.startswith(".") else base
                 if (
                     base.strip(".")
                     and inner != name
-                    and self.starts_workers(inner, wanted, depth - 1)
+                    and self.starts_workers(inner, last, depth - 1)
                 ):
                     return True
         return False
@@ -160,6 +173,7 @@ class Reader:
         self.known: dict[str, bytes | None] = {}
         self.modules: dict[tuple[str, str], Module | None] = {}
         self._projects: dict[str, str] = {}
+        self._definitions: dict[str, Definitions] = {}
 
     def project_of(self, folder: str) -> str:
         """The folder of the project around `folder`, looked for once."""
@@ -175,6 +189,12 @@ class Reader:
             key: module for key, module in self.modules.items() if key[0] not in contents
         }
         return other
+
+    def definitions(self, path: str, data: bytes) -> Definitions:
+        """What the functions and classes of the module at `path` mention, looked for once."""
+        if path not in self._definitions:
+            self._definitions[path] = Definitions(data)
+        return self._definitions[path]
 
     def parsed(self, path: str, data: bytes, name: str, package: str) -> Module | None:
         """The module at `path`, parsed once; None where it is no Python (its own check says so)."""
