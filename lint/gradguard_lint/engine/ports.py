@@ -141,6 +141,9 @@ class Models(Protocol[M]):
     def exit_context(self, m: M, frame: Frame, node: ast.AST, value: Value) -> None:
         """Leave a ``with`` block; the modes are put back by the caller."""
 
+    def swallows(self, m: M, value: Value) -> bool:
+        """Whether an exception of its body ends where ``with value`` is left."""
+
     def external_attribute(
         self, m: M, frame: Frame, node: ast.AST, atom: External, name: str
     ) -> Value:

@@ -18,6 +18,7 @@ LIBRARY = Library(
         ),
         Row("contextlib.contextmanager contextlib.asynccontextmanager", "context-manager"),
         Row("contextlib.ExitStack contextlib.AsyncExitStack", "thing", kind="exit-stack"),
+        Row("contextlib.suppress", "thing", kind="suppress"),
         Row("copy.deepcopy", "copied"),
         Row("builtins.*", "builtin"),
         Row("functools.partial functools.partialmethod", "partial"),

@@ -398,6 +398,9 @@ class Meaning(Known):
     def exit_context(self, m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
         contexts.exit_context(m, frame, node, value)
 
+    def swallows(self, m: Machine, value: Value) -> bool:
+        return contexts.swallows(m, value)
+
     def is_module(self, name: str, kind: Value) -> bool:
         atom = kind.only
         return any(word in name.lower() for word in MODELS) and (
