@@ -40,6 +40,14 @@ def condition(test: Value, truth: bool) -> Conditions:
 
 
 def enter_branch(m: Machine, frame: Frame, node: ast.expr, test: Value, truth: bool) -> bool:
+    """Assume that the test `node` has `truth`; False where it cannot."""
+    if not assume_test(m, test, truth):
+        return False
+    refine(m, frame, node, truth)
+    return True
+
+
+def assume_test(m: Machine, test: Value, truth: bool) -> bool:
     """Assume that `test` has `truth`; False where it cannot."""
     if not any(truth_of(atom) in (truth, None) for atom in test.atoms):
         return False
@@ -47,7 +55,6 @@ def enter_branch(m: Machine, frame: Frame, node: ast.expr, test: Value, truth: b
         if m.conflicts(frozenset({(key, wanted)})):
             return False
         m.assume(key, wanted)
-    refine(m, frame, node, truth)
     return True
 
 

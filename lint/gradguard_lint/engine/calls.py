@@ -470,14 +470,19 @@ def instantiate(m: Machine, frame: Frame, node: ast.AST, cls: Class, args: Args)
 
 
 def _dataclass_fields(m: Machine, cls: Class, instance: Instance, args: Args) -> None:
-    fields = [
-        item.target.id
-        for item in cls.node.body
-        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
-    ]
-    for index, name in enumerate(fields):
+    for index, name in enumerate(fields_of(cls)):
         value = args.get(index, name)
         if value is None:
-            value = m.store.get((cls.body.ident, name), None)
+            value = m.find_in_class(cls, name)
         if value is not None:
             m.set_field(instance.ident, name, value)
+
+
+def fields_of(cls: Class) -> tuple[str, ...]:
+    """The fields that a class annotates, those that it inherits first."""
+    names: dict[str, None] = {}
+    for part in reversed((cls, *cls.above)):
+        for item in part.node.body:
+            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+                names[item.target.id] = None
+    return tuple(names)

@@ -426,17 +426,16 @@ class Machine:
             if value is not None:
                 yield name, value
 
-    def find_in_class(self, cls: Class, name: str, depth: int = 6) -> Value | None:
+    def find_in_class(self, cls: Class, name: str) -> Value | None:
         """`name` in `cls` or its bases in the project."""
-        value = self.stored(cls.body.ident, name)
-        if value is not None:
-            return value
-        if depth:
-            for base in cls.bases:
-                if isinstance(base, Class):
-                    value = self.find_in_class(base, name, depth - 1)
-                    if value is not None:
-                        return value
+        return self.find_in((cls, *cls.above), name)
+
+    def find_in(self, classes: tuple[Class, ...], name: str) -> Value | None:
+        """`name` in the first of `classes` that has it."""
+        for cls in classes:
+            value = self.stored(cls.body.ident, name)
+            if value is not None:
+                return value
         return None
 
     # -- containers -----------------------------------------------------------------------------

@@ -362,25 +362,6 @@ def do_With(m: Machine, frame: Frame, node: ast.With | ast.AsyncWith) -> None:
     leave()
 
 
-def do_Match(m: Machine, frame: Frame, node: ast.Match) -> None:
-    m.eval(frame, node.subject)
-    before = m.state
-    ends = [before.copy()]
-    for case in node.cases:
-        m.state = before.copy()
-        for part in descend(case.pattern):
-            name = getattr(part, "name", None)
-            if isinstance(name, str):
-                m.write(frame, name, UNKNOWN)
-        m.block(frame, case.body)
-        ends.append(m.state)
-        pattern = case.pattern
-        if isinstance(pattern, ast.MatchAs) and pattern.pattern is None and case.guard is None:
-            ends = ends[1:]  # ``case _``: nothing falls through
-            break
-    m.meet(ends)
-
-
 def do_FunctionDef(m: Machine, frame: Frame, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
     frame.shared = True
     scope: Frame | None = frame
@@ -406,13 +387,29 @@ def do_ClassDef(m: Machine, frame: Frame, node: ast.ClassDef) -> None:
         value = m.eval(frame, base)
         bases.extend(atom for atom in value.atoms if isinstance(atom, (Class, External)))
     body = Frame(m.new_ident(), frame.module, frame, frame.function, is_class=True, born=frame.born)
-    cls = Class(node, frame.module, frame, tuple(bases), body, m.models.class_of(tuple(bases)))
+    what = m.models.class_of(tuple(bases))
+    cls = Class(node, frame.module, frame, tuple(bases), body, what, _above(bases))
     body.cls = cls
     m.block(body, node.body)
     value = of(cls)
     for decorator in reversed(node.decorator_list):
         value = m.models.decorate_class(m, frame, decorator, value)
     m.write(frame, node.name, value)
+
+
+def _above(bases: list[Atom]) -> tuple[Class, ...]:
+    """The classes in which attributes are looked for after a class with `bases`, in order."""
+    own = [base for base in bases if isinstance(base, Class)]
+    lines = [*([base, *base.above] for base in own), own]
+    found: list[Class] = []
+    while lines := [line for line in lines if line]:
+        first = next(
+            (line[0] for line in lines if not any(line[0] in other[1:] for other in lines)),
+            lines[0][0],  # Python takes no such class
+        )
+        found.append(first)
+        lines = [[item for item in line if item is not first] for line in lines]
+    return tuple(found)
 
 
 def _catches_imports(handler: ast.ExceptHandler) -> bool:

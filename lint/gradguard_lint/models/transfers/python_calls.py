@@ -11,6 +11,7 @@ from gradguard_lint.domain.values import (
     UNKNOWN,
     Atom,
     Choice,
+    Class,
     Const,
     External,
     Frame,
@@ -297,11 +298,25 @@ def _isinstance(m: Machine, args: Args) -> Value:
     if len(args.positional) != 2:
         return UNKNOWN
     value, kind = args.positional
-    only = value.only
-    names = {atom.name for atom in kind.of(External)}
-    if isinstance(only, Tensor) and names == {"torch.Tensor"}:
-        return constant(only.framework == "torch")
+    only, asked = value.only, kind.only
+    if isinstance(asked, Items) and asked.items is not None:
+        answers = [_isinstance(m, Args([value, item])) for item in asked.items]
+        truths = {answer.constant for answer in answers}
+        return constant(True in truths) if truths in ({True}, {False}, {True, False}) else UNKNOWN
+    if isinstance(asked, External):
+        own = _OWN.get(asked.name)
+        if own is not None and isinstance(only, Const):
+            return constant(isinstance(only.value, own))
+        if isinstance(only, Tensor) and asked.name == "torch.Tensor":
+            return constant(only.framework == "torch")
+    if isinstance(asked, Class) and isinstance(only, Instance):
+        return constant(asked is only.cls or asked in only.cls.above)
+    if isinstance(asked, Class) and isinstance(only, (Const, Items, Table, Tensor)):
+        return constant(False) if asked.plain else UNKNOWN  # members of an Enum are values here
     return data_parallel.is_wrapper(m, value, kind)
+
+
+_OWN = {f"builtins.{kind.__name__}": kind for kind in (str, int, float, bool)}
 
 
 def environ_set(m: Machine, frame: Frame, node: ast.AST, key: Value, value: Value) -> None:
