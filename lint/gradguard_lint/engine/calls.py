@@ -464,18 +464,24 @@ def instantiate(m: Machine, frame: Frame, node: ast.AST, cls: Class, args: Args)
     if init is not None:
         call(m, frame, node, m.bind(frame, node, init, instance), args)
     else:
-        _dataclass_fields(m, cls, instance, args)
+        _dataclass_fields(m, frame, node, cls, instance, args)
     m.models.instantiated(m, frame, node, instance, args)
     return of(instance)
 
 
-def _dataclass_fields(m: Machine, cls: Class, instance: Instance, args: Args) -> None:
+def _dataclass_fields(
+    m: Machine, frame: Frame, node: ast.AST, cls: Class, instance: Instance, args: Args
+) -> None:
     for index, name in enumerate(fields_of(cls)):
         value = args.get(index, name)
         if value is None:
             value = m.find_in_class(cls, name)
         if value is not None:
+            value = value.map(lambda atom: m.models.field_default(m, frame, node, atom))
             m.set_field(instance.ident, name, value)
+    after = m.find_in_class(cls, "__post_init__")
+    if after is not None:
+        call(m, frame, node, m.bind(frame, node, after, instance), Args())
 
 
 def fields_of(cls: Class) -> tuple[str, ...]:

@@ -25,15 +25,12 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
-from gradguard_lint.engine.branches import assume_test, enter_branch
+from gradguard_lint.engine.branches import NO, YES, all_of, assume_test, definite, enter_branch
 from gradguard_lint.engine.calls import fields_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import descend
-from gradguard_lint.engine.truth import compare, truth_of
-
-YES = constant(True)
-NO = constant(False)
+from gradguard_lint.engine.truth import compare
 
 
 def do_Match(m: Machine, frame: Frame, node: ast.Match) -> None:
@@ -90,11 +87,11 @@ def matches(m: Machine, frame: Frame, pattern: ast.pattern, value: Value) -> Val
             return _mapping(m, frame, pattern, value)
         case ast.MatchClass():
             return _object(m, frame, pattern, value)
-    _bind_all(m, frame, pattern)
+    _bindall_of(m, frame, pattern)
     return UNKNOWN
 
 
-def _bind_all(m: Machine, frame: Frame, pattern: ast.AST) -> None:
+def _bindall_of(m: Machine, frame: Frame, pattern: ast.AST) -> None:
     """Whatever `pattern` binds may be anything."""
     for part in descend(pattern):
         for name in (getattr(part, "name", None), getattr(part, "rest", None)):
@@ -112,30 +109,15 @@ def _compared(op: ast.cmpop, left: Value, right: Value) -> Value:
     )
 
 
-def _definite(test: Value) -> bool | None:
-    truths = {truth_of(atom) for atom in test.atoms}
-    return truths.pop() if len(truths) == 1 else None
-
-
-def _all(tests: list[Value]) -> Value:
-    """Whether all of `tests` hold."""
-    open_ = [test for test in tests if _definite(test) is not True]
-    if any(_definite(test) is False for test in open_):
-        return NO
-    if not open_:
-        return YES
-    return open_[0] if len(open_) == 1 else UNKNOWN
-
-
 def _either(m: Machine, frame: Frame, patterns: list[ast.pattern], value: Value) -> Value:
     if any(isinstance(part, ast.MatchAs | ast.MatchStar) for p in patterns for part in descend(p)):
         for pattern in patterns:
-            _bind_all(m, frame, pattern)
+            _bindall_of(m, frame, pattern)
         return UNKNOWN
     tests = [matches(m, frame, pattern, value) for pattern in patterns]
-    if any(_definite(test) is True for test in tests):
+    if any(definite(test) is True for test in tests):
         return YES
-    open_ = [test for test in tests if _definite(test) is not False]
+    open_ = [test for test in tests if definite(test) is not False]
     if not open_:
         return NO
     if len(open_) == 1:
@@ -179,7 +161,7 @@ def _sequence(m: Machine, frame: Frame, patterns: list[ast.pattern], value: Valu
         else:
             item = m.element(value)
         tests.append(matches(m, frame, part, item))
-    return _all(tests)
+    return all_of(tests)
 
 
 def _mapping(m: Machine, frame: Frame, pattern: ast.MatchMapping, value: Value) -> Value:
@@ -208,7 +190,7 @@ def _mapping(m: Machine, frame: Frame, pattern: ast.MatchMapping, value: Value) 
             entries = tuple(entry for entry in table.entries if entry[0] not in names)
             left = m.adopted(pattern, of(Table(entries, table.rest, table.keys)))
         m.write(frame, pattern.rest, left)
-    return _all(tests)
+    return all_of(tests)
 
 
 def _plain(atom: Atom | None) -> bool:
@@ -219,8 +201,8 @@ def _object(m: Machine, frame: Frame, pattern: ast.MatchClass, value: Value) -> 
     kind = m.eval(frame, pattern.cls).only
     asked = Args([value, m.eval(frame, pattern.cls)])
     tests = [m.call(frame, pattern, of(External("builtins.isinstance")), asked)]
-    if _definite(tests[0]) is False:
-        _bind_all(m, frame, pattern)
+    if definite(tests[0]) is False:
+        _bindall_of(m, frame, pattern)
         return NO
     fields = fields_of(kind) if isinstance(kind, Class) else ()
     for index, part in enumerate(pattern.patterns):
@@ -232,4 +214,4 @@ def _object(m: Machine, frame: Frame, pattern: ast.MatchClass, value: Value) -> 
         tests.append(matches(m, frame, part, item))
     for name, part in zip(pattern.kwd_attrs, pattern.kwd_patterns, strict=True):
         tests.append(matches(m, frame, part, m.attribute(frame, pattern, value, name)))
-    return _all(tests)
+    return all_of(tests)

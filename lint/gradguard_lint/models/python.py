@@ -5,7 +5,18 @@ from __future__ import annotations
 from gradguard_lint.models.rows import Library, Row
 
 LIBRARY = Library(
-    tops=("functools", "itertools", "contextlib", "copy", "os", "sys", "argparse", "types", "tqdm"),
+    tops=(
+        "functools",
+        "itertools",
+        "contextlib",
+        "copy",
+        "os",
+        "sys",
+        "argparse",
+        "types",
+        "tqdm",
+        "dataclasses",
+    ),
     rows=(
         Row(
             "functools.lru_cache functools.cache copy.copy "
@@ -19,6 +30,7 @@ LIBRARY = Library(
         Row("contextlib.contextmanager contextlib.asynccontextmanager", "context-manager"),
         Row("contextlib.ExitStack contextlib.AsyncExitStack", "thing", kind="exit-stack"),
         Row("contextlib.suppress", "thing", kind="suppress"),
+        Row("dataclasses.field", "made-of", kind="field"),
         Row("copy.deepcopy", "copied"),
         Row("builtins.*", "builtin"),
         Row("functools.partial functools.partialmethod", "partial"),

@@ -24,7 +24,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.machine import (
     Machine,
 )
-from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.ports import SETTER, Args
 from gradguard_lint.engine.tasks import started
 from gradguard_lint.engine.tree import descend
 from gradguard_lint.models.known import registry_of
@@ -179,6 +179,9 @@ def decorate(
         return _mark(
             value, {"staticmethod": "static", "classmethod": "class"}.get(decorator.id, "property")
         )
+    if isinstance(decorator, ast.Attribute) and decorator.attr == "setter":
+        m.store[frame.ident, function.name + SETTER] = value
+        return m.eval(frame, decorator.value)
     if isinstance(decorator, ast.Attribute) and decorator.attr in (
         "setter",
         "deleter",
@@ -201,11 +204,11 @@ def decorate(
             return of(replace(atom, parts=(*atom.parts, ("function", value))))
         elif isinstance(atom, Function):
             result: Value = m.call(frame, decorator, of(atom), Args([value]))
-            if any(result.of(Function)):
+            if any(result.of(Function)) or any(result.of(Instance)):
                 return result
             return value
         else:
-            if isinstance(atom, (Method, Partial)):
+            if isinstance(atom, (Method, Partial, Class, Instance)):
                 result = m.call(frame, decorator, of(atom), Args([value]))
                 if not result.is_unknown:
                     return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.shapes import ABSENT, items, sequence
+from gradguard_lint.domain.shapes import ABSENT, items, known_items, sequence
 from gradguard_lint.domain.values import (
     NOTHING,
     NUMBER,
@@ -28,6 +28,7 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
+from gradguard_lint.engine.expressions import iterated
 from gradguard_lint.engine.machine import (
     Machine,
 )
@@ -37,6 +38,9 @@ from gradguard_lint.models.transfers import data_parallel
 from gradguard_lint.models.transfers.tensors import operation
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
+
+COUNTED = 3
+"""Up to this many items are paired one by one."""
 
 ITERATING = words("list tuple enumerate zip iter next sum set sorted")
 """Functions that iterate what they are given."""
@@ -76,6 +80,22 @@ def thing(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
             site=m.site(frame, node),
         )
     )
+
+
+def made_of(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """What only remembers its arguments."""
+    return of(Thing(row.kind, name, parts=tuple(args.keywords.items())))
+
+
+def gathered(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``asyncio.gather(...)``: what each gives."""
+
+    def result(value: Value) -> Value:
+        return value.map(lambda atom: m.models.awaited(m, atom))
+
+    if args.rest is not None:
+        return sequence(join([result(value) for value in (*args.positional, args.rest)]))
+    return m.adopted(node, items("list", [result(value) for value in args.positional]))
 
 
 def copied(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -187,6 +207,8 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     if short in ITERATING:
         for value in args.positional:
             m.models.iterated(m, frame, node, value)
+        args.positional = [iterated(m, frame, node, value) for value in args.positional]
+        first = args.get(0)
     if short in ("list", "tuple"):
         if first is None:
             return m.adopted(node, items(short, []))
@@ -197,6 +219,11 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
             return sequence(m.element(first), short)
         return m.adopted(node, sequence(m.element(first), short))
     if short == "dict":
+        pairs = [known_items(row) for row in known_items(first) or ()] if first is not None else []
+        if pairs and all(row and len(row) == 2 and _is_constant(row[0]) for row in pairs):
+            entries = {row[0].constant: row[1] for row in pairs if row}
+            entries.update(args.keywords)
+            return m.adopted(node, of(Table(tuple(entries.items()), ABSENT)))
         pair = m.element(first).only if first is not None else None
         if isinstance(pair, Items) and pair.items is not None and len(pair.items) == 2:
             return of(Table((), pair.items[1], pair.items[0]))
@@ -210,6 +237,13 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         return sequence(unknown(("int", id(node))), "range")
     if short == "enumerate" and first is not None:
         number = unknown(("int", id(node)))
+        start = args.get(1, "start") or constant(0)
+        known, least = known_items(first), start.constant
+        if known is not None and len(known) <= COUNTED and isinstance(least, int):
+            return items(
+                "generator",
+                [items("tuple", [constant(n), item]) for n, item in enumerate(known, least)],
+            )
         return sequence(items("tuple", [number, m.element(first)]), "generator")
     if short == "zip" and args.rest is not None and not args.positional:
         rows = args.rest.only
@@ -217,6 +251,10 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
             return items("generator", [sequence(item, "tuple") for item in rows.items])
         return sequence(sequence(m.element(args.rest), "tuple"), "generator")
     if short == "zip":
+        columns = [known_items(value) for value in args.positional]
+        if columns and all(row is not None and len(row) <= COUNTED for row in columns):
+            paired = zip(*(row or () for row in columns), strict=False)
+            return items("generator", [items("tuple", pair) for pair in paired])
         parts = [m.element(value) for value in args.positional]
         return sequence(items("tuple", parts), "generator")
     if short in ("map", "filter") and first is not None and len(args.positional) > 1:
@@ -268,6 +306,10 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     if short == "vars":
         return UNKNOWN
     return UNKNOWN
+
+
+def _is_constant(value: Value) -> bool:
+    return isinstance(value.only, Const)
 
 
 def _iterator(atom: Atom) -> Value:

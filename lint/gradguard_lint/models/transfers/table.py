@@ -105,6 +105,8 @@ TRANSFERS: dict[str, Transfer] = {
     "gradients": torch_calls.gradients,
     "grown": tensorflow_calls.grown,
     "identity": python_calls.identity,
+    "made-of": python_calls.made_of,
+    "gathered": python_calls.gathered,
     "load": torch_calls.load,
     "loader": loaders.loader,
     "map-fn": tensorflow_calls.map_fn,
