@@ -187,6 +187,8 @@ class Partial(Atom):
     function: Value
     args: tuple[Value, ...] = ()
     keywords: tuple[tuple[str, Value], ...] = ()
+    method: bool = False
+    """Whether it is bound as methods are: ``functools.partialmethod``."""
 
 
 @record

@@ -17,6 +17,7 @@ from gradguard_lint.domain.values import (
     Instance,
     Items,
     Method,
+    Partial,
     ProjectModule,
     Table,
     Tensor,
@@ -82,6 +83,8 @@ def _attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) -
         key = ("attr", base, name)
         fixed = m.store.get((0, str(key)))
         return fixed if fixed is not None else unknown(key)
+    if isinstance(atom, Const) and name == "value":
+        return of(atom)  # a member of an enumeration
     if isinstance(atom, Function) and name in ("__name__", "__doc__"):
         return UNKNOWN
     if isinstance(atom, Items) and name in ("values", "indices") and any(atom.element.tensors()):
@@ -125,6 +128,9 @@ def bind(m: Machine, frame: Frame, node: ast.AST, value: Value, receiver: Atom) 
             if "property" in atom.marks:
                 return m.call(frame, node, of(Bound(atom, receiver)), Args())
             return of(Bound(atom, receiver))
+        if isinstance(atom, Partial) and atom.method and isinstance(receiver, Instance):
+            inner = atom.function.map(lambda part: bind(m, frame, node, of(part), receiver))
+            return of(Partial(inner, atom.args, atom.keywords))
         if isinstance(atom, Instance) and isinstance(receiver, Instance):
             getter = m.find_in_class(atom.cls, "__get__")
             if getter is not None:
@@ -223,6 +229,9 @@ def _item(m: Machine, frame: Frame, node: ast.Subscript, atom: Atom, index: Valu
         method = m.find_in_class(atom.cls, "__getitem__")
         if method is not None:
             return m.call(frame, node, m.bind(frame, node, method, atom), Args([index]))
+        if atom.cls.what == "tuple":
+            whole = items("tuple", m.parts_of(atom))
+            return whole.map(lambda part: _item(m, frame, node, part, index))
     if isinstance(atom, Tensor):
         return of(_part(m.models.derived(m, atom), node.slice, index))
     if isinstance(atom, (Thing, Method)):

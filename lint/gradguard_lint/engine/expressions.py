@@ -32,7 +32,7 @@ from gradguard_lint.domain.values import (
     unknown,
 )
 from gradguard_lint.engine.attributes import captured
-from gradguard_lint.engine.branches import all_of, condition, enter_branch, fork
+from gradguard_lint.engine.branches import all_of, condition, definite, enter_branch, fork
 from gradguard_lint.engine.machine import (
     Machine,
 )
@@ -182,10 +182,54 @@ def on_GeneratorExp(m: Machine, frame: Frame, node: ast.GeneratorExp) -> Value:
 
 
 def on_DictComp(m: Machine, frame: Frame, node: ast.DictComp) -> Value:
+    pairs: list[tuple[Value, Value]] = []
+
+    def pair(inner: Frame) -> Value:
+        pairs.append((m.eval(inner, node.key), m.eval(inner, node.value)))
+        return UNKNOWN
+
+    source = m.eval(frame, node.generators[0].iter) if len(node.generators) == 1 else UNKNOWN
+    known = known_items(source)
+    if known is not None and len(known) <= 6:
+        _, whole = _one_by_one(m, frame, node, node.generators[0], known, pair)
+        if whole and all(isinstance(key.only, Const) for key, _ in pairs):
+            entries = {key.constant: value for key, value in pairs}
+            return m.adopted(node, of(Table(tuple(entries.items()), ABSENT)))
+        if pairs:
+            keys, values = zip(*pairs, strict=True)
+            return m.adopted(node, of(Table((), join(values), join(keys))))
     inner = _scope(m, frame, node, node.generators)
     key = m.eval(inner, node.key)
     value = m.eval(inner, node.value)
     return m.adopted(node, of(Table((), value, key)))
+
+
+def _one_by_one(
+    m: Machine,
+    frame: Frame,
+    node: ast.expr,
+    generator: ast.comprehension,
+    known: tuple[Value, ...],
+    element: Callable[[Frame], Value],
+) -> tuple[list[Value], bool]:
+    """What a comprehension makes of items that pass its tests; whether they certainly do."""
+    results = []
+    whole = True
+    for item in known:
+        inner = _inner(m, frame, node)
+        m.assign(inner, generator.target, item)
+        inner.loop_names.append(_names(generator.target))
+        before = m.state.assumed
+        m.state.assumed = dict(before)
+        for test in generator.ifs:
+            value = m.eval(inner, test)
+            whole = whole and definite(value) is not None
+            if not enter_branch(m, inner, test, value, True):
+                break
+        else:
+            results.append(element(inner))
+        m.state.assumed = before
+    return results, whole
 
 
 def _inner(m: Machine, frame: Frame, node: ast.expr) -> Frame:
@@ -224,22 +268,9 @@ def _comprehension(
     source = m.eval(frame, first.iter) if len(node.generators) == 1 else UNKNOWN
     known = known_items(source)
     if known is not None and 1 < len(known) <= 6:
-        results = []
-        whole = True
-        for item in known:
-            inner = _inner(m, frame, node)
-            m.assign(inner, first.target, item)
-            inner.loop_names.append(_names(first.target))
-            before = m.state.assumed
-            m.state.assumed = dict(before)
-            for test in first.ifs:
-                value = m.eval(inner, test)
-                whole = whole and len({truth_of(atom) for atom in value.atoms} - {None}) == 1
-                if not enter_branch(m, inner, test, value, True):
-                    break
-            else:
-                results.append(m.eval(inner, node.elt))
-            m.state.assumed = before
+        results, whole = _one_by_one(
+            m, frame, node, first, known, lambda inner: m.eval(inner, node.elt)
+        )
         if whole or not results:
             return m.adopted(node, items(kind, results))
         return m.adopted(node, sequence(join(results), kind))
@@ -383,6 +414,8 @@ def _iterated(m: Machine, frame: Frame, node: ast.AST, atom: Atom) -> Value:
 
     if not isinstance(atom, Instance):
         return of(atom)
+    if atom.cls.what == "tuple":
+        return items("tuple", m.parts_of(atom))
     iterator = given(atom, "__iter__") or given(atom, "__aiter__") or of(atom)
 
     def run(part: Atom) -> Value:
@@ -497,8 +530,11 @@ def on_Lambda(m: Machine, frame: Frame, node: ast.Lambda) -> Value:
 
 
 def on_Yield(m: Machine, frame: Frame, node: ast.Yield) -> Value:
-    m.outcomes(frame).yields.append(m.eval(frame, node.value))
-    m.outcomes(frame).inside = m.modes
+    left = m.outcomes(frame)
+    left.yields.append(m.eval(frame, node.value))
+    left.inside = m.modes
+    if left.entered is None:
+        left.entered = dict(m.state.past)
     return UNKNOWN
 
 

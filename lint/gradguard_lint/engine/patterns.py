@@ -26,10 +26,9 @@ from gradguard_lint.domain.values import (
     unknown,
 )
 from gradguard_lint.engine.branches import NO, YES, all_of, assume_test, definite, enter_branch
-from gradguard_lint.engine.calls import fields_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.tree import descend
+from gradguard_lint.engine.tree import descend, fields_of
 from gradguard_lint.engine.truth import compare
 
 

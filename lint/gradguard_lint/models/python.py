@@ -16,7 +16,11 @@ LIBRARY = Library(
         "types",
         "tqdm",
         "dataclasses",
+        "enum",
+        "collections",
+        "typing",
     ),
+    bases={"typing.NamedTuple": "tuple"},
     rows=(
         Row(
             "functools.lru_cache functools.cache copy.copy "
@@ -33,7 +37,11 @@ LIBRARY = Library(
         Row("dataclasses.field", "made-of", kind="field"),
         Row("copy.deepcopy", "copied"),
         Row("builtins.*", "builtin"),
-        Row("functools.partial functools.partialmethod", "partial"),
+        Row("functools.partial", "partial"),
+        Row("functools.partialmethod", "partial", flag="method"),
+        Row("functools.singledispatch functools.singledispatchmethod", "nothing", flag="dispatch"),
+        Row("enum.auto", "distinct"),
+        Row("collections.deque", "identity", argument=(0, "iterable"), flag="list"),
         Row("contextlib.closing", "identity", argument=(0, "thing")),
         Row("functools.reduce", "fold"),
         Row(

@@ -135,6 +135,11 @@ def exit_context(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
             m.store.drop((0, "dask client"))
     if m.dead:
         return
+    for thing in value.things("own-context"):
+        later = thing.part("later")
+        number = later.constant if later is not None else None
+        if isinstance(number, int):
+            m.state.past = {**m.later[number], **m.state.past}
     for instance in value.of(Instance):
         leave = _exit_method(m, instance)
         if leave is not None:
@@ -244,6 +249,8 @@ def _external(m: Machine, frame: Frame, node: ast.AST, name: str, value: Value) 
         return _mark(value, "enable_grad" if name.endswith("enable_grad") else "no_grad")
     if row.does == "context-manager":
         return _mark(value, "context")
+    if row.flag == "dispatch":
+        return UNKNOWN  # which function it is depends on the argument
     if row.does == "compiled":
         return _mark(value, "compiled")
     if row.does == "remote":

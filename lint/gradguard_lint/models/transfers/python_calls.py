@@ -49,7 +49,7 @@ ITERATING = words("list tuple enumerate zip iter next sum set sorted")
 def identity(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """What gives its argument, or a shallow copy of it."""
     value = args.get(*row.argument) or args.get(0) or args.get(None, "iterable") or UNKNOWN
-    if row.flag == "list" and not args.positional and not args.keywords and not args.open:
+    if row.flag == "list" and args.get(*row.argument) is None and not args.open:
         value = items("list", ())
     if not any(isinstance(atom, (Items, Table)) for atom in value.atoms):
         return value
@@ -87,6 +87,11 @@ def made_of(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     return of(Thing(row.kind, name, parts=tuple(args.keywords.items())))
 
 
+def distinct(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``enum.auto()``: a value that no other member has."""
+    return of(Const((name, id(node)), name))
+
+
 def gathered(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``asyncio.gather(...)``: what each gives."""
 
@@ -108,7 +113,8 @@ def partial(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     if not args.positional:
         return UNKNOWN
     function, *given = args.positional
-    return of(Partial(function, tuple(given), tuple(args.keywords.items())))
+    keywords = tuple(args.keywords.items())
+    return of(Partial(function, tuple(given), keywords, method=row.flag == "method"))
 
 
 def wraps(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -215,6 +221,9 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         only = first.only
         if isinstance(only, Items):
             return m.adopted(node, of(Items(short, only.items, only.element)))
+        known = known_items(first)
+        if known is not None:
+            return m.adopted(node, items(short, known))
         if isinstance(only, Tensor):
             return sequence(m.element(first), short)
         return m.adopted(node, sequence(m.element(first), short))
@@ -297,7 +306,11 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         return UNKNOWN
     if short == "hasattr" and len(args.positional) == 2:
         return data_parallel.has_attribute(*args.positional)
-    if short == "setattr":
+    if short == "setattr" and len(args.positional) == 3:
+        owner, wanted, value = args.positional
+        only, field = owner.only, wanted.constant
+        if isinstance(only, Instance) and isinstance(field, str):
+            m.set_field(only.ident, field, value)
         return NOTHING
     if short == "isinstance":
         return _isinstance(m, args)

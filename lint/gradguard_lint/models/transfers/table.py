@@ -105,6 +105,7 @@ TRANSFERS: dict[str, Transfer] = {
     "gradients": torch_calls.gradients,
     "grown": tensorflow_calls.grown,
     "identity": python_calls.identity,
+    "distinct": python_calls.distinct,
     "made-of": python_calls.made_of,
     "gathered": python_calls.gathered,
     "load": torch_calls.load,
