@@ -9,6 +9,7 @@ from gradguard_lint.domain.values import (
     Atom,
     Bound,
     Choice,
+    Const,
     External,
     Function,
     Instance,
@@ -20,6 +21,7 @@ from gradguard_lint.domain.values import (
     Thing,
     Unknown,
     Value,
+    constant,
     join,
     of,
 )
@@ -66,6 +68,36 @@ def items(kind: str, values: Iterable[Value]) -> Value:
 def sequence(element: Value, kind: str = "list") -> Value:
     """A sequence of any length."""
     return of(Items(kind, None, element))
+
+
+def known_items(value: Value) -> tuple[Value, ...] | None:
+    """What iterating `value` gives one after the other, where that is known."""
+    only = value.only
+    if isinstance(only, Items):
+        return only.items
+    if isinstance(only, Table) and closed(only):
+        return tuple(constant(key) for key, _ in only.entries)
+    return None
+
+
+def closed(table: Table) -> bool:
+    """Whether a dict certainly has no keys but the known ones."""
+    return table.keys is None and table.rest == ABSENT
+
+
+def without_item(atom: Items | Table, index: Value) -> Items | Table | None:
+    """`atom` without the item at `index`; None where it is not known which that is."""
+    if not isinstance(index.only, Const):
+        return None
+    place = index.constant
+    if isinstance(atom, Table):
+        return replace(atom, entries=tuple(entry for entry in atom.entries if entry[0] != place))
+    known = atom.items
+    if known is None or not isinstance(place, int) or not -len(known) <= place < len(known):
+        return None
+    place %= len(known)
+    left = (*known[:place], *known[place + 1 :])
+    return replace(atom, items=left, element=join(left) if left else UNKNOWN)
 
 
 def inner(value: Value, depth: int = 4) -> Iterator[Atom]:

@@ -156,4 +156,6 @@ class Outcomes:
     yields: list[Value] = field(default_factory=list)
     inside: Modes | None = None
     """What was in force where it yielded last."""
+    entered: Past | None = None
+    """What had happened where it yielded first."""
     loops: list[Exits] = field(default_factory=list)

@@ -117,6 +117,8 @@ class Class(Atom):
     body: Frame
     what: str = ""
     """What it is by its bases: ``torch``, ``keras``, ``parallel``, ``process`` ..."""
+    above: tuple[Class, ...] = ()
+    """The classes of the project that it inherits from, in the order that attributes are found."""
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__
@@ -124,6 +126,11 @@ class Class(Atom):
     @property
     def name(self) -> str:
         return self.node.name
+
+    @property
+    def plain(self) -> bool:
+        """Whether it inherits from no class of a library."""
+        return all(isinstance(base, Class) for cls in (self, *self.above) for base in cls.bases)
 
 
 @record
@@ -180,6 +187,8 @@ class Partial(Atom):
     function: Value
     args: tuple[Value, ...] = ()
     keywords: tuple[tuple[str, Value], ...] = ()
+    method: bool = False
+    """Whether it is bound as methods are: ``functools.partialmethod``."""
 
 
 @record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.shapes import inner, owned, rest_of, sequence
+from gradguard_lint.domain.shapes import inner, items, owned, rest_of, sequence
 from gradguard_lint.domain.values import (
     UNKNOWN,
     Atom,
@@ -17,6 +17,7 @@ from gradguard_lint.domain.values import (
     Instance,
     Items,
     Method,
+    Partial,
     ProjectModule,
     Table,
     Tensor,
@@ -82,6 +83,8 @@ def _attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) -
         key = ("attr", base, name)
         fixed = m.store.get((0, str(key)))
         return fixed if fixed is not None else unknown(key)
+    if isinstance(atom, Const) and name == "value":
+        return of(atom)  # a member of an enumeration
     if isinstance(atom, Function) and name in ("__name__", "__doc__"):
         return UNKNOWN
     if isinstance(atom, Items) and name in ("values", "indices") and any(atom.element.tensors()):
@@ -125,6 +128,14 @@ def bind(m: Machine, frame: Frame, node: ast.AST, value: Value, receiver: Atom) 
             if "property" in atom.marks:
                 return m.call(frame, node, of(Bound(atom, receiver)), Args())
             return of(Bound(atom, receiver))
+        if isinstance(atom, Partial) and atom.method and isinstance(receiver, Instance):
+            inner = atom.function.map(lambda part: bind(m, frame, node, of(part), receiver))
+            return of(Partial(inner, atom.args, atom.keywords))
+        if isinstance(atom, Instance) and isinstance(receiver, Instance):
+            getter = m.find_in_class(atom.cls, "__get__")
+            if getter is not None:
+                asked = Args([of(receiver), of(receiver.cls)])
+                return m.call(frame, node, bind(m, frame, node, getter, atom), asked)
         return of(atom)
 
     return value.map(change)
@@ -180,10 +191,25 @@ def _part(part: Tensor, written: ast.expr, index: Value) -> Tensor:
     return replace(part, memory=None, extent=())
 
 
+def _cut(m: Machine, frame: Frame, node: ast.Slice) -> slice | None:
+    """What a slice takes, where that is known."""
+    bounds: list[int | None] = []
+    for part in (node.lower, node.upper, node.step):
+        value = m.eval(frame, part)
+        bound = value.constant
+        if not isinstance(bound, int) and not (bound is None and value.is_none):
+            return None
+        bounds.append(bound)
+    return slice(*bounds) if bounds[2] != 0 else None
+
+
 def _item(m: Machine, frame: Frame, node: ast.Subscript, atom: Atom, index: Value) -> Value:
     if isinstance(atom, Items):
         position = index.constant
         if isinstance(node.slice, ast.Slice):
+            cut = _cut(m, frame, node.slice) if atom.items is not None else None
+            if cut is not None and atom.items is not None:
+                return items(atom.kind, atom.items[cut])
             return sequence(atom.element, atom.kind)
         if (
             atom.items is not None
@@ -199,6 +225,13 @@ def _item(m: Machine, frame: Frame, node: ast.Subscript, atom: Atom, index: Valu
         if isinstance(index.only, Const):
             return rest_of(atom)
         return join([*(value for _, value in atom.entries), rest_of(atom)])
+    if isinstance(atom, Instance):
+        method = m.find_in_class(atom.cls, "__getitem__")
+        if method is not None:
+            return m.call(frame, node, m.bind(frame, node, method, atom), Args([index]))
+        if atom.cls.what == "tuple":
+            whole = items("tuple", m.parts_of(atom))
+            return whole.map(lambda part: _item(m, frame, node, part, index))
     if isinstance(atom, Tensor):
         return of(_part(m.models.derived(m, atom), node.slice, index))
     if isinstance(atom, (Thing, Method)):

@@ -12,11 +12,33 @@ from gradguard_lint.domain.conditions import (
     Conditions,
     plain_condition,
 )
-from gradguard_lint.domain.values import Frame, Unknown, Value
+from gradguard_lint.domain.values import UNKNOWN, Frame, Unknown, Value, constant
 from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.truth import denies_gpu, truth_of
+
+YES = constant(True)
+NO = constant(False)
+
+TURN = "turn"
+"""The key of which turn of a loop over known items this is: known where a test tells."""
+
+
+def definite(test: Value) -> bool | None:
+    """Whether `test` holds, where that is known."""
+    truths = {truth_of(atom) for atom in test.atoms}
+    return truths.pop() if len(truths) == 1 else None
+
+
+def all_of(tests: list[Value]) -> Value:
+    """Whether all of `tests` hold."""
+    open_ = [test for test in tests if definite(test) is not True]
+    if any(definite(test) is False for test in open_):
+        return NO
+    if not open_:
+        return YES
+    return open_[0] if len(open_) == 1 else UNKNOWN
 
 
 def condition(test: Value, truth: bool) -> Conditions:
@@ -40,6 +62,14 @@ def condition(test: Value, truth: bool) -> Conditions:
 
 
 def enter_branch(m: Machine, frame: Frame, node: ast.expr, test: Value, truth: bool) -> bool:
+    """Assume that the test `node` has `truth`; False where it cannot."""
+    if not assume_test(m, test, truth):
+        return False
+    refine(m, frame, node, truth)
+    return True
+
+
+def assume_test(m: Machine, test: Value, truth: bool) -> bool:
     """Assume that `test` has `truth`; False where it cannot."""
     if not any(truth_of(atom) in (truth, None) for atom in test.atoms):
         return False
@@ -47,7 +77,6 @@ def enter_branch(m: Machine, frame: Frame, node: ast.expr, test: Value, truth: b
         if m.conflicts(frozenset({(key, wanted)})):
             return False
         m.assume(key, wanted)
-    refine(m, frame, node, truth)
     return True
 
 

@@ -6,8 +6,8 @@ import ast
 
 from gradguard_lint.domain.conditions import facts
 from gradguard_lint.domain.effects import Modes
-from gradguard_lint.domain.shapes import items, sequence
-from gradguard_lint.domain.state import State
+from gradguard_lint.domain.shapes import ABSENT, items, sequence
+from gradguard_lint.domain.state import Past, State
 from gradguard_lint.domain.values import (
     NOTHING,
     UNKNOWN,
@@ -40,7 +40,7 @@ from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.tree import descend
+from gradguard_lint.engine.tree import descend, fields_of
 from pytest_gradguard.records import replace
 
 LONG = 40
@@ -303,7 +303,9 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
     result = _returned(m, inner)
     left = m.outcomes(inner)
     if "context" in function.marks and left.inside is not None:
-        result = _context(function, join(left.yields), left.inside)
+        later = m.state.past.keys() - (left.entered or {}).keys()
+        events = {event: m.state.past.pop(event) for event in later}
+        result = _context(m, function, join(left.yields), left.inside, events)
     if not inner.shared:
         _forget(m, inner)
     m.state.store.changed |= written
@@ -317,12 +319,18 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
     return result
 
 
-def _context(function: Function, given: Value, inside: Modes) -> Value:
-    """What a generator function is good for that a ``with`` statement enters."""
+def _context(m: Machine, function: Function, given: Value, inside: Modes, later: Past) -> Value:
+    """What a generator function is good for that a ``with`` statement enters.
+
+    What it does after its ``yield`` happens `later`, where the block is left.
+    """
     parts = [("as", given), ("grad", constant(inside.grad))]
     for name, on in (("autocast", inside.autocast), ("tape", inside.tape)):
         parts.append((name, constant(on is not None)))
     parts.append(("locked", constant(inside.locked)))
+    if later:
+        m.later.append(later)
+        parts.append(("later", constant(len(m.later) - 1)))
     return of(Thing("own-context", function.name, parts=tuple(parts)))
 
 
@@ -376,7 +384,7 @@ def bind_arguments(m: Machine, inner: Frame, function: Function, args: Args) -> 
     for index, name in enumerate(names):
         value: Value | None
         if index < len(args.positional):
-            value = args.positional[index]
+            value = _told_apart(args.positional[index], inner, name)
         elif name in keywords:
             value = keywords.pop(name)
         elif args.rest is not None:
@@ -406,8 +414,17 @@ def bind_arguments(m: Machine, inner: Frame, function: Function, args: Args) -> 
         m.store[(inner.ident, spec.vararg.arg)] = value
     if spec.kwarg is not None:
         m.store[(inner.ident, spec.kwarg.arg)] = of(
-            Table(tuple(keywords.items()), UNKNOWN, UNKNOWN if args.open else None)
+            Table(
+                tuple(keywords.items()),
+                UNKNOWN if args.open else ABSENT,
+                UNKNOWN if args.open else None,
+            )
         )
+
+
+def _told_apart(value: Value, inner: Frame, name: str) -> Value:
+    """An argument of which nothing is known is the same thing each time that it is asked for."""
+    return unknown(("given", inner.ident, name)) if value == UNKNOWN else value
 
 
 def _annotated(
@@ -464,20 +481,21 @@ def instantiate(m: Machine, frame: Frame, node: ast.AST, cls: Class, args: Args)
     if init is not None:
         call(m, frame, node, m.bind(frame, node, init, instance), args)
     else:
-        _dataclass_fields(m, cls, instance, args)
+        _dataclass_fields(m, frame, node, cls, instance, args)
     m.models.instantiated(m, frame, node, instance, args)
     return of(instance)
 
 
-def _dataclass_fields(m: Machine, cls: Class, instance: Instance, args: Args) -> None:
-    fields = [
-        item.target.id
-        for item in cls.node.body
-        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
-    ]
-    for index, name in enumerate(fields):
+def _dataclass_fields(
+    m: Machine, frame: Frame, node: ast.AST, cls: Class, instance: Instance, args: Args
+) -> None:
+    for index, name in enumerate(fields_of(cls)):
         value = args.get(index, name)
         if value is None:
-            value = m.store.get((cls.body.ident, name), None)
+            value = m.find_in_class(cls, name)
         if value is not None:
+            value = value.map(lambda atom: m.models.field_default(m, frame, node, atom))
             m.set_field(instance.ident, name, value)
+    after = m.find_in_class(cls, "__post_init__")
+    if after is not None:
+        call(m, frame, node, m.bind(frame, node, after, instance), Args())

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Hashable
 
 from gradguard_lint.domain.conditions import NONE
-from gradguard_lint.domain.shapes import ABSENT, items, sequence
+from gradguard_lint.domain.shapes import ABSENT, closed, items, known_items, sequence
 from gradguard_lint.domain.shapes import inner as inner_atoms
 from gradguard_lint.domain.state import State
 from gradguard_lint.domain.values import (
@@ -19,6 +19,7 @@ from gradguard_lint.domain.values import (
     External,
     Frame,
     Function,
+    Instance,
     Items,
     Table,
     Tensor,
@@ -28,12 +29,14 @@ from gradguard_lint.domain.values import (
     guarded,
     join,
     of,
+    unknown,
 )
 from gradguard_lint.engine.attributes import captured
-from gradguard_lint.engine.branches import condition, enter_branch, fork
+from gradguard_lint.engine.branches import all_of, condition, definite, enter_branch, fork
 from gradguard_lint.engine.machine import (
     Machine,
 )
+from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import descend
 from gradguard_lint.engine.truth import compare, truth_of
 from gradguard_lint.words import words
@@ -106,16 +109,24 @@ def on_Starred(m: Machine, frame: Frame, node: ast.Starred) -> Value:
 
 
 def on_Await(m: Machine, frame: Frame, node: ast.Await) -> Value:
-    return m.eval(frame, node.value)
+    value = m.eval(frame, node.value)
+    return value.map(lambda atom: m.models.awaited(m, atom))
 
 
 def _display(m: Machine, frame: Frame, node: ast.expr, kind: str, nodes: list[ast.expr]) -> Value:
     if any(isinstance(item, ast.Starred) for item in nodes):
-        parts = []
+        parts: list[Value] = []
+        whole = True
         for item in nodes:
             value = m.eval(frame, item)
-            parts.append(m.element(value) if isinstance(item, ast.Starred) else value)
-        made = sequence(join(parts), kind)
+            if not isinstance(item, ast.Starred):
+                parts.append(value)
+                continue
+            value = iterated(m, frame, item, value)
+            known = known_items(value)
+            parts += known if known is not None else (m.element(value),)
+            whole = whole and known is not None
+        made = items(kind, parts) if whole else sequence(join(parts), kind)
     elif len(nodes) > 64:
         parts = [m.eval(frame, item) for item in nodes[:64]]
         made = sequence(join((*parts, UNKNOWN)), kind)
@@ -171,25 +182,74 @@ def on_GeneratorExp(m: Machine, frame: Frame, node: ast.GeneratorExp) -> Value:
 
 
 def on_DictComp(m: Machine, frame: Frame, node: ast.DictComp) -> Value:
-    inner = _scope(m, frame, node.generators)
+    pairs: list[tuple[Value, Value]] = []
+
+    def pair(inner: Frame) -> Value:
+        pairs.append((m.eval(inner, node.key), m.eval(inner, node.value)))
+        return UNKNOWN
+
+    source = m.eval(frame, node.generators[0].iter) if len(node.generators) == 1 else UNKNOWN
+    known = known_items(source)
+    if known is not None and len(known) <= 6:
+        _, whole = _one_by_one(m, frame, node, node.generators[0], known, pair)
+        if whole and all(isinstance(key.only, Const) for key, _ in pairs):
+            entries = {key.constant: value for key, value in pairs}
+            return m.adopted(node, of(Table(tuple(entries.items()), ABSENT)))
+        if pairs:
+            keys, values = zip(*pairs, strict=True)
+            return m.adopted(node, of(Table((), join(values), join(keys))))
+    inner = _scope(m, frame, node, node.generators)
     key = m.eval(inner, node.key)
     value = m.eval(inner, node.value)
     return m.adopted(node, of(Table((), value, key)))
 
 
-def _inner(m: Machine, frame: Frame) -> Frame:
+def _one_by_one(
+    m: Machine,
+    frame: Frame,
+    node: ast.expr,
+    generator: ast.comprehension,
+    known: tuple[Value, ...],
+    element: Callable[[Frame], Value],
+) -> tuple[list[Value], bool]:
+    """What a comprehension makes of items that pass its tests; whether they certainly do."""
+    results = []
+    whole = True
+    for item in known:
+        inner = _inner(m, frame, node)
+        m.assign(inner, generator.target, item)
+        inner.loop_names.append(_names(generator.target))
+        before = m.state.assumed
+        m.state.assumed = dict(before)
+        for test in generator.ifs:
+            value = m.eval(inner, test)
+            whole = whole and definite(value) is not None
+            if not enter_branch(m, inner, test, value, True):
+                break
+        else:
+            results.append(element(inner))
+        m.state.assumed = before
+    return results, whole
+
+
+def _inner(m: Machine, frame: Frame, node: ast.expr) -> Frame:
     inner = Frame(m.new_ident(), frame.module, frame, frame.function, born=frame.born)
     inner.outer = dict(frame.outer)
+    if not _plain(m, node):
+        for part in descend(node):
+            if isinstance(part, ast.NamedExpr):
+                inner.outer[part.target.id] = frame.outer.get(part.target.id, frame)
     inner.self_class = frame.self_class
     return inner
 
 
-def _scope(m: Machine, frame: Frame, generators: list[ast.comprehension]) -> Frame:
+def _scope(m: Machine, frame: Frame, node: ast.expr, generators: list[ast.comprehension]) -> Frame:
     """The scope of a comprehension, in which its tests hold."""
-    inner = _inner(m, frame)
+    inner = _inner(m, frame, node)
     for index, generator in enumerate(generators):
         source = m.eval(frame if index == 0 else inner, generator.iter)
         m.models.iterated(m, frame, generator.iter, source)
+        source = iterated(m, frame, generator.iter, source)
         m.assign(inner, generator.target, m.element(source))
         inner.loop_names.append(_names(generator.target))
         for test in generator.ifs:
@@ -206,22 +266,16 @@ def _comprehension(
 ) -> Value:
     first = node.generators[0]
     source = m.eval(frame, first.iter) if len(node.generators) == 1 else UNKNOWN
-    only = source.only
-    if (
-        isinstance(only, Items)
-        and only.items is not None
-        and 1 < len(only.items) <= 6
-        and not first.ifs
-    ):
-        results = []
-        for item in only.items:
-            inner = _inner(m, frame)
-            m.assign(inner, first.target, item)
-            inner.loop_names.append(_names(first.target))
-            results.append(m.eval(inner, node.elt))
-        return m.adopted(node, items(kind, results))
+    known = known_items(source)
+    if known is not None and 1 < len(known) <= 6:
+        results, whole = _one_by_one(
+            m, frame, node, first, known, lambda inner: m.eval(inner, node.elt)
+        )
+        if whole or not results:
+            return m.adopted(node, items(kind, results))
+        return m.adopted(node, sequence(join(results), kind))
     assumed = dict(m.assumed)
-    inner = _scope(m, frame, node.generators)
+    inner = _scope(m, frame, node, node.generators)
     count = len(m.program.effects)
     element = m.eval(inner, node.elt)
     m.state.assumed = assumed
@@ -276,6 +330,15 @@ def operate(
     m: Machine, frame: Frame, node: ast.AST, op: ast.operator, left: Value, right: Value
 ) -> Value:
     """``left op right``."""
+    own = _own_operator(m, frame, node, op, left, right)
+    if own is not None:
+        return own
+    if isinstance(op, ast.BitOr):
+        one, other = left.only, right.only
+        if isinstance(one, Table) and isinstance(other, Table) and closed(one) and closed(other):
+            return m.adopted(
+                node, of(Table(tuple({**dict(one.entries), **dict(other.entries)}.items()), ABSENT))
+            )
     tensor = m.models.operation(m, frame, node, [left, right], matmul=isinstance(op, ast.MatMult))
     if tensor is not None:
         return tensor
@@ -307,6 +370,66 @@ def operate(
     if sequences and isinstance(op, (ast.Add, ast.Mult)):
         return sequence(join(atom.element for atom in sequences), sequences[0].kind)
     return UNKNOWN
+
+
+_OPERATORS: dict[type[ast.operator], str] = {
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.MatMult: "matmul",
+    ast.Div: "truediv",
+    ast.RShift: "rshift",
+    ast.BitOr: "or",
+}
+
+
+def _own_operator(
+    m: Machine, frame: Frame, node: ast.AST, op: ast.operator, left: Value, right: Value
+) -> Value | None:
+    """``left op right`` where a class of the project says what that is."""
+    name = _OPERATORS.get(type(op))
+    if name is None:
+        return None
+    for receiver, method, given in ((left, f"__{name}__", right), (right, f"__r{name}__", left)):
+        only = receiver.only
+        found = m.find_in_class(only.cls, method) if isinstance(only, Instance) else None
+        if found is not None and only is not None:
+            return m.call(frame, node, m.bind(frame, node, found, only), Args([given]))
+    return None
+
+
+def iterated(m: Machine, frame: Frame, node: ast.AST, value: Value) -> Value:
+    """`value`, with what iterating it gives in place of an object of the project."""
+    if not any(isinstance(choice.atom, Instance) for choice in value.choices):
+        return value
+    return value.map(lambda atom: _iterated(m, frame, node, atom))
+
+
+def _iterated(m: Machine, frame: Frame, node: ast.AST, atom: Atom) -> Value:
+    def given(receiver: Atom, name: str, *args: Value) -> Value | None:
+        found = m.find_in_class(receiver.cls, name) if isinstance(receiver, Instance) else None
+        if found is None:
+            return None
+        return m.call(frame, node, m.bind(frame, node, found, receiver), Args(list(args)))
+
+    if not isinstance(atom, Instance):
+        return of(atom)
+    if atom.cls.what == "tuple":
+        return items("tuple", m.parts_of(atom))
+    iterator = given(atom, "__iter__") or given(atom, "__aiter__") or of(atom)
+
+    def run(part: Atom) -> Value:
+        if not isinstance(part, Instance):
+            return of(part)
+        number = unknown(("int", id(node)))
+        element = (
+            given(part, "__next__")
+            or given(part, "__anext__")
+            or (given(part, "__getitem__", number) if part == atom else None)
+        )
+        return sequence(element, "generator") if element is not None else of(part)
+
+    return iterator.map(run)
 
 
 def _counts(value: Value) -> bool:
@@ -366,10 +489,17 @@ def on_BoolOp(m: Machine, frame: Frame, node: ast.BoolOp) -> Value:
 
 def on_Compare(m: Machine, frame: Frame, node: ast.Compare) -> Value:
     left = m.eval(frame, node.left)
-    rights = [m.eval(frame, item) for item in node.comparators]
-    if len(rights) != 1:
-        return UNKNOWN
-    right, op = rights[0], node.ops[0]
+    tests = []
+    for op, item in zip(node.ops, node.comparators, strict=True):
+        right = m.eval(frame, item)
+        tests.append(_compared(m, frame, node, op, left, right))
+        left = right
+    return tests[0] if len(tests) == 1 else all_of(tests)
+
+
+def _compared(
+    m: Machine, frame: Frame, node: ast.Compare, op: ast.cmpop, left: Value, right: Value
+) -> Value:
     tensor = None
     if not isinstance(op, (ast.Is, ast.IsNot, ast.In, ast.NotIn)):
         tensor = m.models.operation(m, frame, node, [left, right], smooth=False)
@@ -400,8 +530,11 @@ def on_Lambda(m: Machine, frame: Frame, node: ast.Lambda) -> Value:
 
 
 def on_Yield(m: Machine, frame: Frame, node: ast.Yield) -> Value:
-    m.outcomes(frame).yields.append(m.eval(frame, node.value))
-    m.outcomes(frame).inside = m.modes
+    left = m.outcomes(frame)
+    left.yields.append(m.eval(frame, node.value))
+    left.inside = m.modes
+    if left.entered is None:
+        left.entered = dict(m.state.past)
     return UNKNOWN
 
 

@@ -19,7 +19,15 @@ from gradguard_lint.domain.values import (
     constant,
     of,
 )
-from gradguard_lint.engine import attributes, calls, expressions, imports, loops, statements
+from gradguard_lint.engine import (
+    attributes,
+    calls,
+    expressions,
+    imports,
+    loops,
+    patterns,
+    statements,
+)
 from gradguard_lint.engine.machine import (
     Machine,
     OutOfSteps,
@@ -42,6 +50,7 @@ PARTS = Parts(
         ast.For: loops.do_For,
         ast.AsyncFor: loops.do_For,
         ast.While: loops.do_While,
+        ast.Match: patterns.do_Match,
         ast.Import: imports.do_Import,
         ast.ImportFrom: imports.do_ImportFrom,
     },

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from gradguard_lint.domain.conditions import Key, without
 from gradguard_lint.domain.effects import ParallelCall
+from gradguard_lint.domain.shapes import known_items
 from gradguard_lint.domain.starts import PROCESS
 from gradguard_lint.domain.state import Event, Exits, Place, State, join_states, widened
 from gradguard_lint.domain.values import (
@@ -17,8 +18,9 @@ from gradguard_lint.domain.values import (
     Value,
     join,
 )
-from gradguard_lint.engine.branches import enter_branch
+from gradguard_lint.engine.branches import TURN, enter_branch
 from gradguard_lint.engine.carried import carried_names
+from gradguard_lint.engine.expressions import iterated
 from gradguard_lint.engine.machine import (
     Machine,
 )
@@ -36,17 +38,18 @@ UNROLLED = 3
 def do_For(m: Machine, frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     source = m.eval(frame, node.iter)
     m.models.iterated(m, frame, node.iter, source)
-    only = source.only
-    known: tuple[Value, ...] | None = None
-    if isinstance(only, Items) and only.items is not None and len(only.items) <= UNROLLED:
-        known = only.items
+    source = iterated(m, frame, node.iter, source)
+    known = known_items(source)
+    if known is not None and len(known) > UNROLLED:
+        known = None
     exits = Exits()
     m.outcomes(frame).loops.append(exits)
     frame.loop_names.append(_stored(m, node))
     m.loops.append(m.site(frame, node))
     m.turns.append(0)
     element = m.element(source)
-    m.elements.append((frame.function, _element_keys(element)))
+    keys = _element_keys(element) if known is None else frozenset({(TURN, m.site(frame, node))})
+    m.elements.append((frame.function, keys))
     m.loop_depth += 1
     try:
         if known is not None:
@@ -54,7 +57,7 @@ def do_For(m: Machine, frame: Frame, node: ast.For | ast.AsyncFor) -> None:
                 _turn(m, exits, _bound(m, frame, node, item))
         else:
             entry = m.state.copy()
-            _turns(m, frame, node, _bound(m, frame, node, element), _element_keys(element))
+            _turns(m, frame, node, _bound(m, frame, node, element), keys)
             if m.dead:
                 m.state = entry  # no turn comes to its end: there may be none
     finally:

@@ -39,6 +39,7 @@ from gradguard_lint.domain.values import (
     Frame,
     Function,
     Imported,
+    Instance,
     Items,
     Site,
     Table,
@@ -52,6 +53,7 @@ from gradguard_lint.domain.values import (
     unknown,
 )
 from gradguard_lint.engine.ports import Args, Models, Options, Project
+from gradguard_lint.engine.tree import fields_of
 from pytest_gradguard.records import fields, replace
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -161,6 +163,8 @@ class Machine:
         """The names that each loop takes from one turn to the next."""
         self.moments: list[Past] = []
         """What had happened each time that the workers of a pool came into being."""
+        self.later: list[Past] = []
+        """What is done where blocks of context managers are left."""
         self.before_main: Past | None = None
         """What happened before the module's own ``if __name__ == "__main__"``."""
         self.coming_back: set[int] = set()
@@ -426,17 +430,21 @@ class Machine:
             if value is not None:
                 yield name, value
 
-    def find_in_class(self, cls: Class, name: str, depth: int = 6) -> Value | None:
+    def parts_of(self, atom: Instance) -> list[Value]:
+        """The fields of an object, in the order that its class gives them."""
+        parts = [self.read(atom.ident, name) for name in fields_of(atom.cls)]
+        return [part if part is not None else UNKNOWN for part in parts]
+
+    def find_in_class(self, cls: Class, name: str) -> Value | None:
         """`name` in `cls` or its bases in the project."""
-        value = self.stored(cls.body.ident, name)
-        if value is not None:
-            return value
-        if depth:
-            for base in cls.bases:
-                if isinstance(base, Class):
-                    value = self.find_in_class(base, name, depth - 1)
-                    if value is not None:
-                        return value
+        return self.find_in((cls, *cls.above), name)
+
+    def find_in(self, classes: tuple[Class, ...], name: str) -> Value | None:
+        """`name` in the first of `classes` that has it."""
+        for cls in classes:
+            value = self.stored(cls.body.ident, name)
+            if value is not None:
+                return value
         return None
 
     # -- containers -----------------------------------------------------------------------------

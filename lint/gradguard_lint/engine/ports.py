@@ -65,6 +65,10 @@ class Options(Record):
     """Whether functions are run that start no workers, but take gradients in loops."""
 
 
+SETTER = "<setter>"
+"""What is added to the name of a property for the function that sets it."""
+
+
 @fields
 class Args:
     """The arguments of a call, evaluated."""
@@ -140,6 +144,15 @@ class Models(Protocol[M]):
 
     def exit_context(self, m: M, frame: Frame, node: ast.AST, value: Value) -> None:
         """Leave a ``with`` block; the modes are put back by the caller."""
+
+    def awaited(self, m: M, atom: Atom) -> Value:
+        """``await atom``."""
+
+    def field_default(self, m: M, frame: Frame, node: ast.AST, atom: Atom) -> Value:
+        """What a field of an object is, of which the class says `atom`."""
+
+    def swallows(self, m: M, value: Value) -> bool:
+        """Whether an exception of its body ends where ``with value`` is left."""
 
     def external_attribute(
         self, m: M, frame: Frame, node: ast.AST, atom: External, name: str

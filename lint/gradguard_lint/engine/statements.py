@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 
-from gradguard_lint.domain.shapes import sequence
+from gradguard_lint.domain.conditions import Key
+from gradguard_lint.domain.shapes import items, known_items, sequence, without_item
 from gradguard_lint.domain.state import State
 from gradguard_lint.domain.values import (
     UNKNOWN,
@@ -18,6 +19,7 @@ from gradguard_lint.domain.values import (
     Function,
     Instance,
     Items,
+    Partial,
     ProjectModule,
     Table,
     Unknown,
@@ -25,13 +27,14 @@ from gradguard_lint.domain.values import (
     join,
     of,
 )
-from gradguard_lint.engine.branches import enter_branch, fork
+from gradguard_lint.engine.branches import TURN, definite, enter_branch, fork
 from gradguard_lint.engine.calls import rebind
-from gradguard_lint.engine.expressions import operate
+from gradguard_lint.engine.expressions import iterated, operate
 from gradguard_lint.engine.machine import (
     HEAP,
     Machine,
 )
+from gradguard_lint.engine.ports import SETTER, Args
 from gradguard_lint.engine.tree import descend
 from pytest_gradguard.records import replace
 
@@ -83,12 +86,14 @@ def assign(m: Machine, frame: Frame, target: ast.expr, value: Value) -> None:
         m.origins[(holder or frame).ident, target.id] = m.site(frame, target)
     elif isinstance(target, (ast.Tuple, ast.List)):
         _unpack(m, frame, target, value)
-    elif isinstance(target, ast.Starred):
-        assign(m, frame, target.value, sequence(m.element(value)))
     elif isinstance(target, ast.Attribute):
         owner = m.eval(frame, target.value)
         for atom in owner.atoms:
             if isinstance(atom, Instance):
+                setter = _setter(m, frame, target, atom)
+                if setter is not None:
+                    m.call(frame, target, setter, Args([value]))
+                    continue
                 m.models.set_attribute(m, frame, target, atom, value)
                 m.set_field(atom.ident, target.attr, value)
                 m.origins[atom.ident, target.attr] = m.site(frame, target)
@@ -114,17 +119,46 @@ def assign(m: Machine, frame: Frame, target: ast.expr, value: Value) -> None:
         _store_item(m, frame, target, value)
 
 
+def _setter(m: Machine, frame: Frame, target: ast.Attribute, owner: Instance) -> Value | None:
+    """What is called where an attribute of `owner` is set: of a property, or of a descriptor."""
+    setter = m.find_in_class(owner.cls, target.attr + SETTER)
+    if setter is not None:
+        return m.bind(frame, target, setter, owner)
+    kind = m.find_in_class(owner.cls, target.attr)
+    for instance in kind.of(Instance) if kind is not None else ():
+        method = m.find_in_class(instance.cls, "__set__")
+        if method is not None:
+            bound = m.bind(frame, target, method, instance)
+            return bound.map(lambda atom: of(Partial(of(atom), (of(owner),))))
+    return None
+
+
 def _unpack(m: Machine, frame: Frame, target: ast.Tuple | ast.List, value: Value) -> None:
-    starred = any(isinstance(item, ast.Starred) for item in target.elts)
-    count = 0 if starred else len(target.elts)
+    count = len(target.elts)
+    star = next((i for i, it in enumerate(target.elts) if isinstance(it, ast.Starred)), count)
+    value = iterated(m, frame, target, value)
     for index, item in enumerate(target.elts):
-        assign(m, frame, item, value.map(partial(_part, m, index, count)))
+        part = value.map(partial(_part, m, index, count, star))
+        if isinstance(item, ast.Starred):
+            assign(m, frame, item.value, m.adopted(item, part))
+        else:
+            assign(m, frame, item, part)
 
 
-def _part(m: Machine, index: int, count: int, atom: Atom) -> Value:
-    """What the unpacking of `atom` into `count` names gives the one at `index`."""
-    if isinstance(atom, Items) and atom.items is not None and len(atom.items) == count:
-        return atom.items[index]
+def _part(m: Machine, index: int, count: int, star: int, atom: Atom) -> Value:
+    """What the unpacking of `atom` into `count` names (at `star` what is left) gives one."""
+    known = known_items(of(atom))
+    if star < count:
+        more = len(known) - count if known is not None else -2
+        if known is not None and more >= -1:
+            if index == star:
+                return items("list", known[star : star + more + 1])
+            return known[index if index < star else index + more]
+        if index == star:
+            return sequence(m.element(of(atom)))
+        return m.element(of(atom))
+    if known is not None and len(known) == count:
+        return known[index]
     if isinstance(atom, Unknown) and atom.key is not None:
         return of(Unknown(("item", atom.key, index)))
     return m.element(of(atom))
@@ -133,6 +167,11 @@ def _part(m: Machine, index: int, count: int, atom: Atom) -> Value:
 def _store_item(m: Machine, frame: Frame, target: ast.Subscript, value: Value) -> None:
     holder = m.eval(frame, target.value)
     index = m.eval(frame, target.slice)
+    for instance in holder.of(Instance):
+        method = m.find_in_class(instance.cls, "__setitem__")
+        if method is not None:
+            bound = m.bind(frame, target, method, instance)
+            m.call(frame, target, bound, Args([index, value]))
     m.models.set_item(m, frame, target, holder, index, value)
     for atom in holder.atoms:
         changed = _with_item(atom, target, index, value)
@@ -157,6 +196,11 @@ def _with_item(atom: Atom, target: ast.Subscript, index: Value, value: Value) ->
         keys = index if atom.keys is None else join((atom.keys, index))
         return of(replace(atom, rest=rest, keys=keys))
     if isinstance(atom, Items) and not isinstance(target.slice, ast.Slice):
+        place, known = index.constant, atom.items
+        if known is not None and isinstance(place, int) and -len(known) <= place < len(known):
+            changed = list(known)
+            changed[place] = value
+            return of(replace(atom, items=tuple(changed), element=join(changed)))
         empty = atom.element.is_unknown
         return of(
             replace(atom, items=None, element=value if empty else join((atom.element, value)))
@@ -168,6 +212,19 @@ def do_Delete(m: Machine, frame: Frame, node: ast.Delete) -> None:
     for target in node.targets:
         if isinstance(target, ast.Name):
             m.store.drop((frame.ident, target.id))
+        elif isinstance(target, ast.Attribute):
+            only = m.eval(frame, target.value).only
+            if isinstance(only, Instance):
+                m.store.drop((only.ident, target.attr))
+        elif isinstance(target, ast.Subscript):
+            only = m.eval(frame, target.value).only
+            index = m.eval(frame, target.slice)
+            left = without_item(only, index) if isinstance(only, (Items, Table)) else None
+            if left is not None and isinstance(only, (Items, Table)):
+                if only.ident:
+                    m.store[only.ident, HEAP] = of(left)
+                else:
+                    rebind(m, frame, target.value, of(left))
 
 
 def do_Global(m: Machine, frame: Frame, node: ast.Global) -> None:
@@ -227,10 +284,33 @@ def do_If(m: Machine, frame: Frame, node: ast.If) -> None:
     if m.before_main is None and frame.parent is None and _is_main_guard(m, frame, node.test):
         m.before_main = dict(m.state.past)
 
-    def way(body: list[ast.stmt]) -> Callable[[], None]:
-        return lambda: m.block(frame, body)
+    turns = _turns_told(m, frame, node.test, test)
 
+    def way(body: list[ast.stmt]) -> Callable[[], None]:
+        def go() -> None:
+            m.assumed.update(turns)
+            m.block(frame, body)
+
+        return go
+
+    told = turns.keys() - m.assumed.keys()
     fork(m, frame, node.test, test, (way(node.body), way(node.orelse)))
+    for key in told:
+        m.assumed.pop(key, None)
+
+
+def _turns_told(m: Machine, frame: Frame, node: ast.expr, test: Value) -> dict[Key, Hashable]:
+    """The turns of loops over known items that `test` tells from others."""
+    if not frame.loop_names or not m.elements or definite(test) is None:
+        return {}
+    names = frozenset(part.id for part in descend(node) if isinstance(part, ast.Name))
+    here = [keys for function, keys in m.elements if function is frame.function]
+    return {
+        ("value", key): m.turns[-1]
+        for bound, keys in zip(reversed(frame.loop_names), reversed(here), strict=False)
+        for key in keys
+        if isinstance(key, tuple) and key[0] == TURN and bound & names
+    }
 
 
 def _is_main_guard(m: Machine, frame: Frame, test: ast.expr) -> bool:
@@ -244,6 +324,7 @@ def _is_main_guard(m: Machine, frame: Frame, test: ast.expr) -> bool:
 
 def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
     before = m.state.copy()
+    exits = _exits(m, frame)
     guarded = m.guarded_import
     m.guarded_import = guarded or any(_catches_imports(item) for item in node.handlers)
     raised: list[State] = []
@@ -258,16 +339,8 @@ def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
     after.dead = False
     m.block(frame, node.orelse)
     ends = [m.state]
-    # Anything in the body may raise: a handler finds what was before it, after it, or at a raise;
-    # what the body did is done for certain only at a raise.
-    certain = before.past.keys() | {event for state in raised for event in state.past}
     for handler in node.handlers:
-        m.meet([before, after, *raised])
-        m.state = m.state.copy()
-        for event in m.state.past.keys() - certain:
-            del m.state.past[event]
-        m.state.assumed = dict(before.assumed)
-        m.state.modes = before.modes
+        _catch(m, before, after, raised)
         if handler.type is not None:
             m.eval(frame, handler.type)
         if handler.name:
@@ -275,6 +348,7 @@ def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
         m.block(frame, handler.body)
         ends.append(m.state)
     m.guarded_import = guarded
+    left = node.finalbody and _leave(m, exits, lambda: m.block(frame, node.finalbody))
     if any(not state.dead for state in ends):
         m.meet(ends)
         m.state.assumed = {
@@ -283,12 +357,58 @@ def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
         m.block(frame, node.finalbody)
         return
     m.state = after
-    m.block(frame, node.finalbody)
+    if not left:
+        m.block(frame, node.finalbody)
     m.die()
+
+
+def _catch(m: Machine, before: State, after: State, raised: list[State]) -> None:
+    """Go on where an exception of a body is caught.
+
+    Anything in the body may raise: what is found is that before it, after it, or at a raise; what
+    the body did is done for certain only at a raise.
+    """
+    certain = before.past.keys() | {event for state in raised for event in state.past}
+    m.meet([before, after, *raised])
+    m.state = m.state.copy()
+    for event in m.state.past.keys() - certain:
+        del m.state.past[event]
+    m.state.assumed = dict(before.assumed)
+    m.state.modes = before.modes
+
+
+Exit = tuple[Value, ast.AST, State] | State
+
+
+def _exits(m: Machine, frame: Frame) -> list[tuple[list[Any], int]]:
+    """The ways out of a block that lead further than its end, and how many were taken so far."""
+    left = m.outcomes(frame)
+    ways: list[list[Any]] = [left.returns]
+    if left.loops:
+        ways += (left.loops[-1].breaks, left.loops[-1].continues)
+    ways += m.raised[-1:]
+    return [(way, len(way)) for way in ways]
+
+
+def _leave(m: Machine, exits: list[tuple[list[Any], int]], last: Callable[[], None]) -> bool:
+    """Do `last` on each way out that was taken since; whether there is one."""
+    here = m.state
+    taken: list[tuple[list[Any], list[Exit]]] = [(way, way[known:]) for way, known in exits]
+    for way, known in exits:
+        del way[known:]
+    for way, ends in taken:
+        for end in ends:
+            m.state = end[2] if isinstance(end, tuple) else end
+            last()
+            if not m.dead:  # else `last` leads elsewhere itself
+                way.append((*end[:2], m.state) if isinstance(end, tuple) else m.state)
+    m.state = here
+    return any(ends for _, ends in taken)
 
 
 def do_With(m: Machine, frame: Frame, node: ast.With | ast.AsyncWith) -> None:
     modes = m.modes
+    exits = _exits(m, frame)
     entered = []
     for item in node.items:
         value = m.eval(frame, item.context_expr)
@@ -296,29 +416,30 @@ def do_With(m: Machine, frame: Frame, node: ast.With | ast.AsyncWith) -> None:
         entered.append(value)
         if item.optional_vars is not None:
             assign(m, frame, item.optional_vars, bound)
-    m.block(frame, node.body)
-    for value in entered:
-        m.models.exit_context(m, frame, node, value)
-    m.modes = modes
 
+    def leave() -> None:
+        for value in reversed(entered):
+            m.models.exit_context(m, frame, node, value)
+        m.modes = modes
 
-def do_Match(m: Machine, frame: Frame, node: ast.Match) -> None:
-    m.eval(frame, node.subject)
-    before = m.state
-    ends = [before.copy()]
-    for case in node.cases:
-        m.state = before.copy()
-        for part in descend(case.pattern):
-            name = getattr(part, "name", None)
-            if isinstance(name, str):
-                m.write(frame, name, UNKNOWN)
-        m.block(frame, case.body)
-        ends.append(m.state)
-        pattern = case.pattern
-        if isinstance(pattern, ast.MatchAs) and pattern.pattern is None and case.guard is None:
-            ends = ends[1:]  # ``case _``: nothing falls through
-            break
-    m.meet(ends)
+    if not any(m.models.swallows(m, value) for value in entered):
+        m.block(frame, node.body)
+        _leave(m, exits, leave)
+        leave()
+        return
+    before = m.state.copy()
+    raised: list[State] = []
+    m.raised.append(raised)
+    try:
+        m.block(frame, node.body)
+    finally:
+        m.raised.pop()
+    _leave(m, exits, leave)
+    if m.dead:  # what is meant to follow comes after an exception
+        after = m.state.copy()
+        after.dead = False
+        _catch(m, before, after, raised)
+    leave()
 
 
 def do_FunctionDef(m: Machine, frame: Frame, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
@@ -346,13 +467,29 @@ def do_ClassDef(m: Machine, frame: Frame, node: ast.ClassDef) -> None:
         value = m.eval(frame, base)
         bases.extend(atom for atom in value.atoms if isinstance(atom, (Class, External)))
     body = Frame(m.new_ident(), frame.module, frame, frame.function, is_class=True, born=frame.born)
-    cls = Class(node, frame.module, frame, tuple(bases), body, m.models.class_of(tuple(bases)))
+    what = m.models.class_of(tuple(bases))
+    cls = Class(node, frame.module, frame, tuple(bases), body, what, _above(bases))
     body.cls = cls
     m.block(body, node.body)
     value = of(cls)
     for decorator in reversed(node.decorator_list):
         value = m.models.decorate_class(m, frame, decorator, value)
     m.write(frame, node.name, value)
+
+
+def _above(bases: list[Atom]) -> tuple[Class, ...]:
+    """The classes in which attributes are looked for after a class with `bases`, in order."""
+    own = [base for base in bases if isinstance(base, Class)]
+    lines = [*([base, *base.above] for base in own), own]
+    found: list[Class] = []
+    while lines := [line for line in lines if line]:
+        first = next(
+            (line[0] for line in lines if not any(line[0] in other[1:] for other in lines)),
+            lines[0][0],  # Python takes no such class
+        )
+        found.append(first)
+        lines = [[item for item in line if item is not first] for line in lines]
+    return tuple(found)
 
 
 def _catches_imports(handler: ast.ExceptHandler) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from gradguard_lint.domain.values import Class
+
 
 def descend(node: ast.AST) -> Iterator[ast.AST]:
     """`node` and everything below it, in no particular order."""
@@ -24,3 +26,13 @@ def stored_names(node: ast.AST) -> frozenset[str]:
     return frozenset(
         item.id for item in descend(node) if type(item) is ast.Name and type(item.ctx) is ast.Store
     )
+
+
+def fields_of(cls: Class) -> tuple[str, ...]:
+    """The fields that a class annotates, those that it inherits first."""
+    names: dict[str, None] = {}
+    for part in reversed((cls, *cls.above)):
+        for item in part.node.body:
+            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+                names[item.target.id] = None
+    return tuple(names)

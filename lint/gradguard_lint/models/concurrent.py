@@ -37,6 +37,11 @@ LIBRARY = Library(
             methods=EXECUTOR,
         ),
         Row("asyncio.to_thread", "to-thread"),
+        Row("asyncio.gather", "gathered"),
+        Row(
+            "asyncio.run asyncio.create_task asyncio.ensure_future asyncio.wait_for asyncio.shield",
+            "identity",
+        ),
         Row("concurrent.futures.as_completed asyncio.as_completed", "elements", argument=(0, "fs")),
         Row("concurrent.futures.wait", "waited", argument=(0, "fs")),
     ),

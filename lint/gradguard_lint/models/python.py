@@ -5,7 +5,22 @@ from __future__ import annotations
 from gradguard_lint.models.rows import Library, Row
 
 LIBRARY = Library(
-    tops=("functools", "itertools", "contextlib", "copy", "os", "sys", "argparse", "types", "tqdm"),
+    tops=(
+        "functools",
+        "itertools",
+        "contextlib",
+        "copy",
+        "os",
+        "sys",
+        "argparse",
+        "types",
+        "tqdm",
+        "dataclasses",
+        "enum",
+        "collections",
+        "typing",
+    ),
+    bases={"typing.NamedTuple": "tuple"},
     rows=(
         Row(
             "functools.lru_cache functools.cache copy.copy "
@@ -18,9 +33,15 @@ LIBRARY = Library(
         ),
         Row("contextlib.contextmanager contextlib.asynccontextmanager", "context-manager"),
         Row("contextlib.ExitStack contextlib.AsyncExitStack", "thing", kind="exit-stack"),
+        Row("contextlib.suppress", "thing", kind="suppress"),
+        Row("dataclasses.field", "made-of", kind="field"),
         Row("copy.deepcopy", "copied"),
         Row("builtins.*", "builtin"),
-        Row("functools.partial functools.partialmethod", "partial"),
+        Row("functools.partial", "partial"),
+        Row("functools.partialmethod", "partial", flag="method"),
+        Row("functools.singledispatch functools.singledispatchmethod", "nothing", flag="dispatch"),
+        Row("enum.auto", "distinct"),
+        Row("collections.deque", "identity", argument=(0, "iterable"), flag="list"),
         Row("contextlib.closing", "identity", argument=(0, "thing")),
         Row("functools.reduce", "fold"),
         Row(

@@ -50,9 +50,13 @@ def _trains(program: Program, effect: Effect, loop: Site) -> bool:
     inside = {id(node) for node in ast.walk(place)}
     if any(_steps(node) for node in ast.walk(place)):
         return True
+    # A loop over batches may be that of an epoch and of an evaluation: it trains in this call.
+    links = [step.site.node for step in effect.chain] if place is around else []
     trains = False
     for other in program.kinds("backward", "step"):
         trains = True
+        if [step.site.node for step in other.chain[: len(links)]] != links:
+            continue
         if any(id(step.site.node) in inside for step in (*other.chain, Step(other.site, ""))):
             return True
     modules = {effect.site.module, loop.module}

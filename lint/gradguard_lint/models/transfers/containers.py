@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.shapes import ABSENT, inner, items, rest_of, sequence
+from gradguard_lint.domain.shapes import (
+    ABSENT,
+    closed,
+    inner,
+    items,
+    rest_of,
+    sequence,
+    without_item,
+)
 from gradguard_lint.domain.values import (
     GRADIENT,
     UNKNOWN,
@@ -38,6 +46,8 @@ def container_method(
             known = atom.get(first.constant) if isinstance(first.only, Const) else None
             if known is not None:
                 return known
+            if isinstance(first.only, Const) and closed(atom):
+                return args.get(1) or constant(None)
             if isinstance(first.only, Const) and not atom.rest.is_unknown:
                 return atom.rest
             default = args.get(1)
@@ -45,6 +55,12 @@ def container_method(
                 return join((default, UNKNOWN))
             return join([*(value for _, value in atom.entries), rest_of(atom)])
         values = [*(value for _, value in atom.entries), rest_of(atom)]
+        if name == "values" and closed(atom):
+            return items("list", [value for _, value in atom.entries])
+        if name == "items" and closed(atom):
+            return items(
+                "list", [items("tuple", [constant(key), value]) for key, value in atom.entries]
+            )
         if name == "values":
             return sequence(join(values))
         if name == "items":
@@ -62,6 +78,10 @@ def container_method(
         ):
             m.effect(frame, "gradient-collected", node, "append", target=first, place=loop)
         if name in ("pop", "popleft"):
+            place = _popped(name, args)
+            held = atom.items or ()
+            if isinstance(place, int) and -len(held) <= place < len(held):
+                return held[place]
             return atom.element
         if name == "copy":
             return m.adopted(node, of(replace(atom, ident=0)))
@@ -69,6 +89,14 @@ def container_method(
     if isinstance(atom, Const) and isinstance(atom.value, str):
         return _string(atom.value, name, args)
     return UNKNOWN
+
+
+def _popped(name: str, args: Args) -> object:
+    """Which item ``pop()`` takes."""
+    if name == "popleft":
+        return 0
+    place = args.get(0, "index")
+    return -1 if place is None else place.constant
 
 
 def _is_for(site: Site) -> bool:
@@ -98,6 +126,11 @@ def changed_container(m: Machine, atom: Atom, name: str, args: Args) -> Value | 
             new = first or UNKNOWN
         elif name == "insert":
             new = args.get(1) or UNKNOWN
+        elif name in ("pop", "popleft") and atom.items is not None:
+            place = _popped(name, args)
+            return of(without_item(atom, constant(place)) or atom) if place is not None else None
+        elif name == "clear":
+            return of(replace(atom, items=(), element=UNKNOWN))
         elif name in ("extend", "update"):
             new = m.element(first) if first is not None else UNKNOWN
         else:
@@ -105,7 +138,17 @@ def changed_container(m: Machine, atom: Atom, name: str, args: Args) -> Value | 
         empty = atom.items == () or atom.element.is_unknown
         element = new if empty else join((atom.element, new))
         return of(Items(atom.kind, None, element, atom.ident))
+    if isinstance(atom, Table) and name == "clear":
+        return of(Table((), ABSENT, None, atom.ident))
+    if isinstance(atom, Table) and name == "pop" and first is not None:
+        return of(without_item(atom, first) or atom)
     if isinstance(atom, Table) and name == "setdefault":
+        default = args.get(1) or constant(None)
+        if first is not None and isinstance(first.only, Const) and closed(atom):
+            if atom.get(first.constant) is not None:
+                return None
+            if not any(isinstance(part, (Items, Table)) for part in default.atoms):
+                return of(replace(atom, entries=(*atom.entries, (first.constant, default))))
         return of(replace(atom, rest=rest_of(atom)))
     if isinstance(atom, Table) and name == "update":
         entries = dict(atom.entries)

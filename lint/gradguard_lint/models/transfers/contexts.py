@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from gradguard_lint.domain.values import (
+    UNKNOWN,
     Atom,
     Bound,
     Class,
@@ -23,8 +24,9 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.machine import (
     Machine,
 )
-from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.ports import SETTER, Args
 from gradguard_lint.engine.tasks import started
+from gradguard_lint.engine.tree import descend
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.transfers.parallel import configured, start_of
 from gradguard_lint.models.transfers.remote import remote
@@ -42,6 +44,8 @@ def enter_context(m: Machine, frame: Frame, node: ast.expr, value: Value) -> Val
             result = _enter(m, frame, node, atom) or result
         elif isinstance(atom, Instance):
             enter = m.find_in_class(atom.cls, "__enter__")
+            if enter is None:
+                enter = m.find_in_class(atom.cls, "__aenter__")
             if enter is not None:
                 result = m.call(frame, node, m.bind(frame, node, enter, atom), Args())
         elif isinstance(atom, Unknown) and _looks_like_lock(node):
@@ -129,6 +133,42 @@ def exit_context(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
     for thing in value.things("executor"):
         if thing.name == "dask.distributed.Client":
             m.store.drop((0, "dask client"))
+    if m.dead:
+        return
+    for thing in value.things("own-context"):
+        later = thing.part("later")
+        number = later.constant if later is not None else None
+        if isinstance(number, int):
+            m.state.past = {**m.later[number], **m.state.past}
+    for instance in value.of(Instance):
+        leave = _exit_method(m, instance)
+        if leave is not None:
+            m.call(frame, node, m.bind(frame, node, leave, instance), Args([UNKNOWN] * 3))
+
+
+def _exit_method(m: Machine, instance: Instance) -> Value | None:
+    leave = m.find_in_class(instance.cls, "__exit__")
+    return leave if leave is not None else m.find_in_class(instance.cls, "__aexit__")
+
+
+def swallows(m: Machine, value: Value) -> bool:
+    """Whether an exception of its body ends where ``with value`` is left."""
+    for atom in value.atoms:
+        if isinstance(atom, Thing) and atom.kind == "suppress":
+            return True
+        leave = _exit_method(m, atom) if isinstance(atom, Instance) else None
+        for function in leave.of(Function) if leave is not None else ():
+            if any(map(_says_true, descend(function.node))):
+                return True
+    return False
+
+
+def _says_true(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Return)
+        and isinstance(node.value, ast.Constant)
+        and bool(node.value.value)
+    )
 
 
 def decorate(
@@ -144,6 +184,9 @@ def decorate(
         return _mark(
             value, {"staticmethod": "static", "classmethod": "class"}.get(decorator.id, "property")
         )
+    if isinstance(decorator, ast.Attribute) and decorator.attr == "setter":
+        m.store[frame.ident, function.name + SETTER] = value
+        return m.eval(frame, decorator.value)
     if isinstance(decorator, ast.Attribute) and decorator.attr in (
         "setter",
         "deleter",
@@ -166,11 +209,11 @@ def decorate(
             return of(replace(atom, parts=(*atom.parts, ("function", value))))
         elif isinstance(atom, Function):
             result: Value = m.call(frame, decorator, of(atom), Args([value]))
-            if any(result.of(Function)):
+            if any(result.of(Function)) or any(result.of(Instance)):
                 return result
             return value
         else:
-            if isinstance(atom, (Method, Partial)):
+            if isinstance(atom, (Method, Partial, Class, Instance)):
                 result = m.call(frame, decorator, of(atom), Args([value]))
                 if not result.is_unknown:
                     return result
@@ -206,6 +249,8 @@ def _external(m: Machine, frame: Frame, node: ast.AST, name: str, value: Value) 
         return _mark(value, "enable_grad" if name.endswith("enable_grad") else "no_grad")
     if row.does == "context-manager":
         return _mark(value, "context")
+    if row.flag == "dispatch":
+        return UNKNOWN  # which function it is depends on the argument
     if row.does == "compiled":
         return _mark(value, "compiled")
     if row.does == "remote":

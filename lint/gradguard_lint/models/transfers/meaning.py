@@ -398,6 +398,23 @@ class Meaning(Known):
     def exit_context(self, m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
         contexts.exit_context(m, frame, node, value)
 
+    def awaited(self, m: Machine, atom: Atom) -> Value:
+        if isinstance(atom, Thing) and atom.kind == "future":
+            return atom.part("result") or UNKNOWN
+        return of(atom)
+
+    def field_default(self, m: Machine, frame: Frame, node: ast.AST, atom: Atom) -> Value:
+        if not isinstance(atom, Thing) or atom.kind != "field":
+            return of(atom)
+        made = atom.part("default_factory")
+        if made is not None:
+            result: Value = m.call(frame, node, made, Args())
+            return result
+        return atom.part("default") or UNKNOWN
+
+    def swallows(self, m: Machine, value: Value) -> bool:
+        return contexts.swallows(m, value)
+
     def is_module(self, name: str, kind: Value) -> bool:
         atom = kind.only
         return any(word in name.lower() for word in MODELS) and (

@@ -95,12 +95,12 @@ def _super_attribute(m: Machine, frame: Frame, node: ast.AST, atom: Thing, name:
     cls = owner.only if owner is not None else None
     me = receiver.only if receiver is not None else None
     if isinstance(cls, Class) and me is not None:
-        for base in cls.bases:
-            if isinstance(base, Class):
-                value = m.find_in_class(base, name)
-                if value is not None:
-                    bound: Value = m.bind(frame, node, value, me)
-                    return bound
+        mine = me.cls if isinstance(me, Instance) else me if isinstance(me, Class) else cls
+        line = (mine, *mine.above)
+        value = m.find_in(line[line.index(cls) + 1 :] if cls in line else cls.above, name)
+        if value is not None:
+            bound: Value = m.bind(frame, node, value, me)
+            return bound
         if isinstance(me, Instance):
             return inherited_attribute(m, frame, node, me, name)
     return UNKNOWN

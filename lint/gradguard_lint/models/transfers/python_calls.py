@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.shapes import ABSENT, items, sequence
+from gradguard_lint.domain.shapes import ABSENT, items, known_items, sequence
 from gradguard_lint.domain.values import (
     NOTHING,
     NUMBER,
     UNKNOWN,
     Atom,
     Choice,
+    Class,
     Const,
     External,
     Frame,
@@ -27,6 +28,7 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
+from gradguard_lint.engine.expressions import iterated
 from gradguard_lint.engine.machine import (
     Machine,
 )
@@ -37,6 +39,9 @@ from gradguard_lint.models.transfers.tensors import operation
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
+COUNTED = 3
+"""Up to this many items are paired one by one."""
+
 ITERATING = words("list tuple enumerate zip iter next sum set sorted")
 """Functions that iterate what they are given."""
 
@@ -44,7 +49,7 @@ ITERATING = words("list tuple enumerate zip iter next sum set sorted")
 def identity(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """What gives its argument, or a shallow copy of it."""
     value = args.get(*row.argument) or args.get(0) or args.get(None, "iterable") or UNKNOWN
-    if row.flag == "list" and not args.positional and not args.keywords and not args.open:
+    if row.flag == "list" and args.get(*row.argument) is None and not args.open:
         value = items("list", ())
     if not any(isinstance(atom, (Items, Table)) for atom in value.atoms):
         return value
@@ -77,6 +82,27 @@ def thing(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
     )
 
 
+def made_of(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """What only remembers its arguments."""
+    return of(Thing(row.kind, name, parts=tuple(args.keywords.items())))
+
+
+def distinct(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``enum.auto()``: a value that no other member has."""
+    return of(Const((name, id(node)), name))
+
+
+def gathered(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``asyncio.gather(...)``: what each gives."""
+
+    def result(value: Value) -> Value:
+        return value.map(lambda atom: m.models.awaited(m, atom))
+
+    if args.rest is not None:
+        return sequence(join([result(value) for value in (*args.positional, args.rest)]))
+    return m.adopted(node, items("list", [result(value) for value in args.positional]))
+
+
 def copied(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``copy.deepcopy(...)``."""
     return _copied(m, node, args.get(0) or UNKNOWN, set())
@@ -87,7 +113,8 @@ def partial(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     if not args.positional:
         return UNKNOWN
     function, *given = args.positional
-    return of(Partial(function, tuple(given), tuple(args.keywords.items())))
+    keywords = tuple(args.keywords.items())
+    return of(Partial(function, tuple(given), keywords, method=row.flag == "method"))
 
 
 def wraps(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -186,16 +213,26 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     if short in ITERATING:
         for value in args.positional:
             m.models.iterated(m, frame, node, value)
+        args.positional = [iterated(m, frame, node, value) for value in args.positional]
+        first = args.get(0)
     if short in ("list", "tuple"):
         if first is None:
             return m.adopted(node, items(short, []))
         only = first.only
         if isinstance(only, Items):
             return m.adopted(node, of(Items(short, only.items, only.element)))
+        known = known_items(first)
+        if known is not None:
+            return m.adopted(node, items(short, known))
         if isinstance(only, Tensor):
             return sequence(m.element(first), short)
         return m.adopted(node, sequence(m.element(first), short))
     if short == "dict":
+        pairs = [known_items(row) for row in known_items(first) or ()] if first is not None else []
+        if pairs and all(row and len(row) == 2 and _is_constant(row[0]) for row in pairs):
+            entries = {row[0].constant: row[1] for row in pairs if row}
+            entries.update(args.keywords)
+            return m.adopted(node, of(Table(tuple(entries.items()), ABSENT)))
         pair = m.element(first).only if first is not None else None
         if isinstance(pair, Items) and pair.items is not None and len(pair.items) == 2:
             return of(Table((), pair.items[1], pair.items[0]))
@@ -209,6 +246,13 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         return sequence(unknown(("int", id(node))), "range")
     if short == "enumerate" and first is not None:
         number = unknown(("int", id(node)))
+        start = args.get(1, "start") or constant(0)
+        known, least = known_items(first), start.constant
+        if known is not None and len(known) <= COUNTED and isinstance(least, int):
+            return items(
+                "generator",
+                [items("tuple", [constant(n), item]) for n, item in enumerate(known, least)],
+            )
         return sequence(items("tuple", [number, m.element(first)]), "generator")
     if short == "zip" and args.rest is not None and not args.positional:
         rows = args.rest.only
@@ -216,6 +260,10 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
             return items("generator", [sequence(item, "tuple") for item in rows.items])
         return sequence(sequence(m.element(args.rest), "tuple"), "generator")
     if short == "zip":
+        columns = [known_items(value) for value in args.positional]
+        if columns and all(row is not None and len(row) <= COUNTED for row in columns):
+            paired = zip(*(row or () for row in columns), strict=False)
+            return items("generator", [items("tuple", pair) for pair in paired])
         parts = [m.element(value) for value in args.positional]
         return sequence(items("tuple", parts), "generator")
     if short in ("map", "filter") and first is not None and len(args.positional) > 1:
@@ -258,7 +306,11 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         return UNKNOWN
     if short == "hasattr" and len(args.positional) == 2:
         return data_parallel.has_attribute(*args.positional)
-    if short == "setattr":
+    if short == "setattr" and len(args.positional) == 3:
+        owner, wanted, value = args.positional
+        only, field = owner.only, wanted.constant
+        if isinstance(only, Instance) and isinstance(field, str):
+            m.set_field(only.ident, field, value)
         return NOTHING
     if short == "isinstance":
         return _isinstance(m, args)
@@ -267,6 +319,10 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     if short == "vars":
         return UNKNOWN
     return UNKNOWN
+
+
+def _is_constant(value: Value) -> bool:
+    return isinstance(value.only, Const)
 
 
 def _iterator(atom: Atom) -> Value:
@@ -297,11 +353,25 @@ def _isinstance(m: Machine, args: Args) -> Value:
     if len(args.positional) != 2:
         return UNKNOWN
     value, kind = args.positional
-    only = value.only
-    names = {atom.name for atom in kind.of(External)}
-    if isinstance(only, Tensor) and names == {"torch.Tensor"}:
-        return constant(only.framework == "torch")
+    only, asked = value.only, kind.only
+    if isinstance(asked, Items) and asked.items is not None:
+        answers = [_isinstance(m, Args([value, item])) for item in asked.items]
+        truths = {answer.constant for answer in answers}
+        return constant(True in truths) if truths in ({True}, {False}, {True, False}) else UNKNOWN
+    if isinstance(asked, External):
+        own = _OWN.get(asked.name)
+        if own is not None and isinstance(only, Const):
+            return constant(isinstance(only.value, own))
+        if isinstance(only, Tensor) and asked.name == "torch.Tensor":
+            return constant(only.framework == "torch")
+    if isinstance(asked, Class) and isinstance(only, Instance):
+        return constant(asked is only.cls or asked in only.cls.above)
+    if isinstance(asked, Class) and isinstance(only, (Const, Items, Table, Tensor)):
+        return constant(False) if asked.plain else UNKNOWN  # members of an Enum are values here
     return data_parallel.is_wrapper(m, value, kind)
+
+
+_OWN = {f"builtins.{kind.__name__}": kind for kind in (str, int, float, bool)}
 
 
 def environ_set(m: Machine, frame: Frame, node: ast.AST, key: Value, value: Value) -> None:

@@ -84,6 +84,8 @@ def tensor_attribute(m: Machine, frame: Frame, node: ast.AST, tensor: Tensor, na
         return unknown(("device-of", tensor.ident)) if tensor.ident else UNKNOWN
     if name == "is_cuda" and tensor.gpu:
         return constant(True)
+    if name == "requires_grad" and tensor.grad in ("none", "leaf", "history"):
+        return constant(tensor.grad != "none")
     if name == "shape":
         return sequence(NUMBER, "tuple")
     if name in ("ndim", "itemsize", "nbytes"):
