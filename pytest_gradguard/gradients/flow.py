@@ -408,9 +408,12 @@ def _writes(statement: ast.stmt) -> list[str]:
 
 
 def _changed_by(expression: ast.AST) -> Iterator[ast.AST]:
-    """What a call that stands alone may change: ``parts`` in ``parts.append(value)``."""
+    """What a call that stands alone may change: ``parts`` in ``parts.append(value)``, and what it
+    writes to by ``out=``."""
     if isinstance(expression, (ast.Await, ast.YieldFrom)):
         expression = expression.value
+    if isinstance(expression, ast.Call):
+        yield from (it.value for it in expression.keywords if it.arg == "out")
     if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Attribute):
         owner = expression.func.value
         if expression.func.attr in _REPORTING:

@@ -370,14 +370,13 @@ class TorchWatch:
         entry = self._entries.get(id(tensor))
         if entry is not None and entry.ref() is tensor:
             return entry
+        if not torch_log.is_transformed(tensor):
+            return None
         functorch = torch._C._functorch
-        if functorch.maybe_current_level() is not None:
-            while functorch.is_functorch_wrapped_tensor(tensor):
-                tensor = functorch.get_unwrapped(tensor)
-            entry = self._entries.get(id(tensor))
-            if entry is not None and entry.ref() is tensor:
-                return entry
-        return None
+        while functorch.is_functorch_wrapped_tensor(tensor):
+            tensor = functorch.get_unwrapped(tensor)
+        entry = self._entries.get(id(tensor))
+        return entry if entry is not None and entry.ref() is tensor else None
 
     def missing(self) -> list[Any]:
         """The live watched tensors that have received no gradient so far."""

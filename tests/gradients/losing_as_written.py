@@ -310,6 +310,17 @@ def no_grad_view() -> None:
 
 
 @loses("no-grad", *FIRST)
+def written_by_out() -> None:
+    m = Two()
+    with watch_gradients(m):
+        h = m.first(batch())
+        twice = torch.empty(2, 3)
+        with torch.no_grad():  # <- here
+            torch.mul(h, 2, out=twice)
+        m.second(twice).sum().backward()
+
+
+@loses("no-grad", *FIRST)
 def set_grad_enabled_block() -> None:
     m = Two()
     training = False
