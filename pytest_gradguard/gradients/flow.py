@@ -339,6 +339,8 @@ def _is_test(statement: ast.stmt, line: int, column: int | None) -> bool | None:
     if isinstance(statement, ast.Assert):
         return True
     if isinstance(statement, (ast.If, ast.While)):
+        if any(isinstance(node, ast.NamedExpr) for node in ast.walk(statement.test)):
+            return False  # what it tests has a name, too
         return statement.test.lineno <= line <= (statement.test.end_lineno or line)
     tests = [node.test for node in _own_nodes(statement) if isinstance(node, ast.IfExp)]
     if column is None:

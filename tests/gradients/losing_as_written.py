@@ -309,6 +309,14 @@ def no_grad_view() -> None:
         (m.second(batch()).sum() * total).backward()
 
 
+@loses("cut", *FIRST)
+def named_in_a_test() -> None:
+    m = Two()
+    with watch_gradients(m):
+        if (h := m.first(batch()).detach()) is not None:  # <- here
+            m.second(h).sum().backward()
+
+
 @loses("no-grad", *FIRST)
 def written_by_out() -> None:
     m = Two()

@@ -120,6 +120,13 @@ def test_a_compiled_function_that_switches_modes_and_detaches_stays_one_graph() 
         loss(batch(), w).backward()
 
 
+def jacobian_of_parameters(net: Any, named: dict[str, Any], *, create_graph: bool) -> None:
+    def loss(*values: Any) -> Any:
+        return torch.func.functional_call(net, dict(zip(named, values, strict=True)), (batch(),))
+
+    torch.autograd.functional.jacobian(loss, tuple(named.values()), create_graph=create_graph)
+
+
 @pytest.mark.parametrize(
     "transform",
     [
@@ -136,9 +143,17 @@ def test_a_compiled_function_that_switches_modes_and_detaches_stays_one_graph() 
         lambda net, named: torch.func.jacrev(
             lambda p: torch.func.functional_call(net, p, (batch(),))
         )(named),
+        lambda net, named: torch.func.hessian(
+            lambda p: torch.func.functional_call(net, p, (batch(),)).sum()
+        )(named),
         lambda net, named: torch.autograd.grad(net(batch()).sum(), list(net.parameters())),
+        lambda net, named: jacobian_of_parameters(net, named, create_graph=False),
+        lambda net, named: jacobian_of_parameters(net, named, create_graph=True),
     ],
-    ids=["grad", "vmap of grad", "vjp", "jacrev", "autograd.grad"],
+    ids=[
+        *("grad", "vmap of grad", "vjp", "jacrev", "hessian", "autograd.grad"),
+        *("jacobian", "jacobian with a graph"),
+    ],
 )
 def test_gradients_that_are_returned_count(transform: Any) -> None:
     net = model()
