@@ -41,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Raises:
         SystemExit: raised by the program that ``gradguard run`` runs; its own status.
+        KeyboardInterrupt: the same.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -57,6 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         silence()
         return _refuse("gradguard", str(error))
     except KeyboardInterrupt:
+        if arguments[:1] == ["run"]:
+            raise
         complain("gradguard: interrupted")
         return _INTERRUPTED
 

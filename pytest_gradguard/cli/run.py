@@ -6,7 +6,7 @@ import argparse
 import atexit
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -24,8 +24,6 @@ from pytest_gradguard.settings import SettingsError, load
 from pytest_gradguard.source_repairs import with_repairs
 
 __all__ = ["build_parser", "run"]
-
-_INTERRUPTED = 130  # what a shell reports of a program that Ctrl-C ended
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -67,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         SystemExit: what the program itself raised.
+        KeyboardInterrupt: the same, and it has been shown.
     """
     name, *arguments = args.program[args.program[0] == "--" :]
     try:
@@ -142,8 +141,23 @@ def _execute(program: Program, arguments: Sequence[str], output: _Output | None)
         frames = error.__traceback__
         error.__traceback__ = attempt(_own_frames, frames, instead=frames)
         sys.excepthook(type(error), error, error.__traceback__)
-        return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+        if isinstance(error, KeyboardInterrupt):
+            # The interpreter ends a process by the signal, once it has ended everything else: what
+            # started the process, such as a shell's loop, can tell that from any status.
+            sys.excepthook = _all_but(error, sys.excepthook)
+            raise
+        return 1
     return 0
+
+
+def _all_but(said: BaseException, hook: Callable[..., object]) -> Callable[..., object]:
+    """`hook`, silent about the one error that has been shown."""
+
+    def excepthook(kind: type[BaseException], error: BaseException, frames: object) -> None:
+        if error is not said:
+            hook(kind, error, frames)
+
+    return excepthook
 
 
 def _own_frames(traceback: TracebackType | None) -> TracebackType | None:

@@ -339,6 +339,8 @@ def _is_test(statement: ast.stmt, line: int, column: int | None) -> bool | None:
     if isinstance(statement, ast.Assert):
         return True
     if isinstance(statement, (ast.If, ast.While)):
+        if any(isinstance(node, ast.NamedExpr) for node in ast.walk(statement.test)):
+            return False  # what it tests has a name, too
         return statement.test.lineno <= line <= (statement.test.end_lineno or line)
     tests = [node.test for node in _own_nodes(statement) if isinstance(node, ast.IfExp)]
     if column is None:
@@ -408,9 +410,12 @@ def _writes(statement: ast.stmt) -> list[str]:
 
 
 def _changed_by(expression: ast.AST) -> Iterator[ast.AST]:
-    """What a call that stands alone may change: ``parts`` in ``parts.append(value)``."""
+    """What a call that stands alone may change: ``parts`` in ``parts.append(value)``, and what it
+    writes to by ``out=``."""
     if isinstance(expression, (ast.Await, ast.YieldFrom)):
         expression = expression.value
+    if isinstance(expression, ast.Call):
+        yield from (it.value for it in expression.keywords if it.arg == "out")
     if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Attribute):
         owner = expression.func.value
         if expression.func.attr in _REPORTING:

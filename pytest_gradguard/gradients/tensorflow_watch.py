@@ -182,7 +182,7 @@ class TensorFlowWatch:
         if not entry.differentiable:
             return reasons.NotDifferentiable(None, entry.description["dtype"] or "")
         if not entry.trainable and not entry.asked:
-            return reasons.Frozen(None, " (`trainable=False`)")
+            return reasons.NotTrainable(None)
         calls = [call for call in log.calls if call.last > self._began]
         if not calls:
             return reasons.NeverBackward(what="`tape.gradient`")
@@ -325,5 +325,5 @@ def explain(variable: Any) -> reasons.Reason | None:
     if not (dtype.is_floating or dtype.is_complex):
         return reasons.NotDifferentiable(None, dtype.name)
     if not getattr(variable, "trainable", True):
-        return reasons.Frozen(None, " (`trainable=False`)")
+        return reasons.NotTrainable(None)
     return reasons.Unknown(None, ("an integer dtype", "`trainable=False`"))

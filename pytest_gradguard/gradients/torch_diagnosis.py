@@ -7,6 +7,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 import torch
@@ -48,7 +49,9 @@ def _verdict(
     log = watch.log or _NO_LOG
     before = watch.replaced(entry.name)
     if entry.received or any(old.received for old in before):
-        return _value_reason(log, entry, finite=finite, nonzero=nonzero)
+        return _stepped_without(log, entry, before) or _value_reason(
+            log, entry, finite=finite, nonzero=nonzero
+        )
     if any(old.received_late for old in before):
         return _replaced(log, before)
     tensor = entry.ref()
@@ -89,6 +92,20 @@ def _replaced(log: Log, before: list[Entry]) -> reasons.Reason:
     return reasons.Replaced(None, flowed)
 
 
+def _stepped_without(log: Log, entry: Entry, before: list[Entry]) -> reasons.Reason | None:
+    """Where an optimizer still updates what `entry` has replaced, and none updates the new one."""
+    tensor = entry.ref()
+    steps = [step for step in log.steps.values() if step.last > entry.since]
+    if tensor is None or any(step.covers(tensor) for step in steps):
+        return None
+    for old in before:
+        replaced = None if old.received or old.received_late else old.ref()
+        for step in steps:
+            if replaced is not None and step.covers(replaced):
+                return reasons.Replaced(step.site, flowed=False, stepped=True)
+    return None
+
+
 def diagnose(
     log: Log, since: int, tensor: Any, state: State, watch: TorchWatch | None = None
 ) -> reasons.Reason:
@@ -127,7 +144,7 @@ def _reason(
         _at_worker(tensor, backwards)
         or _left_in_worker(tensor)
         or _cut(cuts, tensor, backwards, watch, sure=bool(reached))
-        or _not_asked(reached)
+        or _not_asked(reached, backwards)
         or _frozen_earlier(log, since, tensor, backwards, watch)
         or _elsewhere(log, since, backwards, watch)
         or _not_in_graph(log, since, cuts, backwards)
@@ -248,7 +265,11 @@ def _without_outcome(known: Backward, tensor: Any) -> reasons.Reason:
     return reasons.NotProduced(known.site, users)
 
 
-def _not_asked(reached: list[Backward]) -> reasons.Reason | None:
+def _not_asked(reached: list[Backward], backwards: list[Backward]) -> reasons.Reason | None:
+    """The backward that would have given the gradient, had it been asked for it."""
+    if any(known.asked_for_all for known in backwards):
+        # A gradient with a graph is a part of that loss: nobody wanted others of it.
+        reached = [known for known in reached if not known.first_order]
     return reasons.NotAsked(reached[0].site, reached[0].verb) if reached else None
 
 
@@ -380,17 +401,21 @@ def _not_in_graph(
     undecided = _not_followed(log, since, cuts, backwards)
     if undecided:
         return reasons.Unknown(None, undecided=undecided, known=_LEAF)
-    notes = tuple(
+    read = dict.fromkeys(
         f"[its value was|their values were] read{reasons.at(cut.site)}"
         + ("" if cut.exit is None else f" by `{cut.how}`")
         + ", outside the graph"
-        for cut in cuts[:2]
+        for cut in cuts
         if cut.site is not None
     )
-    latest = max(backwards, key=lambda known: known.last)
     if all(known.transform for known in backwards):
+        latest = max(backwards, key=lambda known: known.last)
         return reasons.NotAsked(latest.site, "torch.func.grad")
-    return reasons.NotInGraph(latest.site, sum(known.count for known in backwards), notes=notes)
+    # What only gave the gradients that another loss is made of is no loss by itself.
+    losses = [known for known in backwards if not known.first_order] or backwards
+    latest = max(losses, key=lambda known: known.last)
+    count = sum(known.count for known in losses)
+    return reasons.NotInGraph(latest.site, count, notes=tuple(islice(read, 2)))
 
 
 def _not_followed(log: Log, since: int, cuts: list[Cut], backwards: list[Backward]) -> str:

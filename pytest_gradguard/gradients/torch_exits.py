@@ -44,6 +44,11 @@ CHECKPOINT = Exit(
 )
 SAMPLE = Exit(".sample()", "Use `rsample()`, or a loss made of `log_prob(sample)`.")
 
+DERIVATIVES = {
+    name: Exit(f"torch.autograd.functional.{name}() without create_graph=True", _SECOND_ORDER)
+    for name in ("jacobian", "hessian", "vjp", "jvp", "vhp", "hvp")
+}
+"""Functions of torch that differentiate copies of their inputs, by name."""
 _FUNCTIONS = {
     "sample": SAMPLE,
     "sample_n": SAMPLE,
@@ -54,10 +59,7 @@ _FUNCTIONS = {
     "stack_module_state": Exit("stack_module_state()", "Read the gradients of what it returns."),
     "save": Exit("torch.save()", _LOSSLESS, copies=True),
     "__repr__": TEXT,
-    **{
-        name: Exit(f"torch.autograd.functional.{name}() without create_graph=True", _SECOND_ORDER)
-        for name in ("jacobian", "hessian", "vjp", "jvp", "vhp", "hvp")
-    },
+    **DERIVATIVES,
 }
 """Functions of torch that leave the graph inside, by name."""
 

@@ -56,6 +56,7 @@ class Backward:
 
     Attributes:
         restricted: it was asked for some gradients only (`inputs=`).
+        first_order: the gradients that it returned have a graph: they are for another loss.
         found: when a walk last found each leaf, by its id.
         transform: it is that of a transform of `torch.func`, which differentiates its arguments.
     """
@@ -67,6 +68,7 @@ class Backward:
     count: int = 0
     walked: int = 0
     restricted: bool = False
+    first_order: bool = False
     transform: bool = False
     complete: bool = True
     leaves: dict[int, Reference] = field(default_factory=dict)
@@ -209,7 +211,10 @@ class Log:
         known.count += 1
         known.last = now()
         known.restricted = known.restricted or bool(inputs)
-        known.transform = torch._C._functorch.maybe_current_level() is not None
+        known.first_order = backward.create_graph and not accumulates
+        known.transform = torch._C._functorch.maybe_current_level() is not None or any(
+            map(is_transformed, inputs)
+        )
         missing = [tensor for listener in list(self.listeners) for tensor in listener.missing()]
         if not missing or not _due(known.walked, known.count):
             return
@@ -400,6 +405,14 @@ def _due(walked: int, count: int) -> bool:
 def needs_grad(tensor: Any) -> bool:
     """Whether `tensor` requires grad; cheap, and runs no code of a subclass."""
     return tensors.requires_grad(tensor)
+
+
+def is_transformed(tensor: Any) -> bool:
+    """Whether a transform of `torch.func` has wrapped `tensor`; it may have ended, as `vjp` has
+    when the function that it returned is called."""
+    return isinstance(tensor, torch.Tensor) and bool(
+        torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    )
 
 
 CONTAINERS = (list, tuple)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_gradguard.details import Details
-from pytest_gradguard.gradients import targets, torch_log, torch_patches
+from pytest_gradguard.gradients import targets, torch_exits, torch_log, torch_patches
 from pytest_gradguard.gradients.clock import now
 from pytest_gradguard.gradients.reasons import Reason
 from pytest_gradguard.runtime import references
@@ -24,6 +24,7 @@ from pytest_gradguard.runtime.frameworks.torch import tensors
 from pytest_gradguard.runtime.references import refer
 
 _MEASURED = (torch.Tensor, torch.nn.Parameter)
+_DERIVATIVES = frozenset(torch_exits.DERIVATIVES.values())
 _compiling = torch.compiler.is_compiling
 _plain = torch._C.DisableTorchFunctionSubclass
 
@@ -340,7 +341,7 @@ class TorchWatch:
         returned: list[tuple[Entry, Any]] = []
         if isinstance(outcome, tuple):
             for tensor, gradient in zip(inputs, outcome, strict=False):
-                entry = self.entry_of(tensor)
+                entry = self._asked_for(tensor)
                 if entry is not None and gradient is not None:
                     entry.take()
                     if not torch._C._functorch.is_functorch_wrapped_tensor(gradient):
@@ -366,18 +367,31 @@ class TorchWatch:
                 _measure(entry, gradient)
 
     def entry_of(self, tensor: Any) -> Entry | None:
-        """The entry of `tensor`, also where a functorch transform has wrapped it."""
+        """The entry of `tensor`."""
         entry = self._entries.get(id(tensor))
-        if entry is not None and entry.ref() is tensor:
+        return entry if entry is not None and entry.ref() is tensor else None
+
+    def _asked_for(self, tensor: Any) -> Entry | None:
+        """The entry of the tensor whose gradient was asked for by `tensor`.
+
+        That is itself, or what functions of torch that differentiate make of their arguments: a
+        wrapper, a view of the whole, or a detached one.
+        """
+        entry = self.entry_of(tensor)
+        if entry is not None or not isinstance(tensor, torch.Tensor):
             return entry
         functorch = torch._C._functorch
-        if functorch.maybe_current_level() is not None:
-            while functorch.is_functorch_wrapped_tensor(tensor):
-                tensor = functorch.get_unwrapped(tensor)
-            entry = self._entries.get(id(tensor))
-            if entry is not None and entry.ref() is tensor:
-                return entry
-        return None
+        while functorch.is_functorch_wrapped_tensor(tensor):
+            tensor = functorch.get_unwrapped(tensor)
+        with _plain():
+            if tensor._is_view() and tensor.layout is torch.strided:
+                base = tensor._base
+                if base.layout is torch.strided and base.is_set_to(tensor):
+                    tensor = base
+        made = None if self.log is None else self.log.made.get(id(tensor))
+        if made is not None and made.exit in _DERIVATIVES and made.produced(tensor):
+            tensor = made.original_of(tensor)
+        return self.entry_of(tensor)
 
     def missing(self) -> list[Any]:
         """The live watched tensors that have received no gradient so far."""

@@ -309,6 +309,25 @@ def no_grad_view() -> None:
         (m.second(batch()).sum() * total).backward()
 
 
+@loses("cut", *FIRST)
+def named_in_a_test() -> None:
+    m = Two()
+    with watch_gradients(m):
+        if (h := m.first(batch()).detach()) is not None:  # <- here
+            m.second(h).sum().backward()
+
+
+@loses("no-grad", *FIRST)
+def written_by_out() -> None:
+    m = Two()
+    with watch_gradients(m):
+        h = m.first(batch())
+        twice = torch.empty(2, 3)
+        with torch.no_grad():  # <- here
+            torch.mul(h, 2, out=twice)
+        m.second(twice).sum().backward()
+
+
 @loses("no-grad", *FIRST)
 def set_grad_enabled_block() -> None:
     m = Two()

@@ -60,6 +60,23 @@ def a_penalty_whose_gradient_goes_to_the_head() -> None:
             p.grad = gradient
 
 
+@loses("not-in-graph", "second.bias")
+def a_bias_that_no_slope_depends_on() -> None:
+    model = Two(torch.tanh)
+    x = batch().requires_grad_()
+    with watch_gradients(model):
+        (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+        slope.square().sum().backward()  # <- here
+
+
+@loses("not-asked", *FIRST, *SECOND)
+def a_product_with_the_jacobian_of_the_input() -> None:
+    model = Two(torch.sigmoid)
+    with watch_gradients(model):
+        _, product = torch.func.vjp(model, batch())
+        product(torch.ones(2, 1))  # <- here
+
+
 @loses("not-asked", *FIRST, *SECOND)
 def a_jacobian_of_the_input() -> None:
     model = Two(torch.sigmoid)

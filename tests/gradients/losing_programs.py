@@ -457,6 +457,16 @@ def a_new_layer_after_the_forward() -> None:
         model.second(h).sum().backward()
 
 
+@loses("replaced", *FIRST)
+def a_new_layer_after_the_optimizer() -> None:
+    model = Two()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch_gradients(model):
+        model.first = nn.Linear(3, 3)
+        model(batch()).sum().backward()
+        optimizer.step()  # <- here
+
+
 @loses("replaced", *FIRST, *SECOND)
 def state_assigned() -> None:
     model = Two()

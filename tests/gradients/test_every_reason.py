@@ -80,3 +80,13 @@ def test_each_reason_has_three_different_programs(framework: str) -> None:
 def test_no_reason_is_left_without_a_diagnosis() -> None:
     given = {kind for file, _, _ in _TABLES.values() for kind in _given(_GRADIENTS / file)}
     assert given == set(_KINDS.values())
+
+
+def test_a_variable_is_not_told_to_require_grad() -> None:
+    source = (_GRADIENTS / "tensorflow_watch.py").read_text(encoding="utf-8")
+    assert "reasons.Frozen(" not in source
+    reason = reasons.NotTrainable(None)
+    assert reason.kind == reasons.Frozen.kind
+    assert "trainable=False" in reason.text()
+    assert "`trainable = True`" in reason.fix().replace("layer.", "")
+    assert "requires_grad" not in reason.text() + reason.fix()

@@ -120,6 +120,13 @@ def test_a_compiled_function_that_switches_modes_and_detaches_stays_one_graph() 
         loss(batch(), w).backward()
 
 
+def jacobian_of_parameters(net: Any, named: dict[str, Any], *, create_graph: bool) -> None:
+    def loss(*values: Any) -> Any:
+        return torch.func.functional_call(net, dict(zip(named, values, strict=True)), (batch(),))
+
+    torch.autograd.functional.jacobian(loss, tuple(named.values()), create_graph=create_graph)
+
+
 @pytest.mark.parametrize(
     "transform",
     [
@@ -130,14 +137,39 @@ def test_a_compiled_function_that_switches_modes_and_detaches_stays_one_graph() 
             torch.func.grad(lambda p, x: torch.func.functional_call(net, p, (x,)).sum()),
             in_dims=(None, 0),
         )(named, batch()),
+        lambda net, named: torch.func.vjp(
+            lambda p: torch.func.functional_call(net, p, (batch(),)).sum(), named
+        )[1](torch.ones(())),
+        lambda net, named: torch.func.jacrev(
+            lambda p: torch.func.functional_call(net, p, (batch(),))
+        )(named),
+        lambda net, named: torch.func.hessian(
+            lambda p: torch.func.functional_call(net, p, (batch(),)).sum()
+        )(named),
         lambda net, named: torch.autograd.grad(net(batch()).sum(), list(net.parameters())),
+        lambda net, named: jacobian_of_parameters(net, named, create_graph=False),
+        lambda net, named: jacobian_of_parameters(net, named, create_graph=True),
     ],
-    ids=["grad", "vmap of grad", "autograd.grad"],
+    ids=[
+        *("grad", "vmap of grad", "vjp", "jacrev", "hessian", "autograd.grad"),
+        *("jacobian", "jacobian with a graph"),
+    ],
 )
 def test_gradients_that_are_returned_count(transform: Any) -> None:
     net = model()
     with watch_gradients(net):
         transform(net, dict(net.named_parameters()))
+
+
+def test_a_new_layer_with_an_optimizer_of_its_own_counts() -> None:
+    net = model()
+    frozen = torch.optim.SGD(net.parameters(), lr=0.1)
+    with watch_gradients(net):
+        net[0] = torch.nn.Linear(3, 4)
+        optimizer = torch.optim.SGD(net[0].parameters(), lr=0.1)
+        net(batch()).sum().backward()
+        frozen.step()
+        optimizer.step()
 
 
 class Straight(torch.autograd.Function):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("dask")
-from dask._task_spec import Task, TaskRef
+from dask._task_spec import List, Task, TaskRef
 
 from pytest_gradguard.runtime.integrations.dask.nodes import items_of
 
@@ -28,7 +28,15 @@ def map_chunk(function: Any, iterators: Any) -> None:
     """Stands for what `map` of dask's bags runs."""
 
 
-for function in (apply_and_enforce, map_chunk):
+def reify(chunk: Any) -> None:
+    """Stands for what makes a list of a chunk, or something of the lists."""
+
+
+class Element:
+    """A class of the user's."""
+
+
+for function in (apply_and_enforce, map_chunk, reify):
     function.__module__ = "dask.here"
 
 
@@ -41,5 +49,16 @@ def test_a_chunk_of_a_bag() -> None:
     assert list(items_of(Task("k", map_chunk, part, 1), {})) == [(part, (1,), {})]
 
 
-def test_what_only_dask_has_to_do_with_is_dasks() -> None:
-    assert list(items_of(Task("k", map_chunk, 1, 2), {})) == [(map_chunk, (1, 2), {})]
+def test_a_chunk_of_a_bag_in_what_makes_a_list_of_it() -> None:
+    node = Task("k", reify, Task(None, map_chunk, part, TaskRef("chunk")))
+    assert list(items_of(node, {"chunk": 1})) == [(part, (1,), {})]
+
+
+def test_a_class_that_makes_the_elements_of_a_bag() -> None:
+    node = Task("k", reify, Task(None, map_chunk, Element, 1))
+    assert list(items_of(node, {})) == [(map_chunk, (Element, 1), {})]
+
+
+def test_what_only_dask_has_to_do_with_is_nobodys() -> None:
+    assert not list(items_of(Task("k", reify, [1, 2]), {}))
+    assert not list(items_of(Task("k", reify, List(TaskRef("a"))), {"a": 1}))

@@ -11,6 +11,7 @@ from pytest_gradguard.gradients.reasons.graph import (
     NeverBackward,
     NotDifferentiable,
     NotInGraph,
+    NotTrainable,
 )
 from pytest_gradguard.gradients.reasons.objects import (
     Cleared,
@@ -42,6 +43,7 @@ __all__ = [
     "NotFinite",
     "NotInGraph",
     "NotProduced",
+    "NotTrainable",
     "NotWatched",
     "OtherParameters",
     "OtherThread",

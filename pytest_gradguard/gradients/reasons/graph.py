@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pytest_gradguard.findings import TraceStep
 from pytest_gradguard.gradients.reasons.base import (
@@ -40,6 +41,7 @@ class Frozen(MeantToStay):
     """The tensor does not require grad, or did not while the loss was computed."""
 
     kind = "frozen"
+    unfreeze: ClassVar[str] = "Call `requires_grad_()` on [it|them] before the forward pass"
     since: str = ""
     earlier: bool = False
 
@@ -54,9 +56,22 @@ class Frozen(MeantToStay):
         if self.follows:
             return FOLLOWS
         return (
-            "Call `requires_grad_()` on [it|them] before the forward pass, or name [it|them] in "
-            "`allow_none` if [it is|they are] frozen on purpose."
+            f"{self.unfreeze}, or name [it|them] in `allow_none` if [it is|they are] frozen on "
+            "purpose."
         )
+
+
+@dataclass(frozen=True)
+class NotTrainable(Frozen):
+    """The same of a TensorFlow or Keras variable."""
+
+    unfreeze: ClassVar[str] = (
+        "Make [it|them] trainable (`layer.trainable = True`, `tf.Variable(…, trainable=True)`)"
+    )
+
+    def text(self) -> str:
+        text = "[it is|they are] not trainable (`trainable=False`)"
+        return text + (following_text(self.follows) if self.follows else "")
 
 
 @dataclass(frozen=True)

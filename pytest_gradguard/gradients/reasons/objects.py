@@ -41,11 +41,16 @@ class NonLeaf(Reason):
 
 @dataclass(frozen=True)
 class Replaced(Reason):
-    """The gradient went to the object that stood under this name before."""
+    """The gradient went to the object that stood under this name before, or the optimizer did.
+
+    Attributes:
+        stepped: an optimizer steps at `site`, and has the old one.
+    """
 
     kind = "replaced"
     flowed: bool = True
     how: str = ""
+    stepped: bool = False
 
     def text(self) -> str:
         text = (
@@ -56,6 +61,11 @@ class Replaced(Reason):
             text += f" (by `{self.how}`{at(self.site)})"
         if self.flowed:
             text += ", and the gradient went to the old [one|ones]"
+        if self.stepped:
+            text += (
+                f", and the optimizer that steps{at(self.site)} still has the old [one|ones], "
+                "without a gradient"
+            )
         return text
 
     def fix(self) -> str:

@@ -46,6 +46,15 @@ def items_of(task: Any, data: Mapping[Any, Any]) -> Iterator[tuple[Any, Any, Any
                 users = next(filter(_is_users, args), None)
                 if users is not None:
                     function, args = users, tuple(one for one in args if one is not users)
+                else:
+                    inside = [item for one in args for item in items_of(one, data)]
+                    calls = any(
+                        callable(it) and not _is_dasks(it) for it in (*args, *kwargs.values())
+                    )
+                    if inside or not calls:
+                        # Around such a task, reify(map_chunk(…)), or over results: no user's own.
+                        yield from inside
+                        return
         yield function, args, kwargs
 
 
