@@ -152,6 +152,7 @@ class ParallelCall:
         maps: from how many bytes on arrays arrive as memory maps, and in which mode.
         daemons: whether the workers are daemons, which may start no processes.
         resident: whether the object whose method is called lives in the worker already.
+        single: whether each task has a worker of its own, which ends with it.
     """
 
     ident: int
@@ -176,6 +177,7 @@ class ParallelCall:
     maps: tuple[int, str] | None = None
     daemons: bool = False
     resident: bool = False
+    single: bool = False
 
     def earlier(self, *kinds: Kind) -> list[Effect]:
         """What the parent did, on one way with this call, before the workers came into being."""

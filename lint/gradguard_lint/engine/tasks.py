@@ -146,6 +146,7 @@ def hand_out(
     maps: tuple[int, str] | None = None,
     daemons: bool = False,
     resident: bool = False,
+    single: bool = False,
 ) -> Value:
     """Hand `tasks` to workers; what they return.
 
@@ -161,6 +162,7 @@ def hand_out(
         maps: from how many bytes on arrays arrive as memory maps, and in which mode.
         daemons: whether the workers are daemons, which may start no processes.
         resident: whether the object whose method is called lives in the worker already.
+        single: whether each task has a worker of its own, which ends with it.
     """
     if m.dead or not tasks:
         return UNKNOWN
@@ -192,6 +194,7 @@ def hand_out(
         maps=maps,
         daemons=daemons,
         resident=resident,
+        single=single,
     )
     m.program.calls.append(call)
     results = [run_task(m, frame, call, start, task, initializer) for task in tasks[:TASKS]]

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
+from gradguard_lint.domain.values import Const
 from gradguard_lint.fixes.changes import Fix, Replace, Wrap
 from gradguard_lint.fixes.recipes import (
     evaluable,
@@ -23,7 +24,7 @@ CODE = "GG201"
 def check(program: Program) -> Iterator[Report]:
     reached: dict[ast.AST, list[tuple[TaskRun, Effect]]] = {}
     for task in program.process_tasks():
-        if task.call.meant or any(e.kind == "process-group" for e in task.effects):
+        if task.call.meant or _has_a_gpu_of_its_own(task):
             continue  # one process for each GPU is how GPUs are meant to be used
         effect = _first(task)
         if effect is not None:
@@ -62,6 +63,19 @@ def check(program: Program) -> Iterator[Report]:
             others=tuple(others),
             fix=_in_the_parent(program, task, effect) if not others else None,
         )
+
+
+def _has_a_gpu_of_its_own(task: TaskRun) -> bool:
+    """Whether the task joins a group of processes, or chooses a GPU for its process."""
+    return any(
+        effect.kind == "process-group"
+        or (
+            task.call.single
+            and effect.kind == "set-visible"
+            and not all(isinstance(atom, Const) for atom in effect.value.atoms)
+        )
+        for effect in task.effects
+    )
 
 
 def _in_the_parent(program: Program, task: TaskRun, effect: Effect) -> Fix | None:

@@ -55,7 +55,9 @@ print(torch.tensor(prepared, device=device).square().sum().item())  # prints: 7.
 """,
     lint=(
         "On the expression that initialises a GPU context (torch, CuPy, TensorFlow) inside a "
-        "function that a process worker runs, through any depth of calls in the project."
+        "function that a process worker runs, through any depth of calls in the project. Not in "
+        "processes that train together, or that a program starts one by one, each with a GPU of "
+        "its own in `CUDA_VISIBLE_DEVICES`."
     ),
     runtime=(
         "When a task or an initializer of a worker pool initialises CUDA in its process, or "

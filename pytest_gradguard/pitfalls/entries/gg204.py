@@ -61,7 +61,8 @@ print(Parallel(n_jobs=2, backend="threading")(tasks))  # prints: [3.0, 7.0]
 """,
     lint=(
         "On the assignment to `CUDA_VISIBLE_DEVICES`, or the TensorFlow device configuration "
-        "that depends on the task, inside a function that a process worker runs."
+        "that depends on the task, inside a function that a process worker runs. Not in a process "
+        "that a program starts for one task, and that ends with it."
     ),
     runtime=(
         "When the same worker process sees `CUDA_VISIBLE_DEVICES` change after CUDA was "

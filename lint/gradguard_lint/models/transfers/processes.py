@@ -113,6 +113,7 @@ def run_processes(
         answers=False,
         maker=maker,
         daemons=daemons,
+        single=True,
     )
 
 
