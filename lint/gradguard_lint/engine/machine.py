@@ -583,6 +583,10 @@ class Machine:
             if key[0] == "eq":
                 if isinstance(key[2], str) and self.defaults.get(key[1], self) != key[2]:
                     return True
+            elif key[0] == "contains" or (key[0] == "cmp" and key[2] == "startswith"):
+                default = self.defaults.get(key[1])
+                if not isinstance(default, str) or str(key[-1]) not in default:
+                    return True
             elif key[0] == "among":
                 if self.defaults.get(key[1], self) not in key[2]:
                     return True

@@ -112,7 +112,7 @@ class Meaning(Known):
             m.effect(frame, "removed-wrapper", node, full)
         if plain in ("tensorflow.data.AUTOTUNE", "tensorflow.data.experimental.AUTOTUNE"):
             return constant("AUTOTUNE")
-        return UNKNOWN if plain == "sys.argv" else of(External(full))
+        return unknown((plain,)) if plain == "sys.argv" else of(External(full))
 
     # -- calls ----------------------------------------------------------------------------------
 
