@@ -276,12 +276,9 @@ def _comprehension(
         return m.adopted(node, sequence(join(results), kind))
     assumed = dict(m.assumed)
     inner = _scope(m, frame, node, node.generators)
-    count = len(m.program.effects)
     element = m.eval(inner, node.elt)
     m.state.assumed = assumed
-    if any(
-        effect.kind in ("tape-gradient", "backward") for effect in m.program.effects[count:]
-    ) and any(isinstance(part, Tensor) and part.ident == GRADIENT for part in inner_atoms(element)):
+    if any(isinstance(part, Tensor) and part.ident == GRADIENT for part in inner_atoms(element)):
         place = m.site(frame, node)
         m.effect(frame, "gradient-collected", node.elt, "one gradient", target=element, place=place)
     return m.adopted(node, sequence(element, kind))

@@ -6,23 +6,37 @@ from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, Program, Step
 from gradguard_lint.domain.shapes import inner
-from gradguard_lint.domain.values import Tensor
+from gradguard_lint.domain.values import Site, Tensor
 from gradguard_lint.rules.base import Examples, Report
 
 CODE = "GG404"
 
 
 def check(program: Program) -> Iterator[Report]:
-    for effect in (*program.effects, *program.loops):
-        if effect.kind != "gradient-collected":
+    every = (*program.effects, *program.loops)
+    taken = [effect for effect in every if effect.kind in ("backward", "tape-gradient")]
+    for effect in every:
+        loop = effect.place
+        if effect.kind != "gradient-collected" or loop is None:
             continue
+        if not any(_inside(loop, other) for other in taken):
+            continue  # gradients that are there already
         yield Report(
-            effect.place or effect.site,
+            loop,
             "This loop collects gradients one example at a time: the result is right, but one "
             "vectorised call is far faster.",
             (Step(effect.site, "the gradients of one example are collected here"),),
             case=_framework(effect),
         )
+
+
+def _inside(loop: Site, effect: Effect) -> bool:
+    """Whether `effect` happens in a loop: there, or in what is called there."""
+    return any(
+        site.path == loop.path
+        and loop.line <= site.line <= getattr(loop.node, "end_lineno", loop.line)
+        for site in (effect.site, *(step.site for step in effect.chain))
+    )
 
 
 def _framework(effect: Effect) -> str:
@@ -61,6 +75,15 @@ for row in torch.ones(8, 2):  # GG404
 }
 
 GOOD: Examples = {
+    "gradients that are there": """\
+import torch
+
+net = torch.nn.Linear(2, 1)
+net(torch.ones(8, 2)).mean().backward()
+dense = []
+for parameter in net.parameters():
+    dense.append(parameter.grad)
+""",
     "a training loop": """\
 import torch
 
