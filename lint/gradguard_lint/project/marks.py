@@ -89,7 +89,7 @@ def _marks() -> tuple[Mark, ...]:
     wrapping = {last for _, row, last in _ROWS if row.does in _BY_ITSELF}
     extended = {last for _, row, last in _ROWS if row.does in _EXTENSIBLE}
     called = {last for _, row, last in _ROWS if row.does not in _BY_ITSELF | {"parallel"}}
-    marks = [(name, name.encode() + _WRAPPING, name) for name in sorted(wrapping)]
+    marks = [(name, rb"\b" + name.encode() + _WRAPPING, name) for name in sorted(wrapping)]
     for name in _shortest(called):
         bound = rb"\b" if name in _COMMON else b""
         marks.append((name, bound + name.encode() + _CALLED, name))
