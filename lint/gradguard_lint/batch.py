@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 
 from gradguard_lint.analysis import Raw, analyse
 from gradguard_lint.engine.ports import Options
@@ -136,18 +136,27 @@ class Batch:
         if jobs > 1 and len(tasks) > 1:
             from gradguard_lint.processes import map_in_processes
 
-            one = partial(_analyse_one, over=self.over) if self.over else _analyse_one
-            return map_in_processes(one, tasks, min(jobs, len(tasks)))
+            return map_in_processes(_InWorker(self.over), tasks, min(jobs, len(tasks)))
         return [_analyse_one(task, read) for task in tasks]
 
 
-def _analyse_one(
-    task: Task, read: Reader | None = None, over: Mapping[str, bytes] = UNCHANGED
-) -> _Fresh:
+class _InWorker:
+    """Analyses files in a process of its own, which reads what they import once."""
+
+    def __init__(self, over: Mapping[str, bytes]) -> None:
+        self._over = over
+        self._read: Reader | None = None
+
+    def __call__(self, task: Task) -> _Fresh:
+        if self._read is None:
+            self._read = Reader().over(self._over)
+        return _analyse_one(task, self._read)
+
+
+def _analyse_one(task: Task, read: Reader) -> _Fresh:
     """Analyse one file; a fault of the linter's own is an error of that file, no crash."""
     options = Options(task.start, task.set_elsewhere, loops=task.sought != "workers")
     wanted = LOOPS if task.sought == "loops" else codes()
-    read = read or Reader().over(over)
     read.known.setdefault(os.path.abspath(task.path), task.data)
     try:
         path, data = absolute(task.path), task.data
