@@ -16,6 +16,7 @@ from gradguard_lint.domain.values import UNKNOWN, Frame, Unknown, Value, constan
 from gradguard_lint.engine.machine import (
     Machine,
 )
+from gradguard_lint.engine.tree import descend
 from gradguard_lint.engine.truth import denies_gpu, truth_of
 
 YES = constant(True)
@@ -110,3 +111,14 @@ def fork(
             m.die()
         ends.append(m.state)
     m.meet(ends)
+
+
+def is_plain(m: Machine, node: ast.expr) -> bool:
+    """Whether evaluating `node` changes nothing, so that its ways need no states of their own."""
+    known = m.plain.get(node)
+    if known is None:
+        known = m.plain[node] = not any(
+            isinstance(part, (ast.Call, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom))
+            for part in descend(node)
+        )
+    return known

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 from functools import partial
+from types import ModuleType
 
 from gradguard_lint.domain.effects import Program
 from gradguard_lint.domain.state import State, join_states
@@ -20,10 +21,13 @@ from gradguard_lint.domain.values import (
     of,
 )
 from gradguard_lint.engine import (
+    assignments,
     attributes,
     calls,
+    comprehensions,
     expressions,
     imports,
+    leaving,
     loops,
     patterns,
     statements,
@@ -38,26 +42,34 @@ from gradguard_lint.engine.relevance import relevant, survey
 from gradguard_lint.engine.tree import descend
 from gradguard_lint.reading.source import Module
 
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def _by_kind(prefix: str, *modules: ModuleType) -> dict[type[ast.AST], Any]:
+    """The functions of `modules` for kinds of nodes, found by their names."""
+    return {
+        getattr(ast, name.removeprefix(prefix)): function
+        for module in modules
+        for name, function in vars(module).items()
+        if name.startswith(prefix)
+    }
+
+
 PARTS = Parts(
+    _by_kind("on_", expressions, comprehensions, attributes, calls),
     {
-        **expressions.EXPRESSIONS,
-        ast.Attribute: attributes.on_Attribute,
-        ast.Subscript: attributes.on_Subscript,
-        ast.Call: calls.on_Call,
-    },
-    {
-        **statements.STATEMENTS,
-        ast.For: loops.do_For,
+        **_by_kind("do_", statements, assignments, leaving, loops, patterns, imports),
         ast.AsyncFor: loops.do_For,
-        ast.While: loops.do_While,
-        ast.Match: patterns.do_Match,
-        ast.Import: imports.do_Import,
-        ast.ImportFrom: imports.do_ImportFrom,
+        ast.AsyncFunctionDef: statements.do_FunctionDef,
+        ast.AsyncWith: leaving.do_With,
+        getattr(ast, "TryStar", ast.Try): leaving.do_Try,
     },
     calls.call,
     attributes.attribute,
     attributes.bind,
-    statements.assign,
+    assignments.assign,
     calls.rebind,
     imports.module_frame,
     imports.star_import,

@@ -20,7 +20,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.branches import TURN, enter_branch
 from gradguard_lint.engine.carried import carried_names
-from gradguard_lint.engine.expressions import iterated
+from gradguard_lint.engine.comprehensions import iterated
 from gradguard_lint.engine.machine import (
     Machine,
 )

@@ -28,7 +28,7 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
-from gradguard_lint.engine.expressions import iterated
+from gradguard_lint.engine.comprehensions import iterated
 from gradguard_lint.engine.machine import (
     Machine,
 )

@@ -1,0 +1,212 @@
+"""Assignments: names, attributes, items; what is unpacked, and what is deleted."""
+
+from __future__ import annotations
+
+import ast
+from functools import partial
+
+from gradguard_lint.domain.shapes import items, known_items, sequence, without_item
+from gradguard_lint.domain.values import (
+    Atom,
+    Class,
+    Const,
+    Frame,
+    Instance,
+    Items,
+    Partial,
+    ProjectModule,
+    Table,
+    Unknown,
+    Value,
+    join,
+    of,
+)
+from gradguard_lint.engine.calls import rebind
+from gradguard_lint.engine.comprehensions import iterated
+from gradguard_lint.engine.expressions import operate
+from gradguard_lint.engine.machine import (
+    HEAP,
+    Machine,
+)
+from gradguard_lint.engine.ports import SETTER, Args
+from pytest_gradguard.records import replace
+
+
+def do_Assign(m: Machine, frame: Frame, node: ast.Assign) -> None:
+    value = m.eval(frame, node.value)
+    for target in node.targets:
+        assign(m, frame, target, value)
+
+
+def do_AnnAssign(m: Machine, frame: Frame, node: ast.AnnAssign) -> None:
+    if node.value is not None:
+        assign(m, frame, node.target, m.eval(frame, node.value))
+
+
+def do_AugAssign(m: Machine, frame: Frame, node: ast.AugAssign) -> None:
+    old = m.eval(frame, node.target)
+    value = m.eval(frame, node.value)
+    m.models.in_place(m, frame, node, old)
+    only = old.only
+    if isinstance(only, Items) and isinstance(node.op, ast.Add):
+        added = m.element(value)
+        joined = added if only.items == () else join((only.element, added))
+        grown = Items(only.kind, None, joined, only.ident)
+        if only.ident:
+            m.hold(grown)  # a list grows in place, for all its names
+        else:
+            assign(m, frame, node.target, of(grown))
+        return
+    assign(m, frame, node.target, operate(m, frame, node, node.op, old, value))
+
+
+def assign(m: Machine, frame: Frame, target: ast.expr, value: Value) -> None:
+    if isinstance(target, (ast.Name, ast.Attribute, ast.Subscript)):
+        value = m.adopted(target, value)
+    if isinstance(target, ast.Name):
+        holder = frame.outer.get(target.id)
+        if holder is not None:
+            m.models.global_written(m, frame, target, target.id, value, holder)
+        m.write(frame, target.id, value)
+        m.origins[(holder or frame).ident, target.id] = m.site(frame, target)
+    elif isinstance(target, (ast.Tuple, ast.List)):
+        _unpack(m, frame, target, value)
+    elif isinstance(target, ast.Attribute):
+        owner = m.eval(frame, target.value)
+        for atom in owner.atoms:
+            if isinstance(atom, Instance):
+                setter = _setter(m, frame, target, atom)
+                if setter is not None:
+                    m.call(frame, target, setter, Args([value]))
+                    continue
+                m.models.set_attribute(m, frame, target, atom, value)
+                m.set_field(atom.ident, target.attr, value)
+                m.origins[atom.ident, target.attr] = m.site(frame, target)
+            elif isinstance(atom, Class):
+                m.store[(atom.body.ident, target.attr)] = value
+            elif (
+                isinstance(atom, Unknown)
+                and (shown := m.models.set_attribute(m, frame, target, atom, value)) is not None
+            ):
+                m.rebind(frame, target.value, shown)
+            elif isinstance(atom, Unknown) and atom.key is not None:
+                m.store[(0, str(("attr", atom.key, target.attr)))] = value
+            elif isinstance(atom, ProjectModule):
+                home = m.module_frame(atom.name)
+                if home is not None:
+                    m.models.global_written(m, frame, target, target.attr, value, home)
+                    m.store[(home.ident, target.attr)] = value
+            else:
+                changed = m.models.set_attribute(m, frame, target, atom, value)
+                if changed is not None:
+                    m.rebind(frame, target.value, changed)
+    elif isinstance(target, ast.Subscript):
+        _store_item(m, frame, target, value)
+
+
+def _setter(m: Machine, frame: Frame, target: ast.Attribute, owner: Instance) -> Value | None:
+    """What is called where an attribute of `owner` is set: of a property, or of a descriptor."""
+    setter = m.find_in_class(owner.cls, target.attr + SETTER)
+    if setter is not None:
+        return m.bind(frame, target, setter, owner)
+    kind = m.find_in_class(owner.cls, target.attr)
+    for instance in kind.of(Instance) if kind is not None else ():
+        method = m.find_in_class(instance.cls, "__set__")
+        if method is not None:
+            bound = m.bind(frame, target, method, instance)
+            return bound.map(lambda atom: of(Partial(of(atom), (of(owner),))))
+    return None
+
+
+def _unpack(m: Machine, frame: Frame, target: ast.Tuple | ast.List, value: Value) -> None:
+    count = len(target.elts)
+    star = next((i for i, it in enumerate(target.elts) if isinstance(it, ast.Starred)), count)
+    value = iterated(m, frame, target, value)
+    for index, item in enumerate(target.elts):
+        part = value.map(partial(_part, m, index, count, star))
+        if isinstance(item, ast.Starred):
+            assign(m, frame, item.value, m.adopted(item, part))
+        else:
+            assign(m, frame, item, part)
+
+
+def _part(m: Machine, index: int, count: int, star: int, atom: Atom) -> Value:
+    """What the unpacking of `atom` into `count` names (at `star` what is left) gives one."""
+    known = known_items(of(atom))
+    if star < count:
+        more = len(known) - count if known is not None else -2
+        if known is not None and more >= -1:
+            if index == star:
+                return items("list", known[star : star + more + 1])
+            return known[index if index < star else index + more]
+        if index == star:
+            return sequence(m.element(of(atom)))
+        return m.element(of(atom))
+    if known is not None and len(known) == count:
+        return known[index]
+    if isinstance(atom, Unknown) and atom.key is not None:
+        return of(Unknown(("item", atom.key, index)))
+    return m.element(of(atom))
+
+
+def _store_item(m: Machine, frame: Frame, target: ast.Subscript, value: Value) -> None:
+    holder = m.eval(frame, target.value)
+    index = m.eval(frame, target.slice)
+    for instance in holder.of(Instance):
+        method = m.find_in_class(instance.cls, "__setitem__")
+        if method is not None:
+            bound = m.bind(frame, target, method, instance)
+            m.call(frame, target, bound, Args([index, value]))
+    m.models.set_item(m, frame, target, holder, index, value)
+    for atom in holder.atoms:
+        changed = _with_item(atom, target, index, value)
+        if changed is None:
+            continue
+        if len(holder.choices) > 1:
+            changed = join((of(atom), changed))
+        if isinstance(atom, (Items, Table)) and atom.ident:
+            m.store[atom.ident, HEAP] = changed
+        elif isinstance(target.value, (ast.Name, ast.Attribute)):
+            rebind(m, frame, target.value, changed)
+
+
+def _with_item(atom: Atom, target: ast.Subscript, index: Value, value: Value) -> Value | None:
+    """The container `atom` after ``atom[index] = value``; None where it is none."""
+    if isinstance(atom, Table):
+        if isinstance(index.only, Const):
+            entries = dict(atom.entries)
+            entries[index.constant] = value
+            return of(replace(atom, entries=tuple(entries.items())))
+        rest = value if atom.rest.is_unknown else join((atom.rest, value))
+        keys = index if atom.keys is None else join((atom.keys, index))
+        return of(replace(atom, rest=rest, keys=keys))
+    if isinstance(atom, Items) and not isinstance(target.slice, ast.Slice):
+        place, known = index.constant, atom.items
+        if known is not None and isinstance(place, int) and -len(known) <= place < len(known):
+            changed = list(known)
+            changed[place] = value
+            return of(replace(atom, items=tuple(changed), element=join(changed)))
+        empty = atom.element.is_unknown
+        return of(
+            replace(atom, items=None, element=value if empty else join((atom.element, value)))
+        )
+    return None
+
+
+def do_Delete(m: Machine, frame: Frame, node: ast.Delete) -> None:
+    for target in node.targets:
+        if isinstance(target, ast.Name):
+            m.store.drop((frame.ident, target.id))
+        elif isinstance(target, ast.Attribute):
+            only = m.eval(frame, target.value).only
+            if isinstance(only, Instance):
+                m.store.drop((only.ident, target.attr))
+        elif isinstance(target, ast.Subscript):
+            only = m.eval(frame, target.value).only
+            index = m.eval(frame, target.slice)
+            left = without_item(only, index) if isinstance(only, (Items, Table)) else None
+            if left is not None and isinstance(only, (Items, Table)):
+                if only.ident:
+                    m.store[only.ident, HEAP] = of(left)
+                else:
+                    rebind(m, frame, target.value, of(left))

@@ -1,0 +1,180 @@
+"""Ways out of a block: jumps, exceptions, and what is done on each of them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+from gradguard_lint.domain.state import State
+from gradguard_lint.domain.values import (
+    UNKNOWN,
+    Frame,
+    Value,
+)
+from gradguard_lint.engine.assignments import assign
+from gradguard_lint.engine.machine import (
+    Machine,
+)
+from gradguard_lint.engine.tree import descend
+
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def do_Return(m: Machine, frame: Frame, node: ast.Return) -> None:
+    value = m.eval(frame, node.value)
+    if m.dead:
+        return
+    m.outcomes(frame).returns.append((value, node, m.leave()))
+
+
+def do_Raise(m: Machine, frame: Frame, node: ast.Raise) -> None:
+    if node.exc is not None:
+        m.eval(frame, node.exc)
+    if m.dead:
+        return
+    state = m.leave()
+    if m.raised:
+        m.raised[-1].append(state)
+
+
+def do_Break(m: Machine, frame: Frame, node: ast.Break) -> None:
+    state = m.leave()
+    loops = m.outcomes(frame).loops
+    if loops:
+        loops[-1].breaks.append(state)
+
+
+def do_Continue(m: Machine, frame: Frame, node: ast.Continue) -> None:
+    state = m.leave()
+    loops = m.outcomes(frame).loops
+    if loops:
+        loops[-1].continues.append(state)
+
+
+def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
+    before = m.state.copy()
+    exits = _exits(m, frame)
+    guarded = m.guarded_import
+    m.guarded_import = guarded or any(_catches_imports(item) for item in node.handlers)
+    raised: list[State] = []
+    if node.handlers:
+        m.raised.append(raised)
+    try:
+        m.block(frame, node.body)
+    finally:
+        if node.handlers:
+            m.raised.pop()
+    after = m.state.copy()
+    after.dead = False
+    m.block(frame, node.orelse)
+    ends = [m.state]
+    for handler in node.handlers:
+        _catch(m, before, after, raised)
+        if handler.type is not None:
+            m.eval(frame, handler.type)
+        if handler.name:
+            m.store[frame.ident, handler.name] = UNKNOWN
+        m.block(frame, handler.body)
+        ends.append(m.state)
+    m.guarded_import = guarded
+    left = node.finalbody and _leave(m, exits, lambda: m.block(frame, node.finalbody))
+    if any(not state.dead for state in ends):
+        m.meet(ends)
+        m.state.assumed = {
+            key: value for key, value in m.state.assumed.items() if before.assumed.get(key) == value
+        }
+        m.block(frame, node.finalbody)
+        return
+    m.state = after
+    if not left:
+        m.block(frame, node.finalbody)
+    m.die()
+
+
+def _catches_imports(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    names = {item.id for item in descend(handler.type) if isinstance(item, ast.Name)}
+    return bool(names & {"ImportError", "ModuleNotFoundError", "Exception", "AttributeError"})
+
+
+def _catch(m: Machine, before: State, after: State, raised: list[State]) -> None:
+    """Go on where an exception of a body is caught.
+
+    Anything in the body may raise: what is found is that before it, after it, or at a raise; what
+    the body did is done for certain only at a raise.
+    """
+    certain = before.past.keys() | {event for state in raised for event in state.past}
+    m.meet([before, after, *raised])
+    m.state = m.state.copy()
+    for event in m.state.past.keys() - certain:
+        del m.state.past[event]
+    m.state.assumed = dict(before.assumed)
+    m.state.modes = before.modes
+
+
+Exit = tuple[Value, ast.AST, State] | State
+
+
+def _exits(m: Machine, frame: Frame) -> list[tuple[list[Any], int]]:
+    """The ways out of a block that lead further than its end, and how many were taken so far."""
+    left = m.outcomes(frame)
+    ways: list[list[Any]] = [left.returns]
+    if left.loops:
+        ways += (left.loops[-1].breaks, left.loops[-1].continues)
+    ways += m.raised[-1:]
+    return [(way, len(way)) for way in ways]
+
+
+def _leave(m: Machine, exits: list[tuple[list[Any], int]], last: Callable[[], None]) -> bool:
+    """Do `last` on each way out that was taken since; whether there is one."""
+    here = m.state
+    taken: list[tuple[list[Any], list[Exit]]] = [(way, way[known:]) for way, known in exits]
+    for way, known in exits:
+        del way[known:]
+    for way, ends in taken:
+        for end in ends:
+            m.state = end[2] if isinstance(end, tuple) else end
+            last()
+            if not m.dead:  # else `last` leads elsewhere itself
+                way.append((*end[:2], m.state) if isinstance(end, tuple) else m.state)
+    m.state = here
+    return any(ends for _, ends in taken)
+
+
+def do_With(m: Machine, frame: Frame, node: ast.With | ast.AsyncWith) -> None:
+    modes = m.modes
+    exits = _exits(m, frame)
+    entered = []
+    for item in node.items:
+        value = m.eval(frame, item.context_expr)
+        bound = m.models.enter_context(m, frame, item.context_expr, value)
+        entered.append(value)
+        if item.optional_vars is not None:
+            assign(m, frame, item.optional_vars, bound)
+
+    def leave() -> None:
+        for value in reversed(entered):
+            m.models.exit_context(m, frame, node, value)
+        m.modes = modes
+
+    if not any(m.models.swallows(m, value) for value in entered):
+        m.block(frame, node.body)
+        _leave(m, exits, leave)
+        leave()
+        return
+    before = m.state.copy()
+    raised: list[State] = []
+    m.raised.append(raised)
+    try:
+        m.block(frame, node.body)
+    finally:
+        m.raised.pop()
+    _leave(m, exits, leave)
+    if m.dead:  # what is meant to follow comes after an exception
+        after = m.state.copy()
+        after.dead = False
+        _catch(m, before, after, raised)
+    leave()
