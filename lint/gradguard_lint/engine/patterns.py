@@ -86,11 +86,11 @@ def matches(m: Machine, frame: Frame, pattern: ast.pattern, value: Value) -> Val
             return _mapping(m, frame, pattern, value)
         case ast.MatchClass():
             return _object(m, frame, pattern, value)
-    _bindall_of(m, frame, pattern)
+    _bind_anything(m, frame, pattern)
     return UNKNOWN
 
 
-def _bindall_of(m: Machine, frame: Frame, pattern: ast.AST) -> None:
+def _bind_anything(m: Machine, frame: Frame, pattern: ast.AST) -> None:
     """Whatever `pattern` binds may be anything."""
     for part in descend(pattern):
         for name in (getattr(part, "name", None), getattr(part, "rest", None)):
@@ -111,7 +111,7 @@ def _compared(op: ast.cmpop, left: Value, right: Value) -> Value:
 def _either(m: Machine, frame: Frame, patterns: list[ast.pattern], value: Value) -> Value:
     if any(isinstance(part, ast.MatchAs | ast.MatchStar) for p in patterns for part in descend(p)):
         for pattern in patterns:
-            _bindall_of(m, frame, pattern)
+            _bind_anything(m, frame, pattern)
         return UNKNOWN
     tests = [matches(m, frame, pattern, value) for pattern in patterns]
     if any(definite(test) is True for test in tests):
@@ -201,7 +201,7 @@ def _object(m: Machine, frame: Frame, pattern: ast.MatchClass, value: Value) -> 
     asked = Args([value, m.eval(frame, pattern.cls)])
     tests = [m.call(frame, pattern, of(External("builtins.isinstance")), asked)]
     if definite(tests[0]) is False:
-        _bindall_of(m, frame, pattern)
+        _bind_anything(m, frame, pattern)
         return NO
     fields = fields_of(kind) if isinstance(kind, Class) else ()
     for index, part in enumerate(pattern.patterns):
