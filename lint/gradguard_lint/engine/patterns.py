@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.shapes import ABSENT, items, rest_of, sequence
+from gradguard_lint.domain.shapes import closed, items, rest_of, sequence
 from gradguard_lint.domain.state import State, join_states
 from gradguard_lint.domain.values import (
     UNKNOWN,
@@ -168,14 +168,13 @@ def _mapping(m: Machine, frame: Frame, pattern: ast.MatchMapping, value: Value) 
     if isinstance(only, (Const, Items, Tensor)) or _plain(only):
         return NO
     table = only if isinstance(only, Table) else None
-    closed = table is not None and table.keys is None and table.rest == ABSENT
     tests = [YES if table is not None else UNKNOWN]
     names = []
     for key, part in zip(pattern.keys, pattern.patterns, strict=True):
         name = m.eval(frame, key).constant
         names.append(name)
         found = table.get(name) if table is not None else None
-        if found is None and closed:
+        if found is None and table is not None and closed(table):
             return NO
         if found is None:
             tests.append(UNKNOWN)
