@@ -177,9 +177,8 @@ def pulled(call: Any, tasks: Any) -> Any:
     for name in call.asked:
         try:
             wrap = getattr(_module(name), "pulled", None)
-            wrapped = wrap(call, tasks) if wrap is not None else None
-            if wrapped is not None:
-                tasks = wrapped
+            if wrap is not None:
+                tasks = wrap(call, tasks)
         except Exception as error:
             fault(error)
     return tasks
