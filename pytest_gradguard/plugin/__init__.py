@@ -252,6 +252,9 @@ def _activate(config: pytest.Config, *, everywhere: bool) -> GuardPlugin:
     known: GuardPlugin | None = config.pluginmanager.get_plugin(ACTIVE)
     if known is not None:
         return known
+    from pytest_gradguard.plugin.unrewritten import import_as_installed
+
+    import_as_installed(config)
     from pytest_gradguard.plugin.active import GuardPlugin
     from pytest_gradguard.plugin.settings import read_settings
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,6 +40,36 @@ def test_on_imports_no_framework(tmp_path: Path) -> None:
     modules = imported(tmp_path, "--gradguard", "--gradguard-report=report.json")
     assert "pytest_gradguard.runtime" in modules
     assert not modules & HEAVY
+
+
+def test_our_modules_are_not_rewritten(tmp_path: Path) -> None:
+    """Half of the start would go into that; and no finder of ours stays behind."""
+    (tmp_path / "test_loaders.py").write_text(
+        "import sys\n"
+        "from importlib.machinery import SourceFileLoader\n"
+        "def test_of_the_guard():\n"
+        "    import pytest_gradguard.runtime.checks.gg101\n"
+        "    ours = {name: one for name, one in sys.modules.items()\n"
+        "            if name.startswith('pytest_gradguard.') and name not in\n"
+        "            ('pytest_gradguard.plugin', 'pytest_gradguard.aside',\n"
+        "             'pytest_gradguard.plugin.unrewritten')}\n"
+        "    assert len(ours) > 20\n"
+        "    assert {type(one.__loader__) for one in ours.values()} == {SourceFileLoader}\n"
+        "def test_that_is_rewritten():\n"
+        "    assert type(__loader__) is not SourceFileLoader\n"
+    )
+    (tmp_path / "run.py").write_text(
+        "import sys, pytest\n"
+        "status = pytest.main(['-p', 'pytest_gradguard.plugin', '--gradguard'])\n"
+        "left = [one for one in sys.meta_path if 'gradguard' in type(one).__module__]\n"
+        "sys.exit(f'{left} is left' if left else int(status))\n"
+    )
+    command = [sys.executable, "run.py"]
+    environment = {**os.environ, **ALONE}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_on_waits_for_libraries_without_what_watches_them(tmp_path: Path) -> None:
