@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from pytest_gradguard.disabled import is_disabled
+
 _OURS = f"{__name__.partition('.')[0]}."
 
 
@@ -28,9 +30,12 @@ class _AsInstalled(MetaPathFinder):
 
 
 def import_as_installed(config: pytest.Config) -> None:
-    """Import our modules past pytest's finder, until the run that `config` belongs to ends."""
+    """Import our modules past pytest's finder, until the run that `config` belongs to ends.
+
+    Where the guard is disabled, nothing is put in the way of imports.
+    """
     rewriting: Any = config.pluginmanager.rewrite_hook
-    if rewriting not in sys.meta_path:
+    if is_disabled() or rewriting not in sys.meta_path:
         return
     finder = _AsInstalled()
     sys.meta_path.insert(sys.meta_path.index(rewriting), finder)
