@@ -151,6 +151,14 @@ class Bound(Atom):
 
 
 @record
+class Generator(Atom):
+    """What calling a generator function gives; its arguments are bound in `frame`."""
+
+    function: Function
+    frame: Frame
+
+
+@record
 class External(Atom):
     """A name of a library: ``torch.nn.Linear``."""
 

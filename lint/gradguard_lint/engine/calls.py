@@ -19,6 +19,7 @@ from gradguard_lint.domain.values import (
     External,
     Frame,
     Function,
+    Generator,
     Instance,
     Items,
     Method,
@@ -40,7 +41,7 @@ from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.tree import descend, fields_of
+from gradguard_lint.engine.tree import descend, fields_of, yields
 from pytest_gradguard.records import replace
 
 LONG = 40
@@ -64,7 +65,7 @@ def arguments(m: Machine, frame: Frame, node: ast.Call) -> Args:
     args = Args()
     for item in node.args:
         if isinstance(item, ast.Starred):
-            value = m.eval(frame, item.value)
+            value = m.iterated(frame, item, m.eval(frame, item.value))
             only = value.only
             if isinstance(only, Items) and only.items is not None and args.rest is None:
                 args.positional.extend(only.items)
@@ -234,6 +235,10 @@ def call(m: Machine, frame: Frame, node: ast.AST, function: Value, args: Args) -
 
 
 def call_atom(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -> Value:
+    if isinstance(atom, Method) and isinstance(atom.receiver, Generator):
+        return m.parts.generator_method(m, frame, node, atom.receiver, atom.name)
+    if _not_seen(atom):
+        args = m.parts.given_away(m, frame, node, atom, args)
     if isinstance(atom, Function):
         return apply(m, frame, node, atom, args)
     if isinstance(atom, Bound):
@@ -267,6 +272,13 @@ def call_atom(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -
     return UNKNOWN
 
 
+def _not_seen(atom: Atom) -> bool:
+    """Whether calling `atom` runs code that is not of the project."""
+    if isinstance(atom, External):
+        return not atom.name.startswith("builtins.")
+    return isinstance(atom, (Method, Thing, Tensor, Unknown))
+
+
 def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Args) -> Value:
     """Run the body of `function` on `args`."""
     code = function.node
@@ -278,11 +290,14 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
     if node is code:
         message = f"`{function.name}` is called"  # by what is not seen
     inner = Frame(m.new_ident(), function.module, function.frame, function, born=m.worker_ident)
+    if "context" not in function.marks and _makes_generator(m, code):
+        bind_arguments(m, inner, function, args)
+        return of(Generator(function, inner))
     entry = m.state
     written, entry.store.changed = entry.store.changed, set()
     assumed, modes, depth = dict(entry.assumed), entry.modes, m.loop_depth
     bind_arguments(m, inner, function, args)
-    m.modes = _marked_modes(m, frame, node, function, modes)
+    m.modes = marked_modes(m, frame, node, function, modes)
     m.stack.append(code)
     raised = [len(states) for states in m.raised[-1:]]
     try:
@@ -319,6 +334,13 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
     return result
 
 
+def _makes_generator(m: Machine, code: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> bool:
+    known = m.yielding.get(code)
+    if known is None:
+        known = m.yielding[code] = yields(code)
+    return known
+
+
 def _context(m: Machine, function: Function, given: Value, inside: Modes, later: Past) -> Value:
     """What a generator function is good for that a ``with`` statement enters.
 
@@ -334,7 +356,7 @@ def _context(m: Machine, function: Function, given: Value, inside: Modes, later:
     return of(Thing("own-context", function.name, parts=tuple(parts)))
 
 
-def _marked_modes(
+def marked_modes(
     m: Machine, frame: Frame, node: ast.AST, function: Function, modes: Modes
 ) -> Modes:
     """The modes that decorators of `function` put in force."""

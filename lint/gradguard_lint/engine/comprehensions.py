@@ -172,6 +172,11 @@ def _iterated(m: Machine, frame: Frame, node: ast.AST, atom: Atom) -> Value:
 
 
 def iterated(m: Machine, frame: Frame, node: ast.AST, value: Value) -> Value:
+    """`value`, with what iterating it gives in place of an object or generator of the project."""
+    return m.iterated(frame, node, iterated_object(m, frame, node, value))
+
+
+def iterated_object(m: Machine, frame: Frame, node: ast.AST, value: Value) -> Value:
     """`value`, with what iterating it gives in place of an object of the project."""
     if not any(isinstance(choice.atom, Instance) for choice in value.choices):
         return value

@@ -17,6 +17,7 @@ from gradguard_lint.domain.values import (
     External,
     Frame,
     Function,
+    Generator,
     Instance,
     Items,
     Table,
@@ -29,7 +30,8 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.attributes import captured
 from gradguard_lint.engine.branches import all_of, condition, enter_branch, fork, is_plain
-from gradguard_lint.engine.comprehensions import iterated
+from gradguard_lint.engine.comprehensions import iterated, iterated_object
+from gradguard_lint.engine.generators import run
 from gradguard_lint.engine.machine import (
     Machine,
 )
@@ -47,6 +49,10 @@ BUILTINS = words(
 
 LARGEST_POWER = 64
 """Numbers are taken to powers below this one."""
+
+
+FEW = 3
+"""Up to this many items are given one by one."""
 
 
 def on_Constant(m: Machine, frame: Frame, node: ast.Constant) -> Value:
@@ -359,8 +365,14 @@ def on_Lambda(m: Machine, frame: Frame, node: ast.Lambda) -> Value:
 
 
 def on_Yield(m: Machine, frame: Frame, node: ast.Yield) -> Value:
+    given = m.eval(frame, node.value)
+    giver = m.givers.get(frame.ident)
+    if giver is not None:
+        if not m.dead:
+            giver(given)
+        return UNKNOWN
     left = m.outcomes(frame)
-    left.yields.append(m.eval(frame, node.value))
+    left.yields.append(given)
     left.inside = m.modes
     if left.entered is None:
         left.entered = dict(m.state.past)
@@ -368,5 +380,16 @@ def on_Yield(m: Machine, frame: Frame, node: ast.Yield) -> Value:
 
 
 def on_YieldFrom(m: Machine, frame: Frame, node: ast.YieldFrom) -> Value:
-    m.outcomes(frame).yields.append(m.element(m.eval(frame, node.value)))
+    value = iterated_object(m, frame, node, m.eval(frame, node.value))
+    giver = m.givers.get(frame.ident)
+    if giver is None:
+        m.outcomes(frame).yields.append(m.element(m.iterated(frame, node, value)))
+        return UNKNOWN
+    only = value.only
+    if isinstance(only, Generator):
+        return run(m, frame, node, only, giver)
+    known = known_items(m.iterated(frame, node, value))
+    for item in known if known is not None and len(known) <= FEW else (m.element(value),):
+        if not m.dead:
+            giver(item)
     return UNKNOWN

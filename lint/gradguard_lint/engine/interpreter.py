@@ -26,6 +26,7 @@ from gradguard_lint.engine import (
     calls,
     comprehensions,
     expressions,
+    generators,
     imports,
     leaving,
     loops,
@@ -74,6 +75,9 @@ PARTS = Parts(
     imports.module_frame,
     imports.star_import,
     imports.resolve,
+    generators.iterated,
+    generators.given_away,
+    generators.method,
 )
 
 
@@ -245,7 +249,7 @@ class _Run:
             bound = receiver is not None and "static" not in atom.marks
             args = calls.standalone_arguments(m, atom, skip=1 if bound else 0)
             target = Bound(atom, receiver) if receiver is not None and bound else atom
-            result = m.call(frame, node, of(target), args)
+            result = m.iterated(frame, node, m.call(frame, node, of(target), args))
             m.chain = ()
             if receiver is not None:
                 m.models.given_back(m, frame, node, receiver, result)

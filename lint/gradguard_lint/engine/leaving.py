@@ -61,6 +61,8 @@ def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
     raised: list[State] = []
     if node.handlers:
         m.raised.append(raised)
+    missing = ("missing", id(node)) if _tries_imports(node) else None
+    m.assume(missing, truth=False)
     try:
         m.block(frame, node.body)
     finally:
@@ -72,6 +74,7 @@ def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
     ends = [m.state]
     for handler in node.handlers:
         _catch(m, before, after, raised)
+        m.assume(missing, truth=True)
         if handler.type is not None:
             m.eval(frame, handler.type)
         if handler.name:
@@ -98,6 +101,13 @@ def _catches_imports(handler: ast.ExceptHandler) -> bool:
         return True
     names = {item.id for item in descend(handler.type) if isinstance(item, ast.Name)}
     return bool(names & {"ImportError", "ModuleNotFoundError", "Exception", "AttributeError"})
+
+
+def _tries_imports(node: ast.Try) -> bool:
+    """Whether it depends on the installation alone which way is taken."""
+    return any(map(_catches_imports, node.handlers)) and any(
+        isinstance(part, (ast.Import, ast.ImportFrom)) for part in node.body
+    )
 
 
 def _catch(m: Machine, before: State, after: State, raised: list[State]) -> None:
@@ -149,7 +159,7 @@ def do_With(m: Machine, frame: Frame, node: ast.With | ast.AsyncWith) -> None:
     exits = _exits(m, frame)
     entered = []
     for item in node.items:
-        value = m.eval(frame, item.context_expr)
+        value = m.iterated(frame, item.context_expr, m.eval(frame, item.context_expr))
         bound = m.models.enter_context(m, frame, item.context_expr, value)
         entered.append(value)
         if item.optional_vars is not None:

@@ -13,6 +13,7 @@ from gradguard_lint.domain.state import Event, Exits, Place, State, join_states,
 from gradguard_lint.domain.values import (
     Choice,
     Frame,
+    Generator,
     Items,
     Unknown,
     Value,
@@ -20,7 +21,8 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.branches import TURN, enter_branch
 from gradguard_lint.engine.carried import carried_names
-from gradguard_lint.engine.comprehensions import iterated
+from gradguard_lint.engine.comprehensions import iterated_object
+from gradguard_lint.engine.generators import run
 from gradguard_lint.engine.machine import (
     Machine,
 )
@@ -38,7 +40,10 @@ UNROLLED = 3
 def do_For(m: Machine, frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     source = m.eval(frame, node.iter)
     m.models.iterated(m, frame, node.iter, source)
-    source = iterated(m, frame, node.iter, source)
+    source = iterated_object(m, frame, node.iter, source)
+    generator = source.only
+    if not isinstance(generator, Generator):
+        generator, source = None, m.iterated(frame, node.iter, source)
     known = known_items(source)
     if known is not None and len(known) > UNROLLED:
         known = None
@@ -52,7 +57,9 @@ def do_For(m: Machine, frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     m.elements.append((frame.function, keys))
     m.loop_depth += 1
     try:
-        if known is not None:
+        if generator is not None:
+            _as_given(m, frame, node, generator, exits)
+        elif known is not None:
             for item in known:
                 _turn(m, exits, _bound(m, frame, node, item))
         else:
@@ -69,6 +76,25 @@ def do_For(m: Machine, frame: Frame, node: ast.For | ast.AsyncFor) -> None:
         m.outcomes(frame).loops.pop()
     m.block(frame, node.orelse)
     m.meet([m.state, *exits.breaks])
+
+
+def _as_given(
+    m: Machine, frame: Frame, node: ast.For | ast.AsyncFor, generator: Generator, exits: Exits
+) -> None:
+    """Each time that the generator yields is a turn; between them, it goes on."""
+    modes = m.modes
+
+    def turn(item: Value) -> None:
+        keys = _element_keys(item)
+        m.elements = [*m.elements[:-1], (frame.function, keys)]
+        taken = len(exits.breaks)
+        _turn(m, exits, _bound(m, frame, node, item))
+        for state in (m.state, *exits.breaks[taken:]):
+            _forget_turn(state, keys)
+
+    run(m, frame, node.iter, generator, turn)
+    for state in exits.breaks:
+        state.modes = modes
 
 
 def _bound(

@@ -38,6 +38,7 @@ from gradguard_lint.domain.values import (
     Const,
     Frame,
     Function,
+    Generator,
     Imported,
     Instance,
     Items,
@@ -99,6 +100,9 @@ class Parts:
     module_frame: Callable[[Machine, str], Frame | None]
     star_import: Callable[[Machine, Frame, str], Value | None]
     resolve: Callable[[Machine, int, str, Value], Value]
+    iterated: Callable[[Machine, Frame, ast.AST, Value], Value]
+    given_away: Callable[[Machine, Frame, ast.AST, Atom, Args], Args]
+    generator_method: Callable[[Machine, Frame, ast.AST, Generator, str], Value]
 
 
 class Machine:
@@ -155,6 +159,10 @@ class Machine:
         """How the code of each frame that is being run is left."""
         self.plain: dict[ast.AST, bool] = {}
         """Expressions whose evaluation is known to change nothing, or not."""
+        self.yielding: dict[ast.AST, bool] = {}
+        """Functions whose calls make generators, or not."""
+        self.givers: dict[int, Callable[[Value], None]] = {}
+        """What is done with what a generator yields, by its frame, while it is iterated."""
         self.stored_in: dict[ast.AST, frozenset[str]] = {}
         """The names that each loop binds."""
         self.preparing = False
@@ -264,6 +272,12 @@ class Machine:
     def bind(self, frame: Frame, node: ast.AST, value: Value, receiver: Atom) -> Value:
         """A class attribute seen through an object."""
         return self.parts.bind(self, frame, node, value, receiver)
+
+    def iterated(self, frame: Frame, node: ast.AST, value: Value) -> Value:
+        """`value`, with what iterating it gives in place of a generator."""
+        if any(isinstance(choice.atom, Generator) for choice in value.choices):
+            return self.parts.iterated(self, frame, node, value)
+        return value
 
     def assign(self, frame: Frame, target: ast.expr, value: Value) -> None:
         """Bind `target` to `value`."""

@@ -242,6 +242,7 @@ def run_task(
         if not process and -1 in task.private:
             function = owned(function, run.ident)
         result = m.call(frame, task.site.node, function, _arguments(m, task, process, run))
+        result = m.iterated(frame, task.site.node, result)
     finally:
         m.worker, m.chain, m.raised = None, chain, raised
         m.loop_depth, m.statement = loop_depth, statement

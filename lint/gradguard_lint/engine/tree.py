@@ -7,6 +7,9 @@ from collections.abc import Iterator
 
 from gradguard_lint.domain.values import Class
 
+OWN_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+"""What has statements and expressions of its own."""
+
 
 def descend(node: ast.AST) -> Iterator[ast.AST]:
     """`node` and everything below it, in no particular order."""
@@ -19,6 +22,18 @@ def descend(node: ast.AST) -> Iterator[ast.AST]:
                 pending.append(value)
             elif type(value) is list:
                 pending += [item for item in value if isinstance(item, ast.AST)]
+
+
+def yields(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> bool:
+    """Whether calling the function at `node` makes a generator."""
+    pending: list[ast.AST] = [] if isinstance(node, ast.Lambda) else [*node.body]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, (ast.Yield, ast.YieldFrom)):
+            return True
+        if not isinstance(part, OWN_SCOPES):
+            pending.extend(ast.iter_child_nodes(part))
+    return False
 
 
 def stored_names(node: ast.AST) -> frozenset[str]:

@@ -14,6 +14,7 @@ from gradguard_lint.domain.values import (
     Delayed,
     External,
     Function,
+    Generator,
     Items,
     Partial,
     Table,
@@ -65,7 +66,7 @@ def truth_of(atom: Atom) -> bool | None:
         return bool(atom.items) if atom.items is not None else None
     if isinstance(atom, Table):
         return True if atom.entries else None
-    if isinstance(atom, (Function, Class, Bound, Partial, Delayed, TaskCall)):
+    if isinstance(atom, (Function, Class, Bound, Partial, Delayed, TaskCall, Generator)):
         return True
     if isinstance(atom, Thing) and atom.kind not in ("number", "state", "namespace"):
         return True

@@ -15,6 +15,7 @@ from gradguard_lint.domain.values import (
     Const,
     External,
     Frame,
+    Generator,
     Instance,
     Items,
     Partial,
@@ -28,7 +29,8 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
-from gradguard_lint.engine.comprehensions import iterated
+from gradguard_lint.engine.comprehensions import iterated, iterated_object
+from gradguard_lint.engine.generators import following
 from gradguard_lint.engine.machine import (
     Machine,
 )
@@ -45,10 +47,14 @@ COUNTED = 3
 ITERATING = words("list tuple enumerate zip iter next sum set sorted")
 """Functions that iterate what they are given."""
 
+CONSUMING = words("dict map filter min max any all frozenset reversed")
+"""Further ones, of which generators are iterated."""
+
 
 def identity(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """What gives its argument, or a shallow copy of it."""
     value = args.get(*row.argument) or args.get(0) or args.get(None, "iterable") or UNKNOWN
+    value = m.iterated(frame, node, value)
     if row.flag == "list" and args.get(*row.argument) is None and not args.open:
         value = items("list", ())
     if not any(isinstance(atom, (Items, Table)) for atom in value.atoms):
@@ -210,10 +216,20 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     """A built-in function."""
     short = name.rpartition(".")[2]
     first = args.get(0)
+    if short in ("next", "anext") and first is not None:
+        only = first.only
+        if isinstance(only, Generator):
+            return following(m, frame, node, only, args.get(1))
+    if short == "iter" and first is not None:
+        m.models.iterated(m, frame, node, first)
+        return iterated_object(m, frame, node, first).map(_iterator)
     if short in ITERATING:
         for value in args.positional:
             m.models.iterated(m, frame, node, value)
         args.positional = [iterated(m, frame, node, value) for value in args.positional]
+        first = args.get(0)
+    elif short in CONSUMING:
+        args.positional = [m.iterated(frame, node, value) for value in args.positional]
         first = args.get(0)
     if short in ("list", "tuple"):
         if first is None:
@@ -277,8 +293,6 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         return operation(m, frame, node, [element]) or UNKNOWN
     if short in ("min", "max") and first is not None:
         return join([m.element(first)]) if len(args.positional) == 1 else join(args.positional)
-    if short == "iter" and first is not None:
-        return first.map(_iterator)
     if short == "next" and first is not None:
         return m.element(first)
     if short == "str" and first is not None:

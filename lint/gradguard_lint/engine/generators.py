@@ -1,0 +1,198 @@
+"""Generators: their bodies run where they are iterated, and as far as that."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+from gradguard_lint.domain.shapes import items, sequence
+from gradguard_lint.domain.state import State
+from gradguard_lint.domain.values import (
+    NOTHING,
+    UNKNOWN,
+    Atom,
+    Frame,
+    Generator,
+    Items,
+    Method,
+    Table,
+    Value,
+    constant,
+    join,
+    of,
+)
+from gradguard_lint.engine.calls import marked_modes
+from gradguard_lint.engine.machine import DEPTH, Machine
+from gradguard_lint.engine.ports import Args
+
+TAKEN = "<taken>"
+"""The name under which a generator has how many items were taken of it."""
+
+SOME, ALL = -1, -2
+"""It is not known how many; and there are no more."""
+
+KEPT = frozenset({"append", "appendleft", "add", "insert", "setdefault"})
+"""What containers do with a generator without iterating it."""
+
+
+class _Place:
+    """Where the machine is, apart from the state."""
+
+    def __init__(self, m: Machine) -> None:
+        self.chain, self.statement, self.raised = m.chain, m.statement, m.raised
+        self.stack, self.depth = m.stack, m.loop_depth
+        self.loops, self.turns, self.elements = m.loops, m.turns, m.elements
+
+    def go(self, m: Machine) -> None:
+        m.chain, m.statement, m.raised = self.chain, self.statement, self.raised
+        m.stack, m.loop_depth = self.stack, self.depth
+        m.loops, m.turns, m.elements = self.loops, self.turns, self.elements
+
+
+class _Before:
+    """What was recorded up to here."""
+
+    def __init__(self, m: Machine) -> None:
+        self.effects, self.calls = len(m.program.effects), len(m.program.calls)
+        self.recorded, self.past = dict(m.recorded), dict(m.state.past)
+        self.worker = len(m.worker.effects) if m.worker is not None else 0
+
+    def put_back(self, m: Machine) -> None:
+        """Forget what was recorded since."""
+        del m.program.effects[self.effects :], m.program.calls[self.calls :]
+        m.recorded = self.recorded
+        m.state.past = self.past
+        if m.worker is not None:
+            del m.worker.effects[self.worker :]
+
+
+def run(
+    m: Machine, frame: Frame, node: ast.AST, atom: Generator, each: Callable[[Value], None]
+) -> Value:
+    """Run the body of a generator from where it was left; what it returns.
+
+    `each` is called with what every ``yield`` gives, as what iterates the generator.
+    """
+    function, inner = atom.function, atom.frame
+    code = function.node
+    taken = m.store.get((inner.ident, TAKEN), constant(0)).constant
+    if taken == ALL or isinstance(code, ast.Lambda):
+        return NOTHING
+    if len(m.stack) >= DEPTH or m.stack.count(code) >= 2 or m.tired:
+        each(UNKNOWN)
+        return UNKNOWN
+    again = taken if isinstance(taken, int) and taken > 0 else 0
+    before = _Before(m) if again else None
+    outside, modes, assumed = _Place(m), m.modes, dict(m.assumed)
+    passed = 0
+
+    def give(value: Value) -> None:
+        nonlocal passed
+        passed += 1
+        if passed <= again:
+            if passed == again and before is not None:
+                before.put_back(m)  # that was done when these items were taken
+            return
+        m.store[inner.ident, TAKEN] = constant(SOME if inner.loop_names else passed)
+        inside, own = _Place(m), m.modes
+        outside.go(m)
+        if function.marks:
+            m.modes = modes
+        each(value)
+        inside.go(m)
+        m.modes = own
+
+    m.givers[inner.ident] = give
+    m.modes = marked_modes(m, frame, node, function, modes)
+    m.stack, m.raised = [*m.stack, code], [*m.raised]
+    m.loops, m.turns, m.elements = [*m.loops], [*m.turns], [*m.elements]
+    try:
+        with m.called_from(frame, node, f"iterates `{function.name}`"):
+            m.block(inner, code.body)
+    finally:
+        outside.go(m)
+        del m.givers[inner.ident]
+    left = m.outcomes(inner)
+    del m.left[inner.ident]
+    m.last_returns = (
+        function.module,
+        function.name,
+        [(value, place) for value, place, _ in left.returns],
+    )
+    m.meet([*(state for _, _, state in left.returns), m.state])
+    m.state.assumed, m.state.modes = assumed, modes
+    if not m.dead:
+        m.store[inner.ident, TAKEN] = constant(ALL)
+    return join([value for value, _, _ in left.returns]) if left.returns else NOTHING
+
+
+def exhausted(m: Machine, frame: Frame, node: ast.AST, atom: Generator) -> Value:
+    """A generator is iterated to its end: what it gives."""
+    given: list[Value] = []
+    taken = m.store.get((atom.frame.ident, TAKEN))
+    if taken is not None and taken.constant == ALL:
+        return items("generator", ())
+    run(m, frame, node, atom, given.append)
+    if m.dead:  # it has no end: what iterates it stops somewhere
+        m.state = m.state.copy()
+        m.state.dead = False
+    return sequence(join(given), "generator")
+
+
+def following(
+    m: Machine, frame: Frame, node: ast.AST, atom: Generator, default: Value | None
+) -> Value:
+    """``next(generator)``."""
+    given: list[Value] = []
+    there: list[State] = []
+    taken = m.store.get((atom.frame.ident, TAKEN), constant(0)).constant
+    certain = isinstance(taken, int) and taken != SOME
+
+    def stop(value: Value) -> None:
+        given.append(value)
+        if certain:
+            there.append(m.leave())
+        else:
+            there.append(m.state.copy())
+
+    run(m, frame, node, atom, stop)
+    if default is None:
+        m.die()  # by StopIteration
+    else:
+        given.append(default)
+    m.meet([*there, m.state])
+    return join(given) if given else UNKNOWN
+
+
+def method(m: Machine, frame: Frame, node: ast.AST, atom: Generator, name: str) -> Value:
+    """A method of a generator."""
+    if name in ("send", "asend", "__next__", "__anext__"):
+        return following(m, frame, node, atom, None)
+    return of(atom) if name in ("__iter__", "__aiter__") else UNKNOWN
+
+
+def iterated(m: Machine, frame: Frame, node: ast.AST, value: Value) -> Value:
+    """`value`, with what iterating it gives in place of a generator."""
+    if not any(isinstance(choice.atom, Generator) for choice in value.choices):
+        return value
+
+    def change(atom: Atom) -> Value:
+        return exhausted(m, frame, node, atom) if isinstance(atom, Generator) else of(atom)
+
+    return value.map(change)
+
+
+def given_away(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -> Args:
+    """The arguments of a call of what is not seen, which iterates the generators among them."""
+    if not any(
+        isinstance(choice.atom, Generator) for value in args.values() for choice in value.choices
+    ):
+        return args
+    if isinstance(atom, Method) and atom.name in KEPT and isinstance(atom.receiver, (Items, Table)):
+        return args
+    return Args(
+        [iterated(m, frame, node, value) for value in args.positional],
+        {name: iterated(m, frame, node, value) for name, value in args.keywords.items()},
+        args.rest,
+        args.open,
+    )
