@@ -70,6 +70,8 @@ class Table(Atom):
     keys: Value | None = None
     """What the keys are, where they are no constants."""
     ident: int = 0
+    missing: Value | None = None
+    """What is called for a key that it does not have."""
 
     def get(self, key: Hashable) -> Value | None:
         for name, value in self.entries:

@@ -24,11 +24,13 @@ from gradguard_lint.domain.values import (
     Thing,
     Unknown,
     Value,
+    constant,
     join,
     of,
     unknown,
 )
 from gradguard_lint.engine.machine import (
+    HEAP,
     Machine,
 )
 from gradguard_lint.engine.ports import Args
@@ -113,6 +115,9 @@ def instance_attribute(m: Machine, frame: Frame, node: ast.AST, atom: Instance, 
     found = m.find_in_class(atom.cls, name)
     if found is not None:
         return bind(m, frame, node, found, atom)
+    asked = m.find_in_class(atom.cls, "__getattr__") if not atom.cls.what else None
+    if asked is not None:
+        return m.call(frame, node, bind(m, frame, node, asked, atom), Args([constant(name)]))
     return m.models.inherited_attribute(m, frame, node, atom, name)
 
 
@@ -174,7 +179,11 @@ def module_attribute(m: Machine, frame: Frame, node: ast.AST, module: str, name:
 
 def on_Subscript(m: Machine, frame: Frame, node: ast.Subscript) -> Value:
     value = m.eval(frame, node.value)
-    index = m.eval(frame, node.slice)
+    return item(m, frame, node, value, m.eval(frame, node.slice))
+
+
+def item(m: Machine, frame: Frame, node: ast.AST, value: Value, index: Value) -> Value:
+    """``value[index]``."""
     return m.filtered(value.map(lambda atom: _item(m, frame, node, atom, index)))
 
 
@@ -203,11 +212,46 @@ def _cut(m: Machine, frame: Frame, node: ast.Slice) -> slice | None:
     return slice(*bounds) if bounds[2] != 0 else None
 
 
-def _item(m: Machine, frame: Frame, node: ast.Subscript, atom: Atom, index: Value) -> Value:
+def _stored(node: ast.AST) -> bool:
+    return isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load)
+
+
+def filled(m: Machine, table: Table, index: Value, made: Value) -> Value:
+    """The item of `table` at `index`, which is `made` where there was none.
+
+    All items at keys that are not known are one.
+    """
+    key = index.constant if isinstance(index.only, Const) else None
+    known = table.get(key) if isinstance(index.only, Const) else None
+    if known is not None:
+        return known
+
+    def own(atom: Atom) -> Atom:
+        if not isinstance(atom, (Items, Table)) or not atom.ident:
+            return atom
+        atom = replace(atom, ident=m.ident_of(("item", table.ident, index.only, type(atom))))
+        if (atom.ident, HEAP) not in m.store:
+            m.hold(atom)
+        return atom
+
+    new = Value(tuple(replace(choice, atom=own(choice.atom)) for choice in made.choices))
+    others = () if table.rest.is_unknown else (table.rest,)
+    if isinstance(index.only, Const):
+        entries = (*table.entries, (key, join((new, *others))))
+        m.hold(replace(table, entries=entries))
+        return entries[-1][1]
+    rest = join((new, *others))
+    keys = index if table.keys is None else join((table.keys, index))
+    m.hold(replace(table, rest=rest, keys=keys))
+    return join((*(value for _, value in table.entries), rest))
+
+
+def _item(m: Machine, frame: Frame, node: ast.AST, atom: Atom, index: Value) -> Value:
+    written = node.slice if isinstance(node, ast.Subscript) else ast.Constant(None)
     if isinstance(atom, Items):
         position = index.constant
-        if isinstance(node.slice, ast.Slice):
-            cut = _cut(m, frame, node.slice) if atom.items is not None else None
+        if isinstance(written, ast.Slice):
+            cut = _cut(m, frame, written) if atom.items is not None else None
             if cut is not None and atom.items is not None:
                 return items(atom.kind, atom.items[cut])
             return sequence(atom.element, atom.kind)
@@ -222,6 +266,8 @@ def _item(m: Machine, frame: Frame, node: ast.Subscript, atom: Atom, index: Valu
         known = atom.get(index.constant) if isinstance(index.only, Const) else None
         if known is not None:
             return known
+        if atom.missing is not None and atom.ident and not _stored(node):
+            return filled(m, atom, index, m.call(frame, node, atom.missing, Args()))
         if isinstance(index.only, Const):
             return rest_of(atom)
         return join([*(value for _, value in atom.entries), rest_of(atom)])
@@ -233,7 +279,7 @@ def _item(m: Machine, frame: Frame, node: ast.Subscript, atom: Atom, index: Valu
             whole = items("tuple", m.parts_of(atom))
             return whole.map(lambda part: _item(m, frame, node, part, index))
     if isinstance(atom, Tensor):
-        return of(_part(m.models.derived(m, atom), node.slice, index))
+        return of(_part(m.models.derived(m, atom), written, index))
     if isinstance(atom, (Thing, Method)):
         return m.models.item(m, atom, index)
     if isinstance(atom, Unknown) and atom.key is not None and isinstance(index.only, Const):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Hashable
 
-from gradguard_lint.domain.conditions import NONE
 from gradguard_lint.domain.shapes import ABSENT, closed, items, known_items, sequence
 from gradguard_lint.domain.state import State
 from gradguard_lint.domain.values import (
@@ -36,6 +35,7 @@ from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.texts import put_together, with_percent
 from gradguard_lint.engine.truth import compare, truth_of
 from gradguard_lint.words import words
 
@@ -62,21 +62,15 @@ def on_Constant(m: Machine, frame: Frame, node: ast.Constant) -> Value:
 
 
 def on_JoinedStr(m: Machine, frame: Frame, node: ast.JoinedStr) -> Value:
-    text = ""
-    whole = True
-    when = NONE
+    parts: list[str | Value] = []
     for part in node.values:
         if isinstance(part, ast.Constant):
-            text += str(part.value)
+            parts.append(str(part.value))
         elif isinstance(part, ast.FormattedValue):
             value = m.eval(frame, part.value)
-            when |= frozenset.intersection(*(choice.when for choice in value.choices))
-            if isinstance(value.only, Const) and part.format_spec is None:
-                text += str(value.constant)
-            else:
-                whole = False
-                text += "{}"
-    return guarded(constant(text) if whole else of(Unknown(("text", text))), when)
+            plain = part.format_spec is None and part.conversion < 0
+            parts.append(value if plain else UNKNOWN)
+    return put_together(parts)
 
 
 def on_Name(m: Machine, frame: Frame, node: ast.Name) -> Value:
@@ -230,15 +224,25 @@ def operate(
                     return constant(a**b)
             except (OverflowError, ValueError):
                 return UNKNOWN
-    if isinstance(op, ast.Add) and isinstance(left.only, Const) and isinstance(left.constant, str):
-        return of(Unknown(("text", left.constant + "{}")))
+    if isinstance(op, ast.Add) and (_all_text(left) or _all_text(right)):
+        return put_together([left, right])
     if isinstance(op, ast.Mod) and isinstance(left.constant, str):
-        return of(Unknown(("text", left.constant.split("%")[0] + "{}")))
+        return with_percent(left.constant, right)
     if _counts(left) and isinstance(right.constant, int):
         return of(Unknown(("int", left.only, type(op).__name__, right.constant)))
     if sequences and isinstance(op, (ast.Add, ast.Mult)):
         return sequence(join(atom.element for atom in sequences), sequences[0].kind)
     return UNKNOWN
+
+
+def _all_text(value: Value) -> bool:
+    """Whether this is certainly a string of which something is known."""
+    return all(
+        isinstance(atom.value, str)
+        if isinstance(atom, Const)
+        else isinstance(atom, Unknown) and isinstance(atom.key, tuple) and atom.key[0] == "text"
+        for atom in value.atoms
+    )
 
 
 _OPERATORS: dict[type[ast.operator], str] = {

@@ -53,13 +53,18 @@ def run_module(m: Machine, frame: Frame, module: Module, name: Value) -> None:
 
 
 def star_import(m: Machine, frame: Frame, name: str) -> Value | None:
-    """`name`, where a ``from m import *`` gives it."""
-    for module in m.stars.get(frame.root.ident, ()):
-        home = m.module_frame(module)
-        if home is not None:
-            value = m.read(home.ident, name)
-            if value is not None:
-                return value
+    """`name`, where a ``from m import *`` gives it, of itself or through other modules."""
+    pending = [frame.root]
+    seen: set[str] = set()
+    while pending:
+        for module in m.stars.get(pending.pop().ident, ()):
+            home = m.module_frame(module) if module not in seen else None
+            seen.add(module)
+            if home is not None:
+                value = m.read(home.ident, name)
+                if value is not None:
+                    return value
+                pending.append(home)
     return None
 
 

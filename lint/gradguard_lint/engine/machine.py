@@ -161,6 +161,8 @@ class Machine:
         """Expressions whose evaluation is known to change nothing, or not."""
         self.yielding: dict[ast.AST, bool] = {}
         """Functions whose calls make generators, or not."""
+        self.classes: dict[ast.AST, ast.stmt] = {}
+        """The classes that calls make, as a program would write them."""
         self.givers: dict[int, Callable[[Value], None]] = {}
         """What is done with what a generator yields, by its frame, while it is iterated."""
         self.stored_in: dict[ast.AST, frozenset[str]] = {}
@@ -559,6 +561,25 @@ class Machine:
         if not changed:
             return value
         return join((Value(tuple(kept)),)) if kept else UNKNOWN
+
+    def whole(self, value: Value, depth: int = 4) -> Value:
+        """`value` with what the containers in it, and in those, hold now."""
+        value = self.filtered(value)
+        if depth <= 0 or not any(isinstance(c.atom, (Items, Table)) for c in value.choices):
+            return value
+
+        def inside(atom: Atom) -> Atom:
+            if isinstance(atom, Items):
+                if atom.items is None:
+                    return replace(atom, element=self.whole(atom.element, depth - 1))
+                held = tuple(self.whole(item, depth - 1) for item in atom.items)
+                return replace(atom, items=held, element=join(held) if held else atom.element)
+            if isinstance(atom, Table):
+                entries = tuple((key, self.whole(item, depth - 1)) for key, item in atom.entries)
+                return replace(atom, entries=entries, rest=self.whole(atom.rest, depth - 1))
+            return atom
+
+        return Value(tuple(Choice(inside(c.atom), c.when) for c in value.choices))
 
     def _known(self, key: Key) -> Const | None:
         """What is assumed of an unknown."""

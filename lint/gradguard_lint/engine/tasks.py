@@ -242,12 +242,19 @@ def run_task(
         if not process and -1 in task.private:
             function = owned(function, run.ident)
         result = m.call(frame, task.site.node, function, _arguments(m, task, process, run))
-        result = m.iterated(frame, task.site.node, result)
+        result = m.whole(m.iterated(frame, task.site.node, result))
+        if m.last_returns is not None:
+            module, name, ends = m.last_returns
+            m.last_returns = (module, name, [(m.whole(value), node) for value, node in ends])
     finally:
         m.worker, m.chain, m.raised = None, chain, raised
         m.loop_depth, m.statement = loop_depth, statement
         after, m.state = m.state, parent
-    run.known = any(isinstance(atom, (Function, Bound)) for atom in _functions(task.function))
+    run.known = any(
+        isinstance(atom, (Function, Bound))
+        or (isinstance(atom, Thing) and m.last_returns is not None)
+        for atom in _functions(task.function)
+    )
     m.last_task_state = after
     if not call.answers:
         result = UNKNOWN

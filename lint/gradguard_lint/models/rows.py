@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     Forks = Literal["made", "work", "call"]
     """When process workers come into being: with the pool, with its first work, with each call."""
 
-    Items = Literal["each", "one", "unpacked", "packed", "rest", "ranked", "none"]
-    """How a function's arguments are given: an element of each iterable, of one iterable, of one
-    iterable of tuples, as a tuple and a dict, as the further arguments, as a number and a tuple."""
+    Items = Literal["each", "one", "spread", "unpacked", "packed", "rest", "ranked", "none"]
+    """How a function's arguments are given: an element of each iterable, of one iterable (tuples
+    as they are, or unpacked, or there are nothing but tuples), as a tuple and a dict, as the
+    further arguments, as a number and a tuple."""
 
     Gives = Literal["list", "value", "future", "futures", "none"]
     """What comes back: all results, the result, a future of it, a list of futures, nothing."""
@@ -123,6 +124,7 @@ class Library:
 
 STARTERS = frozenset(
     {
+        "bag",
         "dask-client",
         "dask-compute",
         "executor",

@@ -29,10 +29,12 @@ from gradguard_lint.domain.values import (
     join,
     of,
 )
+from gradguard_lint.engine.attributes import filled
 from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.texts import filled_in, joined
 from pytest_gradguard.records import replace
 
 
@@ -44,6 +46,8 @@ def container_method(
         first = args.get(0)
         if name in ("get", "pop", "setdefault") and first is not None:
             known = atom.get(first.constant) if isinstance(first.only, Const) else None
+            if name == "setdefault" and atom.ident:
+                return filled(m, atom, first, args.get(1) or constant(None))
             if known is not None:
                 return known
             if isinstance(first.only, Const) and closed(atom):
@@ -111,8 +115,12 @@ def _string(text: str, name: str, args: Args) -> Value:
         other = first.constant if first is not None else None
         if isinstance(other, str):
             return constant(getattr(text, name)(other))
+    if name == "format" and args.rest is None and not args.open:
+        return filled_in(text, args.positional, args.keywords)
     if name == "format":
         return of(Unknown(("text", text.split("{")[0] + "{}")))
+    if name == "join":
+        return joined(text, args.get(0) or UNKNOWN)
     if name == "split":
         return sequence(UNKNOWN)
     return UNKNOWN
@@ -139,9 +147,11 @@ def changed_container(m: Machine, atom: Atom, name: str, args: Args) -> Value | 
         element = new if empty else join((atom.element, new))
         return of(Items(atom.kind, None, element, atom.ident))
     if isinstance(atom, Table) and name == "clear":
-        return of(Table((), ABSENT, None, atom.ident))
+        return of(replace(atom, entries=(), rest=ABSENT, keys=None))
     if isinstance(atom, Table) and name == "pop" and first is not None:
         return of(without_item(atom, first) or atom)
+    if isinstance(atom, Table) and name == "setdefault" and atom.ident:
+        return None  # it is done
     if isinstance(atom, Table) and name == "setdefault":
         default = args.get(1) or constant(None)
         if first is not None and isinstance(first.only, Const) and closed(atom):
@@ -163,5 +173,5 @@ def changed_container(m: Machine, atom: Atom, name: str, args: Args) -> Value | 
                 rest = other.rest if rest.is_unknown else join((rest, other.rest))
                 keys = join((keys or UNKNOWN, other.keys or UNKNOWN))
         entries.update(args.keywords)
-        return of(Table(tuple(entries.items()), rest, keys, atom.ident))
+        return of(replace(atom, entries=tuple(entries.items()), rest=rest, keys=keys))
     return None

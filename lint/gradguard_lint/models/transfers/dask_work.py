@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.shapes import sequence
+from gradguard_lint.domain.shapes import items, known_items, sequence
 from gradguard_lint.domain.values import (
     UNKNOWN,
     Frame,
@@ -69,15 +69,70 @@ def compute_all(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, 
     return results if direct else of(Items("tuple", None, results))
 
 
-def compute(m: Machine, frame: Frame, node: ast.AST, values: list[Value], args: Args) -> Value:
-    """``dask.compute(*tasks)``: the tasks run in threads, or where the scheduler says."""
+def bag(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``dask.bag.from_sequence(...)``: items, and what is to be done with each."""
+    return _bag(m.element(args.get(*row.argument) or UNKNOWN), ())
+
+
+def _bag(element: Value, tasks: tuple[Value, ...]) -> Value:
+    return of(Thing("bag", "bag", parts=(("element", element), ("tasks", items("list", tasks)))))
+
+
+def bag_method(
+    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
+) -> Value | None:
+    """A method of a bag: what is further to be done, or the computation."""
+    element = thing.part("element") or UNKNOWN
+    tasks = known_items(thing.part("tasks") or UNKNOWN) or ()
+    if name in ("compute", "take", "persist"):
+        options = args if name == "compute" else Args(keywords=args.keywords)
+        return compute(m, frame, node, list(tasks), options, start="dask")
+    hands = BAGS.get(name)
+    function = args.get(0)
+    if hands is None or function is None or function.is_none:
+        return _bag(UNKNOWN, tasks)
+    given = {"one": (element,), "packed": (sequence(element),)}.get(hands) or (
+        known_items(element) or (m.element(element),)
+    )
+    task = TaskCall(
+        function,
+        (*given, *args.positional[1:]),
+        tuple(args.keywords.items()),
+        m.site(frame, node),
+        frozenset(range(len(given))),
+        library="dask",
+    )
+    return _bag(element if name in ("filter", "remove") else UNKNOWN, (*tasks, of(task)))
+
+
+BAGS = {
+    "filter": "one",
+    "map": "one",
+    "map_partitions": "packed",
+    "remove": "one",
+    "starmap": "unpacked",
+}
+"""How the methods of a bag give its items to a function."""
+
+
+def compute(
+    m: Machine,
+    frame: Frame,
+    node: ast.AST,
+    values: list[Value],
+    args: Args,
+    start: str | None = "thread",
+) -> Value:
+    """``dask.compute(*tasks)``: the tasks run in threads, or where the scheduler says.
+
+    `start`: how the workers come into being where nothing says.
+    """
     tasks = [task for value in values for task in tasks_in(m, value) if task.library == "dask"]
     if args.rest is not None:
         tasks += [task for task in tasks_in(m, args.rest) if task.library == "dask"]
     scheduler = args.get(None, "scheduler")
     if scheduler is None:
         scheduler = m.store.get((0, "dask scheduler"))
-    start: str | None = "thread"
     if scheduler is not None:
         name = scheduler.constant
         start = {

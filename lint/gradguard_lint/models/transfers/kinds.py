@@ -13,6 +13,7 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.transfers import (
     arrays,
     contexts,
+    dask_work,
     parallel,
     processes,
     python_calls,
@@ -129,6 +130,7 @@ def _estimator(
 
 METHODS: dict[str, Methods] = {
     "accelerator": trainers.accelerator_method,
+    "bag": dask_work.bag_method,
     "cached": _cached,
     "context": processes.context_method,
     "cupy-device": _gpu_device,

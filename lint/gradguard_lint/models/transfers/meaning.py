@@ -46,7 +46,9 @@ from gradguard_lint.models.transfers import (
     dask_work,
     data_parallel,
     estimators,
+    getters,
     loaders,
+    named_tuples,
     objects,
     parallel,
     processes,
@@ -243,6 +245,8 @@ class Meaning(Known):
             return marked(function, atom) if function is not None else UNKNOWN
         if atom.kind == "future":
             return atom.part("result") or UNKNOWN
+        if atom.kind == getters.KIND:
+            return getters.asked(m, frame, node, atom, args)
         if atom.kind == "remote" and args.positional:
             parts = (*atom.parts, ("function", args.positional[0]))
             return of(replace(atom, parts=parts))
@@ -493,6 +497,8 @@ def _instance_method(
         result = processes.start_instance(m, frame, node, instance)
     elif what == "pool":
         result = work.pool_method(m, frame, node, instance, name, args)
+    elif what == "tuple":
+        result = named_tuples.method(m, node, instance, name, args)
     elif what == "parallel" and name == "__call__":
         result = parallel.run_instance(m, frame, node, instance, args)
     elif what == "parallel" and name == "__init__":

@@ -161,7 +161,10 @@ def set_item(
     for atom in holder.atoms:
         if isinstance(atom, External) and atom.name == "os.environ":
             python_calls.environ_set(m, frame, target, index, value)
-    written(m, frame, target, f"`{ast.unparse(target)} = ...`", holder)
+    what = f"`{ast.unparse(target)} = ...`"
+    written(m, frame, target, what, holder)
+    if _whole(target.slice) and any(it.framework == "torch" for it in holder.tensors()):
+        m.effect(frame, "in-place", target, what, target=holder)
 
 
 def in_place(m: Machine, frame: Frame, node: ast.AugAssign, old: Value) -> None:
@@ -178,6 +181,13 @@ def in_place(m: Machine, frame: Frame, node: ast.AugAssign, old: Value) -> None:
         return
     if any(tensor.framework == "torch" for tensor in old.tensors()):
         m.effect(frame, "in-place", node, f"`{ast.unparse(node.target)} ...=`", target=old)
+
+
+def _whole(index: ast.expr) -> bool:
+    """Whether `index` takes everything: ``[:]``, ``[...]``."""
+    if isinstance(index, ast.Slice):
+        return index.lower is None and index.upper is None
+    return isinstance(index, ast.Constant) and index.value is ...
 
 
 def _own_slot(frame: Frame, index: ast.expr) -> bool:

@@ -136,6 +136,24 @@ def chain(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
     return sequence(join(values), "generator")
 
 
+def starmap(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``itertools.starmap(f, rows)``."""
+    results = []
+    for atom in m.element(args.get(1) or UNKNOWN).atoms:
+        if isinstance(atom, Items) and atom.items is not None:
+            given = Args(list(atom.items))
+        else:
+            given = Args(rest=m.element(of(atom)))
+        results.append(m.call(frame, node, args.get(0) or UNKNOWN, given))
+    return sequence(join(results), "generator")
+
+
+def asks_module(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``find_spec(name)``: whether that is installed."""
+    wanted = args.get(0)
+    return unknown(("installed", wanted.constant)) if wanted is not None else UNKNOWN
+
+
 def product(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``itertools.product(...)``."""
     parts = [m.element(value) for value in args.positional]

@@ -55,6 +55,7 @@ def start_value(m: Machine, row: Row, args: Args) -> Value:
         return constant(row.start)
     context = args.get(None, "mp_context") or args.get(None, "context")
     context = context or args.get(None, "multiprocessing_context")
+    context = context or args.get(None, "start_method")
     if context is None or context.is_none:
         return default_start(m)
     for thing in context.things("context"):

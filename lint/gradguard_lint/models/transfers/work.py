@@ -46,7 +46,7 @@ def made_pool(
     m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row, start: Value
 ) -> Value:
     parts = [("start", start)]
-    workers = args.get(0, "max_workers") or args.get(None, "processes")
+    workers = args.get(0, "max_workers") or args.get(None, "processes") or args.get(None, "n_jobs")
     if workers is not None and workers.constant == 1:
         parts.append(("single", workers))
     positions = (1, 2) if row.does == "pool" else (2, 3)
@@ -191,6 +191,9 @@ def task_of(
         positional = tuple(m.element(value) for value in args.positional[first:])
     elif hands.items == "one":
         positional = (m.element(args.get(*hands.args) or UNKNOWN),)
+    elif hands.items == "spread":
+        element = m.element(args.get(*hands.args) or UNKNOWN)
+        positional = _tuple(element) or (element,)
     elif hands.items == "unpacked":
         element = m.element(args.get(*hands.args) or UNKNOWN)
         positional = _tuple(element)
@@ -240,7 +243,7 @@ def _given(
     m: Machine, frame: Frame, node: ast.AST, hands: Hands, result: Value, args: Args
 ) -> Value:
     """What the call gives back."""
-    several = hands.items in ("each", "one", "unpacked")
+    several = hands.items in ("each", "one", "spread", "unpacked")
     callback = args.get(None, "callback")
     if callback is not None and not callback.is_unknown and not callback.is_none:
         m.call(frame, node, callback, Args([sequence(result) if several else result]))

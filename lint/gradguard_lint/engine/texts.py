@@ -1,0 +1,114 @@
+"""Strings that are put together: what is known of them, with ``{}`` for what is not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from string import Formatter
+
+from gradguard_lint.domain.conditions import Conditions
+from gradguard_lint.domain.shapes import known_items
+from gradguard_lint.domain.values import (
+    UNKNOWN,
+    Choice,
+    Const,
+    Unknown,
+    Value,
+)
+
+GAP = "{}"
+"""What stands for a part that is not known."""
+
+TEXTS = 4
+"""Up to this many alternatives are told apart."""
+
+_FIELD = re.compile(r"%(?:\((\w+)\))?([-+ #0-9.]*)([a-zA-Z%])")
+
+
+def put_together(parts: Iterable[str | Value]) -> Value:
+    """A string made of `parts`, with an alternative for each of theirs."""
+    ways: list[tuple[str, bool, Conditions]] = [("", True, frozenset())]
+    for part in parts:
+        if isinstance(part, str):
+            ways = [(text + part, whole, when) for text, whole, when in ways]
+            continue
+        more = [(*_shown(choice), choice.when) for choice in part.choices]
+        if len(more) * len(ways) > TEXTS:
+            more = [(GAP, False, frozenset.intersection(*(when for _, _, when in more)))]
+        ways = [
+            (text + shown, whole and known, when | other)
+            for text, whole, when in ways
+            for shown, known, other in more
+        ]
+    return Value(
+        tuple(
+            Choice(Const(text, "str") if whole else Unknown(("text", text)), when)
+            for text, whole, when in ways
+        )
+    )
+
+
+def _shown(choice: Choice) -> tuple[str, bool]:
+    """What the alternative of a part looks like, and whether that is known."""
+    atom = choice.atom
+    if isinstance(atom, Const) and isinstance(atom.value, (str, int, float, bool, type(None))):
+        return str(atom.value), True
+    if isinstance(atom, Unknown) and isinstance(atom.key, tuple) and atom.key[0] == "text":
+        return str(atom.key[1]), False
+    return GAP, False
+
+
+def filled_in(text: str, positional: list[Value], keywords: dict[str, Value]) -> Value:
+    """``text.format(...)``."""
+    parts: list[str | Value] = []
+    count = 0
+    try:
+        fields = list(Formatter().parse(text))
+    except ValueError:
+        return UNKNOWN
+    for before, name, spec, conversion in fields:
+        parts.append(before)
+        if name is None:
+            continue
+        value: Value | None = None
+        if not name:
+            name, count = str(count), count + 1
+        if name.isdigit():
+            value = positional[int(name)] if int(name) < len(positional) else None
+        else:
+            value = keywords.get(name)
+        parts.append(value if value is not None and not spec and not conversion else UNKNOWN)
+    return put_together(parts)
+
+
+def with_percent(text: str, given: Value) -> Value:
+    """``text % given``."""
+    items = known_items(given)
+    several = items is not None and given.only is not None
+    values = list(items) if several and items is not None else [given]
+    parts: list[str | Value] = []
+    end = 0
+    for match in _FIELD.finditer(text):
+        parts.append(text[end : match.start()])
+        end = match.end()
+        name, flags, kind = match.groups()
+        if kind == "%":
+            parts.append("%")
+        elif name or flags or not values or kind not in "sdi":
+            parts.append(UNKNOWN)
+            values = values[1:]
+        else:
+            parts.append(values.pop(0))
+    parts.append(text[end:])
+    return put_together(parts)
+
+
+def joined(text: str, given: Value) -> Value:
+    """``text.join(given)``."""
+    items = known_items(given)
+    if items is None:
+        return UNKNOWN
+    parts: list[str | Value] = []
+    for index, item in enumerate(items):
+        parts += [text, item] if index else [item]
+    return put_together(parts) if parts else put_together([""])
