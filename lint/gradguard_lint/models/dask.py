@@ -29,8 +29,7 @@ LIBRARY = Library(
         ),
         Row("dask.distributed.LocalCluster", "dask-cluster"),
         Row("dask.compute dask.persist dask.base.compute", "dask-compute"),
-        Row("dask.bag.from_sequence dask.bag.range", "bag", argument=(0, "seq")),
-        Row("dask.bag.from_delayed dask.bag.read_text", "bag", argument=(9, "")),
+        Row("dask.bag.from_sequence", "bag", argument=(0, "seq")),
         Row("dask.config.set", "dask-config"),
         Row(
             "dask.array.to_npy_stack dask.array.store dask.array.to_zarr dask.array.shape "
