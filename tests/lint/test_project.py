@@ -39,6 +39,44 @@ def test_relative_imports_and_reexports(project):
     assert project.codes() == [("GG201", "app/core/deep.py", 5)]
 
 
+def test_a_package_without_init_knows_its_own_name(project):
+    project.write("app/run.py", RUN.format(base="app.jobs"))
+    project.write("app/jobs.py", WORK)
+    assert project.codes() == [("GG201", "app/jobs.py", 5)]
+
+
+def test_a_program_that_brings_a_helper_and_a_worker_together(project):
+    project.write(
+        "tools.py",
+        "from joblib import Parallel, delayed\n\n\n"
+        "def pmap(f, items):\n    return Parallel(2)(delayed(f)(it) for it in items)\n",
+    )
+    project.write("jobs.py", WORK)
+    project.write(
+        "run.py", "from jobs import work\nfrom tools import pmap\n\nprint(pmap(work, range(3)))\n"
+    )
+    assert project.codes() == [("GG201", "jobs.py", 5)]
+
+
+def test_what_a_dataset_calls_in_another_file(project):
+    project.write(
+        "data.py",
+        "class Crops:\n    def __init__(self, change):\n"
+        "        self.change = change\n\n    def __getitem__(self, index):\n"
+        "        return self.change(index)\n",
+    )
+    project.write(
+        "changes.py", "import torch\n\n\ndef to_gpu(x):\n    return torch.as_tensor(x).cuda()\n"
+    )
+    project.write(
+        "run.py",
+        "from torch.utils.data import DataLoader\n\n"
+        "from changes import to_gpu\nfrom data import Crops\n\n"
+        "for x in DataLoader(Crops(to_gpu), num_workers=2):\n    print(x)\n",
+    )
+    assert project.codes() == [("GG201", "changes.py", 5)]
+
+
 def test_src_layout(project):
     project.write("pyproject.toml", "[project]\nname = 'app'\n")
     project.write("scripts/run.py", RUN.format(base="app.deep"))

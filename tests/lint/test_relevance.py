@@ -10,7 +10,7 @@ from gradguard_lint.models.rows import registry
 
 
 def wanted(source: str) -> set[str]:
-    seen = survey(ast.parse(source))
+    seen = survey(ast.parse(source), frozenset({"forward"}))
     found = relevant(seen, source.encode(), registry().words, lambda _: set(), lambda _: False)
     return {name for ident, (name, _) in seen.definitions.items() if ident in found}
 

@@ -45,6 +45,7 @@ class Vocabulary:
         matters: names by which a program that imports none of them may have a pitfall.
         matters_beside: further such names, by a string that the program has beside them.
         hooks: methods that a library calls.
+        called: methods that calling an object calls.
         ranks: names that are a pitfall of processes which train together.
         groups: what a module mentions that has one of these from a library.
     """
@@ -57,5 +58,6 @@ class Vocabulary:
     matters: frozenset[str]
     matters_beside: Mapping[str, frozenset[str]]
     hooks: frozenset[str] = frozenset()
+    called: frozenset[str] = frozenset()
     ranks: frozenset[str] = frozenset()
     groups: tuple[str, ...] = ()

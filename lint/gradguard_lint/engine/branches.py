@@ -12,10 +12,11 @@ from gradguard_lint.domain.conditions import (
     Conditions,
     plain_condition,
 )
-from gradguard_lint.domain.values import UNKNOWN, Frame, Unknown, Value, constant
+from gradguard_lint.domain.values import UNKNOWN, External, Frame, Unknown, Value, constant, of
 from gradguard_lint.engine.machine import (
     Machine,
 )
+from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import descend
 from gradguard_lint.engine.truth import denies_gpu, truth_of
 
@@ -85,12 +86,42 @@ def refine(m: Machine, frame: Frame, node: ast.expr, truth: bool) -> None:
     """What the parts of a test tell by themselves."""
     if denies_gpu(node, truth):
         m.assume(GPU_PRESENT, False)
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+    if isinstance(node, ast.Call):
+        _narrow(m, frame, node, truth)
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         refine(m, frame, node.operand, not truth)
     elif isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And) is truth:
         for part in node.values:
             value = m.eval(frame, part)
             enter_branch(m, frame, part, value, truth)
+
+
+def _narrow(m: Machine, frame: Frame, node: ast.Call, truth: bool) -> None:
+    """Keep what ``isinstance(name, ...)`` and its like leave of the alternatives of a name."""
+    first = node.args[0] if node.args else None
+    found = m.lookup(frame, first.id) if isinstance(first, ast.Name) else None
+    if found is None or len(found[0].choices) < 2 or not isinstance(first, ast.Name):
+        return
+    value, home = found
+    function = m.eval(frame, node.func)
+    only = function.only
+    if not isinstance(only, External) or not only.name.rpartition(".")[2].startswith(_ASKS):
+        return
+    others = [m.eval(frame, item) for item in node.args[1:]]
+    answers = [
+        definite(m.call(frame, node, function, Args([of(choice.atom), *others])))
+        for choice in value.choices
+    ]
+    kept = [
+        choice
+        for choice, answer in zip(value.choices, answers, strict=True)
+        if answer is not (not truth)
+    ]
+    if kept and len(kept) < len(value.choices):
+        m.store[home.ident, first.id] = Value(tuple(kept))
+
+
+_ASKS = ("isinstance", "is_")
 
 
 def fork(

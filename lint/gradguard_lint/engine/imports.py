@@ -75,6 +75,7 @@ def do_Import(m: Machine, frame: Frame, node: ast.Import) -> None:
         if m.project.is_module(alias.name):
             target = alias.name if alias.asname else alias.name.split(".")[0]
             m.write(frame, alias.asname or target, of(ProjectModule(target)))
+            _run_unnamed(m, frame, alias.name, alias.asname or target)
         elif alias.asname:
             m.write(frame, alias.asname, of(External(alias.name)))
         else:
@@ -99,6 +100,15 @@ def do_ImportFrom(m: Machine, frame: Frame, node: ast.ImportFrom) -> None:
             m.write(frame, name, of(External(f"{base}.{alias.name}")))
             continue
         m.write(frame, name, of(Imported(base, alias.name)))
+        if base and m.project.is_module(f"{base}.{alias.name}"):
+            _run_unnamed(m, frame, f"{base}.{alias.name}", name)
+
+
+def _run_unnamed(m: Machine, frame: Frame, module: str, name: str) -> None:
+    """Run a module that is imported as `name`, but never named: for what running it does."""
+    mentioned = m.mentioned.get(frame.module.name)
+    if frame.parent is None and mentioned is not None and name not in mentioned:
+        m.module_frame(module)
 
 
 def resolve(m: Machine, ident: int, name: str, value: Value) -> Value:

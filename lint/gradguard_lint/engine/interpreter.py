@@ -95,7 +95,8 @@ class _Run:
         self.m = machine
         self.module = module
         self.frame = Frame(machine.new_ident(), module)
-        self.seen = survey(module.tree)
+        self.seen = survey(module.tree, machine.models.vocabulary().called)
+        machine.mentioned[module.name] = self.seen.loaded
         self.after = State()
         """How the module's own code leaves things."""
 

@@ -145,6 +145,8 @@ class Machine:
         """What modules held when they were imported: it outlives the branch that did so."""
         self.defaults: dict[Key, Hashable] = {}
         """What the arguments of functions that nobody here calls are by default."""
+        self.mentioned: dict[str, set[str]] = {}
+        """The names that modules read, where that is known."""
         self.names_of: dict[int, dict[str, None]] = {}
         """The attributes that were ever written to an object."""
         self.origins: dict[tuple[int, str], Site] = {}

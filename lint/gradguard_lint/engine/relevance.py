@@ -47,11 +47,13 @@ class Survey:
     """Each function's name, and what it mentions, by the identity of its node."""
     shared: set[str] = field(default_factory=set)
     """The variables that a function declares to be those of the module."""
+    called: frozenset[str] = frozenset()
+    """The methods that calling an object calls."""
 
 
-def survey(tree: ast.Module) -> Survey:
-    """Walk `tree` once."""
-    found = Survey()
+def survey(tree: ast.Module, called: frozenset[str]) -> Survey:
+    """Walk `tree` once; `called` are the methods that calling an object calls."""
+    found = Survey(called=called)
     _visit(tree, (), 0, found)
     return found
 
@@ -120,15 +122,18 @@ def _visit(node: ast.AST, said: tuple[set[str], ...], scope: int, found: Survey)
 
 
 def _visit_class(node: ast.ClassDef, said: tuple[set[str], ...], found: Survey) -> None:
-    """A class is known by its name: what it extends, and what its special methods do, matters
-    where that is mentioned. Its other methods are known by their own names, wherever it stands."""
+    """A class is known by its name: what it extends, and what its special methods do (and those
+    that calling an object calls), matters where that is mentioned. Its other methods are known by
+    their own names, wherever it stands."""
     extended: set[str] = set()
     found.bindings.append(Binding(set(), {node.name}, extended, 0))
     for part in (*node.bases, *node.keywords):
         _visit(part, (*said, extended), 0, found)
     for part in (*node.decorator_list, *node.body):
         _visit(part, said, 0, found)
-        if isinstance(part, Definition) and part.name.startswith("__"):
+        if isinstance(part, Definition) and (
+            part.name.startswith("__") or part.name in found.called
+        ):
             mentioned = found.definitions[id(part)][1]
             found.bindings.append(Binding(set(), {node.name}, mentioned, 0))
             if part.name == "__init__":
@@ -168,16 +173,17 @@ def relevant(
             interesting |= {alias.asname or alias.name for alias in node.names}
         else:
             interesting |= bringing(node)
-        interesting |= {
-            alias.asname
-            for alias in node.names
-            if alias.asname and alias.name.rpartition(".")[2] in interesting
-        }
     imported = _imported(seen)
     if any(group in name for name in imported | seen.loaded for group in words.groups) or any(
         map(comes_from_project, seen.imports)
     ):
         interesting |= words.ranks
+    interesting |= {
+        alias.asname
+        for node in seen.imports
+        for alias in node.names
+        if alias.asname and alias.name.rpartition(".")[2] in interesting
+    }
     starting = _mentioning(seen, interesting)
     if not loops:
         starting |= {id_ for id_, (name, _) in seen.definitions.items() if name in words.hooks}

@@ -165,6 +165,9 @@ MATTERS_BESIDE = {"dask": words("backend")}
 CALLED_BY_HOSTS = words("training_step")
 """Methods that a library calls, and goes on with what they return."""
 
+CALLED_BY_CALLS = words("forward call")
+"""Methods of modules and layers that run where these are called."""
+
 OTHERS = frozenset({"__init__", "known", "rows"})
 """The modules of this package that are no library."""
 
@@ -274,6 +277,7 @@ class Registry:
             frozenset(matters),
             MATTERS_BESIDE,
             CALLED_BY_HOSTS,
+            CALLED_BY_CALLS,
             frozenset(ranks - starters),
             GROUPS,
         )

@@ -175,6 +175,7 @@ LIBRARY = Library(
             "thing",
             kind="scaler",
         ),
+        Row("torch.is_tensor", "is-tensor", argument=(0, "obj")),
         Row("torch.Generator", "generator"),
         Row("torch.optim.lr_scheduler.*", "nothing"),
         Row("torch.optim.*", "optimizer", only="class"),
@@ -234,7 +235,7 @@ LIBRARY = Library(
         Row(
             _under(
                 "torch",
-                "is_grad_enabled get_num_threads typename set_default_dtype is_tensor",
+                "is_grad_enabled get_num_threads typename set_default_dtype",
             ),
             "nothing",
         ),

@@ -66,8 +66,11 @@ class Modules:
             )
         )
         self._only = ""
+        self._beside = os.path.split(root)
+        """The folder around the program's, and the name that its modules have from there."""
         if OUTSIDE & set(folder.split(os.sep)):
             self.roots = [root]
+            self._beside = ("", "")
             self._only = self.name.partition(".")[0]  # what is installed beside it is no part of it
         if os.path.basename(entry) == "__init__.py":
             self.package = self.name
@@ -88,7 +91,8 @@ class Modules:
         parts = name.split(".")
         own = not self._only or parts[0] == self._only
         if name and own and parts[0] not in LIBRARIES and all(parts):
-            for root in self.roots:
+            outer, own_name = self._beside
+            for root in (*self.roots, outer) if parts[0] == own_name else self.roots:
                 base = os.path.join(root, *parts)
                 if os.path.isfile(base + ".py"):
                     found = base + ".py"

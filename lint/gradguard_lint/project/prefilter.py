@@ -101,12 +101,6 @@ class _File:
         return self.framework and b"DataLoader" in self.data and b"num_workers" in self.data
 
     @property
-    def samples(self) -> bool:
-        """Whether what a loader's workers run may use a GPU."""
-        data = self.data
-        return any(mark in data for mark in _GPU) and any(mark in data for mark in _SAMPLES)
-
-    @property
     def alone(self) -> bool:
         """Whether it may have a pitfall that needs no worker."""
         data = self.data
@@ -197,12 +191,11 @@ class _File:
 
     @property
     def worker_names(self) -> set[str] | None:
-        """The names that are given to workers; None where what this file defines may be among
-        them."""
-        data = self.data
-        names = {name.partition(b".")[0] for name in _workers(data)}
-        own = {b"self", *re.findall(rb"def[ \t]+(\w+)", data)}
-        if not names or not names.isdisjoint(own):
+        """The names that are given to workers; None where some are not of an import alone."""
+        names = {name.partition(b".")[0] for name in _workers(self.data)}
+        own = {b"self", *re.findall(rb"def[ \t]+(\w+)", self.data)}
+        imported = set(re.findall(rb"\w+", self.imported))
+        if not names or not names <= imported - own:
             return None
         return {name.decode() for name in names}
 
@@ -365,13 +358,26 @@ class Prefilter:
             )
         if self._trains_together(path, file):
             return True
-        if file.loads and (file.samples or self._imports_one(path, lambda other: other.samples)):
+        if file.loads and self._loads_on_gpu(path, file):
             return True
-        if not file.framework or self.helpers == set():
+        if self.helpers == set() or not (file.framework or self._some_framework):
             return False
         if self.helpers is not None and not self._names_a_helper(file.data):
             return False
-        return self._imports_one(path, self._helps)
+        return self._imports_one(path, self._helps) and (
+            file.framework or self._worker_imports_framework(path, file)
+        )
+
+    def _loads_on_gpu(self, path: str, file: _File) -> bool:
+        """Whether a dataset, or what it calls, may use a GPU."""
+        return all(
+            wanted(file) or self._imports_one(path, wanted) for wanted in (_names_gpu, _samples)
+        )
+
+    @cached_property
+    def _some_framework(self) -> bool:
+        """Whether some file here imports a framework, which others may come to through it."""
+        return any(file.framework for file in self.files.values())
 
     def _names_a_helper(self, data: bytes) -> bool:
         helpers = self.helpers or set()
@@ -456,6 +462,14 @@ class Prefilter:
                 )
             )
         return self._reach[key]
+
+
+def _names_gpu(file: _File) -> bool:
+    return any(mark in file.data for mark in _GPU)
+
+
+def _samples(file: _File) -> bool:
+    return any(mark in file.data for mark in _SAMPLES)
 
 
 def _trains(file: _File) -> bool:

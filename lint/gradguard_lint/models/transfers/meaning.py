@@ -276,7 +276,8 @@ class Meaning(Known):
         if not any(result.tensors()):
             if not result.is_unknown:
                 return result
-            model = Thing("model", "Module", instance.ident, instance.born, gpu)
+            about = torch_modules.about_parts(m, instance) if forward is None else ()
+            model = Thing("model", "Module", instance.ident, instance.born, gpu, about)
             return torch_modules.model_call(m, frame, node, model, args)
 
         def through(atom: Atom) -> Value:
@@ -482,6 +483,9 @@ def _instance_method(
 ) -> Value:
     what = instance.cls.what
     result: Value | None = None
+    if what == "torch" and name == "__init__":
+        torch_modules.keep_parts(m, instance, args)
+        return NOTHING
     if what == "torch":
         gpu = torch_modules.instance_on_gpu(m, instance)
         result = torch_modules.model_method(

@@ -394,14 +394,37 @@ def _isinstance(m: Machine, args: Args) -> Value:
         own = _OWN.get(asked.name)
         if own is not None and isinstance(only, Const):
             return constant(isinstance(only.value, own))
-        if isinstance(only, Tensor) and asked.name == "torch.Tensor":
-            return constant(only.framework == "torch")
+        own_name = _type_name(only)
+        if own_name and asked.name in _TOLD_APART:
+            return constant(own_name == asked.name)
     if isinstance(asked, Class) and isinstance(only, Instance):
         return constant(asked is only.cls or asked in only.cls.above)
     if isinstance(asked, Class) and isinstance(only, (Const, Items, Table, Tensor)):
         return constant(False) if asked.plain else UNKNOWN  # members of an Enum are values here
     return data_parallel.is_wrapper(m, value, kind)
 
+
+def _type_name(atom: Atom | None) -> str:
+    """The class of `atom`, as a program names it; "" where that is not known."""
+    if isinstance(atom, Tensor):
+        return {"torch": "torch.Tensor", "numpy": "numpy.ndarray"}.get(atom.framework, "another")
+    if isinstance(atom, Const):
+        return f"builtins.{type(atom.value).__name__}"
+    if isinstance(atom, Items) and atom.kind in ("list", "tuple", "set"):
+        return f"builtins.{atom.kind}"
+    return "builtins.dict" if isinstance(atom, Table) else ""
+
+
+def is_tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``torch.is_tensor(it)``."""
+    kind = _type_name((args.get(*row.argument) or UNKNOWN).only)
+    return constant(kind == f"{name.partition('.')[0]}.Tensor") if kind else UNKNOWN
+
+
+_TOLD_APART = frozenset(
+    {f"builtins.{kind.__name__}" for kind in (str, int, float, bool, list, tuple, set, dict)}
+) | {"torch.Tensor", "numpy.ndarray"}
+"""Classes of which it is known whether something is of them."""
 
 _OWN = {f"builtins.{kind.__name__}": kind for kind in (str, int, float, bool)}
 

@@ -115,6 +115,7 @@ TRANSFERS: dict[str, Transfer] = {
     "distinct": python_calls.distinct,
     "made-of": python_calls.made_of,
     "gathered": python_calls.gathered,
+    "is-tensor": python_calls.is_tensor,
     "load": torch_calls.load,
     "loader": loaders.loader,
     "map-fn": tensorflow_calls.map_fn,

@@ -18,6 +18,7 @@ from gradguard_lint.domain.values import (
     Items,
     Method,
     Site,
+    Table,
     Tensor,
     Thing,
     Unknown,
@@ -101,6 +102,28 @@ def _forward(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args) 
             return of(Tensor("torch", "unknown", False, m.worker_ident))
     return combine(m, found, framework="torch").map(
         lambda atom: of(replace(atom, ident=OUTPUT)) if isinstance(atom, Tensor) else of(atom)
+    )
+
+
+def keep_parts(m: Machine, instance: Instance, args: Args) -> None:
+    """The modules that the ``__init__`` of a container is given become parts of it."""
+    for number, value in enumerate((*args.positional, *([args.rest] if args.rest else ()))):
+        if any(isinstance(atom, (Thing, Instance, Items, Table)) for atom in value.atoms):
+            m.set_field(instance.ident, str(number), value)
+
+
+def about_parts(m: Machine, instance: Instance) -> tuple[tuple[str, Value], ...]:
+    """What the modules tell that a container calls one after the other."""
+    parts = [
+        part
+        for _, value in m.fields(instance.ident)
+        for part in inner(value)
+        if isinstance(part, Thing) and part.kind == "model"
+    ]
+    return tuple(
+        (what, constant(True))
+        for what in ("statistics", "drops")
+        if any(part.part(what) is not None for part in parts)
     )
 
 
