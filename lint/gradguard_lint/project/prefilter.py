@@ -82,6 +82,16 @@ class _File:
             return True
         return b"import *" in lines and any(name + b"." in self.data for name in FRAMEWORKS)
 
+    @cached_property
+    def stands_on_framework(self) -> bool:
+        """Whether a framework is imported by all that import this module."""
+        lines = self.imported
+        return self.framework and any(
+            re.search(rb"^(?:import|from)[ \t]+" + name + rb"\b", lines, re.MULTILINE) is not None
+            for name in FRAMEWORKS
+            if name in lines
+        )
+
     @property
     def starts_workers(self) -> bool:
         """Whether it calls what hands work to workers."""
@@ -360,24 +370,47 @@ class Prefilter:
             return True
         if file.loads and self._loads_on_gpu(path, file):
             return True
-        if self.helpers == set() or not (file.framework or self._some_framework):
+        if not file.framework:
+            return self._brings_together(path, file)
+        if self.helpers == set():
             return False
         if self.helpers is not None and not self._names_a_helper(file.data):
             return False
-        return self._imports_one(path, self._helps) and (
-            file.framework or self._worker_imports_framework(path, file)
+        return self._imports_one(path, self._helps)
+
+    def _brings_together(self, path: str, file: _File) -> bool:
+        """Whether it imports what gives others' functions to workers, and beside it a module
+        with a framework."""
+        handing, frameworks = self._modules
+        if not handing or not frameworks:
+            return False
+        words = set(re.findall(rb"\w+", file.imported))
+        if words.isdisjoint(handing) or words.isdisjoint(frameworks):
+            return False
+        return self._imports_one(path, self._hands_on) and self._imports_one(
+            path, _stands_on_framework
         )
+
+    @cached_property
+    def _modules(self) -> tuple[set[bytes], set[bytes]]:
+        """The names of the modules that hand on what they are given, and of those that import a
+        framework."""
+        frameworks = {
+            _module_name(path) for path, file in self.files.items() if file.stands_on_framework
+        }
+        if not frameworks:
+            return set(), frameworks
+        handing = {_module_name(path) for path, file in self.files.items() if self._hands_on(file)}
+        return handing, frameworks
+
+    def _hands_on(self, file: _File) -> bool:
+        return self._helps(file) and file.hands_on
 
     def _loads_on_gpu(self, path: str, file: _File) -> bool:
         """Whether a dataset, or what it calls, may use a GPU."""
         return all(
             wanted(file) or self._imports_one(path, wanted) for wanted in (_names_gpu, _samples)
         )
-
-    @cached_property
-    def _some_framework(self) -> bool:
-        """Whether some file here imports a framework, which others may come to through it."""
-        return any(file.framework for file in self.files.values())
 
     def _names_a_helper(self, data: bytes) -> bool:
         helpers = self.helpers or set()
@@ -462,6 +495,10 @@ class Prefilter:
                 )
             )
         return self._reach[key]
+
+
+def _stands_on_framework(file: _File) -> bool:
+    return file.stands_on_framework
 
 
 def _names_gpu(file: _File) -> bool:
