@@ -382,9 +382,12 @@ class Prefilter:
         """Whether it imports what gives others' functions to workers, and beside it a module
         with a framework."""
         handing, frameworks = self._modules
-        if not handing or not frameworks:
+        lines = file.imported
+        if not any(name in lines for name in frameworks) or not any(
+            name in lines for name in handing
+        ):
             return False
-        words = set(re.findall(rb"\w+", file.imported))
+        words = set(re.findall(rb"\w+", lines))
         if words.isdisjoint(handing) or words.isdisjoint(frameworks):
             return False
         return self._imports_one(path, self._hands_on) and self._imports_one(
