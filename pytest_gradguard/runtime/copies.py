@@ -189,8 +189,10 @@ class Copies:
 
     def may_be_in_shared_memory(self, size: int) -> bool:
         """Whether so many numbers may lie in memory that another process reads."""
-        written = any(tensor._version > version for tensor, version in self._buffers)
-        return written or any(room >= size for room in self._rooms)
+        written = sum(
+            tensor.numel() for tensor, version in self._buffers if tensor._version > version
+        )
+        return written >= size or any(room >= size for room in self._rooms)
 
 
 _GLOBAL = ".globals["

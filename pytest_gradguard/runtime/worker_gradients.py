@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import dis
 import functools
+import io
 import os
 import pickle
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -107,15 +109,22 @@ _inherited: dict[int, tuple[Call, KeptGradients, str, GradientState | None]] = {
 """By the id of a tensor that a forked process has inherited: what it has told of it."""
 
 
-def remember(call: Call, notes: Iterable[KeptGradients]) -> None:
-    """Take what a worker of `call` has left behind."""
+def remember(call: Call, notes: Iterable[KeptGradients], *, running: bool = False) -> None:
+    """Take what a worker of `call` has left behind.
+
+    Args:
+        call: the call.
+        notes: what its worker told.
+        running: the worker goes on: the gradient that a tensor has meanwhile may be another's.
+    """
     for identity, known in list(_waiting.items()):
         if known.tensor is None:
             del _waiting[identity]
     for left in notes:
         if left.lineage == LINEAGE:
             for identity, (inherited, gradient) in left.inherited.items():
-                _inherited[identity] = (call, left, inherited, gradient)
+                if gradient is None or not running:
+                    _inherited[identity] = (call, left, inherited, gradient)
         for identity, (reference, _) in _shipped(call):
             tensor = reference()
             if tensor is None or not tensor.is_leaf:
@@ -126,7 +135,8 @@ def remember(call: Call, notes: Iterable[KeptGradients]) -> None:
             values = digest(tensor)
             if values is not None and (left.direct or values in left.copies):
                 state = gradient_state(tensor)
-                _waiting[identity] = _Waiting(reference, call, left, values, state)
+                if state is None or not running:
+                    _waiting[identity] = _Waiting(reference, call, left, values, state)
     if _waiting or _inherited:
         _listen()
 
@@ -155,6 +165,7 @@ class _Expected:
         self.call = call
         self.pipe = pipe
         self._told = b""
+        self._left: KeptGradients | None = None
         self._process = os.getpid()
         os.set_blocking(pipe.fileno(), False)
 
@@ -165,15 +176,37 @@ class _Expected:
         ):  # a forked one, which must not take what its parent waits for
             self.pipe.close()
             return True
+        ended = False
         try:
             while told := os.read(self.pipe.fileno(), _CHUNK):
                 self._told += told
+            ended = True
+            self.pipe.close()
         except BlockingIOError:
-            return False
-        self.pipe.close()
-        if self._told:
-            remember(self.call, [pickle.loads(self._told)])
-        return True
+            pass
+        self._take(running=not ended)
+        return ended
+
+    def _take(self, *, running: bool) -> None:
+        """Take the last that the process has told: it holds in place of what it told before."""
+        stream = io.BytesIO(self._told)
+        told = []
+        with suppress(EOFError, pickle.UnpicklingError):  # it may be telling, or killed meanwhile
+            while stream.tell() < len(self._told):
+                told.append(pickle.load(stream))
+                self._told = self._told[stream.tell() :]
+                stream = io.BytesIO(self._told)
+        if not told:
+            return
+        for identity, known in list(_waiting.items()):
+            if known.left is self._left:
+                del _waiting[identity]
+        for identity, (_, left, _, _) in list(_inherited.items()):
+            if left is self._left:
+                del _inherited[identity]
+        self._left = told[-1]
+        if self._left is not None:
+            remember(self.call, [self._left], running=running)
 
 
 def expect(call: Call, pipe: Any) -> None:

@@ -1,7 +1,8 @@
 """A process that the program starts itself tells which gradients it has kept: GG106.
 
 It writes to a pipe as its function ends, and `worker_gradients` reads it when an optimizer steps.
-What it puts into queues and connections after a backward pass counts as what a task returns.
+What it puts into queues and connections after a backward pass counts as what a task returns; as
+many such processes answer in a loop for as long as the program trains, it tells then, too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_gradguard.runtime import backwards, transfer
 from pytest_gradguard.runtime.calls import Call
@@ -25,6 +26,10 @@ from pytest_gradguard.runtime.dispatch.process_start import (
 from pytest_gradguard.runtime.faults import attempt, carried, fault, hidden_frame
 from pytest_gradguard.runtime.patching import Patch, Patches
 from pytest_gradguard.runtime.shipment import Shipment
+
+if TYPE_CHECKING:
+    from pytest_gradguard.runtime.checks.gg106 import KeptGradients
+    from pytest_gradguard.runtime.copies import Copies
 
 _TORCH = "torch.nn.parameter"
 _HOME = "pytest_gradguard.runtime.worker_gradients"  # it needs torch
@@ -125,6 +130,7 @@ class _Watched:
         self._items = [task]
         self._write = write
         self._copies = Copies(self._items, shared=True)
+        self._told: KeptGradients | None = None
         backwards.watch(self._items, self._copies)
         _sends(package, self._sent).apply()
 
@@ -137,15 +143,21 @@ class _Watched:
             self._copies.sent.update(
                 id(copy) for copy in self._copies.with_gradient if copy not in kept
             )
+            self._tell(self._copies)
 
     def tell(self) -> None:
-        """Tell the parent what stays here."""
+        """Tell the parent what stays here, at the end."""
+        copies = backwards.take(self._items)
+        if copies is not None:
+            self._tell(copies)
+
+    def _tell(self, copies: Copies) -> None:
         from pytest_gradguard.runtime.probes import kept_gradients
 
-        copies = backwards.take(self._items)
-        left = None if copies is None else kept_gradients.left_behind(copies, self._items, ())
-        if left is None or copies is None:
+        left = kept_gradients.left_behind(copies, self._items, ())
+        if left == self._told:
             return
+        self._told = left
         descriptor = self._write.fileno()
         os.set_blocking(descriptor, False)  # nobody may be listening
         os.write(descriptor, pickle.dumps(left))

@@ -42,6 +42,8 @@ EXPECT = {
     "test_spawned_processes": {"GG106"},
     "test_counter_beside_shared_parameters": {"GG106"},
     "test_barrier_beside_shared_parameters": {"GG106"},
+    "test_shared_tensors_too_small_for_gradients": {"GG106"},
+    "test_process_that_answers_in_a_loop": {"GG106"},
     "test_global_of_a_forked_pool": {"GG106"},
     "test_global_of_a_forked_executor": {"GG106"},
     "test_global_of_a_forked_process": {"GG106"},
@@ -60,6 +62,8 @@ EXPECT = {
     "test_gradients_in_a_queue": set(),
     "test_parameters_in_shared_memory": set(),
     "test_gradients_in_a_shared_structure": set(),
+    "test_gradients_in_several_shared_tensors": set(),
+    "test_process_that_answers_with_gradients": set(),
     "test_gradients_of_a_global_returned": set(),
     "test_shared_gradients_of_a_global": set(),
     "test_copy_of_a_global_trained": set(),
@@ -381,6 +385,44 @@ def test_barrier_beside_shared_parameters():
     optimizer.step()  # -> GG106:error
 
 
+def noted(counter, losses, model, x):
+    counter.add_(1)
+    losses[0] = backward(model, x).detach()
+
+
+def test_shared_tensors_too_small_for_gradients():
+    model = nn.Linear(3, 1).share_memory()
+    counter, losses = torch.zeros(()).share_memory_(), torch.zeros(2).share_memory_()
+    optimizer = sgd(model)
+    start(FORK, noted, counter, losses, model, X[0])
+    assert counter == 1
+    optimizer.step()  # -> GG106:error
+
+
+def answers(connection, task, model):
+    for x in map(torch.tensor, iter(connection.recv, None)):
+        for answer in task(model, x):
+            connection.send(answer)
+
+
+def loss_alone(model, x):
+    yield backward(model, x).item()
+    model.zero_grad()
+
+
+def test_process_that_answers_in_a_loop():
+    model, (here, there) = nn.Linear(3, 1), FORK.Pipe()
+    optimizer = sgd(model)
+    process = FORK.Process(target=answers, args=(there, loss_alone, model))
+    process.start()
+    for x in X:
+        here.send(x.tolist())
+        here.recv()
+        optimizer.step()  # -> GG106:error
+    here.send(None)
+    process.join()
+
+
 HELD = {}
 
 
@@ -648,6 +690,43 @@ def test_gradients_in_a_shared_structure():
     start(FORK, into_structure, room, model, X[0])
     assert any(room.values)
     optimizer.step()
+
+
+def each_into(shared, model, x):
+    backward(model, x)
+    for room, parameter in zip(shared, model.parameters(), strict=True):
+        room += parameter.grad
+
+
+def test_gradients_in_several_shared_tensors():
+    model = nn.Linear(3, 1)
+    shared = [torch.zeros_like(p).share_memory_() for p in model.parameters()]
+    optimizer = sgd(model)
+    start(FORK, each_into, shared, model, X[0])
+    assert all(room.any() for room in shared)
+    optimizer.step()
+
+
+def loss_and_gradients(model, x):
+    yield backward(model, x).item()
+    yield [parameter.grad.tolist() for parameter in model.parameters()]
+    model.zero_grad()
+
+
+def test_process_that_answers_with_gradients():
+    model, (here, there) = nn.Linear(3, 1), FORK.Pipe()
+    optimizer, before = sgd(model), model.weight.detach().clone()
+    process = FORK.Process(target=answers, args=(there, loss_and_gradients, model))
+    process.start()
+    for x in X:
+        here.send(x.tolist())
+        assert here.recv() > 0
+        for parameter, gradient in zip(model.parameters(), here.recv(), strict=True):
+            parameter.grad = torch.tensor(gradient)
+        optimizer.step()
+    here.send(None)
+    process.join()
+    assert not torch.equal(model.weight, before)
 
 
 def held_gradients(x):
