@@ -141,26 +141,30 @@ def heard(call: Call, note: list[tuple[Global, str | None]]) -> None:
     for found, there in note:
         read = call.remembered.get(CODE)
         state = None if read is None else read.states.get(found)
-        evidence = Evidence.of(
-            call,
-            framework=None if state is not None and state.value else _framework(found),
-            direction="capture",
-            object=found.shown,
-            type=None if state is None else state.kind,
-        )
+        evidence = Evidence.of(call)
         if evidence is not None:
-            if there is not None:
-                evidence.details["in_worker"] = there
-            if state is not None and state.value is not None:
-                evidence.details["here"] = state.value
-            reader = found.reader
-            evidence.add(reader, f"`{reader.name}` reads `{found.shown}`")
+            evidence.hear([(found, state, there)])
 
 
 class Evidence(TaskEvidence):
     """Tasks of one call that read a global which differs in their worker."""
 
     code = CODE
+
+    def hear(self, told: list[tuple[Global, State | None, str | None]]) -> None:
+        for found, state, there in told:
+            if not self.count:
+                plain = state is not None and state.value is not None
+                self.details["framework"] = None if plain else _framework(found)
+                self.details["direction"] = "capture"
+                self.details["object"] = found.shown
+                self.details["type"] = None if state is None else state.kind
+            if there is not None:
+                self.details["in_worker"] = there
+            if state is not None and state.value is not None:
+                self.details["here"] = state.value
+            reader = found.reader
+            self.add(reader, f"`{reader.name}` reads `{found.shown}`")
 
     def message(self) -> str:
         about = self.details

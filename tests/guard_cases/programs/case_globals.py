@@ -1,6 +1,7 @@
 """Module globals that workers read: this file is imported afresh in each of loky's workers."""
 
 import functools
+import multiprocessing
 import os
 import time
 
@@ -21,6 +22,9 @@ EXPECT = {
     "test_by_function_that_travels_by_value": {"GG109"},
     "test_state_dict_loaded": {"GG109"},
     "test_spawned_again": {"GG109"},
+    "test_spawned_process": {"GG109"},
+    "test_spawned_process_of_its_own_class": {"GG109"},
+    "test_ranks": {"GG109"},
     "test_drawn_anew_by_each_import": {"GG109"},
     "test_unchanged": set(),
     "test_seeded": set(),
@@ -48,6 +52,7 @@ EXPECT = {
     "test_setting_passed_on": set(),
     "test_changed_back": set(),
     "test_workers_load_what_they_use": set(),
+    "test_processes_that_use_nothing_changed": set(),
 }
 DETAILS = {
     "test_settings": {
@@ -206,6 +211,77 @@ def test_spawned_again():
     for _ in range(2):
         assert in_workers(read) == [0.0, 0.0]
         weight.add_(1.0)
+
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def put(queue, function, *arguments):
+    queue.put(function(*arguments))
+
+
+def put_weight(queue):
+    put(queue, read)
+
+
+class ReaderProcess(SPAWN.Process):
+    def __init__(self, queue):
+        super().__init__()
+        self.queue = queue
+
+    def run(self):
+        put_weight(self.queue)
+
+
+def put_rank(rank, queue):
+    put_weight(queue)
+
+
+def said_by(process, queue):
+    process.start()  # -> GG109?
+    process.join()
+    assert process.exitcode == 0
+    return queue.get()
+
+
+def test_spawned_process():
+    weight.add_(1.0)
+    queue = SPAWN.SimpleQueue()
+    assert said_by(SPAWN.Process(target=put_weight, args=(queue,)), queue) == 0.0
+
+
+def test_spawned_process_of_its_own_class():
+    weight.add_(1.0)
+    queue = SPAWN.SimpleQueue()
+    assert said_by(ReaderProcess(queue), queue) == 0.0
+
+
+def test_ranks():
+    weight.add_(1.0)
+    queue = SPAWN.SimpleQueue()
+    torch.multiprocessing.spawn(put_rank, args=(queue,))  # -> GG109:warning
+    assert queue.get() == 0.0
+
+
+def put_constant(queue):
+    put(queue, read_constant)
+
+
+def put_loaded(queue, state):
+    put(queue, load_and_use, state)
+
+
+def test_processes_that_use_nothing_changed():
+    weight.add_(1.0)
+    shell.load_state_dict({"weight": torch.full((1, 1), 4.0)})
+    queue = SPAWN.SimpleQueue()
+    assert said_by(SPAWN.Process(target=put_constant, args=(queue,)), queue) == 6.0
+    state = shell.state_dict()
+    assert said_by(SPAWN.Process(target=put_loaded, args=(queue, state)), queue) == 4.0
+    forked = multiprocessing.get_context("fork")
+    queue = forked.SimpleQueue()
+    changed = float(weight.sum())
+    assert said_by(forked.Process(target=put_weight, args=(queue,)), queue) == changed
 
 
 def read_drawn():

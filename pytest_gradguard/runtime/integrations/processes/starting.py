@@ -19,6 +19,7 @@ from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.dispatch import (
     calling,
     process_cuda,
+    process_globals,
     process_gradients,
     process_loaders,
     process_start,
@@ -72,6 +73,7 @@ def _watched_start(workers: Workers, original: Callable[..., Any]) -> Callable[.
                 Beside(_gradients, self, call, forked=False),
                 Beside(_rank, self, call, forked=False),
                 Beside(_loaders, self, call),
+                Beside(_globals, self, call),
                 Beside(_shipping, self, call),
             ):
                 original(self)
@@ -107,6 +109,12 @@ def _loaders(process: Any, call: Call) -> Any:
     if _initialized(process):
         return None
     return process_loaders.told(process, call, _task(process)[0] or type(process).run)
+
+
+def _globals(process: Any, call: Call) -> Any:
+    if _initialized(process):
+        return None
+    return process_globals.told(process, call, _task(process)[0] or type(process).run)
 
 
 def _forking(process: Any, call: Call) -> Any:
