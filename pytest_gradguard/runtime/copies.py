@@ -127,6 +127,7 @@ class Copies:
     Attributes:
         passes: how many backward passes gave a gradient to any of it.
         losses: the last single values that backward passes began at.
+        for_inputs: a backward pass gave a gradient to a tensor that the tasks made themselves.
         every: all that requires grad.
         others: the ids of the other tensors and arrays.
         sent: the ids of those of which something was sent to another process.
@@ -167,6 +168,7 @@ class Copies:
         self._waiting = list(self.every)
         self.passes = 0
         self.losses: list[Any] = []
+        self.for_inputs = False
 
     def backward_ended(self, outputs: Any) -> None:
         """See what a backward pass that began at `outputs` has done."""
@@ -177,6 +179,13 @@ class Copies:
         for output in outputs:
             if tensors.is_tensor(output) and output.numel() == 1 and len(self.losses) < _LOSSES:
                 self.losses.append(output.detach())
+        if not self.for_inputs and self.passes <= _LOSSES:
+            own = {id(copy.tensor) for copy in self.every}
+            self.for_inputs = any(
+                id(leaf) not in own and not isinstance(leaf, torch.nn.Parameter)
+                for leaf in tensors.leaves_of(outputs)
+                if not tensors.gradient_missing(leaf)
+            )
 
     @property
     def with_gradient(self) -> list[Copy]:

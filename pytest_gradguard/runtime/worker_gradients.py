@@ -95,7 +95,9 @@ class _Waiting:
             return State.PENALTY if all(self._others) else None
         if _all_zero(self.tensor.grad):
             return State.ZERO
-        return State.STALE if gradient == self._gradient else None  # else the program has set it
+        if gradient != self._gradient or self.left.for_inputs:
+            return None  # the program has set it; or it is the one that is wanted
+        return State.STALE
 
 
 _MANY = 64

@@ -33,6 +33,8 @@ class KeptGradients(NamedTuple):
         inherited: by the ids of those that the worker has inherited, if it was forked: what tells
             which they are, and the state of the gradient that they came with.
         lineage: that of the worker.
+        for_inputs: the task computed gradients of tensors of its own, too: what its passes gave to
+            these copies may be all but wanted.
     """
 
     task: Task
@@ -40,6 +42,7 @@ class KeptGradients(NamedTuple):
     direct: bool
     inherited: dict[int, tuple[str, Any]]
     lineage: str
+    for_inputs: bool
 
 
 class State(Enum):

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from pytest_gradguard.runtime import backwards, locate, returned
 from pytest_gradguard.runtime.attributes import plain_attribute
 from pytest_gradguard.runtime.checks.gg106 import KeptGradients
@@ -38,6 +40,8 @@ def left_behind(copies: Copies, items: Any, results: Any) -> KeptGradients | Non
         return None
     function = _function_with(kept[0].tensor, items)
     owner = plain_attribute(function, "__self__")
+    came_back = [copy.tensor for copy in copies.with_gradient if copy not in kept]
+    for_inputs = not all(isinstance(one, torch.nn.Parameter) for one in came_back)
     direct = plain_attribute(function, "__name__") == "backward" and tensors.is_tensor(owner)
     return KeptGradients(
         task_of(function),
@@ -45,6 +49,7 @@ def left_behind(copies: Copies, items: Any, results: Any) -> KeptGradients | Non
         direct,
         {id(copy.tensor): (copy.digest or "", copy.first) for copy in kept if copy.inherited},
         LINEAGE,
+        for_inputs or copies.for_inputs,
     )
 
 

@@ -64,6 +64,7 @@ EXPECT = {
     "test_gradients_in_a_shared_structure": set(),
     "test_gradients_in_several_shared_tensors": set(),
     "test_process_that_answers_with_gradients": set(),
+    "test_inputs_explained_between_backward_and_step": set(),
     "test_gradients_of_a_global_returned": set(),
     "test_shared_gradients_of_a_global": set(),
     "test_copy_of_a_global_trained": set(),
@@ -727,6 +728,27 @@ def test_process_that_answers_with_gradients():
     here.send(None)
     process.join()
     assert not torch.equal(model.weight, before)
+
+
+def saliency(model, x):
+    x = x.clone().requires_grad_()
+    backward(model, x)
+    return x.grad.abs()
+
+
+def saliency_in_place(model, x):
+    backward(model, x.requires_grad_())
+    return x.grad
+
+
+def test_inputs_explained_between_backward_and_step():
+    model = nn.Linear(3, 1)
+    optimizer = sgd(model)
+    for explain in (saliency, saliency_in_place):
+        optimizer.zero_grad()
+        backward(model, X[0])
+        assert all(found.any() for found in run(explain, model))
+        optimizer.step()
 
 
 def held_gradients(x):

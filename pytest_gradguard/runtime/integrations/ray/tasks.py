@@ -444,7 +444,7 @@ def _function(name: str | None) -> Any:
         if found is not None:
             return found
         owner = _functions.get(".".join(parts[index:-1]))
-        method = getattr(owner, parts[-1], None)
+        method = None if owner is None else getattr(owner, parts[-1], None)
         if method is not None:
             return method if isinstance(method, MethodType) else MethodType(method, owner)
     return next(reversed(_functions.values()))
