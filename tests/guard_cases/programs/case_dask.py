@@ -35,6 +35,8 @@ EXPECT = {
     "test_persisted": {"GG101", "GG102", "GG103"},
     "test_history_between_workers": {"GG101"},
     "test_submit_gradients_left": {"GG106"},
+    "test_scattered": {"GG101"},
+    "test_scattered_gradients_left": {"GG106"},
     "test_threads_of_joblib": {"GG103"},
     "test_threads_of_submit": {"GG103"},
     "test_threads_of_delayed": {"GG103"},
@@ -60,6 +62,9 @@ EXPECT = {
     "test_nested_parallel": set(),
     "test_estimator_with_loss": set(),
     "test_futures_as_arguments": set(),
+    "test_scattered_module": set(),
+    "test_scattered_gradients_returned": set(),
+    "test_threads_scattered": set(),
     "test_scheduler_of_threads": set(),
     "test_no_grad_in_the_tasks": set(),
     "test_backend_by_argument": set(),
@@ -73,6 +78,7 @@ EXPECT = {
 }
 
 DETAILS = {
+    "test_scattered": {"GG101": {"object": "args[0]['w']", "backend": "dask"}},
     "test_joblib": {
         "GG101": {
             "backend": "dask",
@@ -487,6 +493,38 @@ def test_futures_as_arguments(processes):
     assert on_dask(number, (far,)) == [3.0]
     total = processes.submit(sum, processes.map(abs, [-1, -2]))
     assert total.result() == 3
+
+
+def test_scattered(processes):
+    far = processes.scatter({"w": leaf()})  # -> GG101:warning
+    assert processes.submit(number, far["w"]).result() == 3.0
+
+
+def test_scattered_gradients_left(processes):
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    far = processes.scatter(model, broadcast=True)
+    processes.gather(processes.map(left_behind, [far, far], pure=False))
+    optimizer.step()  # -> GG106:error
+
+
+def test_scattered_gradients_returned(processes):
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    far = processes.scatter(model, hash=False)
+    found = processes.submit(gradients, far).result()
+    for parameter, gradient in zip(model.parameters(), found, strict=True):
+        parameter.grad = gradient
+    optimizer.step()
+
+
+def test_scattered_module(processes):
+    far = processes.scatter([nn.Linear(3, 1), torch.ones(3)])
+    assert isinstance(processes.submit(forward, far[0]).result(), float)
+
+
+def test_threads_scattered(threads):
+    assert threads.submit(number, threads.scatter(leaf())).result() == 3.0
 
 
 def squares(tensor):

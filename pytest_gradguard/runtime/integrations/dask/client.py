@@ -18,7 +18,13 @@ from pytest_gradguard.runtime import collector, frameworks, probes, transfer, wa
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.dispatch import calling
 from pytest_gradguard.runtime.faults import Beside, attempt, fault, theirs_only, without_this_frame
-from pytest_gradguard.runtime.integrations.dask import PACKAGES, WORKERS, nodes, worker
+from pytest_gradguard.runtime.integrations.dask import (
+    PACKAGES,
+    WORKERS,
+    nodes,
+    scattering,
+    worker,
+)
 from pytest_gradguard.runtime.integrations.dask.worker import DaskTask
 from pytest_gradguard.runtime.patching import Patch
 from pytest_gradguard.runtime.shipment import Shipment
@@ -34,6 +40,7 @@ def patches(module: ModuleType) -> list[Patch]:
     """Watch the clients of `distributed`; those of old releases cannot be."""
     return [
         Patch(module.Client, "_graph_to_futures", _watched_graph),
+        Patch(module.Client, "scatter", scattering.watched(_PASSED)),
         Patch(nodes.task_spec().Task, "__getstate__", _watched_state),
     ]
 
@@ -153,6 +160,7 @@ class ShippedDaskTask(DaskTask):
         self.call = call
         self.items = items
         self.batch = batch
+        attempt(scattering.use, call, items)
 
     def __reduce__(self) -> tuple[Any, ...]:
         current = transfer.active.transfer
