@@ -1,5 +1,7 @@
 """Ray: tasks, actors, and objects that are put for them."""
 
+import asyncio
+
 import numpy as np
 import pytest
 import torch
@@ -22,6 +24,7 @@ EXPECT = {
     "test_leaf_for_an_actor": {"GG101"},
     "test_backward_through_what_was_put": {"GG101", "GG102", "GG103"},
     "test_backward_through_an_actor": {"GG101", "GG102", "GG103"},
+    "test_backward_through_an_asynchronous_actor": {"GG102", "GG103"},
     "test_gradients_left": {"GG106"},
     "test_gradients_left_of_what_was_put": {"GG106"},
     "test_gradients_left_in_an_actor": {"GG106"},
@@ -42,6 +45,8 @@ EXPECT = {
     "test_evaluation": set(),
     "test_seeds": set(),
     "test_error": set(),
+    "test_asynchronous_actor": set(),
+    "test_pool": set(),
     "test_functions_stay": set(),
 }
 
@@ -236,6 +241,30 @@ def test_leaf_for_an_actor():
     assert ray.get(store.total.remote()) == 3.0
 
 
+class Asynchronous:
+    def __init__(self, model):
+        self.model = model
+
+    async def forward(self, rows):
+        await asyncio.sleep(0)
+        return self.model(rows)
+
+    async def score(self, rows):
+        await asyncio.sleep(0)
+        return float(self.model(rows).detach().sum())
+
+    async def fail(self, key):
+        raise KeyError(f"no such key: {key}")
+
+
+def test_backward_through_an_asynchronous_actor():
+    model = nn.Linear(3, 1)
+    actor = ray.remote(Asynchronous).remote(model)
+    out = ray.get([actor.forward.remote(torch.ones(2, 3)) for _ in range(2)])  # -> GG102
+    (out[0] + out[1]).sum().backward()  # -> GG103:error
+    assert model.weight.grad is None
+
+
 def test_gradients_left():
     model = nn.Linear(3, 1)
     optimizer = sgd(model)
@@ -398,6 +427,24 @@ def test_error():
     with pytest.raises(KeyError, match="no such key") as caught:
         ray.get(fail.remote(1))
     assert "gradguard" not in str(caught.value)
+
+
+def test_asynchronous_actor():
+    actor = ray.remote(Asynchronous).remote(nn.Linear(3, 1))
+
+    async def main():
+        return await asyncio.gather(*(actor.score.remote(torch.ones(2, 3)) for _ in range(2)))
+
+    first, second = asyncio.run(main())
+    assert first == second
+    with pytest.raises(KeyError, match="no such key"):
+        ray.get(actor.fail.remote(1))
+
+
+def test_pool():
+    multiprocessing = pytest.importorskip("ray.util.multiprocessing")
+    with multiprocessing.Pool(1) as pool:
+        assert pool.map(abs, [-1, 2]) == [1, 2]
 
 
 def test_functions_stay():

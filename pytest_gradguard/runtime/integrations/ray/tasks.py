@@ -335,7 +335,7 @@ def _receives(original: Callable[..., Any]) -> Callable[..., Any]:
     def deserialize_objects(self: Any, *args: Any, **kwargs: Any) -> Any:
         arguments = original(self, *args, **kwargs)
         try:
-            if not _is_asked_for(sys._getframe(1)):
+            if not _is_asked_for(sys._getframe().f_back):
                 _begin(arguments)
         except Exception as error:
             fault(error)
@@ -400,7 +400,7 @@ class _Items(list[Any]):
 def _sends(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def serialize(self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-        if attempt(_is_result, sys._getframe(1)):
+        if attempt(_is_result, sys._getframe().f_back):
             value = attempt(_noted, value, instead=value)
         return original(self, value, *args, **kwargs)
 
@@ -410,8 +410,13 @@ def _sends(original: Callable[..., Any]) -> Callable[..., Any]:
 _ARGUMENTS = {"ray.remote_function", "ray.actor"}
 
 
-def _is_result(frame: FrameType) -> bool:
-    """Whether a task's result is pickled; else it is what the task gives to another one."""
+def _is_result(frame: FrameType | None) -> bool:
+    """Whether a task's result is pickled; else it is what the task gives to another one.
+
+    Ray's own code has no frames: below the result of an asynchronous actor there is none at all.
+    """
+    if frame is None:
+        return True
     code = frame.f_code.co_name
     return frame.f_globals.get("__name__") not in _ARGUMENTS and code != "put_object"
 
