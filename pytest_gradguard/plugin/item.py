@@ -77,7 +77,20 @@ class ItemGuard:
     @property
     def _unexpected(self) -> list[Finding]:
         """Those of `findings` that no marker expects: they are what reports show."""
-        return [finding for finding in self.findings if finding.code not in self._expected]
+        return self._without_expected(self.findings)
+
+    def _without_expected(self, findings: list[Finding]) -> list[Finding]:
+        """Those of `findings` that no marker expects, and that explain none that one expects."""
+        if not self._expected:
+            return findings
+        from pytest_gradguard.reports.overview import explained, linked
+
+        return [
+            finding
+            for finding, losses in zip(findings, explained(linked(findings)), strict=True)
+            if finding.code not in self._expected
+            and not (losses and self._expected.issuperset(loss.code for loss in losses))
+        ]
 
     @property
     def calls(self) -> list[Tally]:
@@ -119,9 +132,7 @@ class ItemGuard:
             return
         fatal: set[tuple[object, ...]] = set()
         findings = self.findings
-        for finding in findings:
-            if finding.code in self._expected:
-                continue
+        for finding in self._without_expected(findings):
             if self._settled.get(finding.key, -1) >= finding.severity:
                 continue
             self._settled[finding.key] = finding.severity

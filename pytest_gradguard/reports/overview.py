@@ -10,7 +10,15 @@ from typing import NamedTuple
 from pytest_gradguard import pitfalls
 from pytest_gradguard.findings import Finding, Severity, merge
 
-__all__ = ["Group", "count_line", "folded", "gravest_first", "group_by_place", "linked"]
+__all__ = [
+    "Group",
+    "count_line",
+    "explained",
+    "folded",
+    "gravest_first",
+    "group_by_place",
+    "linked",
+]
 
 
 def gravest_first(findings: Iterable[Finding]) -> list[Finding]:
@@ -51,6 +59,14 @@ def _is_part(finding: Finding, loss: Finding) -> bool:
     return finding.key[1:] == loss.key[1:]
 
 
+def explained(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """For each of `findings`, those among them that it explains; `linked` has tied them."""
+    named = defaultdict(list)
+    for finding in findings:
+        named[finding.reference].append(finding)
+    return [[loss for one in finding.explains for loss in named[one]] for finding in findings]
+
+
 Folded = tuple[Finding, tuple[Finding, ...]]
 """A finding, and those that explain it."""
 
@@ -61,17 +77,9 @@ def folded(findings: Iterable[Finding]) -> list[Folded]:
     One that explains several stands with the first of its own test, else with the first of all.
     """
     findings = linked(findings)
-    named = defaultdict(list)
-    for finding in findings:
-        named[finding.reference].append(finding)
     hosts: dict[int, Finding] = {}
-    for finding in findings:
-        graver = [
-            loss
-            for reference in finding.explains
-            for loss in named[reference]
-            if loss.severity >= finding.severity
-        ]
+    for finding, losses in zip(findings, explained(findings), strict=True):
+        graver = [loss for loss in losses if loss.severity >= finding.severity]
         if graver:
             hosts[id(finding)] = min(graver, key=lambda loss: loss.test != finding.test)
     return [
