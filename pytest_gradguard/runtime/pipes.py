@@ -13,6 +13,7 @@ import pickle
 import sys
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 from pytest_gradguard.runtime.faults import fault
@@ -21,6 +22,9 @@ _ENOUGH = 65_536
 _MANY = 16
 """How many pipes wait unread before it is looked whether some have told."""
 
+
+_WHOLE = 4096
+"""So many bytes are written whole or not at all, on Linux; a page of a pipe."""
 
 _SPARE = 32
 """How many files the program can still open where the guard opens one of its own."""
@@ -61,6 +65,34 @@ def _room_beside(descriptors: Iterable[int]) -> bool:
 
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return limit == resource.RLIM_INFINITY or max(descriptors) + _SPARE < limit
+
+
+def tell(pipe: int, told: Any) -> None:
+    """Write `told` into a pipe, whole or not at all: nobody may be reading it."""
+    data = pickle.dumps(told)
+    os.set_blocking(pipe, False)
+    if len(data) <= _WHOLE or _makes_room(pipe, len(data)):
+        with suppress(BlockingIOError):
+            os.write(pipe, data)
+
+
+def _makes_room(pipe: int, size: int) -> bool:
+    """Whether `size` bytes can be written at once, after the pipe was widened where it must be."""
+    if sys.platform != "linux":
+        return size <= _ENOUGH
+    import fcntl
+    import termios
+
+    unread = bytearray(4)
+    fcntl.ioctl(pipe, termios.FIONREAD, unread)
+    wanted = int.from_bytes(unread, sys.byteorder) + size + 2 * _WHOLE  # pages that are half full
+    if wanted <= fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ):
+        return True
+    try:
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, wanted)
+    except OSError:  # more than one process may have, or all of a user's
+        return False
+    return True
 
 
 class Pipes:
@@ -165,7 +197,7 @@ def post(address: Address, told: Any) -> None:
     try:
         about = os.fstat(pipe)
         if (about.st_dev, about.st_ino) == (address.device, address.inode):
-            os.write(pipe, pickle.dumps(told))
+            tell(pipe, told)
     except OSError:
         pass
     finally:

@@ -8,7 +8,6 @@ pools).
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,7 +17,7 @@ from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.checks import gg203
 from pytest_gradguard.runtime.cuda import Attempt
 from pytest_gradguard.runtime.faults import attempt, hidden_frame
-from pytest_gradguard.runtime.pipes import ends_beside
+from pytest_gradguard.runtime.pipes import ends_beside, tell
 from pytest_gradguard.runtime.tasks import Task, task_of
 
 
@@ -61,4 +60,4 @@ class Run:
             return type(self._process).run(self._process) if work is None else work()
 
     def _tell(self, made: Attempt) -> None:
-        os.write(self._write, pickle.dumps((os.getpid(), self._task, made)))
+        tell(self._write, (os.getpid(), self._task, made))

@@ -6,13 +6,13 @@ It compares the globals that its function reads before it runs, and writes to a 
 from __future__ import annotations
 
 import os
-import pickle
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from pytest_gradguard.daemon_process import through
+from pytest_gradguard.runtime import pipes
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.checks import gg109
 from pytest_gradguard.runtime.dispatch.process_start import connections_beside, running
@@ -91,5 +91,4 @@ class Run:
         if stale:
             states = self._asked.states
             note = [(found, states[found], there) for found, there in stale]
-            os.set_blocking(self._write.fileno(), False)  # nobody may be listening
-            os.write(self._write.fileno(), pickle.dumps(note))
+            pipes.tell(self._write.fileno(), note)

@@ -8,15 +8,13 @@ many such processes answer in a loop for as long as the program trains, it tells
 from __future__ import annotations
 
 import functools
-import os
-import pickle
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pytest_gradguard.runtime import backwards, transfer
+from pytest_gradguard.runtime import backwards, pipes, transfer
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.dispatch.process_start import (
     connections_beside,
@@ -158,9 +156,7 @@ class _Watched:
         if left == self._told:
             return
         self._told = left
-        descriptor = self._write.fileno()
-        os.set_blocking(descriptor, False)  # nobody may be listening
-        os.write(descriptor, pickle.dumps(left))
+        pipes.tell(self._write.fileno(), left)
 
 
 def _sends(package: str, take: Callable[[Any], None]) -> Patches:

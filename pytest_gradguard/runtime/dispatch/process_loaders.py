@@ -6,14 +6,13 @@ It writes to a pipe as it ends with that error (see `pipes`), which nobody else 
 from __future__ import annotations
 
 import os
-import pickle
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from pytest_gradguard.daemon_process import DaemonProcess
-from pytest_gradguard.runtime import callsite
+from pytest_gradguard.runtime import callsite, pipes
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.checks import gg206
 from pytest_gradguard.runtime.dispatch.process_start import connections_beside, running
@@ -56,7 +55,6 @@ def tell(error: AssertionError, task: tuple[Any, ...], write: Any) -> None:
             if failed is not None:
                 path, line = callsite.line_of(error)
                 failed = failed._replace(task=Task(*task), path=path, line=line)
-                os.set_blocking(write.fileno(), False)  # nobody may be listening
-                os.write(write.fileno(), pickle.dumps(failed))
+                pipes.tell(write.fileno(), failed)
             return
         traceback = traceback.tb_next

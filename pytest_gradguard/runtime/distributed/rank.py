@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import pickle
 import sys
 from dataclasses import replace
 from typing import Any
 
 from pytest_gradguard.findings import Finding
-from pytest_gradguard.runtime import collector, starting
+from pytest_gradguard.runtime import collector, pipes, starting
 from pytest_gradguard.runtime.distributed import C10D
 from pytest_gradguard.runtime.faults import fault
 
@@ -44,6 +42,4 @@ class Rank:
             for one in self._collector.findings
         ]
         if found:
-            descriptor = self._write.fileno()
-            os.set_blocking(descriptor, False)  # nobody may be listening
-            os.write(descriptor, pickle.dumps(found))
+            pipes.tell(self._write.fileno(), found)

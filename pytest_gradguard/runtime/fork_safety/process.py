@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import os
-import pickle
 import sys
 import traceback
 from typing import Any
@@ -20,7 +19,7 @@ from pytest_gradguard.runtime.checks.gg303 import Hang
 from pytest_gradguard.runtime.faults import attempt, without_this_frame
 from pytest_gradguard.runtime.fork_safety import openmp
 from pytest_gradguard.runtime.fork_safety.forks import Inherited
-from pytest_gradguard.runtime.pipes import ends_beside
+from pytest_gradguard.runtime.pipes import ends_beside, tell
 from pytest_gradguard.runtime.tasks import task_of
 
 
@@ -114,7 +113,7 @@ class Inside:
         os.close(self._write)
 
     def _tell(self, hang: Hang) -> None:
-        os.write(self._write, pickle.dumps(hang))
+        tell(self._write, hang)
 
     def _ends(self, hang: Hang, error: BaseException) -> bool:
         """Take that this process waits forever: it ends as one does that raises `error`."""
