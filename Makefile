@@ -35,8 +35,9 @@ demo: .venv/demo.stamp
 
 TESTS := $(BIN)/python -m pytest -p no:asyncio -n 2
 
+# More processes than cores, on two of them: some tests wait for what may hang.
 test: .venv/dev.stamp lint
-	$(TESTS)
+	$(TESTS) -n 3
 
 # Of every code a program that has it and one that does not; the engine and the rules of the
 # linter; what is patched, and undone.

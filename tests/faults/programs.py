@@ -259,10 +259,22 @@ def _train_and_put(queue: Any, model: Net, data: torch.Tensor) -> None:
 @program
 def spawned() -> Any:
     context = multiprocessing.get_context("spawn")
-    process = context.Process(target=train, args=(net(), torch.ones(4, 2)))
-    process.start()
+    SCALE.mul_(2)
+    try:
+        process = context.Process(target=_train_scaled, args=(net(), torch.ones(4, 2)))
+        process.start()
+    finally:
+        SCALE.div_(2)
     process.join()
     return process.exitcode
+
+
+SCALE = torch.ones(1)
+"""What a process that is spawned after it was changed imports anew."""
+
+
+def _train_scaled(model: Net, data: torch.Tensor) -> None:
+    train(model, data * SCALE)
 
 
 class Items(torch.utils.data.Dataset):  # type: ignore[type-arg]
@@ -334,6 +346,22 @@ def dask_client() -> Any:
         told += [error_of(client.submit(fail, 1).result)]
         told += [values(list(dask.compute(dask.delayed(plain_double)(x))))]
         told += [error_of(lambda: values(client.submit(double, x * 1).result()))]
+    return told
+
+
+@program
+def dask_scatter() -> Any:
+    from distributed import Client, LocalCluster
+
+    x = torch.ones(3, requires_grad=True)
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        sent = client.scatter({"x": x, "net": net()})
+        told = [values(client.submit(plain_double, sent["x"]).result())]
+        told += [error_of(lambda: client.scatter(x, unknown=True))]
+        told += [values(list(client.gather(client.scatter([x, x * 1]))))]
     return told
 
 
