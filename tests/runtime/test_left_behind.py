@@ -35,12 +35,12 @@ def backward(model):
 def test_no_descriptor_of_a_process_that_has_been_joined():
     context = multiprocessing.get_context("fork")
     with guard("record"):
-        before = os.listdir("/proc/self/fd")
+        before = set(os.listdir("/proc/self/fd"))  # those of earlier tests may close meanwhile
         process = context.Process(target=backward, args=(torch.nn.Linear(3, 1),))
         process.start()
         process.join()
         process.close()
-        assert os.listdir("/proc/self/fd") == before
+        assert not set(os.listdir("/proc/self/fd")) - before
 
 
 def normed():
