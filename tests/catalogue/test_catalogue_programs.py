@@ -115,13 +115,17 @@ def run(*arguments: str | Path, limit: float = 120, folder: Path | None = None) 
     return done.stdout + done.stderr
 
 
+def group_of(program: str) -> tuple[str, ...]:
+    """The programs that it shares a process with."""
+    return next(group for group in GROUPS if program in group)
+
+
 @pytest.fixture
 def outcome(request, folder):
     program = request.param
     if lacking := missing(program):
         pytest.skip(f"{', '.join(lacking)} not installed")
-    group = next(group for group in GROUPS if program in group)
-    found = outcomes(folder, group)
+    found = outcomes(folder, group_of(program))
     assert program in found, found["said"]
     return found[program]
 
@@ -133,9 +137,13 @@ def test_every_program_is_run_or_left_out_for_a_reason():
 
 
 def parametrized(programs: Iterable[str]) -> Any:
+    """The ids name those that share a process, which stay together (see `scheduling`)."""
     names = [(program, program) for program in programs]
     return pytest.mark.parametrize(
-        ("program", "outcome"), names, indirect=["outcome"], ids=[name for name, _ in names]
+        ("program", "outcome"),
+        names,
+        indirect=["outcome"],
+        ids=[f"{name}@case_{group_of(name)[0]}" for name, _ in names],
     )
 
 
