@@ -23,8 +23,8 @@ _MANY = 16
 """How many pipes wait unread before it is looked whether some have told."""
 
 
-_WHOLE = 4096
-"""So many bytes are written whole or not at all, on Linux; a page of a pipe."""
+_PAGE = 4096
+"""What a pipe holds comes in pages; at worst each is half full."""
 
 _SPARE = 32
 """How many files the program can still open where the guard opens one of its own."""
@@ -71,7 +71,7 @@ def tell(pipe: int, told: Any) -> None:
     """Write `told` into a pipe, whole or not at all: nobody may be reading it."""
     data = pickle.dumps(told)
     os.set_blocking(pipe, False)
-    if len(data) <= _WHOLE or _makes_room(pipe, len(data)):
+    if _makes_room(pipe, len(data)):
         with suppress(BlockingIOError):
             os.write(pipe, data)
 
@@ -85,7 +85,7 @@ def _makes_room(pipe: int, size: int) -> bool:
 
     unread = bytearray(4)
     fcntl.ioctl(pipe, termios.FIONREAD, unread)
-    wanted = int.from_bytes(unread, sys.byteorder) + size + 2 * _WHOLE  # pages that are half full
+    wanted = 2 * int.from_bytes(unread, sys.byteorder) + size + 2 * _PAGE
     if wanted <= fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ):
         return True
     try:
@@ -93,6 +93,36 @@ def _makes_room(pipe: int, size: int) -> bool:
     except OSError:  # more than one process may have, or all of a user's
         return False
     return True
+
+
+class Line:
+    """The reading end of a pipe by which one process tells again and again.
+
+    Attributes:
+        pipe: the connection; closed once the process has ended.
+    """
+
+    def __init__(self, pipe: Any) -> None:
+        self.pipe = pipe
+        self._unread = b""
+        os.set_blocking(pipe.fileno(), False)
+
+    def take(self) -> list[Any]:
+        """What the process has told since this was asked last."""
+        with suppress(BlockingIOError):
+            while not self.pipe.closed:
+                told = os.read(self.pipe.fileno(), _ENOUGH)
+                self._unread += told
+                if not told:
+                    self.pipe.close()
+        found = []
+        stream = io.BytesIO(self._unread)
+        with suppress(EOFError, pickle.UnpicklingError):  # it was killed while it told
+            while stream.tell() < len(self._unread):
+                found.append(pickle.load(stream))
+                self._unread = self._unread[stream.tell() :]
+                stream = io.BytesIO(self._unread)
+        return found
 
 
 class Pipes:

@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import dis
 import functools
-import io
 import os
-import pickle
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -29,6 +26,7 @@ from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
 from pytest_gradguard.runtime.frameworks.torch import steps, tensors
 from pytest_gradguard.runtime.lineage import LINEAGE
 from pytest_gradguard.runtime.patching import Patch, Patches
+from pytest_gradguard.runtime.pipes import Line
 from pytest_gradguard.runtime.provenance import names_in
 from pytest_gradguard.runtime.references import Reference
 
@@ -102,7 +100,6 @@ class _Waiting:
 
 _MANY = 64
 """From how many processes it is waited to hear."""
-_CHUNK = 65_536
 _GRAPH = 5_000
 """How many nodes of a graph are looked at."""
 _waiting: dict[int, _Waiting] = {}
@@ -166,10 +163,9 @@ class _Expected:
     def __init__(self, call: Call, pipe: Any) -> None:
         self.call = call
         self.pipe = pipe
-        self._told = b""
+        self._line = Line(pipe)
         self._left: KeptGradients | None = None
         self._process = os.getpid()
-        os.set_blocking(pipe.fileno(), False)
 
     def read(self) -> bool:
         """Take what the process has told; whether it tells no more."""
@@ -178,37 +174,23 @@ class _Expected:
         ):  # a forked one, which must not take what its parent waits for
             self.pipe.close()
             return True
-        ended = False
-        try:
-            while told := os.read(self.pipe.fileno(), _CHUNK):
-                self._told += told
-            ended = True
-            self.pipe.close()
-        except BlockingIOError:
-            pass
-        self._take(running=not ended)
+        told = self._line.take()
+        ended: bool = self.pipe.closed
+        if told:
+            self._take(told[-1], running=not ended)
         return ended
 
-    def _take(self, *, running: bool) -> None:
+    def _take(self, left: KeptGradients | None, *, running: bool) -> None:
         """Take the last that the process has told: it holds in place of what it told before."""
-        stream = io.BytesIO(self._told)
-        told = []
-        with suppress(EOFError, pickle.UnpicklingError):  # it may be telling, or killed meanwhile
-            while stream.tell() < len(self._told):
-                told.append(pickle.load(stream))
-                self._told = self._told[stream.tell() :]
-                stream = io.BytesIO(self._told)
-        if not told:
-            return
         for identity, known in list(_waiting.items()):
             if known.left is self._left:
                 del _waiting[identity]
-        for identity, (_, left, _, _) in list(_inherited.items()):
-            if left is self._left:
+        for identity, (_, known_left, _, _) in list(_inherited.items()):
+            if known_left is self._left:
                 del _inherited[identity]
-        self._left = told[-1]
-        if self._left is not None:
-            remember(self.call, [self._left], running=running)
+        self._left = left
+        if left is not None:
+            remember(self.call, [left], running=running)
 
 
 def expect(call: Call, pipe: Any) -> None:

@@ -5,49 +5,42 @@ It compares the globals that its function reads before it runs, and writes to a 
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from pytest_gradguard.daemon_process import through
 from pytest_gradguard.runtime import pipes
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.checks import gg109
-from pytest_gradguard.runtime.dispatch.process_start import connections_beside, running
-from pytest_gradguard.runtime.faults import attempt, without_this_frame
+from pytest_gradguard.runtime.dispatch.process_start import hearing
+from pytest_gradguard.runtime.faults import attempt, hidden_frame
 
 _NEEDED = tuple(name for probe in gg109.PROBES for name in probe.asks)
 """Without one of these modules, no global is compared."""
 
 
-@contextmanager
-def told(process: Any, call: Call, function: Any) -> Iterator[None]:
+def told(process: Any, call: Call, function: Any) -> AbstractContextManager[None] | None:
     """A block in which `process` is started; what it tells becomes evidence of `call`.
+
+    None where there is nothing to compare.
 
     Args:
         process: the program's `Process`, whose arguments are pickled.
         call: the call that starts it.
         function: its function.
     """
-    asked = None
-    if "GG109" not in call.dropped and any(name in sys.modules for name in _NEEDED):
-        asked = gg109.ship(call, [(function, (), {})])
-    ends = None if asked is None else connections_beside(process)
-    if asked is None or ends is None:
-        yield
-        return
-    read, write = ends
-    try:
-        with running(process, lambda inner: Run(process, inner, write, asked, function)):
-            yield
-    finally:
-        write.close()
-        evidence = gg109.Evidence.of(call, about="process")
-        if evidence is not None:
-            evidence.wait_for(os.dup(read.fileno()))
-        read.close()
+    if "GG109" in call.dropped or not any(name in sys.modules for name in _NEEDED):
+        return None
+    asked = gg109.ship(call, [(function, (), {})])
+    if asked is None:
+        return None
+    return hearing(
+        process,
+        lambda inner, write: Run(process, inner, write, asked, function),
+        lambda: gg109.Evidence.of(call, about="process"),
+    )
 
 
 class Run:
@@ -78,10 +71,8 @@ class Run:
         run = attempt(through, run, self._process, self._inner, instead=run)
         after = attempt(gg109.begin, self._asked, True)
         try:
-            return run()
-        except BaseException as error:
-            without_this_frame(error)
-            raise
+            with hidden_frame:
+                return run()
         finally:
             if after is not None:
                 attempt(self._tell, after)

@@ -5,43 +5,33 @@ It writes to a pipe as it ends with that error (see `pipes`), which nobody else 
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from pytest_gradguard.daemon_process import DaemonProcess
 from pytest_gradguard.runtime import callsite, pipes
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.checks import gg206
-from pytest_gradguard.runtime.dispatch.process_start import connections_beside, running
+from pytest_gradguard.runtime.dispatch.process_start import hearing
 from pytest_gradguard.runtime.tasks import Task, task_of
 
 _LOADERS = "torch.utils.data.dataloader"
 
 
-@contextmanager
-def told(process: Any, call: Call, function: Any) -> Iterator[None]:
-    """A block in which `process` is started; what it tells becomes evidence of `call`."""
+def told(process: Any, call: Call, function: Any) -> AbstractContextManager[None] | None:
+    """A block in which `process` is started; what it tells becomes evidence of `call`.
+
+    None where it can have no loaders that matter.
+    """
     if not process.daemon or _LOADERS not in sys.modules or "GG206" in call.dropped:
-        yield
-        return
-    ends = connections_beside(process)
-    if ends is None:
-        yield
-        return
-    read, write = ends
+        return None
     task = tuple(task_of(function))
-    try:
-        with running(process, lambda inner: DaemonProcess(process, inner, write, task)):
-            yield
-    finally:
-        write.close()
-        evidence = gg206.Evidence.of(call, about="process", framework="torch", type="DataLoader")
-        if evidence is not None:
-            evidence.wait_for(os.dup(read.fileno()))
-        read.close()
+    return hearing(
+        process,
+        lambda inner, write: DaemonProcess(process, inner, write, task),
+        lambda: gg206.Evidence.of(call, about="process", framework="torch", type="DataLoader"),
+    )
 
 
 def tell(error: AssertionError, task: tuple[Any, ...], write: Any) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_gradguard.runtime.pipes import ends_beside
+
+if TYPE_CHECKING:
+    from pytest_gradguard.runtime.evidence import TaskEvidence
 
 
 def package_of(process: Any) -> str:
@@ -21,6 +25,36 @@ def connections_beside(process: Any) -> tuple[Any, Any] | None:
     """The reading and the writing end of a pipe that `process` can be given; see `ends_beside`."""
     connection: Any = import_module(f"{package_of(process)}.connection")
     return ends_beside(partial(connection.Pipe, duplex=False))
+
+
+@contextmanager
+def hearing(
+    process: Any,
+    run_in: Callable[[Any, Any], Any],
+    evidence: Callable[[], TaskEvidence | None],
+) -> Iterator[None]:
+    """A block in which `process` is started; what it tells becomes evidence.
+
+    Args:
+        process: the process.
+        run_in: makes what stands in the place of its method `run`, given what stands there already,
+            or None, and the end of a pipe to tell by.
+        evidence: gives what hears that, or None.
+    """
+    ends = connections_beside(process)
+    if ends is None:
+        yield
+        return
+    read, write = ends
+    try:
+        with running(process, lambda inner: run_in(inner, write)):
+            yield
+    finally:
+        write.close()
+        heard = evidence()
+        if heard is not None:
+            heard.wait_for(os.dup(read.fileno()))
+        read.close()
 
 
 @contextmanager

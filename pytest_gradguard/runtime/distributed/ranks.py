@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import io
-import os
-import pickle
 import sys
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from pytest_gradguard.findings import Finding, Severity
@@ -20,10 +17,8 @@ from pytest_gradguard.runtime.collector import Collector
 from pytest_gradguard.runtime.dispatch.process_start import connections_beside, running
 from pytest_gradguard.runtime.distributed import C10D
 from pytest_gradguard.runtime.locks import Lock
+from pytest_gradguard.runtime.pipes import Line
 
-_CHUNK = 65_536
-_ROOM = 1_048_576
-"""How much a rank may tell before anybody reads it."""
 _MANY = 16
 """How many processes may have ended unread before it is looked which have."""
 
@@ -34,9 +29,7 @@ class _Told:
     def __init__(self, pipe: Any, home: Collector) -> None:
         self.home = home
         self.known: list[Finding] = []
-        self._pipe = pipe
-        self._bytes = b""
-        os.set_blocking(pipe.fileno(), False)
+        self._line = Line(pipe)
         _open.add(self)
 
     def findings(self) -> list[Finding]:
@@ -46,19 +39,10 @@ class _Told:
             return self.known
 
     def _read(self) -> None:
-        with suppress(BlockingIOError):
-            while not self._pipe.closed:
-                told = os.read(self._pipe.fileno(), _CHUNK)
-                self._bytes += told
-                if not told:
-                    self._pipe.close()
-                    _open.discard(self)
-        stream = io.BytesIO(self._bytes)
-        with suppress(EOFError, pickle.UnpicklingError):  # it was killed while it told
-            while stream.tell() < len(self._bytes):
-                self.known = pickle.load(stream)
-                self._bytes = self._bytes[stream.tell() :]
-                stream = io.BytesIO(self._bytes)
+        for told in self._line.take():
+            self.known = told
+        if self._line.pipe.closed:
+            _open.discard(self)
 
 
 _lock = Lock()
@@ -86,7 +70,6 @@ def telling(process: Any, call: Call, *, forked: bool) -> Iterator[None]:
         yield
         return
     read, write = pipe
-    _widen(write.fileno())
     ignore = call.collector.ignore | collector.allowed_now()
     try:
         with running(process, lambda inner: RankProcess(process, inner, write, ignore, forked)):
@@ -95,15 +78,6 @@ def telling(process: Any, call: Call, *, forked: bool) -> Iterator[None]:
         write.close()
     told = _running[process] = _Told(read, call.collector)
     call.collector.listen(told.findings)
-
-
-def _widen(descriptor: int) -> None:
-    try:
-        import fcntl
-
-        fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _ROOM)
-    except (ImportError, AttributeError, OSError):
-        pass  # not Linux, or not allowed: then it has less room
 
 
 def ended(process: Any) -> None:

@@ -16,7 +16,7 @@ from pytest_gradguard.daemon_process import through
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.checks import gg303
 from pytest_gradguard.runtime.checks.gg303 import Hang
-from pytest_gradguard.runtime.faults import attempt, without_this_frame
+from pytest_gradguard.runtime.faults import attempt, hidden_frame
 from pytest_gradguard.runtime.fork_safety import openmp
 from pytest_gradguard.runtime.fork_safety.forks import Inherited
 from pytest_gradguard.runtime.pipes import ends_beside, tell
@@ -91,10 +91,8 @@ class Inside:
         run = type(self._process).run.__get__(self._process)
         run = attempt(through, run, self._process, inner, instead=run)
         try:
-            return run()
-        except BaseException as error:
-            without_this_frame(error)
-            raise
+            with hidden_frame:
+                return run()
         finally:
             if watcher is not None:
                 attempt(watcher.stop)
