@@ -82,6 +82,27 @@ def consistent(*groups: Iterable[Condition]) -> bool:
     return True
 
 
+def alternatives(first: Iterable[Condition], second: Iterable[Condition]) -> bool:
+    """Whether these may be two settings of which a user gives one.
+
+    Each asks for an option of the same object, and none for the same: `args.only_gpu` and
+    `args.mix`. Whether both can be given is told nowhere that is read.
+    """
+    ones, others = _options(first), _options(second)
+    return any(ones[home].isdisjoint(others[home]) for home in ones.keys() & others.keys())
+
+
+def _options(when: Iterable[Condition]) -> dict[Hashable, set[str]]:
+    """The options that have to be given, by what they are options of."""
+    found: dict[Hashable, set[str]] = {}
+    for key, truth in when:
+        if truth and isinstance(key, tuple) and len(key) == 3 and key[0] not in _ORDERED:
+            home, name = key[:2], key[2]
+            if isinstance(name, str):
+                found.setdefault(home, set()).add(name)
+    return found
+
+
 def _numeric(key: tuple[Hashable, ...]) -> bool:
     return isinstance(key[2], (int, float)) and not isinstance(key[2], bool)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradguard_lint.domain.conditions import NONE, Conditions, consistent
+from gradguard_lint.domain.conditions import NONE, Conditions, alternatives, consistent
 from gradguard_lint.domain.shapes import name_of
 from gradguard_lint.domain.starts import PROCESS, THREAD
 from gradguard_lint.domain.values import (
@@ -214,7 +214,10 @@ class TaskRun:
 
     def meets(self, effect: Effect, earlier: Effect) -> bool:
         """Whether `effect` of this task and `earlier` of the parent happen on one way."""
-        return consistent(self.call.before.get(earlier, earlier.when), self.call.when, effect.when)
+        before = self.call.before.get(earlier, earlier.when)
+        return consistent(before, self.call.when, effect.when) and not alternatives(
+            before, (*self.call.when, *effect.when)
+        )
 
 
 @fields
