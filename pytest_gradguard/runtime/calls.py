@@ -52,6 +52,7 @@ class Call:
         remembered: what a probe remembers of it, by the probe's name.
         shared: one object for the calls that give single tasks to one pool.
         began: when it began.
+        sent: how many bytes of batches were pickled, where its library tells it.
         shipped: weak references to the tensors that went to its workers, and their paths, by id.
         modules: the same to modules, by their numbers.
     """
@@ -79,6 +80,7 @@ class Call:
         self.within_autograd = False
         self.questions: probes.Questions | None = None
         self.began = perf_counter()
+        self.sent = 0
         self._tally: Tally | None = None
         self._searches = _SEARCHES
         _by_token[self.token] = self

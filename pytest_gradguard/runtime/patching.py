@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from pytest_gradguard.runtime.faults import attempt, hidden_frame
+from pytest_gradguard.runtime.faults import attempt, without_this_frame
 from pytest_gradguard.runtime.locks import Lock
 
 _lock = Lock()
@@ -100,8 +100,11 @@ def _following(owner: type, name: str, original: Any) -> Any:
 
     @functools.wraps(original)
     def inherited(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        with hidden_frame:
+        try:
             return getattr(super(owner, self), name)(*args, **kwargs)
+        except BaseException as error:  # written out, for each module that is pickled comes by here
+            without_this_frame(error)
+            raise
 
     return inherited
 

@@ -58,7 +58,8 @@ def refer(item: Any, gone: Callable[[], object] | None = None) -> Reference:
     """
     identity = id(item)
     reference = _known.get(identity)
-    if reference is None or reference() is not item:
+    held = None if reference is None else reference._weak
+    if reference is None or held is None or held() is not item:
         if not watching.is_on():
             return Reference(None)
         if not _patches.applied:

@@ -89,7 +89,7 @@ def _watched_call(original: Callable[..., Any]) -> Callable[..., Any]:
 def _count(parallel: Any, call: Call) -> None:
     """Count what `parallel`, whose call has ended, has done in it."""
     tasks = getattr(parallel, "n_dispatched_tasks", 0)
-    call.count(tasks=tasks, seconds=time.perf_counter() - call.began)
+    call.count(tasks=tasks, size=call.sent, seconds=time.perf_counter() - call.began)
 
 
 def weighing(module: ModuleType) -> list[Patch]:
@@ -106,7 +106,7 @@ def _weighed(original: Callable[..., Any]) -> Callable[..., Any]:
             known = None if cache is None else _by_cache.get(id(cache))
             call = None if known is None else known.call()
             if call is not None:
-                call.count(size=len(data))
+                call.sent += len(data)
         except Exception as error:
             fault(error)
         return data
