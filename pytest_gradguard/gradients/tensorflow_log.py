@@ -9,12 +9,14 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
 import tensorflow as tf
 
+from pytest_gradguard.gradients import noting
 from pytest_gradguard.gradients.clock import now
 from pytest_gradguard.gradients.flow import Chain
 from pytest_gradguard.runtime import callsite
@@ -380,3 +382,8 @@ def _pools() -> Any:
 
 
 log: Log | None = None
+
+
+def noted(note: Callable[..., Any]) -> Callable[[Any], Any]:
+    """A wrapper of a function of TensorFlow's, before each call of which it is noted; `noting`."""
+    return noting.noted(lambda: log, note, before=True)

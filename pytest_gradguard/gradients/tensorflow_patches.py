@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +12,7 @@ import tensorflow as tf
 
 from pytest_gradguard import keras_variables
 from pytest_gradguard.gradients import tensorflow_log
+from pytest_gradguard.gradients.tensorflow_log import Log, noted
 from pytest_gradguard.runtime.faults import attempt, fault, without_this_frame
 from pytest_gradguard.runtime.frameworks.tensorflow import tapes as tensorflow_tapes
 from pytest_gradguard.runtime.locks import Lock
@@ -53,27 +53,16 @@ class _Tapes:
 _tapes = _Tapes()
 
 
-def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def _read_variable_op(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if tensorflow_log.log is not None:
-            try:
-                tensorflow_log.log.read(self)
-            except Exception as error:
-                fault(error)
-        return original(self, *args, **kwargs)
-
-    return _read_variable_op
+@noted
+def _reading(log: Log, frame: Any, _: Any, variable: Any, *args: Any, **kwargs: Any) -> None:
+    """A variable is read."""
+    log.read(variable)
 
 
-def _beginning(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def start(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if tensorflow_log.log is not None:
-            attempt(tensorflow_log.log.thread_started)
-        return original(self, *args, **kwargs)
-
-    return start
+@noted
+def _beginning(log: Log, *_: Any) -> None:
+    """A thread begins."""
+    log.thread_started()
 
 
 def _leaving(
@@ -87,43 +76,25 @@ def _leaving(
         operand: the place of the argument whose value it takes.
     """
 
-    def wrap(original: Any) -> Any:
-        @functools.wraps(original)
-        def function(*args: Any, **kwargs: Any) -> Any:
-            log = tensorflow_log.log
-            if log is not None:
-                try:
-                    if by(sys._getframe(1)):
-                        given = [*args, *kwargs.values()][operand : operand + 1]
-                        log.left(how, given[0] if given else None)
-                except Exception as error:
-                    fault(error)
-            return original(*args, **kwargs)
+    @noted
+    def leave(log: Log, frame: Any, _: Any, *args: Any, **kwargs: Any) -> None:
+        if by(frame):
+            given = [*args, *kwargs.values()][operand : operand + 1]
+            log.left(how, given[0] if given else None)
 
-        return function
-
-    return wrap
+    return leave
 
 
 def _comparing(name: str, how: str) -> Callable[[Any], Any]:
     """A function of two values, of neither of which a gradient comes through."""
 
-    def wrap(original: Any) -> Any:
-        @functools.wraps(original)
-        def compare(*args: Any, **kwargs: Any) -> Any:
-            log = tensorflow_log.log
-            if log is not None:
-                try:
-                    written = _written(sys._getframe(1), name)
-                    for value in [*args, *kwargs.values()][: 2 * written]:
-                        log.left(how, value)
-                except Exception as error:
-                    fault(error)
-            return original(*args, **kwargs)
+    @noted
+    def compare(log: Log, frame: Any, _: Any, *args: Any, **kwargs: Any) -> None:
+        if _written(frame, name):
+            for value in [*args, *kwargs.values()][:2]:
+                log.left(how, value)
 
-        return compare
-
-    return wrap
+    return compare
 
 
 def _from_outside(frame: Any) -> bool:
@@ -155,23 +126,15 @@ def _written(frame: Any, name: str = "") -> bool:
     return True
 
 
-def _casting(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def cast(x: Any, dtype: Any, *args: Any, **kwargs: Any) -> Any:
-        log = tensorflow_log.log
-        if log is not None:
-            try:
-                kind = tf.as_dtype(dtype)
-                known = getattr(x, "dtype", None)
-                stepped = kind.is_integer or kind.is_bool
-                stepped = stepped and known is not None and tf.as_dtype(known).is_floating
-                if stepped and _written(sys._getframe(1)):
-                    log.left(f"tf.cast(…, {kind.name})", x)
-            except Exception as error:
-                fault(error)
-        return original(x, dtype, *args, **kwargs)
-
-    return cast
+@noted
+def _casting(log: Log, frame: Any, _: Any, x: Any, dtype: Any, *args: Any, **__: Any) -> None:
+    """`tf.cast`, where it makes whole numbers of others."""
+    kind = tf.as_dtype(dtype)
+    known = getattr(x, "dtype", None)
+    stepped = kind.is_integer or kind.is_bool
+    stepped = stepped and known is not None and tf.as_dtype(known).is_floating
+    if stepped and _written(frame):
+        log.left(f"tf.cast(…, {kind.name})", x)
 
 
 def _running(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -181,7 +144,7 @@ def _running(original: Callable[..., Any]) -> Callable[..., Any]:
         if log is None:
             return original(self, *args, **kwargs)
         before = attempt(_traces, self)
-        known = attempt(_graphs, self) if before else frozenset()
+        known = attempt(_graphs, self, instead=frozenset()) if before else frozenset()
         try:
             result = original(self, *args, **kwargs)
         except BaseException as error:
@@ -203,11 +166,7 @@ def _running(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _graphs(function: Any) -> frozenset[int]:
-    try:
-        return frozenset(id(one.graph) for one in function._list_all_concrete_functions())
-    except Exception as error:
-        fault(error)
-        return frozenset()
+    return frozenset(id(one.graph) for one in function._list_all_concrete_functions())
 
 
 def _traces(function: Any) -> int:
@@ -326,19 +285,11 @@ def _to_python(kind: Any) -> list[Patch]:
     ]
 
 
-def _making(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        log = tensorflow_log.log
-        if log is not None:
-            try:
-                if _written(sys._getframe(1)):
-                    log.left("tf.Variable()", args[0] if args else kwargs.get("initial_value"))
-            except Exception as error:
-                fault(error)
-        original(self, *args, **kwargs)
-
-    return __init__
+@noted
+def _making(log: Log, frame: Any, _: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    """A variable is made of a value."""
+    if _written(frame):
+        log.left("tf.Variable()", args[0] if args else kwargs.get("initial_value"))
 
 
 def _custom(name: str) -> None:

@@ -7,6 +7,7 @@ with the last; what it replaces meanwhile stands in `torch_patches`.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 from types import CodeType, FrameType
@@ -14,6 +15,7 @@ from typing import Any, Protocol
 
 import torch
 
+from pytest_gradguard.gradients import noting
 from pytest_gradguard.gradients.clock import now
 from pytest_gradguard.gradients.flow import Chain
 from pytest_gradguard.gradients.torch_exits import GRAD, Exit, entered_by
@@ -26,6 +28,7 @@ from pytest_gradguard.runtime.frameworks.torch import tensors
 from pytest_gradguard.runtime.locks import Lock
 from pytest_gradguard.runtime.references import Reference, refer
 
+_compiling = torch.compiler.is_compiling
 _WALKED = 50_000
 """How many nodes are walked for one place; beyond that, ever fewer of its visits are looked at."""
 _ORIGINALS = 100
@@ -429,6 +432,16 @@ def sources(data: Any, depth: int = 3) -> list[Any]:
 
 
 log: Log | None = None
+
+
+def current() -> Log | None:
+    """The log that is written now; None while a compiler traces, which is to see nothing of it."""
+    return None if log is None or _compiling() else log
+
+
+def noted(note: Callable[..., Any], *, before: bool = False) -> Callable[[Any], Any]:
+    """A wrapper of a function of torch's, each call of which is noted; see `noting`."""
+    return noting.noted(current, note, before=before)
 
 
 def caller() -> FrameType:

@@ -94,10 +94,10 @@ _patches = Patches(
             )
             for name in names
         ),
-        Patch(_TENSOR, "requires_grad_", torch_changes.freezing(torch_log.FROZEN), inherited=True),
-        Patch(torch.nn.Module, "requires_grad_", torch_changes.freezing(torch_log.FROZEN)),
-        Patch(torch.nn.Module, "zero_grad", torch_changes.clearing("zero_grad()")),
-        Patch(torch.optim.Optimizer, "zero_grad", torch_changes.clearing("zero_grad()")),
+        Patch(_TENSOR, "requires_grad_", torch_changes.freezing, inherited=True),
+        Patch(torch.nn.Module, "requires_grad_", torch_changes.freezing),
+        Patch(torch.nn.Module, "zero_grad", torch_changes.clearing),
+        Patch(torch.optim.Optimizer, "zero_grad", torch_changes.clearing),
         Patch(torch.nn.Module, "load_state_dict", torch_changes.loading),
         Patch(torch._C.ScriptFunction, "__call__", torch_ways_out.scripted, inherited=True),
         Patch(torch._C.ScriptMethod, "__call__", torch_ways_out.scripted, inherited=True),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 
 from pytest_gradguard.gradients import torch_grad_mode, torch_log
 from pytest_gradguard.gradients.torch_exits import COPY, PICKLE, Exit, Operation, entered_by
+from pytest_gradguard.gradients.torch_log import Log, noted
 from pytest_gradguard.runtime.faults import Beside, fault
 from pytest_gradguard.runtime.patching import on_class
 
@@ -20,51 +20,31 @@ _grad_enabled = torch.is_grad_enabled
 _needs_grad = torch_log.needs_grad
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
+_Wrap = Callable[[Any], Any]
 
-def reading(way: Exit) -> Callable[[Any], Any]:
+
+def reading(way: Exit) -> _Wrap:
     """A tensor's method that takes its value out of the graph."""
 
-    def wrap(original: Any) -> Any:
-        @functools.wraps(original)
-        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(self, *args, **kwargs)
-            log = torch_log.log
-            if log is not None and not _compiling():
-                try:
-                    if _needs_grad(self):
-                        log.cut(way, (self,), result, torch_log.caller())
-                    elif id(self) in log.made:
-                        log.went_on(self, way.how, torch_log.caller())
-                except Exception as error:
-                    fault(error)
-            return result
+    @noted
+    def read(log: Log, frame: Any, result: Any, self: Any, *_: Any, **__: Any) -> None:
+        if _needs_grad(self):
+            log.cut(way, (self,), result, frame)
+        elif id(self) in log.made:
+            log.went_on(self, way.how, frame)
 
-        return method
-
-    return wrap
+    return read
 
 
-def pickling(original: Any) -> Any:
+@noted
+def pickling(log: Log, frame: Any, result: Any, self: Any, protocol: Any) -> None:
     """What pickle asks of a tensor, and `copy.copy`."""
-
-    @functools.wraps(original)
-    def __reduce_ex__(self: Any, protocol: Any) -> Any:
-        result = original(self, protocol)
-        log = torch_log.log
-        if log is not None and not _compiling():
-            try:
-                if _needs_grad(self):
-                    frame = torch_log.caller()
-                    copied = frame.f_code.co_filename == copy.__file__
-                    log.cut(COPY if copied else PICKLE, (self,), result, frame)
-            except Exception as error:
-                fault(error)
-        return result
-
-    return __reduce_ex__
+    if _needs_grad(self):
+        copied = frame.f_code.co_filename == copy.__file__
+        log.cut(COPY if copied else PICKLE, (self,), result, frame)
 
 
-def operating(operation: Operation) -> Callable[[Any], Any]:
+def operating(operation: Operation) -> _Wrap:
     """An operation that has no derivative, or one that is zero everywhere."""
     way, flat = operation.exit, operation.flat
 
@@ -112,8 +92,8 @@ def applying(original: Any) -> Any:
 
     @functools.wraps(original)
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        log = torch_log.log
-        if log is None or _compiling():
+        log = torch_log.current()
+        if log is None:
             return original.__get__(None, cls)(*args, **kwargs)
         if cls in log.functions or cls.__module__.startswith("torch."):
             result = original.__get__(None, cls)(*args, **kwargs)
@@ -123,11 +103,7 @@ def applying(original: Any) -> Any:
                 result = original.__get__(None, cls)(*args, **kwargs)
         if torch_log.log is log:
             try:
-                if torch.is_grad_enabled() and _leaves_the_graph(result):
-                    sources = torch_log.sources(list(args))
-                    if sources:
-                        frame, _ = entered_by(torch_log.caller())
-                        log.cut(Exit(f"{cls.__name__}.apply()"), sources, result, frame)
+                _called(log, f"{cls.__name__}.apply()", args, result, torch_log.caller())
             except Exception as error:
                 fault(error)
         return result
@@ -135,186 +111,113 @@ def applying(original: Any) -> Any:
     return classmethod(apply)
 
 
+@noted
+def scripted(log: Log, frame: Any, result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    """A call of TorchScript: of what happens inside, only arguments and result are seen."""
+    log.changed(torch_log.SCRIPTED, (), frame)
+    _called(log, f"{self.name}() (TorchScript)", [*args, *kwargs.values()], result, frame)
+
+
+def _called(log: Log, how: str, given: Any, result: Any, frame: Any) -> None:
+    """Note a call of what the program has made itself, if its result leaves the graph."""
+    if torch.is_grad_enabled() and _leaves_the_graph(result):
+        sources = torch_log.sources(list(given))
+        if sources:
+            log.cut(Exit(how), sources, result, entered_by(frame)[0])
+
+
 def writing(original: Any) -> Any:
     """An operation in place: into what `.data` gave, it writes without a graph."""
     how = f".data.{original.__name__}()"
 
-    @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        log = torch_log.log
-        if log is not None and id(self) in log.made and not _compiling():
-            try:
-                made = log.made[id(self)]
-                if made.produced(self) and made.how == ".data":
-                    target = made.original_of(self)
-                    if target is not None:
-                        _written(how, target, args)
-            except Exception as error:
-                fault(error)
-        return original(self, *args, **kwargs)
+    def write(log: Log, frame: Any, _: Any, self: Any, *args: Any, **__: Any) -> None:
+        made = log.made.get(id(self))
+        if made is not None and made.produced(self) and made.how == ".data":
+            target = made.original_of(self)
+            if target is not None:
+                _written(log, how, target, args, frame)
 
-    return method
+    return noted(write, before=True)(original)
 
 
-def _written(how: str, target: Any, values: Any) -> None:
+def _written(log: Log, how: str, target: Any, values: Any, frame: Any) -> None:
     """Note that `values` were written into `target` without a graph."""
-    log = torch_log.log
-    if log is not None:
-        frame = sys._getframe(2)
-        sources = torch_log.sources(list(values))
-        if sources:
-            log.cut(Exit(how), sources, target, frame)
-        log.written(target, values, frame)
+    sources = torch_log.sources(list(values))
+    if sources:
+        log.cut(Exit(how), sources, target, frame)
+    log.written(target, values, frame)
 
 
-def detaching_in_place(original: Any) -> Any:
-    @functools.wraps(original)
-    def detach_(self: Any) -> Any:
-        log = torch_log.log
-        if log is not None and not _compiling():
-            try:
-                if _needs_grad(self):
-                    log.cut(Exit(".detach_()"), (self,), self, torch_log.caller())
-            except Exception as error:
-                fault(error)
-        return original(self)
-
-    return detach_
+@functools.partial(noted, before=True)
+def detaching_in_place(log: Log, frame: Any, _: Any, self: Any) -> None:
+    """`detach_`."""
+    if _needs_grad(self):
+        log.cut(Exit(".detach_()"), (self,), self, frame)
 
 
-def converting(how: str) -> Callable[[Any], Any]:
+def converting(how: str) -> _Wrap:
     """A conversion; it cuts the graph where the new dtype is an integer one."""
 
-    def wrap(original: Any) -> Any:
-        @functools.wraps(original)
-        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(self, *args, **kwargs)
-            log = torch_log.log
-            if log is not None and not _compiling():
-                try:
-                    if (
-                        isinstance(result, torch.Tensor)
-                        and not _needs_grad(result)
-                        and _needs_grad(self)
-                        and torch.is_grad_enabled()
-                    ):
-                        dtype = str(result.dtype).removeprefix("torch.")
-                        shown = how if how != ".to()" else f".to(torch.{dtype})"
-                        log.cut(Exit(shown), (self,), result, torch_log.caller())
-                except Exception as error:
-                    fault(error)
-            return result
+    @noted
+    def convert(log: Log, frame: Any, result: Any, self: Any, *_: Any, **__: Any) -> None:
+        if (
+            isinstance(result, torch.Tensor)
+            and not _needs_grad(result)
+            and _needs_grad(self)
+            and torch.is_grad_enabled()
+        ):
+            dtype = str(result.dtype).removeprefix("torch.")
+            shown = how if how != ".to()" else f".to(torch.{dtype})"
+            log.cut(Exit(shown), (self,), result, frame)
 
-        return method
-
-    return wrap
+    return convert
 
 
-def constructing(how: str) -> Callable[[Any], Any]:
+def constructing(how: str) -> _Wrap:
     """A function that makes a new tensor of the values of others."""
 
-    def wrap(original: Any) -> Any:
-        @functools.wraps(original)
-        def function(*args: Any, **kwargs: Any) -> Any:
-            if torch_log.log is None or _compiling():
-                return original(*args, **kwargs)
-            result = original(*args, **kwargs)
-            try:
-                data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
-                if type(data) in torch_log.CONTAINERS or isinstance(data, torch.Tensor):
-                    sources = torch_log.sources(data)
-                    if sources and not _continues(result):
-                        torch_log.log.cut(Exit(how), sources, result, torch_log.caller())
-            except Exception as error:
-                fault(error)
-            return result
+    @noted
+    def construct(log: Log, frame: Any, result: Any, *args: Any, **kwargs: Any) -> None:
+        data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
+        sources = torch_log.sources(data)
+        if sources and not (isinstance(result, torch.Tensor) and result.grad_fn is not None):
+            log.cut(Exit(how), sources, result, frame)
 
-        return function
-
-    return wrap
+    return construct
 
 
-def _continues(result: Any) -> bool:
-    return isinstance(result, torch.Tensor) and result.grad_fn is not None
-
-
-def renewing(original: Any) -> Any:
-    @functools.wraps(original)
-    def new_tensor(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        log = torch_log.log
-        if log is not None and not _compiling():
-            try:
-                data = args[0] if args else kwargs.get("data")
-                sources = torch_log.sources(data)
-                if sources:
-                    log.cut(Exit(".new_tensor()"), sources, result, torch_log.caller())
-            except Exception as error:
-                fault(error)
-        return result
-
-    return new_tensor
+@noted
+def renewing(log: Log, frame: Any, result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    """`new_tensor`, which does the same."""
+    sources = torch_log.sources(args[0] if args else kwargs.get("data"))
+    if sources:
+        log.cut(Exit(".new_tensor()"), sources, result, frame)
 
 
 def wrapping(original: Any) -> Any:
-    inner = on_class(original, torch.nn.Parameter)
+    """`Parameter.__new__`."""
 
-    @functools.wraps(inner)
-    def __new__(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
-        result = inner(cls, data, requires_grad)
-        log = torch_log.log
-        if log is not None and not _compiling():
-            try:
-                if isinstance(data, torch.Tensor) and _needs_grad(data):
-                    log.cut(Exit("nn.Parameter()"), (data,), result, torch_log.caller())
-            except Exception as error:
-                fault(error)
-        return result
+    def made(
+        log: Log, frame: Any, result: Any, cls: Any, data: Any = None, *_: Any, **__: Any
+    ) -> None:
+        if isinstance(data, torch.Tensor) and _needs_grad(data):
+            log.cut(Exit("nn.Parameter()"), (data,), result, frame)
 
-    return staticmethod(__new__)
+    return staticmethod(noted(made)(on_class(original, torch.nn.Parameter)))
 
 
 def data_property(original: Any) -> property:
-    def get(self: Any) -> Any:
-        result = original.__get__(self)
-        log = torch_log.log
-        if log is not None and not _compiling():
-            try:
-                if _needs_grad(self):
-                    log.cut(Exit(".data"), (self,), result, torch_log.caller())
-            except Exception as error:
-                fault(error)
-        return result
+    """`.data`, read and written."""
 
-    def put(self: Any, value: Any) -> None:
-        original.__set__(self, value)
-        log = torch_log.log
-        if log is not None and not _compiling():
-            try:
-                _written(".data = …", self, (value,))
-            except Exception as error:
-                fault(error)
+    def read(log: Log, frame: Any, result: Any, self: Any) -> None:
+        if _needs_grad(self):
+            log.cut(Exit(".data"), (self,), result, frame)
 
-    return property(get, put, getattr(original, "__delete__", None))
+    def write(log: Log, frame: Any, _: Any, self: Any, value: Any) -> None:
+        _written(log, ".data = …", self, (value,), frame)
 
-
-def scripted(original: Any) -> Any:
-    """A call of TorchScript: of what happens inside, only arguments and result are seen."""
-
-    @functools.wraps(original)
-    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        log = torch_log.log
-        if log is not None and not _compiling():
-            try:
-                log.changed(torch_log.SCRIPTED, (), torch_log.caller())
-                if torch.is_grad_enabled() and _leaves_the_graph(result):
-                    sources = torch_log.sources([*args, *kwargs.values()])
-                    if sources:
-                        frame, _ = entered_by(torch_log.caller())
-                        log.cut(Exit(f"{self.name}() (TorchScript)"), sources, result, frame)
-            except Exception as error:
-                fault(error)
-        return result
-
-    return __call__
+    return property(
+        noted(read)(original.__get__),
+        noted(write)(original.__set__),
+        getattr(original, "__delete__", None),
+    )
