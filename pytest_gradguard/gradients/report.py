@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -120,8 +120,10 @@ def shown(names: list[str], everything: list[str]) -> str:
             node = node.inner.setdefault(part, _Node())
             node.total += 1
             node.missing += name in chosen
-    parts: list[str] = []
-    _collect(root, "", parts)
+    if root.missing == root.total:
+        first = ", ".join(f"`{name}`" for name in everything[:3])
+        return f"everything that is watched ({first} …)"
+    parts = list(_patterns(root, ""))
     if len(parts) > _NAMES:
         parts = _alike(names)
     if len(parts) > _NAMES:
@@ -146,38 +148,12 @@ def _alike(names: list[str]) -> list[str]:
     ]
 
 
-def _collect(node: _Node, path: str, parts: list[str]) -> None:
-    if not node.missing:
-        return
-    if node.missing == node.total and (node.total > 1 or not node.inner):
-        if not node.inner:
-            parts.append(f"`{path}`")
-            return
-        if node.total > 3 or not path:
-            pattern = f"`{path}.*`" if path else "everything"
-            if path or node.total > 3:
-                parts.append(f"{pattern} ({node.total})" if path else _all(node))
-                return
-    for part, inner in node.inner.items():
-        _collect(inner, f"{path}.{part}" if path else part, parts)
-
-
-def _all(node: _Node) -> str:
-    return f"everything that is watched ({', '.join(f'`{p}`' for p in _first_names(node, 3))} …)"
-
-
-def _first_names(node: _Node, count: int) -> list[str]:
-    found: list[str] = []
-
-    def visit(current: _Node, path: str) -> None:
-        for part, inner in current.inner.items():
-            if len(found) >= count:
-                return
-            below = f"{path}.{part}" if path else part
-            if inner.inner:
-                visit(inner, below)
-            else:
-                found.append(below)
-
-    visit(node, "")
-    return found
+def _patterns(node: _Node, path: str) -> Iterator[str]:
+    """What is missing below `path`; a module of several tensors that all are, by its name."""
+    if node.missing == node.total and not node.inner:
+        yield f"`{path}`"
+    elif node.missing == node.total and node.total > 3:
+        yield f"`{path}.*` ({node.total})"
+    elif node.missing:
+        for part, inner in node.inner.items():
+            yield from _patterns(inner, f"{path}.{part}" if path else part)

@@ -18,8 +18,16 @@ import torch
 from pytest_gradguard.details import Details
 from pytest_gradguard.gradients import targets, torch_log, torch_patches
 from pytest_gradguard.gradients.clock import now
-from pytest_gradguard.gradients.reasons import Frozen, NotInGraph, Reason, at, in_number, step
-from pytest_gradguard.gradients.reasons.base import OR_ALLOW, MeantToStay
+from pytest_gradguard.gradients.reasons import (
+    OR_ALLOW,
+    Frozen,
+    MeantToStay,
+    NotInGraph,
+    Reason,
+    at,
+    in_number,
+    step,
+)
 from pytest_gradguard.gradients.report import shown
 from pytest_gradguard.gradients.torch_diagnosis import diagnose
 from pytest_gradguard.gradients.torch_watch import state_of

@@ -337,10 +337,7 @@ def _at_worker(tensor: Any, backwards: list[Backward]) -> reasons.Reason | None:
             shipped = call.shipped.get(id(tensor))
             if shipped is not None and shipped[0]() is tensor:
                 task = severed.note.task
-                where: tuple[TraceStep, ...] = ()
-                if task.path is not None and task.line is not None:
-                    text = f"`{task.name}` makes the graph in the worker"
-                    where = (TraceStep(task.path, task.line, text),)
+                where = _step(task, f"`{task.name}` makes the graph in the worker")
                 result = f"`{severed.note.path}` of `{task.name}`"
                 return reasons.CutAtWorker(call.site, call.backend, result, known.site, where)
     return None
@@ -353,11 +350,15 @@ def _left_in_worker(tensor: Any) -> reasons.Reason | None:
     if known is None:
         return None
     call, left = known
-    where: tuple[TraceStep, ...] = ()
-    if left.task.path is not None and left.task.line is not None:
-        text = f"`{left.task.name}` runs backward on the copy"
-        where = (TraceStep(left.task.path, left.task.line, text),)
+    where = _step(left.task, f"`{left.task.name}` runs backward on the copy")
     return reasons.LeftInWorker(call.site, call.backend, where)
+
+
+def _step(task: Any, message: str) -> tuple[TraceStep, ...]:
+    """One step of a trace at a task's function, or none where its place is not known."""
+    if task.path is None or task.line is None:
+        return ()
+    return (TraceStep(task.path, task.line, message),)
 
 
 def _any_received(watch: TorchWatch | None) -> bool:

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
 
-from pytest_gradguard.gradients.torch_paths import inside_torch
+TORCH = torch.__path__[0] + os.sep
+"""Where torch's own code lies."""
+
+
+def inside_torch(frame: FrameType) -> bool:
+    """Whether `frame` runs code of torch."""
+    return frame.f_code.co_filename.startswith(TORCH)
+
+
+def outside_torch(frame: FrameType | None) -> FrameType | None:
+    """The first frame from `frame` on that runs other code."""
+    while frame is not None and inside_torch(frame):
+        frame = frame.f_back
+    return frame
 
 
 class Exit(NamedTuple):

@@ -19,8 +19,13 @@ import torch.utils.checkpoint
 from torch.overrides import TorchFunctionMode
 
 from pytest_gradguard.gradients import torch_log
-from pytest_gradguard.gradients.torch_exits import CHECKPOINT, Exit, entered_by
-from pytest_gradguard.gradients.torch_paths import TORCH, inside_torch
+from pytest_gradguard.gradients.torch_exits import (
+    CHECKPOINT,
+    TORCH,
+    Exit,
+    entered_by,
+    inside_torch,
+)
 from pytest_gradguard.runtime import callsite
 from pytest_gradguard.runtime.callsite import Site
 from pytest_gradguard.runtime.faults import fault

@@ -18,9 +18,14 @@ import torch
 from pytest_gradguard.gradients import noting
 from pytest_gradguard.gradients.clock import now
 from pytest_gradguard.gradients.flow import Chain
-from pytest_gradguard.gradients.torch_exits import GRAD, Exit, entered_by
+from pytest_gradguard.gradients.torch_exits import (
+    GRAD,
+    Exit,
+    entered_by,
+    inside_torch,
+    outside_torch,
+)
 from pytest_gradguard.gradients.torch_graph import Leaves, behind
-from pytest_gradguard.gradients.torch_paths import inside_torch
 from pytest_gradguard.runtime import callsite
 from pytest_gradguard.runtime.callsite import Site
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
@@ -38,6 +43,12 @@ WRITTEN = "written"
 SCRIPTED = "TorchScript"
 _SEVERED = 1_000
 """How many results of workers are kept in mind for one place."""
+
+
+def _among(references: dict[int, Reference], tensor: Any) -> bool:
+    """Whether one of `references`, which stand by the ids of tensors, is to `tensor`."""
+    reference = references.get(id(tensor))
+    return reference is not None and reference() is tensor
 
 
 class Listener(Protocol):
@@ -92,8 +103,7 @@ class Backward:
             tensor: a leaf, or a tensor with history.
             since: a leaf must have been found after this.
         """
-        reference = self.leaves.get(id(tensor))
-        if reference is not None and reference() is tensor:
+        if _among(self.leaves, tensor):
             return self.found[id(tensor)] > since
         return id(tensor) in self.passed
 
@@ -127,13 +137,11 @@ class Cut:
 
     def severed(self, tensor: Any) -> bool:
         """Whether `tensor` stands behind a value that was taken out here."""
-        reference = self.leaves.get(id(tensor)) or self.itself.get(id(tensor))
-        return reference is not None and reference() is tensor
+        return _among(self.leaves, tensor) or _among(self.itself, tensor)
 
     def produced(self, tensor: Any) -> bool:
         """Whether `tensor` is what came out."""
-        reference = self.made.get(id(tensor))
-        return reference is not None and reference() is tensor
+        return _among(self.made, tensor)
 
     def original_of(self, made: Any) -> Any:
         """The tensor whose memory `made`, which came out here, shares."""
@@ -154,8 +162,7 @@ class Step:
 
     def covers(self, tensor: Any) -> bool:
         """Whether an optimizer that stepped here has `tensor` among its parameters."""
-        reference = self.parameters.get(id(tensor))
-        return reference is not None and reference() is tensor
+        return _among(self.parameters, tensor)
 
 
 @dataclass
@@ -169,8 +176,7 @@ class Change:
 
     def concerns(self, tensor: Any) -> bool:
         """Whether `tensor` is one of them."""
-        reference = self.tensors.get(id(tensor))
-        return reference is not None and reference() is tensor
+        return _among(self.tensors, tensor)
 
 
 _Key = tuple[str, CodeType, int]
@@ -298,8 +304,7 @@ class Log:
             entered: where.
             frame: where they were computed with.
         """
-        while frame is not None and inside_torch(frame):
-            frame = frame.f_back
+        frame = outside_torch(frame)
         if frame is None:
             return
         known = self._cut_at(self.cuts, mode if isinstance(mode, Exit) else None, frame)
@@ -370,8 +375,7 @@ class Log:
 
     def stepped(self, optimizer: Any, frame: FrameType | None) -> None:
         """Note the step of an optimizer."""
-        while frame is not None and inside_torch(frame):
-            frame = frame.f_back
+        frame = outside_torch(frame)
         if frame is None:
             return
         key = ("step", frame.f_code, frame.f_lasti)
@@ -386,8 +390,7 @@ class Log:
 
     def changed(self, how: str, changed: Any, frame: FrameType | None) -> None:
         """Note that the tensors `changed` were frozen, replaced or cleared at `frame`."""
-        while frame is not None and inside_torch(frame):
-            frame = frame.f_back
+        frame = outside_torch(frame)
         if frame is None:
             return
         key = (how, frame.f_code, frame.f_lasti)

@@ -18,7 +18,7 @@ from pytest_gradguard.gradients import targets, torch_exits, torch_log, torch_pa
 from pytest_gradguard.gradients.clock import now
 from pytest_gradguard.gradients.reasons import Reason
 from pytest_gradguard.runtime import references
-from pytest_gradguard.runtime.callsite import Site
+from pytest_gradguard.runtime.callsite import Site, user_site
 from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.frameworks.torch import tensors
 from pytest_gradguard.runtime.references import refer
@@ -335,7 +335,6 @@ class TorchWatch:
     def after_backward(self, inputs: Any, outcome: Any) -> None:
         """See what a backward has brought."""
         self._ran = True
-        site: Site | None = None
         arrived = self._arrived[:]
         del self._arrived[: len(arrived)]
         returned: list[tuple[Entry, Any]] = []
@@ -352,15 +351,14 @@ class TorchWatch:
                     entry.look()
                     if entry.received:
                         arrived.append(entry)
-                        returned.extend(_with_gradient(entry))
+                        tensor = entry.ref()
+                        gradient = None if tensor is None else gradient_of(tensor)
+                        if gradient is not None:
+                            returned.append((entry, gradient))
             self._nothing_missing = all(entry.received for entry in self._by_name.values())
         if arrived or returned:
-            from pytest_gradguard.runtime.callsite import user_site
-
             site = user_site()
-            for entry in arrived:
-                entry.arrived = site
-            for entry, _ in returned:
+            for entry in (*arrived, *(entry for entry, _ in returned)):
                 entry.arrived = site
         if self._check_values:
             for entry, gradient in returned:
@@ -399,13 +397,6 @@ class TorchWatch:
             return []
         live = (entry.ref() for entry in self._by_name.values() if not entry.received)
         return [tensor for tensor in live if tensor is not None and not _uninitialised(tensor)]
-
-
-def _with_gradient(entry: Entry) -> Iterator[tuple[Entry, Any]]:
-    tensor = entry.ref()
-    gradient = None if tensor is None else gradient_of(tensor)
-    if gradient is not None:
-        yield entry, gradient
 
 
 def _modules_of(module: Any) -> Iterator[Any]:
