@@ -8,7 +8,6 @@ place, those that a build for the CPU lacks. What else of the kind a program ask
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from inspect import isroutine
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -16,8 +15,8 @@ from typing import Any
 import torch
 
 from pytest_gradguard.simulation import randomness
-from pytest_gradguard.simulation.errors import CannotSimulate, NoSuchDriverCall
-from pytest_gradguard.simulation.machine import Machine
+from pytest_gradguard.simulation.errors import NoSuchDriverCall, refusing
+from pytest_gradguard.simulation.machine import CUDA, Machine
 from pytest_gradguard.simulation.memory import TOTAL
 from pytest_gradguard.simulation.replacing import Replacements
 
@@ -26,6 +25,23 @@ CAPABILITY = (8, 0)
 _CUDA = "12.8"
 _WORKSPACE = 8519680
 """How many bytes cuBLAS works in, where nobody sets it."""
+
+
+_NOTHING = (
+    "_cuda_clearCublasWorkspaces",
+    "_cuda_synchronize",
+    "_cuda_ipc_collect",
+    "_cuda_sleep",
+    "_cuda_set_sync_debug_mode",
+    "_cuda_resetPeakHostMemoryStats",
+    "_cuda_resetAccumulatedHostMemoryStats",
+    "_cuda_setMemoryFraction",
+    "_cuda_cudaCachingAllocator_enable",
+    "_cuda_record_memory_history",
+    "_cuda_record_memory_history_legacy",
+    "_accelerator_synchronizeDevice",
+)
+"""Functions that have nothing to do here."""
 
 
 class Properties(SimpleNamespace):
@@ -98,13 +114,15 @@ def install(machine: Machine, replaced: Replacements) -> None:
     functions = _functions(machine)
     for name, value in list(vars(core).items()):
         if name.startswith("_cuda_") and name not in functions and isroutine(value):
-            functions[name] = _refused(name)  # a build for CUDA would ask a real driver
+            functions[name] = refusing(
+                f"torch._C.{name}"
+            )  # a build for CUDA would ask a real driver
     for name, function in functions.items():
         replaced.put(core, name, function)
     replaced.put(core, "__getattr__", _missing)
     replaced.put(cuda, "_cudart", Runtime(machine))
-    replaced.put(cuda, "_exchange_device", _exchange(machine))
-    replaced.put(cuda, "_maybe_exchange_device", _exchange(machine))
+    replaced.put(cuda, "_exchange_device", machine.exchange)
+    replaced.put(cuda, "_maybe_exchange_device", machine.exchange)
     replaced.put(cuda, "_get_device_properties", Properties)
     replaced.put(cuda, "_CudaDeviceProperties", Properties)
     replaced.put(cuda, "_is_in_bad_fork", lambda: machine.in_bad_fork)
@@ -160,28 +178,10 @@ class _Setting:
         self._value = value
 
 
-def _refused(name: str) -> Callable[..., Any]:
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise CannotSimulate(f"torch._C.{name}")
-
-    return refuse
-
-
 def _missing(name: str) -> Any:
     if name.startswith("_cuda_"):
         raise NoSuchDriverCall(name)
     raise AttributeError(f"module 'torch._C' has no attribute {name!r}")
-
-
-def _exchange(machine: Machine) -> Callable[[int], int]:
-    def exchange(device: int) -> int:
-        if device < 0:
-            return -1
-        before = machine.current
-        machine.choose(device)
-        return before
-
-    return exchange
 
 
 def _functions(machine: Machine) -> dict[str, Any]:
@@ -196,70 +196,45 @@ def _functions(machine: Machine) -> dict[str, Any]:
     def nothing(*_: Any, **__: Any) -> None:
         return None
 
-    def exchange_accelerator(device: int) -> int:
-        return _exchange(machine)(device)
-
-    def stream(device: int) -> tuple[int, int, int]:
-        return (0, device, 1)
-
-    def choose_stream(stream_id: int, device_index: int, device_type: int) -> None:
-        machine_streams(machine).choose(stream_id, device_index)
-        machine.choose(device_index)
-
-    def settings() -> str:
-        return ""
-
     limit, workspace = _Setting(10), _Setting(_WORKSPACE)
-    functions: dict[str, Any] = {
+    return {
         "_cuda_init": init,
         "_cuda_get_cudnn_benchmark_limit": limit.get,
         "_cuda_set_cudnn_benchmark_limit": limit.set,
         "_cuda_getCublasWorkspaceSize": workspace.get,
         "_cuda_setCublasWorkspaceSize": workspace.set,
-        "_cuda_clearCublasWorkspaces": nothing,
         "_cuda_getDeviceCount": machine.count,
         "_cuda_getDevice": lambda: machine.current,
         "_cuda_setDevice": machine.choose,
-        "_cuda_exchangeDevice": _exchange(machine),
-        "_cuda_maybeExchangeDevice": _exchange(machine),
+        "_cuda_exchangeDevice": machine.exchange,
+        "_cuda_maybeExchangeDevice": machine.exchange,
         "_cuda_isInBadFork": lambda: machine.in_bad_fork,
         "_cuda_getArchFlags": lambda: "sm_80 sm_90",
         "_cuda_getCompiledVersion": lambda: 12080,
         "_cuda_getDriverVersion": lambda: 12080,
         "_cuda_hasPrimaryContext": lambda device: True,
         "_cuda_canDeviceAccessPeer": lambda one, other: one != other,
-        "_cuda_synchronize": nothing,
-        "_cuda_ipc_collect": nothing,
-        "_cuda_sleep": nothing,
-        "_cuda_set_sync_debug_mode": nothing,
         "_cuda_get_sync_debug_mode": lambda: 0,
-        "_cuda_getCurrentStream": lambda device: machine_streams(machine).current(device),
+        "_cuda_getCurrentStream": machine.stream,
         "_cuda_getCurrentRawStream": lambda device: 0,
-        "_cuda_getDefaultStream": stream,
-        "_cuda_setStream": choose_stream,
+        "_cuda_getDefaultStream": lambda device: (0, device, CUDA),
+        "_cuda_setStream": machine.choose_stream,
         "_cuda_memoryStats": memory.stats,
         "_cuda_hostMemoryStats": dict,
         "_cuda_resetPeakMemoryStats": memory.reset_peak,
         "_cuda_resetAccumulatedMemoryStats": memory.reset_accumulated,
-        "_cuda_resetPeakHostMemoryStats": nothing,
-        "_cuda_resetAccumulatedHostMemoryStats": nothing,
         "_cuda_memorySnapshot": lambda pool=None: memory.snapshot(),
         "_cuda_isHistoryEnabled": lambda: False,
         "_cuda_emptyCache": memory.empty_cache,
-        "_cuda_setMemoryFraction": nothing,
         "_cuda_getMemoryFraction": lambda device: 1.0,
         "_cuda_getAllocatorBackend": lambda: "native",
         "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
-        "_cuda_cudaCachingAllocator_enable": nothing,
         "_cuda_isCurrentStreamCapturing": lambda: False,
-        "_cuda_record_memory_history": nothing,
-        "_cuda_record_memory_history_legacy": nothing,
         "_accelerator_getAccelerator": lambda: torch.device("cuda"),
         "_accelerator_getDeviceIndex": lambda: machine.current,
         "_accelerator_setDeviceIndex": machine.choose,
-        "_accelerator_exchangeDevice": exchange_accelerator,
-        "_accelerator_maybeExchangeDevice": exchange_accelerator,
-        "_accelerator_synchronizeDevice": nothing,
+        "_accelerator_exchangeDevice": machine.exchange,
+        "_accelerator_maybeExchangeDevice": machine.exchange,
         "_accelerator_getStream": lambda device: torch.cuda.current_stream(device),
         "_accelerator_setStream": lambda stream: torch.cuda.set_stream(stream),
         "_accelerator_emptyCache": memory.empty_cache,
@@ -268,14 +243,7 @@ def _functions(machine: Machine) -> dict[str, Any]:
         "_accelerator_resetAccumulatedStats": memory.reset_accumulated,
         "_accelerator_getMemoryInfo": lambda device: (memory.free_bytes(device), TOTAL),
         "_accelerator_isAllocatorInitialized": lambda: True,
-        "_accelerator_getAllocatorSettings": settings,
+        "_accelerator_getAllocatorSettings": str,
         "_get_accelerator": lambda check=False: torch.device("cuda"),
+        **dict.fromkeys(_NOTHING, nothing),
     }
-    return functions
-
-
-def machine_streams(machine: Machine) -> Any:
-    """The streams of the machine."""
-    from pytest_gradguard.simulation import streams
-
-    return streams.of(machine)

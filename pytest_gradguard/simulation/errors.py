@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+ANOTHER_LIBRARY = "handing a GPU tensor to another library"
 
 
 class CannotSimulate(RuntimeError):
     """Something of CUDA's that only a real GPU can do."""
 
     def __init__(self, what: str) -> None:
-        super().__init__(
-            f"gradguard cannot simulate {what}: the GPU of this run is simulated. Run this part "
-            "on a machine that has one."
-        )
+        super().__init__(_cannot(what))
 
 
 class NoInterface(CannotSimulate, AttributeError):
@@ -23,10 +23,23 @@ class NoSuchDriverCall(AttributeError):
     """A function of torch's CUDA build that the simulation does not have."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(
-            f"gradguard cannot simulate torch._C.{name}: the GPU of this run is simulated. Run "
-            "this part on a machine that has one."
-        )
+        super().__init__(_cannot(f"torch._C.{name}"))
+
+
+def _cannot(what: str) -> str:
+    return (
+        f"gradguard cannot simulate {what}: the GPU of this run is simulated. Run this part on a "
+        "machine that has one."
+    )
+
+
+def refusing(what: str) -> Callable[..., Any]:
+    """A function that refuses whatever it is called with."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise CannotSimulate(what)
+
+    return refuse
 
 
 def elementwise(first: Any, second: Any) -> RuntimeError:

@@ -37,8 +37,7 @@ def _foreach(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
     result = func(*args, **kwargs)
     if isinstance(result, (list, tuple)):
         for tensor, place in zip(result, places[0], strict=False):
-            if place is not None:
-                simulation.tag(tensor, place)
+            simulation.tag(tensor, place)
     return result
 
 

@@ -20,8 +20,7 @@ def _getitem(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
     if place is not None and simulation.machine.in_bad_fork:
         return simulation.ordinary(func, (tensor, index), kwargs, mixed=True)
     result = func(tensor, index)
-    if place is not None:
-        tags.put_if_bare(result, place, simulation.machine.memory)
+    simulation.tag(result, place)
     return result
 
 

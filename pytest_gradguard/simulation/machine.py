@@ -13,6 +13,8 @@ from typing import Any
 from pytest_gradguard.simulation.memory import Memory
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
+CUDA = 1
+"""The number of the device type, as torch's streams carry it."""
 
 INVALID_ORDINAL = "invalid device ordinal"
 INITIALIZATION = "initialization error"
@@ -65,6 +67,19 @@ class Machine:
             seen.append(number)
         return seen
 
+    def stream(self, device: int) -> tuple[int, int, int]:
+        """The current stream of `device`: its number, its device, and the type of that."""
+        return (self._thread.streams.get(device, 0), device, CUDA)
+
+    def choose_stream(self, stream_id: int, device_index: int, device_type: int) -> None:
+        """Make a stream the current one of its device, and that the current device.
+
+        Raises:
+            torch.AcceleratorError: there is no such device.
+        """
+        self._thread.streams[device_index] = stream_id
+        self.choose(device_index)
+
     @property
     def current(self) -> int:
         """The current device of this thread."""
@@ -78,6 +93,14 @@ class Machine:
         """
         self.check(index)
         self._thread.device = index
+
+    def exchange(self, index: int) -> int:
+        """As `choose`, or nothing where `index` is below 0; the device that was chosen before."""
+        if index < 0:
+            return -1
+        before = self.current
+        self.choose(index)
+        return before
 
     def check(self, index: int) -> None:
         """Refuse a device that this process does not see.
@@ -97,6 +120,9 @@ class Machine:
 
 class _Thread(threading.local):
     device = 0
+
+    def __init__(self) -> None:
+        self.streams: dict[int, int] = {}
 
 
 def driver_error(reason: str) -> Exception:

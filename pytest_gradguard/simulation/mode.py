@@ -31,6 +31,9 @@ from pytest_gradguard.simulation.machine import INITIALIZATION, Machine, driver_
 
 Handler = Callable[["Simulation", Any, tuple[Any, ...], dict[str, Any]], Any]
 
+Answer = Callable[[torch.device, Any], Any]
+"""What is said of a tensor on a GPU: of where it lies, and of the function that was called."""
+
 HANDLERS: dict[Any, Handler] = {}
 """What is done for functions that need more than the ordinary; by function."""
 
@@ -58,6 +61,16 @@ def handles(*functions: Any) -> Callable[[Handler], Handler]:
         return handler
 
     return register
+
+
+def on_gpu(answer: Answer) -> Handler:
+    """The handler of functions that tensors on a GPU answer otherwise than those on the CPU."""
+
+    def handle(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
+        place = tags.device_of(args[0])
+        return func(*args, **kwargs) if place is None else answer(place, func)
+
+    return handle
 
 
 class Simulation(TorchFunctionMode):  # type: ignore[misc]
@@ -192,8 +205,10 @@ class Simulation(TorchFunctionMode):  # type: ignore[misc]
                 return autocast.call(func, args, kwargs)
         return autocast.call(func, args, kwargs)
 
-    def tag(self, result: Any, device: torch.device) -> None:
+    def tag(self, result: Any, device: torch.device | None) -> None:
         """Say of the tensors in `result` that lie nowhere yet that they lie on `device`."""
+        if device is None:
+            return
         if isinstance(result, torch.Tensor):
             tags.put_if_bare(result, device, self.machine.memory)
         elif isinstance(result, (list, tuple)):

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from pytest_gradguard.simulation import devices, tags
-from pytest_gradguard.simulation.errors import CannotSimulate, NoInterface
-from pytest_gradguard.simulation.mode import Simulation, handles
+from pytest_gradguard.simulation.errors import ANOTHER_LIBRARY, CannotSimulate, NoInterface
+from pytest_gradguard.simulation.mode import Simulation, handles, on_gpu
 
 _tensor = torch.Tensor
 _to_cpu: Any = torch._C.TensorBase.to
@@ -32,8 +32,7 @@ def move(
     if options.get("memory_format") is None:
         options.pop("memory_format", None)
     result = _to_cpu(tensor, "cpu", dtype or tensor.dtype, copy=copy or crosses, **options)
-    if target is not None:
-        tags.put_if_bare(result, target, simulation.machine.memory)
+    simulation.tag(result, target)
     if crosses and result.grad_fn is not None:
         send_back(simulation, result.grad_fn, source)
     return result
@@ -191,8 +190,7 @@ def _from_data(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any
         given["copy"] = True
         func = torch.asarray
     result = func(data, **given, device="cpu")
-    if target is not None:
-        tags.put_if_bare(result, target, simulation.machine.memory)
+    simulation.tag(result, target)
     if pinned:
         vars(result.untyped_storage())[tags.PINNED] = True
     return result
@@ -207,8 +205,7 @@ def _new_tensor(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> An
     if target is not None:
         simulation.prepare(target)
     result = func(*args, **_without(kwargs, "device"))
-    if target is not None:
-        tags.put_if_bare(result, target, simulation.machine.memory)
+    simulation.tag(result, target)
     return result
 
 
@@ -233,22 +230,18 @@ def _is_pinned(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> boo
 
 
 @handles(_tensor.__cuda_array_interface__.__get__)
-def _interface(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
-    if tags.device_of(args[0]) is not None:
-        raise NoInterface("handing a GPU tensor to another library")
-    return func(*args, **kwargs)
+@on_gpu
+def _interface(place: torch.device, func: Any) -> Any:
+    raise NoInterface(ANOTHER_LIBRARY)
 
 
 @handles(_tensor.__dlpack__)
-def _dlpack(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
-    if tags.device_of(args[0]) is not None:
-        raise CannotSimulate("handing a GPU tensor to another library")
-    return func(*args, **kwargs)
+@on_gpu
+def _dlpack(place: torch.device, func: Any) -> Any:
+    raise CannotSimulate(ANOTHER_LIBRARY)
 
 
 @handles(_tensor.__dlpack_device__)
-def _dlpack_device(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
-    place = tags.device_of(args[0])
-    if place is None:
-        return func(*args, **kwargs)
+@on_gpu
+def _dlpack_device(place: torch.device, func: Any) -> Any:
     return torch.utils.dlpack.DLDeviceType.kDLCUDA, place.index

@@ -7,37 +7,16 @@ from typing import Any
 import torch
 
 from pytest_gradguard.simulation import devices, errors, tags
-from pytest_gradguard.simulation.mode import Simulation, handles, outside
+from pytest_gradguard.simulation.mode import Simulation, handles, on_gpu, outside
 from pytest_gradguard.simulation.moves import relocated
 
 _tensor: Any = torch.Tensor
 
 
-@handles(_tensor.device.__get__)
-def _device(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
-    place = tags.device_of(args[0])
-    return func(*args) if place is None else place
-
-
-@handles(_tensor.is_cuda.__get__)
-def _is_cuda(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
-    return tags.device_of(args[0]) is not None or func(*args)
-
-
-@handles(_tensor.is_cpu.__get__)
-def _is_cpu(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
-    return tags.device_of(args[0]) is None and func(*args)
-
-
-@handles(_tensor.get_device, torch.get_device)
-def _get_device(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
-    place = tags.device_of(args[0])
-    return func(*args, **kwargs) if place is None else place.index
-
-
-@handles(_tensor.is_shared)
-def _is_shared(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
-    return tags.device_of(args[0]) is not None or func(*args, **kwargs)
+handles(_tensor.device.__get__)(on_gpu(lambda place, _: place))
+handles(_tensor.get_device, torch.get_device)(on_gpu(lambda place, _: place.index))
+handles(_tensor.is_cuda.__get__, _tensor.is_shared)(on_gpu(lambda *_: True))
+handles(_tensor.is_cpu.__get__)(on_gpu(lambda *_: False))
 
 
 @handles(_tensor.share_memory_)
@@ -96,27 +75,23 @@ def _format(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
 @handles(_tensor.numpy)
 def _numpy(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
     place = tags.device_of(args[0])
-    if place is not None:
-        if not kwargs.get("force"):
-            raise errors.to_numpy(place)
-        return func(*args, **kwargs).copy()
-    return func(*args, **kwargs)
+    if place is None:
+        return func(*args, **kwargs)
+    if not kwargs.get("force"):
+        raise errors.to_numpy(place)
+    return func(*args, **kwargs).copy()
 
 
 @handles(_tensor.__array__)
-def _array(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
-    place = tags.device_of(args[0])
-    if place is not None:
-        raise errors.to_numpy(place)
-    return func(*args, **kwargs)
+@on_gpu
+def _array(place: torch.device, func: Any) -> Any:
+    raise errors.to_numpy(place)
 
 
 @handles(_tensor.apply_, _tensor.map_)
-def _on_cpu_only(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
-    if tags.device_of(args[0]) is not None:
-        name = func.__name__
-        raise TypeError(f"{name} is only implemented on CPU tensors")
-    return func(*args, **kwargs)
+@on_gpu
+def _on_cpu_only(place: torch.device, func: Any) -> Any:
+    raise TypeError(f"{func.__name__} is only implemented on CPU tensors")
 
 
 @handles(torch.device)
@@ -190,17 +165,14 @@ def _recurrent(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any
 @handles(torch._VF._pad_packed_sequence)
 def _unpack(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
     """Lengths lie on the CPU."""
-    place = tags.device_of(args[0])
     result = func(*args, **kwargs)
-    if place is not None:
-        tags.put_if_bare(result[0], place, simulation.machine.memory)
+    simulation.tag(result[0], tags.device_of(args[0]))
     return result
 
 
 @handles(torch._VF._pack_padded_sequence)
 def _pack(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
     """Lengths and batch sizes lie on the CPU."""
-    place = tags.device_of(args[0])
     lengths = args[1]
     if tags.device_of(lengths) is not None:
         raise RuntimeError(
@@ -208,8 +180,7 @@ def _pack(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
             f"{lengths.dim()}D {tags.device_of(lengths)} Long tensor"
         )
     result = func(*args, **kwargs)
-    if place is not None:
-        tags.put_if_bare(result[0], place, simulation.machine.memory)
+    simulation.tag(result[0], tags.device_of(args[0]))
     return result
 
 

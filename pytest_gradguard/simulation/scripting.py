@@ -24,9 +24,8 @@ def install(simulation: Simulation, replaced: Replacements) -> None:
                 places = [tags.device_of(tensor) for tensor in given]
             result = original(self, *args, **kwargs)
             place = next((place for place in places if place is not None), None)
-            if place is not None:
-                with torch._C.DisableTorchFunction():
-                    simulation.tag(result, place)
+            with torch._C.DisableTorchFunction():
+                simulation.tag(result, place)
             return result
 
         return __call__

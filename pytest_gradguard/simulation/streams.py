@@ -5,49 +5,15 @@ from __future__ import annotations
 import functools
 import importlib.util
 import itertools
-import threading
 import time
-import weakref
 from typing import Any
 
 import torch
 
 from pytest_gradguard.simulation import devices
 from pytest_gradguard.simulation.errors import CannotSimulate
-from pytest_gradguard.simulation.machine import Machine
+from pytest_gradguard.simulation.machine import CUDA, Machine
 from pytest_gradguard.simulation.replacing import Replacements
-
-_CUDA = 1
-"""The number of the device type, as torch's streams carry it."""
-
-
-class Streams:
-    """Which stream is the current one, on each device, in each thread."""
-
-    def __init__(self) -> None:
-        self._local = threading.local()
-
-    def _chosen(self) -> dict[int, int]:
-        chosen: dict[int, int] | None = getattr(self._local, "chosen", None)
-        if chosen is None:
-            chosen = self._local.chosen = {}
-        return chosen
-
-    def current(self, device: int) -> tuple[int, int, int]:
-        """The current stream of `device`: its number, its device, and the type of that."""
-        return (self._chosen().get(device, 0), device, _CUDA)
-
-    def choose(self, stream_id: int, device_index: int) -> None:
-        """Make a stream the current one of its device."""
-        self._chosen()[device_index] = stream_id
-
-
-_streams: weakref.WeakKeyDictionary[Machine, Streams] = weakref.WeakKeyDictionary()
-
-
-def of(machine: Machine) -> Streams:
-    """The streams of `machine`."""
-    return _streams.setdefault(machine, Streams())
 
 
 def install(machine: Machine, replaced: Replacements) -> None:
@@ -60,7 +26,7 @@ def install(machine: Machine, replaced: Replacements) -> None:
         priority: int = 0,
         stream_id: int | None = None,
         device_index: int | None = None,
-        device_type: int = _CUDA,
+        device_type: int = CUDA,
         stream_ptr: int | None = None,
         **_: Any,
     ) -> Any:

@@ -5,55 +5,68 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from pytest_gradguard.simulation import devices, tags, waiting
-from pytest_gradguard.simulation.errors import CannotSimulate
-from pytest_gradguard.simulation.machine import Machine
+from pytest_gradguard.simulation.errors import ANOTHER_LIBRARY, CannotSimulate, refusing
 from pytest_gradguard.simulation.mode import Simulation
 from pytest_gradguard.simulation.replacing import Replacements
 
 _EXTENSIONS = "torch.utils.cpp_extension"
 _TRITON = "triton.runtime.jit"
 _EXPORT = "torch.export"
+_MARKS = SimpleNamespace(
+    rangePushA=lambda message: 0,
+    rangePop=lambda: 0,
+    rangeStartA=lambda message: 0,
+    rangeEnd=lambda number: None,
+    markA=lambda message: None,
+)
+"""Marks for a profiler that is not there."""
 
 
 def install(simulation: Simulation, replaced: Replacements) -> None:
     """Put the refusals in place, some of them once the program imports what they are for."""
-    replaced.put(torch.cuda.CUDAGraph, "__new__", _refuse("CUDA graphs"))
+    replaced.put(torch.cuda.CUDAGraph, "__new__", refusing("CUDA graphs"))
     replaced.put(torch, "compile", _compile)
-    replaced.put(torch.cuda.nvtx, "_nvtx", _Marks())
+    replaced.put(torch.cuda.nvtx, "_nvtx", _MARKS)
+
+    def refuse(owner: Any, name: str, wanted: Callable[..., bool], what: str) -> None:
+        replaced.put(owner, name, _unless(wanted, what, getattr(owner, name)))
+
+    def nested(values: Any, *_: Any, device: Any = None, **__: Any) -> bool:
+        return _on_gpu((values,)) or devices.meant(device, simulation.machine) is not None
+
     for name in ("nested_tensor", "as_nested_tensor"):
-        original = getattr(torch.nested, name)
-        replaced.put(torch.nested, name, _without_nesting(simulation.machine, original))
+        refuse(torch.nested, name, nested, "nested tensors on a GPU")
     for owner in (torch, torch._C, torch.utils.dlpack):
         name = "_to_dlpack" if owner is torch._C else "to_dlpack"
         if hasattr(owner, name):
-            replaced.put(owner, name, _at_home(getattr(owner, name)))
+            refuse(owner, name, lambda tensor: _on_gpu((tensor,)), ANOTHER_LIBRARY)
     profile = torch.autograd.profiler.profile
     replaced.put(profile, "__init__", _without_gpu(profile.__init__))
     _run_compiled_as_written(True)
     if torch.distributed.is_available():
         for module in (torch.distributed, torch.distributed.distributed_c10d):
-            original = torch.distributed.distributed_c10d.init_process_group
-            replaced.put(module, "init_process_group", _without_nccl(original))
+            refuse(module, "init_process_group", _by_nccl, "NCCL process groups")
 
     def extensions() -> None:
         module: Any = sys.modules[_EXTENSIONS]
-        replaced.put(module, "CUDAExtension", _refuse("custom CUDA kernels"))
+        replaced.put(module, "CUDAExtension", refusing("custom CUDA kernels"))
         for name in ("load", "load_inline"):
-            replaced.put(module, name, _without_kernels(getattr(module, name)))
+            refuse(module, name, _with_kernels, "custom CUDA kernels")
 
     def triton() -> None:
         function: Any = getattr(sys.modules[_TRITON], "JITFunction", None)
         if function is not None:
-            replaced.put(function, "run", _refuse("Triton kernels"))
+            replaced.put(function, "run", refusing("Triton kernels"))
 
     def export() -> None:
-        module: Any = sys.modules[_EXPORT]
-        replaced.put(module, "export", _without_gpus(module.export))
+        what = "torch.export of a program on a GPU"
+        refuse(sys.modules[_EXPORT], "export", _exported_from_gpu, what)
 
     for name, callback in ((_EXTENSIONS, extensions), (_TRITON, triton), (_EXPORT, export)):
         if name in sys.modules:
@@ -73,53 +86,38 @@ def undo() -> None:
         waiting.forget(_waiting.pop())
 
 
-class _Marks:
-    """Marks for a profiler that is not there."""
+def _unless(
+    wanted: Callable[..., bool], what: str, original: Callable[..., Any]
+) -> Callable[..., Any]:
+    """`original`, where its arguments do not say that a real GPU is `wanted`, for `what`."""
 
-    def rangePushA(self, message: str) -> int:
-        return 0
-
-    def rangePop(self) -> int:
-        return 0
-
-    def rangeStartA(self, message: str) -> int:
-        return 0
-
-    def rangeEnd(self, number: int) -> None:
-        return None
-
-    def markA(self, message: str) -> None:
-        return None
-
-
-def _without_nesting(machine: Machine, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def nested(values: Any, *args: Any, **kwargs: Any) -> Any:
-        with torch._C.DisableTorchFunction():
-            given = tags.tensors_in((values,))
-            on_gpu = any(tags.device_of(tensor) is not None for tensor in given)
-        if on_gpu or devices.meant(kwargs.get("device"), machine) is not None:
-            raise CannotSimulate("nested tensors on a GPU")
-        return original(values, *args, **kwargs)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if wanted(*args, **kwargs):
+            raise CannotSimulate(what)
+        return original(*args, **kwargs)
 
-    return nested
+    return function
 
 
-def _at_home(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def to_dlpack(tensor: Any) -> Any:
-        if tags.device_of(tensor) is not None:
-            raise CannotSimulate("handing a GPU tensor to another library")
-        return original(tensor)
-
-    return to_dlpack
+def _on_gpu(values: Any) -> bool:
+    with torch._C.DisableTorchFunction():
+        return any(tags.device_of(tensor) is not None for tensor in tags.tensors_in(values))
 
 
-def _refuse(what: str) -> Callable[..., Any]:
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise CannotSimulate(what)
+def _by_nccl(backend: Any = None, *_: Any, **__: Any) -> bool:
+    return backend is not None and "nccl" in str(backend).lower()
 
-    return refuse
+
+def _exported_from_gpu(mod: Any, args: Any = (), *_: Any, **__: Any) -> bool:
+    return _on_gpu([*args, *mod.parameters(), *mod.buffers()])
+
+
+def _with_kernels(name: Any, sources: Any = (), *_: Any, **options: Any) -> bool:
+    """Whether what `load` and `load_inline` are to compile has CUDA in it."""
+    sources = [sources] if isinstance(sources, str) else sources
+    named = any(str(source).endswith((".cu", ".cuh")) for source in sources)
+    return named or bool(options.get("with_cuda") or options.get("cuda_sources"))
 
 
 def _compile(model: Any = None, **_: Any) -> Any:
@@ -152,41 +150,3 @@ def _without_gpu(original: Callable[..., Any]) -> Callable[..., Any]:
         original(self, *args, **kwargs)
 
     return __init__
-
-
-def _without_nccl(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if backend is not None and "nccl" in str(backend).lower():
-            raise CannotSimulate("NCCL process groups")
-        return original(backend, *args, **kwargs)
-
-    return init_process_group
-
-
-def _without_gpus(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def export(mod: Any, args: Any = (), *others: Any, **kwargs: Any) -> Any:
-        tensors = [*tags.tensors_in(args), *mod.parameters(), *mod.buffers()]
-        with torch._C.DisableTorchFunction():
-            if any(tags.device_of(tensor) is not None for tensor in tensors):
-                raise CannotSimulate("torch.export of a program on a GPU")
-        return original(mod, args, *others, **kwargs)
-
-    return export
-
-
-def _without_kernels(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def load(name: Any, *args: Any, **kwargs: Any) -> Any:
-        sources = kwargs.get("sources", args[0] if args else ())
-        sources = [sources] if isinstance(sources, str) else sources
-        if (
-            kwargs.get("with_cuda")
-            or kwargs.get("cuda_sources")
-            or any(str(source).endswith((".cu", ".cuh")) for source in sources)
-        ):
-            raise CannotSimulate("custom CUDA kernels")
-        return original(name, *args, **kwargs)
-
-    return load
