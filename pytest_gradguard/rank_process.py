@@ -12,6 +12,7 @@ from importlib import import_module
 
 from pytest_gradguard.aside import safely
 from pytest_gradguard.daemon_process import through
+from pytest_gradguard.imports import call_after, forget
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
@@ -67,11 +68,13 @@ class RankProcess:
         if self._forked:
             import_module(f"{_RUNTIME}.distributed.groups").joined.append(self._joined)
         elif _C10D in sys.modules:
-            self._watch(sys.modules[_C10D])
+            self._watch()
         else:
-            sys.meta_path.insert(0, _WhenImported(self._watch))
+            call_after(_C10D, self._watch)
 
-    def _watch(self, c10d: Any) -> None:
+    def _watch(self) -> None:
+        forget(self._watch)
+        c10d = sys.modules[_C10D]
         original = getattr(c10d, _JOINS)
 
         def joining(group: Any) -> Any:
@@ -88,28 +91,3 @@ class RankProcess:
         if self._rank is None:
             rank = import_module(f"{_RUNTIME}.distributed.rank").Rank
             self._rank = rank(self._write, self._ignore, self._forked)
-
-
-class _WhenImported:
-    """Hears when the module is imported that makes process groups."""
-
-    def __init__(self, then: Callable[[Any], None]) -> None:
-        self._then = then
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        if name != _C10D:
-            return None
-        from importlib.util import find_spec
-
-        sys.meta_path.remove(self)
-        spec = find_spec(name)
-        if spec is None or spec.loader is None:
-            return spec
-        load = spec.loader.exec_module
-
-        def exec_module(module: Any) -> None:
-            load(module)
-            safely(self._then, module)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec

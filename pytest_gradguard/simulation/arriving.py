@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from pytest_gradguard import imports
 from pytest_gradguard.runtime import cuda
 from pytest_gradguard.runtime.locks import Lock
-from pytest_gradguard.simulation import waiting
 from pytest_gradguard.simulation.starting import is_loaded, pretended, start, stop
 
 __all__ = [
@@ -118,7 +118,7 @@ def depart() -> None:
 def stay(devices: int) -> None:
     """Simulate so many GPUs in this process, which was started for a simulated program alone."""
     start(devices)
-    waiting.call_after("torch", cuda.apply)  # an initializer runs before any task is looked at
+    imports.call_after("torch", cuda.apply)  # an initializer runs before any task is looked at
 
 
 class Staying:
@@ -132,10 +132,11 @@ def enter_thread() -> Callable[[], None] | None:
     """Let the simulation see this thread; what ends that, or None: it does already."""
     if "torch" not in sys.modules or not is_loaded():
         return None
+    from pytest_gradguard.runtime.frameworks.torch.following import take_off
     from pytest_gradguard.simulation import mode, switch
 
     now = switch.current()
     if now is None or mode.is_entered(now):
         return None
     now.__enter__()
-    return lambda: mode.leave(now)
+    return lambda: take_off(now)

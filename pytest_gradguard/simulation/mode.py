@@ -18,6 +18,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device as default_device
 
+from pytest_gradguard.runtime.frameworks.torch.following import take_off
 from pytest_gradguard.simulation import (
     autocast,
     classes,
@@ -41,7 +42,7 @@ HANDLERS: dict[Any, Handler] = {}
 class _Local(threading.local):
     depth = 0
     target: torch.device | None = None
-    strays: frozenset[int] | set[int] = frozenset()
+    strays: frozenset[int] = frozenset()
 
 
 local = _Local()
@@ -141,7 +142,7 @@ class Simulation(TorchFunctionMode):  # type: ignore[misc]
                 target = devices.meant(value, self.machine)
                 if target is not None:
                     args = (*args[:position], torch.device("cpu"), *args[position + 1 :])
-        if not named and default_device.CURRENT_DEVICE is not None and self._makes(func):
+        if not named and default_device.CURRENT_DEVICE is not None and _makes(func):
             target = devices.meant(default_device.CURRENT_DEVICE, self.machine)
             if target is not None:
                 named = True
@@ -164,7 +165,7 @@ class Simulation(TorchFunctionMode):  # type: ignore[misc]
                     return classes.call(kinds, func, args, kwargs)
         if not named:
             target = common
-            if common is not None and self._makes(func) and func not in _FROM_VALUES:
+            if common is not None and _makes(func) and func not in _FROM_VALUES:
                 target = None  # a tensor in place of a number: the result lies where none was named
             if common is not None and self.machine.in_bad_fork:
                 self._refuse_in_fork(func)
@@ -174,11 +175,13 @@ class Simulation(TorchFunctionMode):  # type: ignore[misc]
             return func(*args, **kwargs)
         if kwargs.get("generator") is not None:
             randomness.check(kwargs["generator"], target)
-        local.target = target
-        local.strays = {tags.key(stray) for stray in strays} if strays else frozenset()
+        on_cpu = frozenset(map(tags.key, strays))
+        local.target, local.strays = target, on_cpu
         result = self.call(func, args, kwargs, target)
-        if strays:  # what shares their memory stays on the CPU
-            self._tag_others(result, target, {tags.key(stray) for stray in strays})
+        if on_cpu:  # what shares their memory stays on the CPU
+            for tensor in tags.tensors_in((result,)):
+                if tags.key(tensor) not in on_cpu:
+                    self.tag(tensor, target)
         else:
             self.tag(result, target)
         return result
@@ -189,11 +192,6 @@ class Simulation(TorchFunctionMode):  # type: ignore[misc]
             with torch._C.DisableTorchFunction():
                 if tags.key(tensor) not in local.strays:
                     tags.put_if_bare(tensor, local.target, self.machine.memory)
-
-    def _tag_others(self, result: Any, device: torch.device, strays: set[int]) -> None:
-        for tensor in tags.tensors_in((result,)):
-            if tags.key(tensor) not in strays:
-                tags.put_if_bare(tensor, device, self.machine.memory)
 
     def call(self, func: Any, args: Any, kwargs: Any, target: torch.device) -> Any:
         """Call `func`, which works on `target`, with the autocast and random numbers of GPUs."""
@@ -228,9 +226,6 @@ class Simulation(TorchFunctionMode):  # type: ignore[misc]
         with outside(self):
             torch.cuda._lazy_init()
         self.machine.check(device.index)
-
-    def _makes(self, func: Any) -> bool:
-        return func in default_device._device_constructors()
 
     def _pinned(self, func: Any, args: Any, kwargs: Any) -> Any:
         result = self.ordinary(func, args, kwargs)
@@ -267,6 +262,11 @@ _FROM_VALUES = frozenset(
 """Functions that make a tensor where the values lie that they are given."""
 
 
+def _makes(func: Any) -> bool:
+    """Whether `func` makes a tensor where a default device says."""
+    return func in default_device._device_constructors()
+
+
 @contextmanager
 def outside(simulation: Simulation) -> Iterator[None]:
     """A block of the user's code below a function of torch's: there, the mode is on again."""
@@ -295,31 +295,16 @@ def inside() -> Iterator[None]:
 
 def is_entered(simulation: Simulation) -> bool:
     """Whether the mode is on in this thread, now."""
-    stack = torch._C
-    return any(
-        stack._get_function_stack_at(index) is simulation
-        for index in range(stack._len_torch_function_stack())
-    )
+    return any(mode is simulation for mode in _modes())
 
 
 def leave_ended() -> None:
     """Take modes off this thread's stack whose simulation another thread has ended."""
-    stack = torch._C
-    modes = [
-        stack._get_function_stack_at(index) for index in range(stack._len_torch_function_stack())
-    ]
-    for one in modes:
-        if isinstance(one, Simulation) and not one.active:
-            leave(one)
+    for mode in _modes():
+        if isinstance(mode, Simulation) and not mode.active:
+            take_off(mode)
 
 
-def leave(simulation: Simulation) -> None:
-    """Take the mode off this thread's stack, wherever it stands in it."""
-    above = []
-    while torch._C._len_torch_function_stack():
-        mode = torch._C._pop_torch_function_stack()
-        if mode is simulation:
-            break
-        above.append(mode)
-    for mode in reversed(above):
-        torch._C._push_on_torch_function_stack(mode)
+def _modes() -> list[Any]:
+    depth = torch._C._len_torch_function_stack()
+    return [torch._C._get_function_stack_at(index) for index in range(depth)]

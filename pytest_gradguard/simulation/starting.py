@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from pytest_gradguard import imports
 from pytest_gradguard.runtime.locks import Lock
-from pytest_gradguard.simulation import waiting
 
 _lock = Lock()
 _asked: list[int] = []
@@ -32,7 +32,7 @@ def start(devices: int, *, again: bool = False) -> None:
         if is_loaded():
             _switch().on(devices, again=again)
         elif not _asked:
-            waiting.call_after("torch", _loaded)
+            imports.call_after("torch", _loaded)
         _asked.append(devices)
 
 
@@ -41,7 +41,7 @@ def stop() -> None:
     with _lock:
         _asked.pop()
         if not _asked:
-            waiting.forget(_loaded)
+            imports.forget(_loaded)
         if is_loaded():
             switch = _switch()
             if _asked:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
+from pytest_gradguard.runtime.frameworks.torch.following import take_off
 from pytest_gradguard.runtime.patching import Patch, Patches
 from pytest_gradguard.simulation import attention as attention
 from pytest_gradguard.simulation import (
@@ -33,7 +34,7 @@ from pytest_gradguard.simulation import kinds as kinds
 from pytest_gradguard.simulation import reading as reading
 from pytest_gradguard.simulation.arriving import Staying
 from pytest_gradguard.simulation.machine import Machine
-from pytest_gradguard.simulation.mode import Simulation, inside, leave, local, outside
+from pytest_gradguard.simulation.mode import Simulation, inside, local, outside
 from pytest_gradguard.simulation.replacing import Replacements
 
 _replaced = Replacements()
@@ -109,7 +110,7 @@ def off() -> None:
     if chosen is not None and chosen.type == "cuda":
         torch.set_default_device(None)  # there is none any more
     simulation.active = False
-    leave(simulation)
+    take_off(simulation)
     torch_engine.unsubscribe(_backward)
     _patches.undo()
     unsupported.undo()

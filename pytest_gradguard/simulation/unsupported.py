@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from pytest_gradguard.simulation import devices, tags, waiting
+from pytest_gradguard import imports
+from pytest_gradguard.simulation import devices, tags
 from pytest_gradguard.simulation.errors import ANOTHER_LIBRARY, CannotSimulate, refusing
 from pytest_gradguard.simulation.mode import Simulation
 from pytest_gradguard.simulation.replacing import Replacements
@@ -72,7 +73,7 @@ def install(simulation: Simulation, replaced: Replacements) -> None:
         if name in sys.modules:
             callback()
         else:
-            waiting.call_after(name, callback)
+            imports.call_after(name, callback)
             _waiting.append(callback)
 
 
@@ -83,7 +84,7 @@ def undo() -> None:
     """Wait for nothing any more."""
     _run_compiled_as_written(False)
     while _waiting:
-        waiting.forget(_waiting.pop())
+        imports.forget(_waiting.pop())
 
 
 def _unless(
