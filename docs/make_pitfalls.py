@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_gradguard.cli.detectors import lint_note, lint_rules, runtime_checks, runtime_note
 from pytest_gradguard.pitfalls import Pitfall, catalogue
 
 FOLDER = Path(__file__).parent / "pitfalls"
@@ -63,11 +62,10 @@ def with_table(readme: str) -> str:
 
 
 def _table() -> Iterator[str]:
-    rules, checks = lint_rules(), runtime_checks()
     yield "| code | pitfall | severity | lint | run time |"
     yield "| --- | --- | --- | --- | --- |"
     for p in catalogue():
-        marks = " | ".join("yes" if p.code in found else "" for found in (rules, checks))
+        marks = " | ".join("yes" if side else "" for side in (p.lint, p.runtime))
         yield f"| [{p.code}]({p.page}) | {p.title} | {p.severity.label} | {marks} |"
 
 
@@ -95,8 +93,8 @@ def _page(pitfall: Pitfall) -> Iterator[str]:
     yield f"Bad:\n\n```python\n{pitfall.bad}```\n"
     yield f"Good:\n\n```python\n{pitfall.good}```\n"
     yield "## Where it is reported\n"
-    yield f"- `gradguard lint`: {lint_note(pitfall)}"
-    yield f"- `pytest --gradguard`, `gradguard run`: {runtime_note(pitfall)}\n"
+    yield f"- `gradguard lint`: {pitfall.lint_note}"
+    yield f"- `pytest --gradguard`, `gradguard run`: {pitfall.runtime_note}\n"
     yield f"## When to silence it\n\n{pitfall.silence}\n"
     yield "\n".join(_silencing(pitfall))
     yield "## More\n"

@@ -24,8 +24,29 @@ Lane = Literal["parent", "worker"]
 SCHEMA = 1
 
 
+def file_of(path: str, cell: int | None) -> str:
+    """What lines are counted in: the file at `path`, or one cell of that notebook."""
+    return f"{path}:cell {cell}" if cell else path
+
+
+class _InFile:
+    """What is at a path, and in a notebook in one of its cells."""
+
+    path: str
+    cell: int | None
+
+    @property
+    def file(self) -> str:
+        """What the lines are counted in: the path, and in a notebook the cell."""
+        return file_of(self.path, self.cell)
+
+    def _in_file(self) -> dict[str, Any]:
+        cell = cell_of(self.path) if self.cell is None else self.cell
+        return {"path": display_path(self.path), **({} if cell is None else {"cell": cell})}
+
+
 @dataclass(frozen=True)
-class Location:
+class Location(_InFile):
     """A place in source. `path` is as found; reports show it relative to the current folder.
 
     In a notebook `cell` counts all its cells from 1, and the lines are those of the cell.
@@ -39,15 +60,9 @@ class Location:
     function: str | None = None
     cell: int | None = None
 
-    @property
-    def file(self) -> str:
-        """What the lines are counted in: the path, and in a notebook the cell."""
-        return file_of(self.path, self.cell)
-
     def to_dict(self) -> dict[str, Any]:
         return {
-            "path": display_path(self.path),
-            **_named_cell(cell_of(self.path) if self.cell is None else self.cell),
+            **self._in_file(),
             "line": self.line,
             "column": self.column,
             "end_line": self.end_line if self.end_line is not None else self.line,
@@ -57,7 +72,7 @@ class Location:
 
 
 @dataclass(frozen=True)
-class TraceStep:
+class TraceStep(_InFile):
     """One link of the chain that led to a finding: where it is, in which lane, what happens."""
 
     path: str
@@ -66,28 +81,13 @@ class TraceStep:
     cell: int | None = None
     lane: Lane | None = None
 
-    @property
-    def file(self) -> str:
-        """What the line is counted in: the path, and in a notebook the cell."""
-        return file_of(self.path, self.cell)
-
     def to_dict(self) -> dict[str, Any]:
         return {
-            "path": display_path(self.path),
-            **_named_cell(cell_of(self.path) if self.cell is None else self.cell),
+            **self._in_file(),
             "line": self.line,
             "message": self.message,
             **({} if self.lane is None else {"lane": self.lane}),
         }
-
-
-def file_of(path: str, cell: int | None) -> str:
-    """What lines are counted in: the file at `path`, or one cell of that notebook."""
-    return f"{path}:cell {cell}" if cell else path
-
-
-def _named_cell(cell: int | None) -> dict[str, int]:
-    return {} if cell is None else {"cell": cell}
 
 
 class Reference(NamedTuple):
@@ -103,7 +103,7 @@ class Reference(NamedTuple):
 
 
 @dataclass(frozen=True, order=True)
-class Edit:
+class Edit(_InFile):
     """A piece of a file, up to `end_line` and `end_column`, that `content` takes the place of.
 
     An insertion ends where it begins. In `content` each line ends as the lines of its file do.
@@ -117,15 +117,9 @@ class Edit:
     content: str
     cell: int | None = None
 
-    @property
-    def file(self) -> str:
-        """What the lines are counted in: the path, and in a notebook the cell."""
-        return file_of(self.path, self.cell)
-
     def to_dict(self) -> dict[str, Any]:
         return {
-            "path": display_path(self.path),
-            **_named_cell(self.cell),
+            **self._in_file(),
             "line": self.line,
             "column": self.column,
             "end_line": self.end_line,
@@ -237,7 +231,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class ReadError:
+class ReadError(_InFile):
     """A file or place that could not be used; the other files are still reported."""
 
     path: str
@@ -248,12 +242,11 @@ class ReadError:
     @property
     def place(self) -> str:
         """Where it is, as people read it."""
-        return display_place(file_of(self.path, self.cell), self.line)
+        return display_place(self.file, self.line)
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "path": display_path(self.path),
-            **_named_cell(self.cell),
+            **self._in_file(),
             "line": self.line,
             "message": self.message,
         }

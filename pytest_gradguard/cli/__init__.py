@@ -12,7 +12,6 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import ModuleType
 
 from pytest_gradguard.cli.streams import StreamError, complain, flush, silence, write
 
@@ -101,9 +100,7 @@ def _dispatch(arguments: list[str]) -> int:
     if name not in _COMMANDS:
         said = f"unknown command {name!r}" if name else "no command given"
         return _refuse("gradguard", f"{said} (allowed: {', '.join(_COMMANDS)})")
-    module = _module(name)
-    if module is None:
-        return _refuse("gradguard", f"the command {name!r} is not built yet")
+    module = importlib.import_module(f"{__name__}.{name}")
     parser: argparse.ArgumentParser = module.build_parser()
     parser.prog = f"gradguard {name}"
     parser.error = _one_line_error(parser)  # type: ignore[method-assign]
@@ -114,17 +111,6 @@ def _dispatch(arguments: list[str]) -> int:
         return end.code if isinstance(end.code, int) else 0
     status: int = module.run(args)
     return status
-
-
-def _module(name: str) -> ModuleType | None:
-    """The module of the subcommand `name`, or None where this version has none."""
-    full_name = f"{__name__}.{name}"
-    try:
-        return importlib.import_module(full_name)
-    except ModuleNotFoundError as error:
-        if error.name != full_name:
-            raise
-        return None
 
 
 class _one_line_error:

@@ -18,6 +18,7 @@ from typing import Any
 
 from pytest_gradguard import __version__, disabled
 from pytest_gradguard.cli.streams import write
+from pytest_gradguard.cli.words import table
 from pytest_gradguard.runtime import frameworks, integrations, registry, watching
 from pytest_gradguard.runtime.oldest import OLDEST, too_old
 
@@ -143,11 +144,11 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         (one["module"], one["version"] or "", one["status"], one["reason"] or "")
         for one in found["integrations"]
     ]
-    yield from _table([("starts workers", "version", "", ""), *rows])
+    yield from table([("starts workers", "version", "", ""), *rows])
     yield f"joblib's backends: {', '.join(found['joblib_backends'])}"
     yield ""
     rows = [(one["name"], one["version"] or "", _framework(one), "") for one in found["frameworks"]]
-    yield from _table([("framework", "version", "", ""), *rows])
+    yield from table([("framework", "version", "", ""), *rows])
 
 
 def _framework(one: dict[str, Any]) -> str:
@@ -155,10 +156,3 @@ def _framework(one: dict[str, Any]) -> str:
         return "not installed"
     reason = too_old(one["name"], one["version"])
     return f"not watched  {reason}" if reason else "watched once a program imports it"
-
-
-def _table(rows: list[tuple[str, ...]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield "  ".join(cells).rstrip()

@@ -7,7 +7,6 @@ import shutil
 import textwrap
 from collections.abc import Iterator
 
-from pytest_gradguard.cli.detectors import lint_note, runtime_note
 from pytest_gradguard.cli.streams import complain, write
 from pytest_gradguard.pitfalls import Pitfall, find
 
@@ -46,8 +45,8 @@ def _lines(pitfall: Pitfall, width: int) -> Iterator[str]:
         ("Why", pitfall.why),
         ("How to fix it", pitfall.fix),
         *(("Or, where it fits the case", one) for one in dict.fromkeys(pitfall.cases.values())),
-        ("Reported by `gradguard lint`", lint_note(pitfall)),
-        ("Reported by `pytest --gradguard`", runtime_note(pitfall)),
+        ("Reported by `gradguard lint`", pitfall.lint_note),
+        ("Reported by `pytest --gradguard`", pitfall.runtime_note),
         ("When to silence it", pitfall.silence),
     ):
         yield ""

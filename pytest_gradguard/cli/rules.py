@@ -6,8 +6,8 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 
-from pytest_gradguard.cli.detectors import lint_rules, runtime_checks
 from pytest_gradguard.cli.streams import write
+from pytest_gradguard.cli.words import table
 from pytest_gradguard.pitfalls import Pitfall, catalogue
 
 __all__ = ["build_parser", "run"]
@@ -39,7 +39,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _records(pitfalls: Sequence[Pitfall]) -> list[dict[str, object]]:
-    rules, checks = lint_rules(), runtime_checks()
     return [
         {
             "code": pitfall.code,
@@ -49,8 +48,8 @@ def _records(pitfalls: Sequence[Pitfall]) -> list[dict[str, object]]:
             "lint": pitfall.lint is not None,
             "runtime": pitfall.runtime is not None,
             "in_this_version": {
-                "lint": pitfall.code in rules,
-                "runtime": pitfall.code in checks,
+                "lint": pitfall.lint is not None,
+                "runtime": pitfall.runtime is not None,
             },
         }
         for pitfall in pitfalls
@@ -60,23 +59,8 @@ def _records(pitfalls: Sequence[Pitfall]) -> list[dict[str, object]]:
 def _table(pitfalls: Sequence[Pitfall]) -> Iterator[str]:
     rows = [("code", "name", "severity", "lint", "runtime")]
     for pitfall in pitfalls:
-        lint, runtime = (_yes(side) for side in (pitfall.lint, pitfall.runtime))
+        lint, runtime = (
+            "no" if side is None else "yes" for side in (pitfall.lint, pitfall.runtime)
+        )
         rows.append((pitfall.code, pitfall.name, pitfall.severity.label, lint, runtime))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield "  ".join(cells).rstrip()
-    yield from _missing("lint", [p for p in pitfalls if p.lint], lint_rules())
-    yield from _missing("runtime", [p for p in pitfalls if p.runtime], runtime_checks())
-
-
-def _missing(side: str, wanted: Sequence[Pitfall], present: frozenset[str]) -> Iterator[str]:
-    """One line for what the catalogue promises and this version does not report yet."""
-    absent = [pitfall.code for pitfall in wanted if pitfall.code not in present]
-    if absent:
-        yield ""
-        yield f"{side}: not in this version: {', '.join(absent)}"
-
-
-def _yes(side: str | None) -> str:
-    return "no" if side is None else "yes"
+    return table(rows)

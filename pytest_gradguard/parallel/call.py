@@ -13,7 +13,7 @@ import torch
 from pytest_gradguard.parallel import modes, refusals, shipping, worker
 from pytest_gradguard.parallel.graph import Backward, TaskNode, guess, observed
 from pytest_gradguard.parallel.refusals import UnsupportedGradientError
-from pytest_gradguard.parallel.shipping import Spec, holds_grad, pack, unpack
+from pytest_gradguard.parallel.shipping import Spec, holds_grad, pack, rebuilt, unpack
 from pytest_gradguard.parallel.worker import Answer
 
 
@@ -207,7 +207,7 @@ class Call:
         shipped = self._shipped.pop(answer.task)
         values: dict[Any, Any] = {}
         for index, (payload, leaf) in enumerate(zip(answer.payloads, answer.leaves, strict=True)):
-            values[index] = payload if leaf is None else _rebuilt(payload, leaf)
+            values[index] = payload if leaf is None else rebuilt(payload, leaf)
         if node is not None:
             outs = node.outputs([values[index] for index in answer.outputs])
             values.update(zip(answer.outputs, outs, strict=True))
@@ -242,20 +242,6 @@ class Call:
         for tensor, packed, clears in self._left:
             left = unpack(*packed)
             tensor.grad = left if clears or tensor.grad is None else tensor.grad + left
-
-
-def _rebuilt(payload: Any, leaf: Any) -> Any:
-    """A result as the worker had it, but for its graph."""
-    value = unpack(payload, leaf)
-    if leaf.kind is torch.nn.Parameter:
-        value = torch.nn.Parameter(value, leaf.requires_grad)
-    elif issubclass(leaf.kind, torch.nn.Parameter):
-        value = torch.Tensor._make_subclass(leaf.kind, value, leaf.requires_grad)
-    elif leaf.is_leaf and leaf.requires_grad:
-        value.requires_grad_()
-    if leaf.attributes:
-        value.__dict__.update(leaf.attributes)
-    return value
 
 
 def _globals(function: Any) -> tuple[Any, ...]:

@@ -90,6 +90,22 @@ def unpack(payload: Any, leaf: Leaf) -> Any:
     return value
 
 
+def rebuilt(payload: Any, leaf: Leaf) -> Any:
+    """The tensor that was packed, but for its graph."""
+    import torch
+
+    value = unpack(payload, leaf)
+    if leaf.kind is torch.nn.Parameter:
+        value = torch.nn.Parameter(value, leaf.requires_grad)
+    elif issubclass(leaf.kind, torch.nn.Parameter):
+        value = torch.Tensor._make_subclass(leaf.kind, value, leaf.requires_grad)
+    elif leaf.is_leaf and leaf.requires_grad:
+        value.requires_grad_()
+    if leaf.attributes:
+        value.__dict__.update(leaf.attributes)
+    return value
+
+
 class Packer(cloudpickle.CloudPickler):  # type: ignore[misc]
     """Pickles, and keeps tensors and larger arrays apart.
 

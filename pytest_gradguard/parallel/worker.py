@@ -34,7 +34,7 @@ class Answer(NamedTuple):
     Attributes:
         task: its number in the call.
         data: the result, and the buffers of modules that the task has changed.
-        leaves: what is kept apart: an argument's number, None for an array.
+        leaves: what is kept apart; None for an array.
         payloads: the tensors and arrays.
         outputs: which of them have a graph.
         views: which of them share the storage of an argument.
@@ -48,7 +48,7 @@ class Answer(NamedTuple):
 
     task: int
     data: bytes
-    leaves: list[Leaf | int | None]
+    leaves: list[Leaf | None]
     payloads: list[Any]
     outputs: list[int]
     views: frozenset[int]
@@ -90,24 +90,14 @@ class _Arguments:
             leaf = self._spec.leaves[index]
             if leaf is None:
                 return self._payloads[index]
-            self.given[index] = self._tensor(unpack(self._payloads[index], leaf), leaf)
+            value = shipping.rebuilt(self._payloads[index], leaf)
+            if leaf.requires_grad and not leaf.is_leaf:  # it had a history, and has one here
+                copy = value.requires_grad_().clone()
+                made = copy if copy.stride() == value.stride() else value.view_as(value)
+                made.__dict__.update(leaf.attributes or {})
+                value = made
+            self.given[index] = value
         return self.given[index]
-
-    def _tensor(self, value: Any, leaf: Leaf) -> Any:
-        import torch
-
-        if leaf.kind is torch.nn.Parameter:
-            value = torch.nn.Parameter(value, leaf.requires_grad)
-        elif issubclass(leaf.kind, torch.nn.Parameter):
-            value = torch.Tensor._make_subclass(leaf.kind, value, leaf.requires_grad)
-        elif leaf.requires_grad:
-            value.requires_grad_()
-            if not leaf.is_leaf:
-                copy = value.clone()
-                value = copy if copy.stride() == value.stride() else value.view_as(value)
-        if leaf.attributes:
-            value.__dict__.update(leaf.attributes)
-        return value
 
     def differentiable(self) -> dict[Any, int]:
         """The node of the graph at which each argument that requires grad enters it."""

@@ -71,6 +71,18 @@ class Pitfall:
     links: tuple[Link, ...] = ()
 
     @property
+    def lint_note(self) -> str:
+        """Where the linter reports it, or that it does not."""
+        return self.lint or "Not reported by the linter."
+
+    @property
+    def runtime_note(self) -> str:
+        """When the guard reports it, or that it does not."""
+        if self.runtime is None:
+            return "Not reported at run time."
+        return f"{self.runtime} {self.reach}".rstrip()
+
+    @property
     def page(self) -> str:
         """The address of its documentation."""
         return f"{HOME}/blob/main/docs/pitfalls/{self.code.lower()}.md"

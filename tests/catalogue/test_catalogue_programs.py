@@ -22,8 +22,9 @@ import pytest
 from children import run_python
 from shared_results import folder_of_the_run, once, remembered
 
-from pytest_gradguard.cli.detectors import lint_rules, runtime_checks
+from gradguard_lint.rules import codes as rule_codes
 from pytest_gradguard.pitfalls import catalogue, codes, files, get
+from pytest_gradguard.runtime import CHECKS
 
 RUNNER = Path(__file__).with_name("run_programs.py")
 
@@ -175,7 +176,7 @@ def test_a_program_for_a_gpu_runs_on_pretended_ones(program, outcome):
         assert outcome["prints"]
 
 
-@parametrized(f"{code}_bad" for code in sorted(runtime_checks()) if f"{code}_bad" not in LEFT_OUT)
+@parametrized(f"{code}_bad" for code in sorted(CHECKS) if f"{code}_bad" not in LEFT_OUT)
 def test_the_guard_reports_a_bad_program_as_its_code(program, outcome):
     code = program.split("_")[0]
     severity = "info" if code in LESS_AT_RUN_TIME else get(code).severity.label
@@ -244,10 +245,9 @@ def lint_codes(folder: Path) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.skipif(not lint_rules(), reason="this version has no lint rules")
 @pytest.mark.parametrize("code", [p.code for p in catalogue()])
 def test_the_linter_reports_the_bad_program_and_not_the_good_one(code, folder):
     found = lint_codes(folder)
-    expected = ({code} | COMES_WITH.get(code, set())) & lint_rules()
+    expected = ({code} | COMES_WITH.get(code, set())) & set(rule_codes())
     assert found.get(f"{code}_bad", set()) == expected
     assert found.get(f"{code}_good", set()) == set()

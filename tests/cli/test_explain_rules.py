@@ -8,7 +8,8 @@ import textwrap
 
 import pytest
 
-from pytest_gradguard.cli import detectors, explain, rules
+from gradguard_lint.rules import codes as rule_codes
+from pytest_gradguard.cli import explain, rules
 from pytest_gradguard.findings import Severity
 from pytest_gradguard.pitfalls import Pitfall, catalogue, codes, get
 from pytest_gradguard.runtime import CHECKS
@@ -62,48 +63,16 @@ def test_explain_wraps_its_prose_to_the_terminal(columns, monkeypatch, capsys):
     assert max(map(len, prose.splitlines()[2:])) <= min(int(columns), 88)
 
 
-def test_explain_says_what_this_version_does_not_check(monkeypatch, capsys):
-    monkeypatch.setattr(detectors, "runtime_checks", lambda: frozenset({"GG101"}))
-    monkeypatch.setattr(detectors, "lint_rules", lambda: frozenset({"GG103"}))
-    call(explain, "GG101")
-    first = words(capsys.readouterr().out)
-    assert "Not checked at run time in this version" not in first
-    assert get("GG101").runtime in first
-    assert "Not checked by the linter in this version" in first
-    call(explain, "GG103")
-    second = words(capsys.readouterr().out)
-    assert "Not checked at run time in this version" in second
-    assert "Not checked by the linter in this version" not in second
-    assert get("GG103").lint in second
-
-
-def test_explain_says_what_no_version_checks(capsys):
+def test_explain_says_what_is_not_checked(capsys):
     call(explain, "GG104")
     assert "Not reported by the linter." in capsys.readouterr().out
     call(explain, "GG302")
     assert "Not reported at run time." in capsys.readouterr().out
 
 
-def test_the_guards_own_tuple_is_what_counts_as_checked():
-    assert detectors.runtime_checks() == frozenset(CHECKS)
-    assert detectors.runtime_checks() <= {p.code for p in catalogue() if p.runtime}
-
-
-def test_the_linters_rules_are_found_by_their_files(monkeypatch, tmp_path):
-    package = tmp_path / "gradguard_lint"
-    (package / "rules").mkdir(parents=True)
-    (package / "__init__.py").write_text("")
-    for name in ("__init__", "gg101", "gg403_map_fn", "common", "gg999"):
-        # Listing the rules must import none of them.
-        text = "" if name == "__init__" else "raise SystemExit('imported')\n"
-        (package / "rules" / f"{name}.py").write_text(text)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(__import__("sys").modules, "gradguard_lint", raising=False)
-    assert detectors.lint_rules() == {"GG101", "GG403"}
-
-
-def test_no_rule_stands_without_a_lint_side():
-    assert detectors.lint_rules() <= {p.code for p in catalogue() if p.lint}
+def test_the_catalogue_promises_what_is_built():
+    assert {p.code for p in catalogue() if p.runtime} == set(CHECKS)
+    assert {p.code for p in catalogue() if p.lint} == set(rule_codes())
 
 
 def test_rules_lists_every_pitfall(capsys):
@@ -117,20 +86,10 @@ def test_rules_lists_every_pitfall(capsys):
     ]
 
 
-def test_rules_says_what_this_version_lacks(monkeypatch, capsys):
-    lint = {p.code for p in catalogue() if p.lint}
-    monkeypatch.setattr(rules, "lint_rules", lambda: frozenset(lint - {"GG405"}))
-    monkeypatch.setattr(rules, "runtime_checks", lambda: frozenset(codes()))
-    call(rules)
-    rows = capsys.readouterr().out.splitlines()
-    assert rows[len(codes()) + 1 :] == ["", "lint: not in this version: GG405"]
-
-
 def test_rules_as_json(capsys):
     assert call(rules, "--output-format", "json") == 0
     records = json.loads(capsys.readouterr().out)
     assert [record["code"] for record in records] == list(codes())
-    checks = detectors.runtime_checks()
     for record in records:
         pitfall: Pitfall = get(record["code"])
         assert record["name"] == pitfall.name
@@ -138,7 +97,7 @@ def test_rules_as_json(capsys):
         assert record["title"] == pitfall.title
         assert record["lint"] is (pitfall.lint is not None)
         assert record["runtime"] is (pitfall.runtime is not None)
-        assert record["in_this_version"]["runtime"] is (pitfall.code in checks)
+        assert record["in_this_version"] == {"lint": record["lint"], "runtime": record["runtime"]}
 
 
 def test_rules_refuses_another_format(capsys):

@@ -62,13 +62,6 @@ def test_unknown_command_is_one_line(
     assert "lint, run, explain, rules" in line
 
 
-def test_a_command_without_module_is_not_built_yet(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(pytest_gradguard.cli._COMMANDS, "later", "a command of the future")
-    assert "'later' is not built yet" in refused(["later"], capsys)
-
-
 def test_arguments_and_status_pass_through(
     echo: types.ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:

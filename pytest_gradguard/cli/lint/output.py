@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from pytest_gradguard.cli.streams import write, write_error
+from pytest_gradguard.cli.words import counted
 from pytest_gradguard.records import fields
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -197,21 +198,21 @@ def _last_lines(result: Result, *, unsafe: bool) -> Iterator[str]:
 
 def _summary(result: Result) -> str:
     """What was checked, what was found, what is hidden, and where to read on."""
-    line = f"{_count(result.outcome.files, 'file')} checked"
+    line = f"{counted(result.outcome.files, 'file')} checked"
     if result.outcome.left_out:
         line += f", {result.outcome.left_out} excluded"
     if result.errors:
-        line += f", {_count(len(result.errors), 'error')} on standard error"
+        line += f", {counted(len(result.errors), 'error')} on standard error"
     line += ": "
     if result.fixed:
-        line += f"{_count(result.fixed, 'finding')} fixed, "
+        line += f"{counted(result.fixed, 'finding')} fixed, "
     line += _by_severity(result.shown) or ("none left" if result.fixed else "no findings")
     if result.hidden:
         lowest = min(finding.severity for finding in result.hidden).label
         them = "it" if len(result.hidden) == 1 else "them"
         line += f"; hidden: {_by_severity(result.hidden)} (--min-severity {lowest} shows {them})"
     if result.outcome.not_for_info:
-        files = _count(result.outcome.not_for_info, "file")
+        files = counted(result.outcome.not_for_info, "file")
         line += f"; {files} not searched for info findings (--min-severity info does)"
     if result.shown:
         gravest = max(result.shown, key=lambda finding: finding.severity)
@@ -226,7 +227,3 @@ def _by_severity(findings: Sequence[Finding]) -> str:
     from pytest_gradguard.reports.overview import count_line
 
     return count_line(findings)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pytest_gradguard.cli.streams import complain, write, write_bytes
+from pytest_gradguard.cli.words import counted
 from pytest_gradguard.findings import display_path
 from pytest_gradguard.records import replace
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_gradguard.findings import Finding
     from pytest_gradguard.reports.target import Target
 
-__all__ = ["Repairs", "count"]
+__all__ = ["Repairs"]
 
 
 class Repairs:
@@ -79,7 +80,7 @@ class Repairs:
         self.after = after
         if not after or not self._write(outcome):
             return outcome
-        complain(f"Added {count(comments, 'noqa comment')}.")
+        complain(f"Added {counted(comments, 'noqa comment')}.")
         return self._again(after)
 
     def print_diff(self, target: Target | None) -> bool:
@@ -87,7 +88,7 @@ class Repairs:
         text = "".join(part for path in sorted(self.after) for part in self._diffs(path))
         (write if target is None else target.write)(text)
         if self.after:
-            complain(f"Would fix {count(self.fixed, 'finding')}.")
+            complain(f"Would fix {counted(self.fixed, 'finding')}.")
         return bool(self.after)
 
     def _diffs(self, path: str) -> Iterator[str]:
@@ -139,8 +140,3 @@ class Repairs:
             outcome.errors.append(Trouble(error.path, 1, error.reason))
             return False
         return True
-
-
-def count(number: int, noun: str) -> str:
-    """A number of things, in words."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
