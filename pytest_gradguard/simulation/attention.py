@@ -1,4 +1,4 @@
-"""Attention where the program has chosen its kernels: GPUs have some that the CPU lacks.
+"""Attention: the kernels that the program has chosen, and the fast paths that torch takes.
 
 `torch.nn.attention.sdpa_kernel` names the kernels that may be used. The CPU has none for memory-
 efficient attention, nor cuDNN's; what these would do, it does by its plain mathematics.
@@ -6,12 +6,14 @@ efficient attention, nor cuDNN's; what these would do, it does by its plain math
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from pytest_gradguard.simulation import tags
-from pytest_gradguard.simulation.mode import Simulation, handles
+from pytest_gradguard.simulation.mode import Simulation, handles, is_entered
+from pytest_gradguard.simulation.replacing import Replacements
 
 _core: Any = torch._C
 _LOW = (torch.float16, torch.bfloat16)
@@ -52,3 +54,25 @@ def _by_mathematics(simulation: Simulation, func: Any, args: Any, kwargs: Any) -
         return simulation.ordinary(func, args, kwargs)
     finally:
         _core._set_sdp_use_math(False)
+
+
+def install(simulation: Simulation, replaced: Replacements) -> None:
+    """Let `torch.nn` overlook the simulation when it asks whether tensors are plain ones.
+
+    Where they are, attention and transformers take their fast paths. It asks `torch.overrides`
+    itself; other modules of torch's keep the function under their own names, and go on seeing the
+    simulation.
+    """
+    original: Callable[..., bool] = torch.overrides.has_torch_function
+
+    def has_torch_function(relevant_args: Any) -> bool:
+        if torch._C._len_torch_function_stack() != 1 or not is_entered(simulation):
+            return original(relevant_args)
+        with torch._C.DisableTorchFunction():
+            return any(
+                isinstance(value, torch.Tensor)
+                and type(value) not in (torch.Tensor, torch.nn.Parameter)
+                for value in relevant_args
+            )
+
+    replaced.put(torch.overrides, "has_torch_function", has_torch_function)

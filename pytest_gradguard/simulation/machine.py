@@ -10,6 +10,8 @@ import os
 import threading
 from typing import Any
 
+import torch
+
 from pytest_gradguard.simulation.memory import Memory
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -102,6 +104,41 @@ class Machine:
         self.choose(index)
         return before
 
+    def meant(self, device: Any) -> torch.device | None:
+        """The GPU that `device` names, with its number; None: it names none, or nothing.
+
+        Raises:
+            RuntimeError: it is a string that names no device.
+        """
+        if device is None:
+            return None
+        if not isinstance(device, torch.device):
+            if isinstance(device, int) and not isinstance(device, bool):
+                if device < 0:
+                    raise RuntimeError(f"Device index must not be negative, got {device}")
+                return torch.device("cuda", device)
+            if not isinstance(device, str):
+                return None
+            device = torch.device(device)
+        if device.type != "cuda":
+            return None
+        if device.index is None:
+            return torch.device("cuda", self.current)
+        return device
+
+    def of_cuda_call(self, device: Any) -> torch.device:
+        """The GPU that ``tensor.cuda(device)`` means.
+
+        Raises:
+            RuntimeError: it means another device than a GPU.
+        """
+        if device is None:
+            return torch.device("cuda", self.current)
+        found = self.meant(device)
+        if found is None:
+            raise RuntimeError("Invalid device, must be cuda device")
+        return found
+
     def check(self, index: int) -> None:
         """Refuse a device that this process does not see.
 
@@ -127,8 +164,6 @@ class _Thread(threading.local):
 
 def driver_error(reason: str) -> Exception:
     """The error that torch makes of an error of the driver's."""
-    import torch
-
     kind: Any = getattr(torch, "AcceleratorError", RuntimeError)
     error: Exception = kind(
         f"CUDA error: {reason}\n"

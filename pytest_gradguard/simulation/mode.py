@@ -21,10 +21,8 @@ from torch.utils import _device as default_device
 from pytest_gradguard.runtime.frameworks.torch.following import take_off
 from pytest_gradguard.simulation import (
     autocast,
-    classes,
-    devices,
+    extensions,
     mixing,
-    operators,
     randomness,
     tags,
 )
@@ -131,7 +129,7 @@ class Simulation(TorchFunctionMode):  # type: ignore[misc]
         if kwargs:
             if kwargs.get("device") is not None:
                 named = True
-                target = devices.meant(kwargs["device"], self.machine)
+                target = self.machine.meant(kwargs["device"])
                 if target is not None:
                     kwargs = {**kwargs, "device": "cpu"}
             if kwargs.get("pin_memory"):
@@ -139,11 +137,11 @@ class Simulation(TorchFunctionMode):  # type: ignore[misc]
         for position, value in enumerate(args):
             if type(value) is torch.device and not named:
                 named = True
-                target = devices.meant(value, self.machine)
+                target = self.machine.meant(value)
                 if target is not None:
                     args = (*args[:position], torch.device("cpu"), *args[position + 1 :])
         if not named and default_device.CURRENT_DEVICE is not None and _makes(func):
-            target = devices.meant(default_device.CURRENT_DEVICE, self.machine)
+            target = self.machine.meant(default_device.CURRENT_DEVICE)
             if target is not None:
                 named = True
                 kwargs = {**kwargs, "device": "cpu"}
@@ -158,11 +156,11 @@ class Simulation(TorchFunctionMode):  # type: ignore[misc]
             try:
                 common, strays = mixing.common(func, tensors, mixed or named)
             except RuntimeError:
-                kinds = classes.with_rules(tensors)
+                kinds = extensions.with_rules(tensors)
                 if not kinds:
                     raise
                 with outside(self):  # what it calls is seen again, and refused if it mixes devices
-                    return classes.call(kinds, func, args, kwargs)
+                    return extensions.by_rules(kinds, func, args, kwargs)
         if not named:
             target = common
             if common is not None and _makes(func) and func not in _FROM_VALUES:
@@ -195,9 +193,11 @@ class Simulation(TorchFunctionMode):  # type: ignore[misc]
 
     def call(self, func: Any, args: Any, kwargs: Any, target: torch.device) -> Any:
         """Call `func`, which works on `target`, with the autocast and random numbers of GPUs."""
-        name = operators.made_by_program(func)
+        name = extensions.made_by_program(func)
         if name is not None:
-            return operators.call(name, func, args, kwargs, functools.partial(outside, self))
+            return extensions.run_operator(
+                name, func, args, kwargs, functools.partial(outside, self)
+            )
         if randomness.draws(func, target):
             with randomness.stream(target):
                 return autocast.call(func, args, kwargs)

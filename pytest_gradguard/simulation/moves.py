@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from pytest_gradguard.simulation import devices, tags
+from pytest_gradguard.simulation import tags
 from pytest_gradguard.simulation.errors import ANOTHER_LIBRARY, CannotSimulate, NoInterface
 from pytest_gradguard.simulation.mode import Simulation, handles, on_gpu
 
@@ -84,7 +84,7 @@ def _to(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
         return move(simulation, tensor, target, dtype=first.dtype, **options)
     if first is None or isinstance(first, torch.dtype):
         return simulation.ordinary(func, args, kwargs)
-    target = devices.meant(first, simulation.machine)
+    target = simulation.machine.meant(first)
     plain = torch.device(first) if isinstance(first, str) else first
     if target is None and plain.type != "cpu":
         return func(*args, **kwargs)
@@ -113,7 +113,7 @@ def _cuda(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
     names = ("self", "device", "non_blocking", "memory_format")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     tensor = given.pop("self")
-    target = devices.of_cuda_call(given.pop("device", None), simulation.machine)
+    target = simulation.machine.of_cuda_call(given.pop("device", None))
     if not _on_cpu_or_gpu(tensor):
         simulation.prepare(target)
         return tensor.to("cpu")
@@ -178,7 +178,7 @@ def _from_data(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any
     place = tags.device_of(data) if isinstance(data, torch.Tensor) else None
     if device is None and not isinstance(data, torch.Tensor):
         device = torch.utils._device.CURRENT_DEVICE
-    target = devices.meant(device, simulation.machine)
+    target = simulation.machine.meant(device)
     if device is not None and target is None and torch.device(device).type != "cpu":
         return func(*args, **kwargs)
     if device is None:
@@ -199,7 +199,7 @@ def _from_data(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any
 @handles(_tensor.new_tensor)
 def _new_tensor(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
     device = kwargs.get("device")
-    target = devices.meant(device, simulation.machine)
+    target = simulation.machine.meant(device)
     if device is None:
         target = tags.device_of(args[0])
     if target is not None:

@@ -176,7 +176,6 @@ def check(generator: Any, target: torch.device | None) -> None:
 
 def install(machine: Machine, replaced: Replacements) -> None:
     """Let ``torch.Generator("cuda")`` be made, and `torch.manual_seed` seed all devices alike."""
-    from pytest_gradguard.simulation import devices
 
     class _Kind(type):
         def __instancecheck__(cls, instance: Any) -> bool:
@@ -186,7 +185,7 @@ def install(machine: Machine, replaced: Replacements) -> None:
             return issubclass(other, _Generator)
 
         def __call__(cls, device: Any = "cpu") -> Any:
-            place = devices.meant(device, machine)
+            place = machine.meant(device)
             if place is None:
                 return _Generator(device=device)
             torch.cuda._lazy_init()

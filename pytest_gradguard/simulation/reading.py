@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from pytest_gradguard.simulation import devices, errors, tags
+from pytest_gradguard.simulation import errors, tags
 from pytest_gradguard.simulation.mode import Simulation, handles, on_gpu, outside
 from pytest_gradguard.simulation.moves import relocated
 
@@ -110,7 +110,7 @@ def _parse_to(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
         device, dtype, *rest = func(*args, **kwargs)
         return (tags.device_of(first) or device, dtype, *rest)
     if isinstance(first, int) and not isinstance(first, bool):
-        device = devices.meant(first, simulation.machine)
+        device = simulation.machine.meant(first)
         if args:
             return func(device, *args[1:], **kwargs)
         return func(**{**kwargs, "device": device})

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pytest_gradguard.simulation import devices, tags
+from pytest_gradguard.simulation import tags
 from pytest_gradguard.simulation.mode import Simulation
 from pytest_gradguard.simulation.replacing import Replacements
 
@@ -37,7 +37,7 @@ def install(simulation: Simulation, replaced: Replacements) -> None:
 
     @functools.wraps(load)
     def loading(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        place = devices.meant(map_location, simulation.machine)
+        place = simulation.machine.meant(map_location)
         if place is None:
             return load(f, map_location, *args, **kwargs)
         return load(f, "cpu", *args, **kwargs).to(place)

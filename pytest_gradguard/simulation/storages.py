@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pytest_gradguard.simulation import devices, tags
+from pytest_gradguard.simulation import tags
 from pytest_gradguard.simulation.mode import Simulation, local
 from pytest_gradguard.simulation.replacing import Replacements
 
@@ -36,7 +36,7 @@ def install(simulation: Simulation, replaced: Replacements) -> None:
         return placed(_copy(self), tags.storage_device(self))
 
     def to(self: Any, *, device: Any, non_blocking: bool = False) -> Any:
-        place = devices.meant(device, machine)
+        place = machine.meant(device)
         if place == tags.storage_device(self) and (place or torch.device(device).type == "cpu"):
             return self
         if place is None and torch.device(device).type != "cpu":
@@ -46,7 +46,7 @@ def install(simulation: Simulation, replaced: Replacements) -> None:
         return placed(_copy(self), place)
 
     def cuda(self: Any, device: Any = None, non_blocking: bool = False) -> Any:
-        return to(self, device=devices.of_cuda_call(device, machine))
+        return to(self, device=machine.of_cuda_call(device))
 
     def cpu(self: Any) -> Any:
         return self if tags.storage_device(self) is None else _copy(self)
@@ -66,7 +66,7 @@ def install(simulation: Simulation, replaced: Replacements) -> None:
         return copied
 
     def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        place = devices.meant(kwargs.get("device"), machine)
+        place = machine.meant(kwargs.get("device"))
         if place is None or local.depth:
             if place is not None:
                 kwargs = {**kwargs, "device": "cpu"}

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from pytest_gradguard.simulation import devices
 from pytest_gradguard.simulation.errors import CannotSimulate
 from pytest_gradguard.simulation.machine import CUDA, Machine
 from pytest_gradguard.simulation.replacing import Replacements
@@ -158,7 +157,7 @@ def _generic(plain: Any, cuda: Any, machine: Machine) -> Any:
             return issubclass(other, (plain, cuda))
 
         def __call__(cls, device: Any = None, **kwargs: Any) -> Any:
-            place = devices.meant("cuda" if device is None else device, machine)
+            place = machine.meant("cuda" if device is None else device)
             if place is None:
                 return plain(device, **kwargs)
             with torch.cuda.device(place):

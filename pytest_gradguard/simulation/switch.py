@@ -14,11 +14,10 @@ import torch
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
 from pytest_gradguard.runtime.frameworks.torch.following import take_off
 from pytest_gradguard.runtime.patching import Patch, Patches
-from pytest_gradguard.simulation import attention as attention
 from pytest_gradguard.simulation import (
+    attention,
     backward,
     driver,
-    fastpaths,
     foreach,
     legacy,
     randomness,
@@ -89,7 +88,7 @@ def _put_in_place(simulation: Simulation) -> None:
     sharing.install(simulation, _replaced)
     several.install(_replaced)
     legacy.install(_replaced)
-    fastpaths.install(simulation, _replaced)
+    attention.install(simulation, _replaced)
     foreach.install(_replaced)
     unsupported.install(simulation, _replaced)
     _replaced.put(torch._utils, "_rebuild_tensor", _inside(torch._utils._rebuild_tensor))

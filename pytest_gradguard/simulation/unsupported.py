@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from pytest_gradguard import imports
-from pytest_gradguard.simulation import devices, tags
+from pytest_gradguard.simulation import tags
 from pytest_gradguard.simulation.errors import ANOTHER_LIBRARY, CannotSimulate, refusing
 from pytest_gradguard.simulation.mode import Simulation
 from pytest_gradguard.simulation.replacing import Replacements
@@ -39,7 +39,7 @@ def install(simulation: Simulation, replaced: Replacements) -> None:
         replaced.put(owner, name, _unless(wanted, what, getattr(owner, name)))
 
     def nested(values: Any, *_: Any, device: Any = None, **__: Any) -> bool:
-        return _on_gpu((values,)) or devices.meant(device, simulation.machine) is not None
+        return _on_gpu((values,)) or simulation.machine.meant(device) is not None
 
     for name in ("nested_tensor", "as_nested_tensor"):
         refuse(torch.nested, name, nested, "nested tensors on a GPU")

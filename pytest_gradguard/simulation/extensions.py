@@ -1,10 +1,16 @@
-"""Operators that the program has made: their bodies are its own code, and see where tensors lie."""
+"""What the program has added to torch: operators of its own, and tensors with rules of their own.
+
+The body of such an operator is the program's code, and sees where tensors lie. A class with rules
+sees to the functions that get its tensors: one may stand for something that is made where it is
+needed, a mask by its sizes say, so that where it lies itself says nothing.
+"""
 
 from __future__ import annotations
 
 import functools
 import sys
 from collections.abc import Callable
+from inspect import getattr_static
 from typing import Any
 
 import torch
@@ -23,7 +29,7 @@ def made_by_program(func: Any) -> str | None:
     return None if name.startswith(_OF_TORCH) else name
 
 
-def call(name: str, func: Any, args: Any, kwargs: Any, outside: Callable[[], Any]) -> Any:
+def run_operator(name: str, func: Any, args: Any, kwargs: Any, outside: Callable[[], Any]) -> Any:
     """Call an operator, its body in a block that `outside` makes.
 
     Raises:
@@ -52,3 +58,29 @@ def call(name: str, func: Any, args: Any, kwargs: Any, outside: Callable[[], Any
         if operator is not None:
             operator._backend_fns = before
     raise CannotSimulate(f"{name}, an operator for CUDA only")
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_NAME = "__torch_function__"
+_ORDINARY = frozenset((getattr_static(torch.Tensor, _NAME), torch._C._disabled_torch_function_impl))
+"""The rules of tensors themselves, and those of a class without any."""
+
+
+def with_rules(tensors: list[Any]) -> tuple[Any, ...]:
+    """The classes of `tensors` that have rules of their own, and have not been asked yet."""
+    if not torch._C._is_torch_function_enabled():
+        return ()
+    return tuple(dict.fromkeys(kind for kind in map(type, tensors) if _has_rules(kind)))
+
+
+def _has_rules(kind: Any) -> bool:
+    return kind not in _PLAIN and getattr_static(kind, _NAME) not in _ORDINARY
+
+
+def by_rules(kinds: tuple[Any, ...], func: Any, args: Any, kwargs: Any) -> Any:
+    """What the rules of the first of `kinds` that has one for `func` give, else NotImplemented."""
+    for kind in kinds:
+        result = kind.__torch_function__(func, kinds, args, kwargs)
+        if result is not NotImplemented:
+            return result
+    return NotImplemented
