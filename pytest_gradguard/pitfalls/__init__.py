@@ -13,12 +13,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Literal
 
-from pytest_gradguard.pitfalls import entries
+from pytest_gradguard.pitfalls import entries, links
 from pytest_gradguard.pitfalls.links import Link
 from pytest_gradguard.records import field, fields
 from pytest_gradguard.severity import Severity
 
-__all__ = ["HOME", "Pitfall", "catalogue", "codes", "expand", "files", "find", "get"]
+__all__ = [
+    "HOME",
+    "Pitfall",
+    "Severity",
+    "catalogue",
+    "codes",
+    "expand",
+    "files",
+    "find",
+    "get",
+    "links",
+]
 
 HOME = "https://github.com/gradguard/pytest-gradguard"
 """Where the project and its documentation are."""

@@ -16,7 +16,7 @@ import torch
 
 from pytest_gradguard.runtime import simulated_devices
 from pytest_gradguard.simulation.machine import Machine
-from pytest_gradguard.simulation.replacing import Replacements
+from pytest_gradguard.simulation.replacing import Replacements, standing_for
 
 _Generator: Any = torch._C.Generator
 
@@ -177,46 +177,38 @@ def check(generator: Any, target: torch.device | None) -> None:
 def install(machine: Machine, replaced: Replacements) -> None:
     """Let ``torch.Generator("cuda")`` be made, and `torch.manual_seed` seed all devices alike."""
 
-    class _Kind(type):
-        def __instancecheck__(cls, instance: Any) -> bool:
-            return isinstance(instance, _Generator)
+    def generator(device: Any = "cpu") -> Any:
+        place = machine.meant(device)
+        if place is None:
+            return _Generator(device=device)
+        torch.cuda._lazy_init()
+        machine.check(place.index)
+        return DeviceGenerator(place)
 
-        def __subclasscheck__(cls, other: Any) -> bool:
-            return issubclass(other, _Generator)
+    seeding, setting = torch.random.manual_seed, torch.random.set_rng_state
 
-        def __call__(cls, device: Any = "cpu") -> Any:
-            place = machine.meant(device)
-            if place is None:
-                return _Generator(device=device)
-            torch.cuda._lazy_init()
-            machine.check(place.index)
-            return DeviceGenerator(place)
-
-    replaced.put(torch, "Generator", _Kind("Generator", (), {"__module__": "torch"}))
-    original = torch.random.manual_seed
-
+    @functools.wraps(seeding)
     def manual_seed(seed: int) -> Any:
         _local.seeding = True
         try:
-            result = original(seed)
+            result = seeding(seed)
         finally:
             _local.seeding = False
-        for generator in torch.cuda.default_generators:
-            if isinstance(generator, DefaultGenerator):
-                generator.apart = generator.drawn = False
+        for one in _defaults():
+            one.apart = one.drawn = False
         return result
-
-    manual_seed.__doc__ = original.__doc__
-    setting = torch.random.set_rng_state
 
     @functools.wraps(setting)
     def set_rng_state(new_state: Any) -> None:
         setting(new_state)
-        for generator in torch.cuda.default_generators:
-            if isinstance(generator, DefaultGenerator):
-                generator.rejoin()
+        for one in _defaults():
+            one.rejoin()
 
+    replaced.put(torch, "Generator", standing_for((_Generator,), generator))
     for owner in (torch.random, torch):
         replaced.put(owner, "set_rng_state", set_rng_state)
-    replaced.put(torch.random, "manual_seed", manual_seed)
-    replaced.put(torch, "manual_seed", manual_seed)
+        replaced.put(owner, "manual_seed", manual_seed)
+
+
+def _defaults() -> list[DefaultGenerator]:
+    return [one for one in torch.cuda.default_generators if isinstance(one, DefaultGenerator)]

@@ -12,7 +12,7 @@ import torch
 
 from pytest_gradguard.simulation.errors import CannotSimulate
 from pytest_gradguard.simulation.machine import CUDA, Machine
-from pytest_gradguard.simulation.replacing import Replacements
+from pytest_gradguard.simulation.replacing import Replacements, standing_for
 
 
 def install(machine: Machine, replaced: Replacements) -> None:
@@ -149,21 +149,14 @@ def _bases(replaced: Replacements) -> tuple[Any, Any]:
 def _generic(plain: Any, cuda: Any, machine: Machine) -> Any:
     """`torch.Stream` and `torch.Event`: for a GPU, or where no device is named, those of CUDA."""
 
-    class Kind(type):
-        def __instancecheck__(cls, instance: Any) -> bool:
-            return isinstance(instance, (plain, cuda))
+    def make(device: Any = None, **kwargs: Any) -> Any:
+        place = machine.meant("cuda" if device is None else device)
+        if place is None:
+            return plain(device, **kwargs)
+        with torch.cuda.device(place):
+            return cuda(**kwargs)
 
-        def __subclasscheck__(cls, other: Any) -> bool:
-            return issubclass(other, (plain, cuda))
-
-        def __call__(cls, device: Any = None, **kwargs: Any) -> Any:
-            place = machine.meant("cuda" if device is None else device)
-            if place is None:
-                return plain(device, **kwargs)
-            with torch.cuda.device(place):
-                return cuda(**kwargs)
-
-    return Kind(plain.__name__, (), {"__module__": "torch"})
+    return standing_for((plain, cuda), make)
 
 
 def _nothing(self: Any, *_: Any, **__: Any) -> None:

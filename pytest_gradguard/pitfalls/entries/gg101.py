@@ -1,12 +1,6 @@
 """GG101: a tensor that requires grad is pickled for a process worker."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
-from pytest_gradguard.pitfalls.links import (
-    JOBLIB_PARALLEL,
-    TORCH_MULTIPROCESSING,
-    TORCH_SERIALIZATION,
-)
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG101",
@@ -84,5 +78,5 @@ print(weight.grad)  # prints: tensor([8., 8., 8.])
         "If the workers only read the values and you expect no gradient through them. Passing "
         "`tensor.detach()` says the same in code."
     ),
-    links=(TORCH_SERIALIZATION, TORCH_MULTIPROCESSING, JOBLIB_PARALLEL),
+    links=(links.TORCH_SERIALIZATION, links.TORCH_MULTIPROCESSING, links.JOBLIB_PARALLEL),
 )

@@ -1,8 +1,6 @@
 """GG102: a process worker returns a tensor that has a history."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
-from pytest_gradguard.pitfalls.links import JOBLIB_PARALLEL, TORCH_SERIALIZATION
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG102",
@@ -67,5 +65,5 @@ print(results[1])  # prints: (6.0, tensor([2., 2., 2.]))
         "If the parent only reads the values, for example to log a loss. Calling `.detach()` in "
         "the worker says the same in code."
     ),
-    links=(TORCH_SERIALIZATION, JOBLIB_PARALLEL),
+    links=(links.TORCH_SERIALIZATION, links.JOBLIB_PARALLEL),
 )

@@ -1,8 +1,6 @@
 """GG103: a backward in the parent reaches a result that lost its graph on the way back."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
-from pytest_gradguard.pitfalls.links import JOBLIB_PARALLEL, TORCH_AUTOGRAD, TORCH_SERIALIZATION
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG103",
@@ -90,5 +88,5 @@ print(x.grad)  # prints: tensor([3., 3., 3.])
         "Only if the gradient with respect to the results themselves is what you want (split "
         "learning), in a form that gradguard does not recognise."
     ),
-    links=(TORCH_AUTOGRAD, TORCH_SERIALIZATION, JOBLIB_PARALLEL),
+    links=(links.TORCH_AUTOGRAD, links.TORCH_SERIALIZATION, links.JOBLIB_PARALLEL),
 )

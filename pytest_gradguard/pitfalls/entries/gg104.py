@@ -1,8 +1,6 @@
 """GG104: a watched tensor received no gradient."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
-from pytest_gradguard.pitfalls.links import TF_AUTODIFF, TORCH_AUTOGRAD
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG104",
@@ -72,5 +70,5 @@ def test_every_parameter_learns(watch_gradients):
         "If a parameter is not meant to learn. List it in `allow_none`, so that the others stay "
         "watched."
     ),
-    links=(TORCH_AUTOGRAD, TF_AUTODIFF),
+    links=(links.TORCH_AUTOGRAD, links.TF_AUTODIFF),
 )

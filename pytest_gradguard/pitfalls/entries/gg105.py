@@ -1,8 +1,6 @@
 """GG105: a gradient tape records around a parallel call whose tasks compute with TensorFlow."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
-from pytest_gradguard.pitfalls.links import JOBLIB_PARALLEL, TF_AUTODIFF, TF_TAPE
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG105",
@@ -69,5 +67,5 @@ print(tf.add_n(parts).numpy())  # prints: [3. 3.]
         "If you need no gradient with respect to what the tasks compute. `with "
         "tape.stop_recording():` around the call says the same in code."
     ),
-    links=(TF_TAPE, TF_AUTODIFF, JOBLIB_PARALLEL),
+    links=(links.TF_TAPE, links.TF_AUTODIFF, links.JOBLIB_PARALLEL),
 )

@@ -1,8 +1,6 @@
 """GG106: a backward in a process worker leaves its gradients there."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
-from pytest_gradguard.pitfalls.links import TORCH_AUTOGRAD, TORCH_MULTIPROCESSING, TORCH_OPTIM
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG106",
@@ -81,5 +79,5 @@ print(torch.equal(before, model.weight))  # prints: False
         "Only if the parent's step is meant to use other gradients than those that the workers "
         "computed."
     ),
-    links=(TORCH_AUTOGRAD, TORCH_MULTIPROCESSING, TORCH_OPTIM),
+    links=(links.TORCH_AUTOGRAD, links.TORCH_MULTIPROCESSING, links.TORCH_OPTIM),
 )

@@ -1,8 +1,6 @@
 """GG107: parameters or trainable variables are pickled for a process worker."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
-from pytest_gradguard.pitfalls.links import KERAS_SAVING, TORCH_SERIALIZATION
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG107",
@@ -71,5 +69,5 @@ print([torch.equal(old, m.weight) for old, m in zip(before, models)])  # prints:
     ),
     part="sent",
     silence="It is hidden unless you ask for it: usually a copy of the model is what you want.",
-    links=(TORCH_SERIALIZATION, KERAS_SAVING),
+    links=(links.TORCH_SERIALIZATION, links.KERAS_SAVING),
 )

@@ -1,8 +1,6 @@
 """GG108: a cached function returns a tensor that has a history."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
-from pytest_gradguard.pitfalls.links import JOBLIB_MEMORY, TORCH_SERIALIZATION
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG108",
@@ -70,5 +68,5 @@ print(weight.grad)  # prints: tensor([2., 2.])
         "comes from a function that makes no such leaf itself."
     ),
     silence="If only the values of the cached result are used.",
-    links=(JOBLIB_MEMORY, TORCH_SERIALIZATION),
+    links=(links.JOBLIB_MEMORY, links.TORCH_SERIALIZATION),
 )

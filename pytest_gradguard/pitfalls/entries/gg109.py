@@ -1,8 +1,6 @@
 """GG109: a worker imports a module afresh and sees its globals as they were at import."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
-from pytest_gradguard.pitfalls.links import JOBLIB_PARALLEL, START_METHODS
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG109",
@@ -74,5 +72,5 @@ print(Parallel(n_jobs=2)(tasks))  # prints: [10.0, 20.0]
         "are taken for caches."
     ),
     silence="If the workers should use the module as it is after import.",
-    links=(JOBLIB_PARALLEL, START_METHODS),
+    links=(links.JOBLIB_PARALLEL, links.START_METHODS),
 )

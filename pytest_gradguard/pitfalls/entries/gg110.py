@@ -1,8 +1,6 @@
 """GG110: a built Keras optimizer is pickled on its own."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
-from pytest_gradguard.pitfalls.links import JOBLIB_PARALLEL, KERAS_SAVING
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG110",
@@ -66,5 +64,5 @@ print(Parallel(n_jobs=2)(tasks))  # prints: [1, 1]
         "worker, or on its way back from one."
     ),
     silence="If the worker is meant to start with a fresh optimizer.",
-    links=(KERAS_SAVING, JOBLIB_PARALLEL),
+    links=(links.KERAS_SAVING, links.JOBLIB_PARALLEL),
 )

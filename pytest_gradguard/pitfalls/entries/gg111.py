@@ -1,8 +1,6 @@
 """GG111: running statistics that a process worker updates stay there."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
-from pytest_gradguard.pitfalls.links import TORCH_MODULES, TORCH_SERIALIZATION
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG111",
@@ -87,5 +85,5 @@ print(model.running_mean)  # prints: tensor([0.5000, 0.5000])
     silence=(
         "If the parent's statistics should stay as they are, or are recomputed before evaluation."
     ),
-    links=(TORCH_MODULES, TORCH_SERIALIZATION),
+    links=(links.TORCH_MODULES, links.TORCH_SERIALIZATION),
 )

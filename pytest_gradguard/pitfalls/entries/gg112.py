@@ -1,8 +1,6 @@
 """GG112: an optimizer goes on with the parameters of a model that was replaced."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
-from pytest_gradguard.pitfalls.links import TORCH_OPTIM, TORCH_SERIALIZATION
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG112",
@@ -87,5 +85,5 @@ print(torch.equal(before, model.weight))  # prints: False
     ),
     part="lost",
     silence="Only if both models stay in use, and the step is meant for the old one.",
-    links=(TORCH_OPTIM, TORCH_SERIALIZATION),
+    links=(links.TORCH_OPTIM, links.TORCH_SERIALIZATION),
 )

@@ -1,8 +1,6 @@
 """GG113: hooks of tensors do not travel to process workers."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
-from pytest_gradguard.pitfalls.links import TORCH_AUTOGRAD, TORCH_SERIALIZATION
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG113",
@@ -63,5 +61,5 @@ print(grads[0])  # prints: tensor([[0., 0.]])
         "If the hook is only needed in the parent: it logs there, or clips what the parent "
         "computes."
     ),
-    links=(TORCH_AUTOGRAD, TORCH_SERIALIZATION),
+    links=(links.TORCH_AUTOGRAD, links.TORCH_SERIALIZATION),
 )

@@ -1,8 +1,6 @@
 """GG201: a process worker makes a GPU context of its own."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
-from pytest_gradguard.pitfalls.links import TF_GPU, TORCH_CUDA, TORCH_MULTIPROCESSING
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG201",
@@ -76,5 +74,5 @@ print(torch.tensor(prepared, device=device).square().sum().item())  # prints: 7.
         "task."
     ),
     silence="If each worker is meant to have its own context, such as one process per GPU.",
-    links=(TORCH_MULTIPROCESSING, TORCH_CUDA, TF_GPU),
+    links=(links.TORCH_MULTIPROCESSING, links.TORCH_CUDA, links.TF_GPU),
 )

@@ -1,8 +1,6 @@
 """GG202: a GPU tensor, array or module is pickled for, or from, a process worker."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
-from pytest_gradguard.pitfalls.links import TORCH_CUDA, TORCH_MULTIPROCESSING
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG202",
@@ -79,5 +77,5 @@ print(Parallel(n_jobs=2)(delayed(largest)(row) for row in table.cpu()))  # print
         "their first variable)."
     ),
     silence="If you want the copies on the GPU, and its memory has room for them.",
-    links=(TORCH_MULTIPROCESSING, TORCH_CUDA),
+    links=(links.TORCH_MULTIPROCESSING, links.TORCH_CUDA),
 )

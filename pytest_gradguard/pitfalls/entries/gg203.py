@@ -1,9 +1,7 @@
 """GG203: workers are forked from a parent that has initialised CUDA."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 from pytest_gradguard.pitfalls.advice import FRESH_WORKERS
-from pytest_gradguard.pitfalls.links import START_METHODS, TORCH_MULTIPROCESSING
 
 PITFALL = Pitfall(
     code="GG203",
@@ -69,5 +67,5 @@ print((scale * sum(norms)).item())  # prints: 30.0
         "Never if a GPU is used: the task fails. Only for a branch that cannot run on such a "
         "machine."
     ),
-    links=(TORCH_MULTIPROCESSING, START_METHODS),
+    links=(links.TORCH_MULTIPROCESSING, links.START_METHODS),
 )

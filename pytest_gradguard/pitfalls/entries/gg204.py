@@ -1,8 +1,6 @@
 """GG204: a process worker changes which GPUs it sees."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
-from pytest_gradguard.pitfalls.links import CUDA_VARIABLES, TF_GPU, TORCH_CUDA
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG204",
@@ -74,5 +72,5 @@ print(Parallel(n_jobs=2, backend="threading")(tasks))  # prints: [3.0, 7.0]
         "`set_visible_devices`: TensorFlow raises an error there."
     ),
     silence="If each process runs one task, and sets the variable before it imports any framework.",
-    links=(CUDA_VARIABLES, TORCH_CUDA, TF_GPU),
+    links=(links.CUDA_VARIABLES, links.TORCH_CUDA, links.TF_GPU),
 )

@@ -1,8 +1,6 @@
 """GG205: a scikit-learn search runs a GPU estimator in several processes."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
-from pytest_gradguard.pitfalls.links import SKLEARN_PARALLEL, TORCH_CUDA
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG205",
@@ -55,5 +53,5 @@ print(sorted(search.best_params_))  # prints: ['lr']
     ),
     runtime=None,
     silence="If the GPU has room for as many candidates at once as there are workers.",
-    links=(SKLEARN_PARALLEL, TORCH_CUDA),
+    links=(links.SKLEARN_PARALLEL, links.TORCH_CUDA),
 )

@@ -1,8 +1,6 @@
 """GG206: a worker process of joblib or of a pool starts a DataLoader with workers of its own."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
-from pytest_gradguard.pitfalls.links import START_METHODS, TORCH_DATA
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG206",
@@ -70,5 +68,5 @@ print(totals)  # prints: [6.0, 22.0]
         "not reported, nor one that fails for another reason."
     ),
     silence="Never if the loader is iterated in such a worker: it fails.",
-    links=(TORCH_DATA, START_METHODS),
+    links=(links.TORCH_DATA, links.START_METHODS),
 )

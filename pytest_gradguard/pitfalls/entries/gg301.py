@@ -1,8 +1,6 @@
 """GG301: modes, settings and derivatives of the caller that do not reach the workers."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
-from pytest_gradguard.pitfalls.links import TORCH_AMP, TORCH_AUTOGRAD, TORCH_FUNC
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG301",
@@ -77,5 +75,5 @@ print([result.requires_grad for result in results])  # prints: [False, False]
         "If it makes no difference to the tasks: they set the mode in a way that gradguard does "
         "not see, or the graph is cheap and is discarded."
     ),
-    links=(TORCH_AUTOGRAD, TORCH_AMP, TORCH_FUNC),
+    links=(links.TORCH_AUTOGRAD, links.TORCH_AMP, links.TORCH_FUNC),
 )

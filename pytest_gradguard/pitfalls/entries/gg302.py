@@ -1,8 +1,6 @@
 """GG302: thread workers step one shared optimizer or write to one shared model."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
-from pytest_gradguard.pitfalls.links import JOBLIB_PARALLEL, TORCH_AUTOGRAD
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG302",
@@ -64,5 +62,5 @@ optimizer.step()
     ),
     runtime=None,
     silence="If a lock makes the tasks take turns, or lost updates do no harm (Hogwild).",
-    links=(TORCH_AUTOGRAD, JOBLIB_PARALLEL),
+    links=(links.TORCH_AUTOGRAD, links.JOBLIB_PARALLEL),
 )

@@ -1,9 +1,7 @@
 """GG303: a forked worker computes with torch or TensorFlow after its parent did."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 from pytest_gradguard.pitfalls.advice import FRESH_WORKERS
-from pytest_gradguard.pitfalls.links import START_METHODS, TORCH_MULTIPROCESSING, TORCH_THREADS
 
 PITFALL = Pitfall(
     code="GG303",
@@ -70,5 +68,5 @@ print(results)  # prints: [4000000.0, 4000000.0]
         "If the compute threads are limited to one before the fork, in a way that gradguard "
         "does not see."
     ),
-    links=(TORCH_MULTIPROCESSING, TORCH_THREADS, START_METHODS),
+    links=(links.TORCH_MULTIPROCESSING, links.TORCH_THREADS, links.START_METHODS),
 )

@@ -1,8 +1,6 @@
 """GG304: forked workers draw the same random numbers."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
-from pytest_gradguard.pitfalls.links import NUMPY_PARALLEL, TORCH_RANDOMNESS
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG304",
@@ -59,5 +57,5 @@ print(len({*first, *second}))  # prints: 4
         "generator in the same state."
     ),
     silence="If all workers are meant to draw the same numbers.",
-    links=(TORCH_RANDOMNESS, NUMPY_PARALLEL),
+    links=(links.TORCH_RANDOMNESS, links.NUMPY_PARALLEL),
 )

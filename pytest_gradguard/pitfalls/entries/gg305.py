@@ -1,8 +1,6 @@
 """GG305: one random generator object goes to several tasks."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
-from pytest_gradguard.pitfalls.links import NUMPY_PARALLEL, TF_RANDOM, TORCH_RANDOMNESS
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG305",
@@ -82,5 +80,5 @@ print(a == b)  # prints: False
         "the same order, and then each read a part, have to draw the same numbers."
     ),
     silence="If all tasks are meant to draw the same numbers, for example to compare them.",
-    links=(NUMPY_PARALLEL, TORCH_RANDOMNESS, TF_RANDOM),
+    links=(links.NUMPY_PARALLEL, links.TORCH_RANDOMNESS, links.TF_RANDOM),
 )

@@ -1,8 +1,6 @@
 """GG306: a task writes, through torch, into the memory map that joblib made of its argument."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
-from pytest_gradguard.pitfalls.links import JOBLIB_PARALLEL, TORCH_NUMPY
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG306",
@@ -72,5 +70,5 @@ print(Parallel(n_jobs=2)(tasks))  # prints: [2000000.0, 2000000.0]
         "copies and the program's own writable memory maps are not reported."
     ),
     silence="If the array always stays below `max_nbytes`.",
-    links=(JOBLIB_PARALLEL, TORCH_NUMPY),
+    links=(links.JOBLIB_PARALLEL, links.TORCH_NUMPY),
 )

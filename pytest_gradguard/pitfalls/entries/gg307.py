@@ -1,8 +1,6 @@
 """GG307: the parent's seed does not reach fresh process workers."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
-from pytest_gradguard.pitfalls.links import NUMPY_PARALLEL, TORCH_RANDOMNESS
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG307",
@@ -69,5 +67,5 @@ print(runs[0] == runs[1])  # prints: True
         "It is hidden unless you ask for it. If different numbers in every run are fine, there "
         "is nothing to do."
     ),
-    links=(TORCH_RANDOMNESS, NUMPY_PARALLEL),
+    links=(links.TORCH_RANDOMNESS, links.NUMPY_PARALLEL),
 )

@@ -1,8 +1,6 @@
 """GG308: thread workers seed one global generator."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
-from pytest_gradguard.pitfalls.links import NUMPY_PARALLEL, TORCH_RANDOMNESS
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG308",
@@ -86,5 +84,5 @@ print(a == b)  # prints: True
         "from. Tasks that only draw share one stream, and are not reported."
     ),
     silence="If it does not matter which task gets which numbers.",
-    links=(TORCH_RANDOMNESS, NUMPY_PARALLEL),
+    links=(links.TORCH_RANDOMNESS, links.NUMPY_PARALLEL),
 )

@@ -1,8 +1,6 @@
 """GG401: the scikit-learn wrappers of tf.keras no longer exist."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
-from pytest_gradguard.pitfalls.links import KERAS_SKLEARN
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG401",
@@ -45,5 +43,5 @@ print(classifier.classes_)  # prints: [False  True]
     lint="On the import or use of `keras.wrappers.scikit_learn`.",
     runtime=None,
     silence="Only in code for an old, pinned TensorFlow that still has the module.",
-    links=(KERAS_SKLEARN,),
+    links=(links.KERAS_SKLEARN,),
 )

@@ -1,8 +1,6 @@
 """GG402: a dask array is handed to a Keras model."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
-from pytest_gradguard.pitfalls.links import DASK_BLOCKS, KERAS_TRAINING
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG402",
@@ -48,5 +46,5 @@ print(predictions.compute(scheduler="threads").shape)  # prints: (8, 1)
     lint="On a dask array passed to `predict`, `fit` or `evaluate` of a Keras model.",
     runtime=None,
     silence="If the array fits into memory, and `.compute()` is what you want.",
-    links=(DASK_BLOCKS, KERAS_TRAINING),
+    links=(links.DASK_BLOCKS, links.KERAS_TRAINING),
 )

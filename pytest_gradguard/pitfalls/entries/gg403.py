@@ -1,8 +1,6 @@
 """GG403: tf.map_fn is not parallel outside a tf.function."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
-from pytest_gradguard.pitfalls.links import TF_FUNCTION, TF_MAP, TF_VECTORIZED
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG403",
@@ -60,5 +58,5 @@ print(squares(values).numpy())  # prints: [1. 4. 9.]
     ),
     runtime=None,
     silence="If the code runs inside a `tf.function` that the linter does not see.",
-    links=(TF_MAP, TF_VECTORIZED, TF_FUNCTION),
+    links=(links.TF_MAP, links.TF_VECTORIZED, links.TF_FUNCTION),
 )

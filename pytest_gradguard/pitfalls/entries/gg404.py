@@ -1,8 +1,6 @@
 """GG404: a Python loop collects gradients one example at a time."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
-from pytest_gradguard.pitfalls.links import TF_AUTODIFF, TF_VECTORIZED, TORCH_FUNC
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG404",
@@ -75,5 +73,5 @@ print(gradients(batch).numpy().tolist())  # prints: [[2.0, 0.0], [0.0, 16.0], [6
         "It is hidden unless you ask for it. A loop is fine for few examples, or for examples "
         "of different shapes."
     ),
-    links=(TORCH_FUNC, TF_VECTORIZED, TF_AUTODIFF),
+    links=(links.TORCH_FUNC, links.TF_VECTORIZED, links.TF_AUTODIFF),
 )

@@ -1,8 +1,6 @@
 """GG405: joblib's dask backend is named as an argument of Parallel."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
-from pytest_gradguard.pitfalls.links import DASK_JOBLIB, JOBLIB_PARALLEL
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG405",
@@ -39,5 +37,5 @@ with Client(processes=False, dashboard_address=None), parallel_config(backend="d
     lint='On `Parallel(...)` with `backend="dask"` as an argument.',
     runtime=None,
     silence="Never: the call fails.",
-    links=(DASK_JOBLIB, JOBLIB_PARALLEL),
+    links=(links.DASK_JOBLIB, links.JOBLIB_PARALLEL),
 )

@@ -1,8 +1,6 @@
 """GG501: a collective of `torch.distributed` hands out tensors without history."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
-from pytest_gradguard.pitfalls.links import TORCH_AUTOGRAD, TORCH_DISTRIBUTED
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG501",
@@ -77,5 +75,5 @@ dist.destroy_process_group()
         "Only if the gathered values are meant as constants. Gathering `features.detach()` says "
         "the same in code."
     ),
-    links=(TORCH_DISTRIBUTED, TORCH_AUTOGRAD),
+    links=(links.TORCH_DISTRIBUTED, links.TORCH_AUTOGRAD),
 )

@@ -1,8 +1,6 @@
 """GG502: a step with gradients that `DistributedDataParallel` did not average."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
-from pytest_gradguard.pitfalls.links import TORCH_DDP, TORCH_DISTRIBUTED
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG502",
@@ -89,5 +87,5 @@ dist.destroy_process_group()
         "If the ranks are meant to train separately, or average in a way that gradguard does "
         "not see."
     ),
-    links=(TORCH_DDP, TORCH_DISTRIBUTED),
+    links=(links.TORCH_DDP, links.TORCH_DISTRIBUTED),
 )

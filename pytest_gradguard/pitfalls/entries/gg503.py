@@ -1,8 +1,6 @@
 """GG503: a distributed sampler that repeats its order in every epoch."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
-from pytest_gradguard.pitfalls.links import TORCH_DATA, TORCH_DISTRIBUTED
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG503",
@@ -60,5 +58,5 @@ print(orders[0] == orders[1] == orders[2])  # prints: False
         "samplers with an `__iter__` of their own."
     ),
     silence="If you want the same order in every epoch.",
-    links=(TORCH_DATA, TORCH_DISTRIBUTED),
+    links=(links.TORCH_DATA, links.TORCH_DISTRIBUTED),
 )

@@ -1,8 +1,6 @@
 """GG504: the error of a DDP model some of whose parameters received no gradient."""
 
-from pytest_gradguard.findings import Severity
-from pytest_gradguard.pitfalls import Pitfall
-from pytest_gradguard.pitfalls.links import TORCH_AUTOGRAD, TORCH_DDP
+from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG504",
@@ -74,5 +72,5 @@ dist.destroy_process_group()
         "without a gradient, as the wrapped model names it, with the reason and its line."
     ),
     silence="Never: the forward pass fails.",
-    links=(TORCH_DDP, TORCH_AUTOGRAD),
+    links=(links.TORCH_DDP, links.TORCH_AUTOGRAD),
 )
