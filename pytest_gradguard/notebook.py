@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from IPython.core.error import UsageError
 from IPython.display import display
 
+from pytest_gradguard.cli.words import at_least_one
 from pytest_gradguard.disabled import VARIABLE, is_disabled
 from pytest_gradguard.findings import Finding, Severity
 from pytest_gradguard.runtime import Report, guard, install, uninstall
@@ -57,7 +58,7 @@ class _Arguments(argparse.ArgumentParser):
 
     def __init__(self) -> None:
         super().__init__(prog="%%gradguard", add_help=False, allow_abbrev=False)
-        self.add_argument("--simulate-gpu", metavar="N", type=_devices)
+        self.add_argument("--simulate-gpu", metavar="N", type=at_least_one)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"%%gradguard: {message}")
@@ -192,12 +193,6 @@ def opened(lines: list[str]) -> list[str]:
             rest[number] = f"{future['statement']}; {call}{future['end']}"
             return ["#\n", *rest]
     return [call + "\n", *rest]
-
-
-def _devices(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, not {text!r}")
-    return int(text)
 
 
 def _drawn(finding: Finding) -> str:

@@ -1,10 +1,22 @@
-"""Numbers and tables for a terminal."""
+"""Numbers and tables, as a command takes and prints them."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator, Sequence
 
-__all__ = ["counted", "table"]
+__all__ = ["at_least_one", "counted", "table"]
+
+
+def at_least_one(text: str) -> int:
+    """The number that an option is given.
+
+    Raises:
+        argparse.ArgumentTypeError: `text` is no number above 0.
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, not {text!r}")
+    return int(text)
 
 
 def counted(number: int, noun: str) -> str:

@@ -103,11 +103,11 @@ def _through(site: Site, sinks: set[int] | None) -> str:
         return "unknown"
     if test:
         return "nowhere"
-    value = _Value(function, source)
-    value.follow(start, statements)
+    value = _Value(function, statements, source)
+    value.follow(start)
     if sinks is not None:
         for statement in statements:
-            if _is_block(statement) or not any(_covers(statement, line) for line in sinks):
+            if hasattr(statement, "body") or not any(_covers(statement, line) for line in sinks):
                 continue
             if statement is start or value.names & _reads(statement):
                 return "loss"
@@ -156,10 +156,6 @@ def _statements(function: _Function) -> Iterator[ast.stmt]:
             stack.extend(reversed(case.body))
 
 
-def _is_block(statement: ast.stmt) -> bool:
-    return hasattr(statement, "body")
-
-
 def _covers(statement: ast.stmt, line: int) -> bool:
     return statement.lineno <= line <= (statement.end_lineno or statement.lineno)
 
@@ -184,25 +180,24 @@ class _Value:
             global, something that was passed in.
     """
 
-    def __init__(self, function: _Function, source: ast.Module) -> None:
+    def __init__(self, function: _Function, statements: list[ast.stmt], source: ast.Module) -> None:
         self.names: set[str] = set()
         self.returned = False
         self.stored = False
         self._source = source
         self._own = _own_names(function)
         self._modules = _imported(source)
-        self._statements = list(_statements(function))
+        self._statements = statements
 
-    def follow(self, start: ast.stmt, statements: list[ast.stmt]) -> None:
-        """Follow what `start` reads through the other `statements`."""
+    def follow(self, start: ast.stmt) -> None:
+        """Follow what `start` reads through the other statements."""
         self._pass(start)
-        changed = True
-        while changed:
+        before = -1
+        while before < len(self.names):
             before = len(self.names)
-            for statement in statements:
+            for statement in self._statements:
                 if statement is not start and self.names & _reads(statement):
                     self._pass(statement)
-            changed = len(self.names) > before
 
     def _pass(self, statement: ast.stmt) -> None:
         written = {n for n in _writes(statement) if n.partition(".")[0] not in self._modules}
@@ -235,20 +230,18 @@ class _Value:
             if place is not None and len(expression.args) > place:
                 yield from self._sources_of(expression.args[place])
 
-    def _sources_of(self, file: ast.expr) -> Iterator[str]:
+    def _sources_of(self, file: ast.expr) -> set[str]:
         """The names of a file: its own, and what it was opened with."""
-        names = set(self._own_reads(file))
+        names = self._own_reads(file)
         for _ in range(3):  # a writer of a file of a path
             for statement in self._statements:
                 for target, value in _bindings(statement):
                     if isinstance(target, ast.Name) and target.id in names:
-                        names.update(self._own_reads(value))
-        return iter(names - {"open"})
+                        names |= self._own_reads(value)
+        return names - {"open"}
 
-    def _own_reads(self, expression: ast.expr) -> Iterator[str]:
-        for name in _read_in(expression):
-            if name.partition(".")[0] not in self._modules:
-                yield name
+    def _own_reads(self, expression: ast.expr) -> set[str]:
+        return {n for n in _read_in(expression) if n.partition(".")[0] not in self._modules}
 
     def _outlives(self, name: str) -> bool:
         first, _, rest = name.partition(".")

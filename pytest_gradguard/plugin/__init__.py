@@ -118,9 +118,10 @@ def pytest_configure(config: pytest.Config) -> None:
     except (TypeError, ValueError, pytest.UsageError) as error:
         raise pytest.UsageError(f"ini key gradguard: {error} (allowed: true, false)") from None
     if simulated:
-        from pytest_gradguard.plugin.simulating import simulated_now, start
+        from pytest_gradguard.plugin.simulating import start
+        from pytest_gradguard.runtime.simulated_devices import pretended
 
-        if not simulated_now():  # a conftest has named this plugin: it starts late
+        if not pretended():  # a conftest has named this plugin: it starts late
             _safely(start, config, simulated)
     flags = (option.gradguard_fail_on, option.gradguard_report, option.gradguard_annotate)
     keys = ("gradguard_fail_on", "gradguard_ignore", "gradguard_report", "gradguard_html")

@@ -26,8 +26,3 @@ def start(config: pytest.Config, value: str) -> None:
     except RuntimeError as error:
         raise pytest.UsageError(f"--gradguard-simulate-gpu: {error}") from None
     config.add_cleanup(simulation.stop)
-
-
-def simulated_now() -> int:
-    """How many GPUs are simulated; the simulation is not imported to tell."""
-    return simulated_devices.pretended()

@@ -117,8 +117,7 @@ def install(machine: Machine, replaced: Replacements) -> None:
             functions[name] = refusing(
                 f"torch._C.{name}"
             )  # a build for CUDA would ask a real driver
-    for name, function in functions.items():
-        replaced.put(core, name, function)
+    replaced.put_all(core, **functions)
     replaced.put(core, "__getattr__", _missing)
     replaced.put(cuda, "_cudart", Runtime(machine))
     replaced.put(cuda, "_exchange_device", machine.exchange)

@@ -46,6 +46,11 @@ class Replacements:
         mine = _ABSENT if changes else vars(owner).get(name, value)
         self._done.append((owner, name, before, mine))
 
+    def put_all(self, owner: Any, **values: Any) -> None:
+        """The same for several names of one owner."""
+        for name, value in values.items():
+            self.put(owner, name, value)
+
     def undo(self) -> None:
         """Put everything back, except where somebody else has replaced ours since."""
         for owner, name, before, mine in reversed(self._done):

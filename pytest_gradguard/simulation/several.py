@@ -12,16 +12,9 @@ from pytest_gradguard.simulation.replacing import Replacements
 
 def install(replaced: Replacements) -> None:
     """Put the copies in place of those that torch makes in C++."""
-    for name, function in {
-        "_broadcast": _broadcast,
-        "_broadcast_coalesced": _broadcast_coalesced,
-        "_broadcast_out": _broadcast_out,
-        "_scatter": _scatter,
-        "_scatter_out": _scatter_out,
-        "_gather": _gather,
-        "_gather_out": _gather_out,
-    }.items():
-        replaced.put(torch._C, name, function)
+    broadcasts: tuple[Any, ...] = (_broadcast, _broadcast_coalesced, _broadcast_out)
+    for function in (*broadcasts, _scatter, _scatter_out, _gather, _gather_out):
+        replaced.put(torch._C, function.__name__, function)
     from torch.cuda import nccl
 
     replaced.put(nccl, "is_available", lambda tensors: False)

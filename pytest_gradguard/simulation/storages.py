@@ -67,28 +67,20 @@ def install(simulation: Simulation, replaced: Replacements) -> None:
 
     def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
         place = machine.meant(kwargs.get("device"))
-        if place is None or local.depth:
-            if place is not None:
-                kwargs = {**kwargs, "device": "cpu"}
+        if place is None:
             return torch._C.StorageBase.__new__(cls, *args, **kwargs)
-        simulation.prepare(place)
+        if not local.depth:
+            simulation.prepare(place)
         made = torch._C.StorageBase.__new__(cls, *args, **{**kwargs, "device": "cpu"})
-        return placed(made, place)
+        return made if local.depth else placed(made, place)
 
     _before = {name: getattr(_Storage, name) for name in ("to", "share_memory_", "is_shared")}
     replaced.put(_Storage, "device", property(device))
     replaced.put(_Storage, "is_cuda", property(is_cuda))
-    for name, function in {
-        "clone": clone,
-        "to": to,
-        "cuda": cuda,
-        "cpu": cpu,
-        "share_memory_": share_memory_,
-        "is_shared": is_shared,
-        "is_pinned": is_pinned,
-        "pin_memory": pin_memory,
-    }.items():
-        replaced.put(_Storage, name, _named(function, getattr(_Storage, name)))
+    for function in (clone, to, cuda, cpu, share_memory_, is_shared, is_pinned, pin_memory):
+        name = function.__name__
+        functools.update_wrapper(function, getattr(_Storage, name), updated=())
+        replaced.put(_Storage, name, function)
     replaced.put(_Storage, "__new__", staticmethod(new))
 
 
@@ -101,7 +93,3 @@ def _copy(storage: Any) -> Any:
     made = torch._C.StorageBase.__new__(type(storage), storage.nbytes(), device=_real(storage))
     with torch._C.DisableTorchFunction():
         return made.copy_(storage)
-
-
-def _named(function: Any, original: Any) -> Any:
-    return functools.update_wrapper(function, original, updated=())

@@ -58,8 +58,7 @@ def install(machine: Machine, replaced: Replacements) -> None:
         machine.choose(device)
 
     entered: dict[Any, list[Any]] = {}
-    _put(
-        replaced,
+    replaced.put_all(
         stream,
         __enter__=enter,
         __exit__=leave,
@@ -96,8 +95,7 @@ def install(machine: Machine, replaced: Replacements) -> None:
     def handle(self: Any) -> Any:
         raise CannotSimulate("handing a CUDA event to another process")
 
-    _put(
-        replaced,
+    replaced.put_all(
         event,
         __new__=new_event,
         __init__=_nothing,
@@ -161,8 +159,3 @@ def _generic(plain: Any, cuda: Any, machine: Machine) -> Any:
 
 def _nothing(self: Any, *_: Any, **__: Any) -> None:
     return None
-
-
-def _put(replaced: Replacements, owner: Any, **values: Any) -> None:
-    for name, value in values.items():
-        replaced.put(owner, name, value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
+from pytest_gradguard.cli.words import at_least_one
 from pytest_gradguard.settings import START_METHODS, python_version
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -69,17 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
         default=["."],
         help="files and folders (default: the current folder); - reads standard input",
     )
-    _add_which_findings(parser.add_argument_group("selecting findings"))
-    _add_which_files(parser.add_argument_group("selecting files"))
-    _add_which_program(parser.add_argument_group("the program's environment"))
-    _add_output(parser.add_argument_group("output"))
-    _add_repairs(parser.add_argument_group("repairs"))
-    _add_rest(parser.add_argument_group("other options"))
-    return parser
-
-
-def _add_which_findings(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
+    add = parser.add_argument_group("selecting findings").add_argument
     add("--select", metavar="CODES", action="append", help="only these codes or prefixes")
     add("--extend-select", metavar="CODES", action="append", help="these codes in addition")
     add("--ignore", metavar="CODES", action="append", help="leave these codes or prefixes out")
@@ -88,10 +79,7 @@ def _add_which_findings(group: argparse._ArgumentGroup) -> None:
         choices=_SEVERITIES,
         help="the lowest severity to report (default: warning)",
     )
-
-
-def _add_which_files(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
+    add = parser.add_argument_group("selecting files").add_argument
     add(
         "--exclude",
         metavar="PATTERN",
@@ -104,10 +92,7 @@ def _add_which_files(group: argparse._ArgumentGroup) -> None:
         help="skip excluded files even if they are named on the command line",
     )
     add("--stdin-filename", metavar="NAME", help="the file name to use for standard input")
-
-
-def _add_which_program(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
+    add = parser.add_argument_group("the program's environment").add_argument
     add(
         "--target-version",
         metavar="3.X",
@@ -121,17 +106,7 @@ def _add_which_program(group: argparse._ArgumentGroup) -> None:
         help="how processes start if the program does not choose (default: the default of the "
         "target version on Linux)",
     )
-
-
-def _version(text: str) -> tuple[int, int]:
-    try:
-        return python_version(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _add_output(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
+    add = parser.add_argument_group("output").add_argument
     add(
         "--output-format",
         choices=_FORMATS,
@@ -148,10 +123,7 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         "are respected)",
     )
     add("--exit-zero", action="store_true", help="exit with 0 even if there are findings")
-
-
-def _add_repairs(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
+    add = parser.add_argument_group("repairs").add_argument
     add("--fix", action="store_true", help="apply all safe repairs to the files")
     add(
         "--unsafe-fixes",
@@ -168,25 +140,24 @@ def _add_repairs(group: argparse._ArgumentGroup) -> None:
         metavar="REASON",
         help="add a comment that silences each finding: --add-noqa, or --add-noqa=REASON",
     )
-
-
-def _add_rest(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
+    add = parser.add_argument_group("other options").add_argument
     add("--config", metavar="FILE", help="the configuration to use instead of pyproject.toml")
     add(
         "--jobs",
         metavar="N",
-        type=_count,
+        type=at_least_one,
         default=0,
         help="number of processes to use (default: chosen by the amount of work)",
     )
     add("--no-cache", action="store_true", help="do not read or write the cache")
+    return parser
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, not {text!r}")
-    return int(text)
+def _version(text: str) -> tuple[int, int]:
+    try:
+        return python_version(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def check_options(args: argparse.Namespace) -> None:
