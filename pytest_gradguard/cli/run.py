@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         lowest = checked(_REFUSED, Severity.parse, args.min_severity, instead=Severity.WARNING)
         paths = tuple(checked(_REFUSED, _path, one) for one in (args.report, args.html))
         devices = None if args.simulate_gpu is None else _devices(args.simulate_gpu)
-        ignored = checked(_REFUSED, _ignored, instead=frozenset())
+        ignored = checked(_REFUSED, lambda: load().ignored_codes(), instead=frozenset())
         program = (find_module if args.as_module else find_script)(name)
     except _REFUSED as error:
         print(f"gradguard run: {error}", file=sys.stderr)
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 
         simulated_devices.load().start(devices)
     options = () if devices is None else ("--simulate-gpu", str(devices))
-    output = attempt(_output, report, paths, lowest, options)
+    output = attempt(_Output, report, paths, lowest, options)
     # At exit, since threads and exit handlers of the program still run when its last line is done.
     # Handlers run in reverse order: this one, the first, is the last.
     if output is not None:
@@ -95,16 +95,6 @@ def run(args: argparse.Namespace) -> int:
 
 _REFUSED = (ValueError, ProgramNotFound, SettingsError)
 """What says that the command line, or a setting, is not usable."""
-
-
-def _ignored() -> frozenset[str]:
-    return load().ignored_codes()
-
-
-def _output(
-    report: Report, paths: tuple[Path | None, ...], lowest: Severity, options: Sequence[str]
-) -> _Output:
-    return _Output(report, paths, lowest, ranks.Launch(options), ranks.this_rank())
 
 
 def _path(name: str | None) -> Path | None:
@@ -179,8 +169,7 @@ class _Output:
         report: the findings.
         paths: where to write the report and the page.
         lowest: what is shown.
-        launch: the ranks that the program launches.
-        rank: the rank that it is itself.
+        options: of ``gradguard run``, for the ranks that the program launches.
     """
 
     def __init__(
@@ -188,18 +177,17 @@ class _Output:
         report: Report,
         paths: tuple[Path | None, ...],
         lowest: Severity,
-        launch: ranks.Launch,
-        rank: ranks.Rank | None,
+        options: Sequence[str],
     ) -> None:
         self._report = report
         self._paths = paths
         self._lowest = lowest
-        self._launch = launch
-        self._rank = rank
+        self._launch = ranks.Launch(options)
+        self._rank = ranks.this_rank()
         self._folder = os.getcwd()
         self._process = os.getpid()
-        if rank is not None:
-            report.hear(rank.tell)
+        if self._rank is not None:
+            report.hear(self._rank.tell)
 
     def failed(self, failed: bool) -> None:
         """Say how the program has ended."""

@@ -181,7 +181,8 @@ class Log:
         if tf.executing_eagerly():
             beside = self._beside_of(tape)
             if beside is None:
-                beside = self._beside[id(tape)] = _Beside(tape, self._beside, self._watched())
+                watched = [handle for one in self.listeners for _, handle in one.sources()]
+                beside = self._beside[id(tape)] = _Beside(tape, self._beside, watched)
             beside.tape.push()
 
     def tape_watches(self, tape: Any, watched: Any) -> None:
@@ -201,10 +202,6 @@ class Log:
     def _beside_of(self, tape: Any) -> _Beside | None:
         known = self._beside.get(id(tape))
         return known if known is not None and known.fits(tape) else None
-
-    def _watched(self) -> list[Any]:
-        """Everything that is watched, as tapes know it."""
-        return [handle for listener in self.listeners for _, handle in listener.sources()]
 
     def _sources(self, beside: _Beside) -> dict[int, Any]:
         """By id, what a value may have been computed from, as tapes know it."""

@@ -93,7 +93,6 @@ class Call:
         self._functions: dict[int, tuple[Any, bool, tuple[Any, ...]]] = {}
         self._looked_at: dict[int, tuple[Any, bool]] = {}
         self._packed: dict[int, tuple[Any, int, Any]] = {}
-        self._snapshots: dict[int, tuple[Any, int, Any]] = {}
         self._left: list[tuple[Any, Any, bool]] = []
         self._written: dict[tuple[int, str], tuple[int, Any, Any]] = {}
 

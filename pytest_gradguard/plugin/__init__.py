@@ -163,7 +163,8 @@ def pytest_collection_modifyitems(
 def _empty_report(config: pytest.Config) -> str | None:
     """What is wrong with a report that is asked for where no test is guarded."""
     flag = _report_flag(config)
-    if flag is None or _everywhere(config):
+    active = config.pluginmanager.get_plugin(ACTIVE)
+    if flag is None or (active is not None and active.everywhere):
         return None
     return (
         f"{flag}: no test is guarded, so there is nothing to report; add "
@@ -177,11 +178,6 @@ def _report_flag(config: pytest.Config) -> str | None:
         if getattr(config.option, f"gradguard_{kind}") is not None:
             return f"--gradguard-{kind}"
     return None
-
-
-def _everywhere(config: pytest.Config) -> bool:
-    """Whether every test is guarded."""
-    return bool(getattr(config.pluginmanager.get_plugin(ACTIVE), "everywhere", False))
 
 
 def _refuse(config: pytest.Config, items: list[pytest.Item], message: str) -> None:

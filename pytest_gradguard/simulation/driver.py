@@ -141,13 +141,6 @@ def install(machine: Machine, replaced: Replacements) -> None:
     _plan_caches(replaced)
 
 
-def forked(machine: Machine) -> None:
-    """This process is a fork: nothing of CUDA's stands here."""
-    if machine.in_bad_fork:
-        cuda: Any = torch.cuda
-        cuda._cached_device_count = None
-
-
 def _plan_caches(replaced: Replacements) -> None:
     """``torch.backends.cuda.cufft_plan_cache``: sizes that can be set, and plans that never are."""
     sizes: defaultdict[int, int] = defaultdict(lambda: 4096)

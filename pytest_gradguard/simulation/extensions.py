@@ -70,11 +70,8 @@ def with_rules(tensors: list[Any]) -> tuple[Any, ...]:
     """The classes of `tensors` that have rules of their own, and have not been asked yet."""
     if not torch._C._is_torch_function_enabled():
         return ()
-    return tuple(dict.fromkeys(kind for kind in map(type, tensors) if _has_rules(kind)))
-
-
-def _has_rules(kind: Any) -> bool:
-    return kind not in _PLAIN and getattr_static(kind, _NAME) not in _ORDINARY
+    classes = dict.fromkeys(kind for kind in map(type, tensors) if kind not in _PLAIN)
+    return tuple(kind for kind in classes if getattr_static(kind, _NAME) not in _ORDINARY)
 
 
 def by_rules(kinds: tuple[Any, ...], func: Any, args: Any, kwargs: Any) -> Any:

@@ -89,8 +89,14 @@ def common(
     first = tags.device_of(tensors[0])
     if len(tensors) == 1:
         return first, []
-    if first is not None and tensors[0].dtype is not tensors[1].dtype:
-        _check_types(func, tensors)
+    name = getattr(func, "__name__", "")
+    if (
+        first is not None
+        and tensors[0].dtype is not tensors[1].dtype
+        and name.startswith("conv")
+        and not torch.is_autocast_enabled("cuda")
+    ):  # the CPU says it in other words
+        raise errors.convolution(*(kind_of(tensor) for tensor in tensors[:2]))
     places = [first, *(tags.device_of(tensor) for tensor in tensors[1:])]
     found = {place for place in places if place is not None}
     if not found:
@@ -98,7 +104,6 @@ def common(
     if len(found) == 1 and None not in places:
         return first, []
     strays = [tensor for tensor, place in zip(tensors, places, strict=True) if place is None]
-    name = getattr(func, "__name__", "")
     if mixed or name in ANYWHERE or name.startswith("_fused"):
         if first is None and not name.endswith("_") and name != "__set__":
             first = found.pop()
@@ -170,12 +175,6 @@ def _of_mixed(
             own = errors.in_its_own_words(name, *(place or _CPU for place in places[:2]))
             raise own or _error(name, shared, here, position, strict)
     return None if shared is None or shared.type != "cuda" else shared
-
-
-def _check_types(func: Any, tensors: list[Any]) -> None:
-    """What a GPU says of a convolution of two types, which the CPU says in other words."""
-    if getattr(func, "__name__", "").startswith("conv") and not torch.is_autocast_enabled("cuda"):
-        raise errors.convolution(*(kind_of(tensor) for tensor in tensors[:2]))
 
 
 def kind_of(tensor: Any) -> str:

@@ -183,7 +183,8 @@ _patches = Patches(
 def _forked() -> None:
     if _now is not None:
         _now.machine.forked()
-        driver.forked(_now.machine)
+        if _now.machine.in_bad_fork:
+            torch.cuda._cached_device_count = None
 
 
 if hasattr(os, "register_at_fork"):

@@ -9,7 +9,7 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from lsprotocol import types
 from pygls.lsp.server import LanguageServer
@@ -203,12 +203,11 @@ def _line(number: int) -> types.Range:
 
 
 def _explained(pitfall: Pitfall) -> str:
-    return "\n\n".join(_paragraphs(pitfall))
-
-
-def _paragraphs(pitfall: Pitfall) -> Iterable[str]:
-    yield f"**{pitfall.code} {pitfall.name}** ({pitfall.severity.label}): {pitfall.title}."
-    yield pitfall.happens
-    yield f"**Why.** {pitfall.why}"
-    yield f"**How to fix it.** {pitfall.fix}"
-    yield f"[{pitfall.code} in the documentation]({pitfall.page})"
+    paragraphs = (
+        f"**{pitfall.code} {pitfall.name}** ({pitfall.severity.label}): {pitfall.title}.",
+        pitfall.happens,
+        f"**Why.** {pitfall.why}",
+        f"**How to fix it.** {pitfall.fix}",
+        f"[{pitfall.code} in the documentation]({pitfall.page})",
+    )
+    return "\n\n".join(paragraphs)
