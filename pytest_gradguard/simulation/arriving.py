@@ -133,9 +133,9 @@ def enter_thread() -> Callable[[], None] | None:
     if "torch" not in sys.modules or not is_loaded():
         return None
     from pytest_gradguard.runtime.frameworks.torch.following import take_off
-    from pytest_gradguard.simulation import mode, switch
+    from pytest_gradguard.simulation import mode
 
-    now = switch.current()
+    now = mode.current
     if now is None or mode.is_entered(now):
         return None
     now.__enter__()

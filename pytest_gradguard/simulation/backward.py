@@ -17,8 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
-from pytest_gradguard.runtime.patching import Patch
-from pytest_gradguard.simulation import tags
+from pytest_gradguard.simulation import mode, tags
 from pytest_gradguard.simulation.mode import Simulation, local, outside
 
 
@@ -73,27 +72,14 @@ def _place_roots(simulation: Simulation, outputs: Any, gradients: Any) -> torch.
     return first
 
 
-def patches(current: Callable[[], Simulation | None]) -> list[Patch]:
-    """What sees the hooks of saved tensors; `current` tells the simulation that is on."""
-    return [
-        Patch(
-            torch.autograd.graph.saved_tensors_hooks,
-            "__init__",
-            functools.partial(_watched_hooks, current),
-        ),
-    ]
-
-
-def _watched_hooks(
-    current: Callable[[], Simulation | None], original: Callable[..., Any]
-) -> Callable[..., Any]:
+def watched_hooks(original: Callable[..., Any]) -> Callable[..., Any]:
     """The program's hooks for saved tensors are called inside of torch's functions."""
 
     def seen(hook: Any, packs: bool) -> Any:
         @functools.wraps(hook)
         def call(value: Any) -> Any:
-            simulation = current()
-            if simulation is None or not simulation.active:
+            simulation = mode.current
+            if simulation is None:
                 return hook(value)
             if packs:
                 simulation.tag_saved(value)
@@ -109,18 +95,14 @@ def _watched_hooks(
     return __init__
 
 
-def listener(current: Callable[[], Simulation | None]) -> torch_engine.Listener:
-    """What has the simulation on in each backward pass."""
-
-    def begin(backward: torch_engine.Backward) -> torch_engine.End | None:
-        simulation = current()
-        if simulation is None or not simulation.active:
-            return None
-        in_force = ExitStack()
-        in_force.enter_context(_during(simulation, backward))
-        return lambda *_: in_force.close()
-
-    return begin
+def listener(backward: torch_engine.Backward) -> torch_engine.End | None:
+    """Have the simulation on in a backward pass."""
+    simulation = mode.current
+    if simulation is None:
+        return None
+    in_force = ExitStack()
+    in_force.enter_context(_during(simulation, backward))
+    return lambda *_: in_force.close()
 
 
 @contextmanager

@@ -240,6 +240,9 @@ class Simulation(TorchFunctionMode):  # type: ignore[misc]
             raise driver_error(INITIALIZATION)
 
 
+current: Simulation | None = None
+"""The simulation that is on."""
+
 _dispatch_modes: Any = torch._C._len_torch_dispatch_stack
 _fakes: Any = torch._C._get_dispatch_mode
 _FAKE: Any = torch._C._TorchDispatchModeKey.FAKE

@@ -20,6 +20,7 @@ from pytest_gradguard.simulation import (
     driver,
     foreach,
     legacy,
+    mode,
     randomness,
     scripting,
     several,
@@ -37,7 +38,6 @@ from pytest_gradguard.simulation.mode import Simulation, inside, local, outside
 from pytest_gradguard.simulation.replacing import Replacements
 
 _replaced = Replacements()
-_now: Simulation | None = None
 _machine: Machine | None = None
 """The machine of this process: a worker that simulates GPUs again has read what it has read."""
 
@@ -51,30 +51,28 @@ def on(devices: int, *, again: bool = False) -> None:
     Raises:
         RuntimeError: this process uses a real GPU already, or torch is too old.
     """
-    global _machine, _now
-    if _now is not None:
-        if _now.machine.devices != devices:
-            _now.machine.resize(devices)
+    global _machine
+    if mode.current is not None:
+        machine = mode.current.machine
+        if machine.devices != devices:
+            machine.resize(devices)
             torch.cuda._cached_device_count = None
             if torch.cuda._initialized:
-                torch.cuda.default_generators = randomness.default_generators(_now.machine)
+                torch.cuda.default_generators = randomness.default_generators(machine)
         return
     if not hasattr(torch, "get_autocast_dtype"):
         raise RuntimeError(f"simulated GPUs need torch 2.4 or later; this is {torch.__version__}")
     if torch.cuda.is_initialized():
         raise RuntimeError("this process already uses a real GPU, so none can be simulated in it")
-    machine = _machine
-    if machine is None or machine.devices != devices or not again:
-        machine = _machine = Machine(devices)
-    simulation = Simulation(machine)
+    if _machine is None or _machine.devices != devices or not again:
+        _machine = Machine(devices)
+    simulation = Simulation(_machine)
     try:
         _put_in_place(simulation)
     except BaseException:
-        _patches.undo()
-        unsupported.undo()
-        _replaced.undo()
+        _undo()
         raise
-    _now = simulation
+    mode.current = simulation
     simulation.__enter__()
 
 
@@ -96,13 +94,19 @@ def _put_in_place(simulation: Simulation) -> None:
     context = torch.utils._device.DeviceContext
     _replaced.put(context, "__torch_function__", _above(context.__torch_function__))
     _patches.apply()
-    torch_engine.subscribe(_backward, torch_engine.Order.COMPUTES)
+    torch_engine.subscribe(backward.listener, torch_engine.Order.COMPUTES)
+
+
+def _undo() -> None:
+    torch_engine.unsubscribe(backward.listener)
+    _patches.undo()
+    unsupported.undo()
+    _replaced.undo()
 
 
 def off() -> None:
     """Leave torch as it was."""
-    global _now
-    simulation, _now = _now, None
+    simulation, mode.current = mode.current, None
     if simulation is None:
         return
     chosen = torch.utils._device.CURRENT_DEVICE
@@ -110,15 +114,7 @@ def off() -> None:
         torch.set_default_device(None)  # there is none any more
     simulation.active = False
     take_off(simulation)
-    torch_engine.unsubscribe(_backward)
-    _patches.undo()
-    unsupported.undo()
-    _replaced.undo()
-
-
-def current() -> Simulation | None:
-    """The simulation that is on."""
-    return _now
+    _undo()
 
 
 def _above(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -161,7 +157,7 @@ def _in_thread(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def _bootstrap_inner(self: Any) -> Any:
-        simulation = _now
+        simulation = mode.current
         if simulation is None:
             return original(self)
         with outside(simulation):
@@ -170,10 +166,9 @@ def _in_thread(original: Callable[..., Any]) -> Callable[..., Any]:
     return _bootstrap_inner
 
 
-_backward = backward.listener(current)
 _patches = Patches(
     [
-        *backward.patches(current),
+        Patch(torch.autograd.graph.saved_tensors_hooks, "__init__", backward.watched_hooks),
         Patch(threading.Thread, "_bootstrap_inner", _in_thread),
     ],
     lasting=True,
@@ -181,9 +176,10 @@ _patches = Patches(
 
 
 def _forked() -> None:
-    if _now is not None:
-        _now.machine.forked()
-        if _now.machine.in_bad_fork:
+    if mode.current is not None:
+        machine = mode.current.machine
+        machine.forked()
+        if machine.in_bad_fork:
             torch.cuda._cached_device_count = None
 
 
