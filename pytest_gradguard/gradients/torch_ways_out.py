@@ -12,7 +12,7 @@ import torch
 from pytest_gradguard.gradients import torch_grad_mode, torch_log
 from pytest_gradguard.gradients.torch_exits import COPY, PICKLE, Exit, Operation, entered_by
 from pytest_gradguard.gradients.torch_log import Log, noted
-from pytest_gradguard.runtime.faults import Beside, fault
+from pytest_gradguard.runtime.faults import Beside, attempt, fault
 from pytest_gradguard.runtime.patching import on_class
 
 _compiling = torch.compiler.is_compiling
@@ -130,14 +130,23 @@ def writing(original: Any) -> Any:
     """An operation in place: into what `.data` gave, it writes without a graph."""
     how = f".data.{original.__name__}()"
 
-    def write(log: Log, frame: Any, _: Any, self: Any, *args: Any, **__: Any) -> None:
-        made = log.made.get(id(self))
-        if made is not None and made.produced(self) and made.how == ".data":
-            target = made.original_of(self)
-            if target is not None:
-                _written(log, how, target, args, frame)
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        log = torch_log.log  # quick, as optimizers write into each parameter
+        if log is not None and id(self) in log.made and not _compiling():
+            attempt(_into_data, log, how, self, args, torch_log.caller())
+        return original(self, *args, **kwargs)
 
-    return noted(write, before=True)(original)
+    return method
+
+
+def _into_data(log: Log, how: str, data: Any, values: Any, frame: Any) -> None:
+    """Note that `values` are written into `data`, if that is what `.data` gave."""
+    made = log.made[id(data)]
+    if made.produced(data) and made.how == ".data":
+        target = made.original_of(data)
+        if target is not None:
+            _written(log, how, target, values, frame)
 
 
 def _written(log: Log, how: str, target: Any, values: Any, frame: Any) -> None:
