@@ -48,7 +48,7 @@ class _Finder:
                 spec = finder.find_spec(name, path, target)
                 if spec is not None:
                     if hasattr(spec.loader, "exec_module"):
-                        self._hear(spec.loader, name)
+                        safely(self._hear, spec.loader, name)
                     return spec
             return None
         finally:

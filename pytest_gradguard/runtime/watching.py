@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import Any
 
+from pytest_gradguard import imports
 from pytest_gradguard.disabled import is_disabled
 from pytest_gradguard.records import fields
 from pytest_gradguard.runtime.faults import attempt, fault
@@ -38,6 +37,8 @@ class Watch:
 _watches: dict[str, list[Watch]] = {}
 """By the name of the module."""
 _at_end: list[Callable[[], object]] = []
+_awaited: dict[str, Callable[[], object]] = {}
+"""What is called once a module is imported, by its name."""
 _users: dict[object, None] = {}
 """Who watches: the guard is on as long as there is one."""
 _is_worker = False
@@ -132,8 +133,6 @@ def stop(user: object) -> None:
     with _lock:
         _users.pop(user, None)
         if not _users:
-            if _finder in sys.meta_path:
-                sys.meta_path.remove(_finder)
             attempt(_undo_all)
             attempt(undo_left)
 
@@ -155,9 +154,8 @@ def paused() -> Iterator[None]:
 
 
 def _undo_all() -> None:
-    if _finder in sys.meta_path:
-        sys.meta_path.remove(_finder)
-    for watch in [watch for watches in _watches.values() for watch in watches]:
+    _await_no_more()
+    for watch in _all():
         attempt(watch.undo)
     for undo in _at_end:
         attempt(undo)
@@ -199,43 +197,18 @@ def _try(watch: Watch) -> None:
 
 
 def _await_imports() -> None:
-    if (
-        not _off
-        and _finder not in sys.meta_path
-        and not all(module in sys.modules for module in _watches)
-    ):
-        sys.meta_path.insert(0, _finder)
+    if not _off and not all(module in sys.modules for module in _watches):
+        for module in _watches.keys() - _awaited.keys():
+            _awaited[module] = functools.partial(_imported, module)
+            imports.call_after(module, _awaited[module])
 
 
-class _Finder(MetaPathFinder):
-    """Lets the other finders find a module that is waited for, and hears when it is loaded."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname not in _watches:
-            return None
-        for finder in sys.meta_path:
-            if finder is self or not hasattr(finder, "find_spec"):
-                continue
-            spec = finder.find_spec(fullname, path, target)
-            if spec is not None:
-                if spec.loader is not None and hasattr(spec.loader, "exec_module"):
-                    attempt(_hear_when_loaded, spec.loader, fullname)
-                return spec
-        return None
+def _await_no_more() -> None:
+    while _awaited:
+        imports.forget(_awaited.popitem()[1])
 
 
-def _hear_when_loaded(loader: Loader, name: str) -> None:
-    original = loader.exec_module
-
-    def exec_module(module: ModuleType) -> None:
-        original(module)
-        if _users:
-            for watch in list(_watches[name]):
-                _try(watch)
-
-    loader.exec_module = exec_module  # type: ignore[method-assign]
-
-
-_finder = _Finder()
+def _imported(module: str) -> None:
+    if _users:
+        for watch in list(_watches[module]):
+            _try(watch)
