@@ -154,9 +154,10 @@ class Bound(Atom):
 
 @record
 class Generator(Atom):
-    """What calling a generator function gives; its arguments are bound in `frame`."""
+    """What gives its items only as it is iterated: a call of a generator function, with the
+    arguments bound in `frame`, or a `Flow`."""
 
-    function: Function
+    function: Function | Flow
     frame: Frame
 
 
@@ -227,6 +228,28 @@ class TaskCall(Atom):
     """Whether the expression makes several tasks: it stands in a loop, or maps."""
 
 
+class Flow:
+    """What makes items of those of other iterables, one by one: a generator expression, ``map``.
+
+    Attributes:
+        sources: what it takes items from.
+        each: takes all that is left, one item after the other, and calls back with what it makes.
+        whole: the same at once; what all of it is.
+    """
+
+    __slots__ = ("each", "sources", "whole")
+
+    def __init__(
+        self,
+        sources: tuple[Generator, ...],
+        each: Callable[[Callable[[Value], None]], None],
+        whole: Callable[[], Value],
+    ) -> None:
+        self.sources = sources
+        self.each = each
+        self.whole = whole
+
+
 class Frame:
     """One scope in being. The values themselves are in the interpreter's store.
 
@@ -234,6 +257,7 @@ class Frame:
         ident: the key into the store.
         parent: the lexical scope around it.
         born: the worker that made it (0: the parent).
+        lent: the generator expressions that read its variables when they are iterated.
     """
 
     __slots__ = (
@@ -242,6 +266,7 @@ class Frame:
         "function",
         "ident",
         "is_class",
+        "lent",
         "loop_names",
         "module",
         "outer",
@@ -270,6 +295,7 @@ class Frame:
         self.loop_names: list[frozenset[str]] = []
         self.self_class: Class | None = function.owner if function is not None else None
         self.shared = False
+        self.lent: set[int] = set()
         self.cls: Class | None = None
 
     @property

@@ -321,7 +321,7 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
         later = m.state.past.keys() - (left.entered or {}).keys()
         events = {event: m.state.past.pop(event) for event in later}
         result = _context(m, function, join(left.yields), left.inside, events)
-    if not inner.shared:
+    if not inner.shared and not inner.lent:
         _forget(m, inner)
     m.state.store.changed |= written
     m.state.assumed, m.state.modes = assumed, modes

@@ -37,10 +37,6 @@ def on_SetComp(m: Machine, frame: Frame, node: ast.SetComp) -> Value:
     return _comprehension(m, frame, node, "set")
 
 
-def on_GeneratorExp(m: Machine, frame: Frame, node: ast.GeneratorExp) -> Value:
-    return _comprehension(m, frame, node, "generator")
-
-
 def on_DictComp(m: Machine, frame: Frame, node: ast.DictComp) -> Value:
     pairs: list[tuple[Value, Value]] = []
 
@@ -48,8 +44,8 @@ def on_DictComp(m: Machine, frame: Frame, node: ast.DictComp) -> Value:
         pairs.append((m.eval(inner, node.key), m.eval(inner, node.value)))
         return UNKNOWN
 
-    source = m.eval(frame, node.generators[0].iter) if len(node.generators) == 1 else UNKNOWN
-    known = known_items(source)
+    source = _first(m, frame, node.generators[0])
+    known = known_items(source) if len(node.generators) == 1 else None
     if known is not None and len(known) <= 6:
         _, whole = _one_by_one(m, frame, node, node.generators[0], known, pair)
         if whole and all(isinstance(key.only, Const) for key, _ in pairs):
@@ -58,7 +54,7 @@ def on_DictComp(m: Machine, frame: Frame, node: ast.DictComp) -> Value:
         if pairs:
             keys, values = zip(*pairs, strict=True)
             return m.adopted(node, of(Table((), join(values), join(keys))))
-    inner = _scope(m, frame, node, node.generators)
+    inner = _scope(m, frame, node, node.generators, source)
     key = m.eval(inner, node.key)
     value = m.eval(inner, node.value)
     return m.adopted(node, of(Table((), value, key)))
@@ -76,9 +72,9 @@ def _one_by_one(
     results = []
     whole = True
     for item in known:
-        inner = _inner(m, frame, node)
+        inner = scope_of(m, frame, node)
         m.assign(inner, generator.target, item)
-        inner.loop_names.append(_names(generator.target))
+        inner.loop_names.append(names_in(generator.target))
         before = m.state.assumed
         m.state.assumed = dict(before)
         for test in generator.ifs:
@@ -92,7 +88,8 @@ def _one_by_one(
     return results, whole
 
 
-def _inner(m: Machine, frame: Frame, node: ast.expr) -> Frame:
+def scope_of(m: Machine, frame: Frame, node: ast.expr) -> Frame:
+    """The scope of a comprehension."""
     inner = Frame(m.new_ident(), frame.module, frame, frame.function, born=frame.born)
     inner.outer = dict(frame.outer)
     if not is_plain(m, node):
@@ -103,30 +100,53 @@ def _inner(m: Machine, frame: Frame, node: ast.expr) -> Frame:
     return inner
 
 
-def _scope(m: Machine, frame: Frame, node: ast.expr, generators: list[ast.comprehension]) -> Frame:
-    """The scope of a comprehension, in which its tests hold."""
-    inner = _inner(m, frame, node)
+def _first(m: Machine, frame: Frame, generator: ast.comprehension) -> Value:
+    """What a comprehension iterates first of all."""
+    source = m.eval(frame, generator.iter)
+    m.models.iterated(m, frame, generator.iter, source)
+    return iterated(m, frame, generator.iter, source)
+
+
+def _scope(
+    m: Machine,
+    frame: Frame,
+    node: ast.expr,
+    generators: list[ast.comprehension],
+    source: Value,
+) -> Frame:
+    """The scope of a comprehension that iterates `source` first, in which its tests hold."""
+    inner = scope_of(m, frame, node)
     for index, generator in enumerate(generators):
-        source = m.eval(frame if index == 0 else inner, generator.iter)
-        m.models.iterated(m, frame, generator.iter, source)
-        source = iterated(m, frame, generator.iter, source)
+        if index:
+            source = m.eval(inner, generator.iter)
+            m.models.iterated(m, frame, generator.iter, source)
+            source = iterated(m, frame, generator.iter, source)
         m.assign(inner, generator.target, m.element(source))
-        inner.loop_names.append(_names(generator.target))
+        inner.loop_names.append(names_in(generator.target))
         for test in generator.ifs:
             enter_branch(m, inner, test, m.eval(inner, test), True)
     return inner
 
 
-def _names(target: ast.expr) -> frozenset[str]:
+def names_in(target: ast.expr) -> frozenset[str]:
+    """The names that a target of an assignment has."""
     return frozenset(item.id for item in descend(target) if isinstance(item, ast.Name))
 
 
-def _comprehension(
-    m: Machine, frame: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp, kind: str
+def _comprehension(m: Machine, frame: Frame, node: ast.ListComp | ast.SetComp, kind: str) -> Value:
+    return comprehended(m, frame, node, kind, _first(m, frame, node.generators[0]))
+
+
+def comprehended(
+    m: Machine,
+    frame: Frame,
+    node: ast.ListComp | ast.SetComp | ast.GeneratorExp,
+    kind: str,
+    source: Value,
 ) -> Value:
+    """What a comprehension makes of `source`, which it iterates first of all."""
     first = node.generators[0]
-    source = m.eval(frame, first.iter) if len(node.generators) == 1 else UNKNOWN
-    known = known_items(source)
+    known = known_items(source) if len(node.generators) == 1 else None
     if known is not None and 1 < len(known) <= 6:
         results, whole = _one_by_one(
             m, frame, node, first, known, lambda inner: m.eval(inner, node.elt)
@@ -135,13 +155,20 @@ def _comprehension(
             return m.adopted(node, items(kind, results))
         return m.adopted(node, sequence(join(results), kind))
     assumed = dict(m.assumed)
-    inner = _scope(m, frame, node, node.generators)
-    element = m.eval(inner, node.elt)
+    inner = _scope(m, frame, node, node.generators, source)
+    element = collected(m, frame, node, m.eval(inner, node.elt))
     m.state.assumed = assumed
+    return m.adopted(node, sequence(element, kind))
+
+
+def collected(
+    m: Machine, frame: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp, element: Value
+) -> Value:
+    """An element of a comprehension, which may be one of the gradients that it collects."""
     if any(isinstance(part, Tensor) and part.ident == GRADIENT for part in inner_atoms(element)):
         place = m.site(frame, node)
         m.effect(frame, "gradient-collected", node.elt, "one gradient", target=element, place=place)
-    return m.adopted(node, sequence(element, kind))
+    return element
 
 
 def _iterated(m: Machine, frame: Frame, node: ast.AST, atom: Atom) -> Value:

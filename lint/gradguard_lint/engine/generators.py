@@ -11,6 +11,8 @@ from gradguard_lint.domain.values import (
     NOTHING,
     UNKNOWN,
     Atom,
+    External,
+    Flow,
     Frame,
     Generator,
     Items,
@@ -74,6 +76,9 @@ def run(
     `each` is called with what every ``yield`` gives, as what iterates the generator.
     """
     function, inner = atom.function, atom.frame
+    if isinstance(function, Flow):
+        _flow(m, function, each)
+        return NOTHING
     code = function.node
     taken = m.store.get((inner.ident, TAKEN), constant(0)).constant
     if taken == ALL or isinstance(code, ast.Lambda):
@@ -126,8 +131,31 @@ def run(
     return join([value for value, _, _ in left.returns]) if left.returns else NOTHING
 
 
+def _flow(m: Machine, flow: Flow, each: Callable[[Value], None]) -> None:
+    """Take what is left of `flow`; `each` goes on outside of it with every item."""
+    if m.tired:
+        each(UNKNOWN)
+        return
+    outside = _Place(m)
+
+    def give(value: Value) -> None:
+        inside = _Place(m)
+        outside.go(m)
+        each(value)
+        inside.go(m)
+
+    m.raised = [*m.raised]
+    m.loops, m.turns, m.elements = [*m.loops], [*m.turns], [*m.elements]
+    try:
+        flow.each(give)
+    finally:
+        outside.go(m)
+
+
 def exhausted(m: Machine, frame: Frame, node: ast.AST, atom: Generator) -> Value:
     """A generator is iterated to its end: what it gives."""
+    if isinstance(atom.function, Flow):
+        return atom.function.whole()
     given: list[Value] = []
     taken = m.store.get((atom.frame.ident, TAKEN))
     if taken is not None and taken.constant == ALL:
@@ -139,24 +167,38 @@ def exhausted(m: Machine, frame: Frame, node: ast.AST, atom: Generator) -> Value
     return sequence(join(given), "generator")
 
 
+def certain(m: Machine, atom: Generator) -> bool:
+    """Whether it is known which item comes next."""
+    if isinstance(atom.function, Flow):
+        return all(certain(m, source) for source in atom.function.sources)
+    taken = m.store.get((atom.frame.ident, TAKEN), constant(0)).constant
+    return isinstance(taken, int) and taken != SOME
+
+
 def following(
-    m: Machine, frame: Frame, node: ast.AST, atom: Generator, default: Value | None
+    m: Machine,
+    frame: Frame,
+    node: ast.AST,
+    atom: Generator,
+    default: Value | None = None,
+    ended: list[State] | None = None,
 ) -> Value:
-    """``next(generator)``."""
+    """``next(generator)``; `ended` gets the state in which it has no more items."""
     given: list[Value] = []
     there: list[State] = []
-    taken = m.store.get((atom.frame.ident, TAKEN), constant(0)).constant
-    certain = isinstance(taken, int) and taken != SOME
+    known = certain(m, atom)
 
     def stop(value: Value) -> None:
         given.append(value)
-        if certain:
+        if known:
             there.append(m.leave())
         else:
             there.append(m.state.copy())
 
     run(m, frame, node, atom, stop)
     if default is None:
+        if ended is not None:
+            ended.append(m.state.copy())
         m.die()  # by StopIteration
     else:
         given.append(default)
@@ -187,6 +229,8 @@ def given_away(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) 
     if not any(
         isinstance(choice.atom, Generator) for value in args.values() for choice in value.choices
     ):
+        return args
+    if isinstance(atom, External) and m.models.keeps(atom):
         return args
     if isinstance(atom, Method) and atom.name in KEPT and isinstance(atom.receiver, (Items, Table)):
         return args

@@ -26,6 +26,7 @@ from gradguard_lint.engine import (
     calls,
     comprehensions,
     expressions,
+    flows,
     generators,
     imports,
     leaving,
@@ -59,7 +60,7 @@ def _by_kind(prefix: str, *modules: ModuleType) -> dict[type[ast.AST], Any]:
 
 
 PARTS = Parts(
-    _by_kind("on_", expressions, comprehensions, attributes, calls),
+    _by_kind("on_", expressions, comprehensions, flows, attributes, calls),
     {
         **_by_kind("do_", statements, assignments, leaving, loops, patterns, imports),
         ast.AsyncFor: loops.do_For,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from functools import partial
 
 from gradguard_lint.domain.conditions import Key, without
 from gradguard_lint.domain.effects import ParallelCall
@@ -41,15 +42,45 @@ def do_For(m: Machine, frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     source = m.eval(frame, node.iter)
     m.models.iterated(m, frame, node.iter, source)
     source = iterated_object(m, frame, node.iter, source)
+
+    def go(item: Value) -> None:
+        m.assign(frame, node.target, item)
+        m.block(frame, node.body)
+
+    own = partial(_own, m, frame, node)
+    exits = repeat(m, frame, node, node.iter, source, go, names=_stored(m, node), own=own)
+    m.block(frame, node.orelse)
+    m.meet([m.state, *exits.breaks])
+
+
+def repeat(
+    m: Machine,
+    frame: Frame,
+    node: ast.AST,
+    written: ast.AST,
+    source: Value,
+    go: Callable[[Value], None],
+    *,
+    names: frozenset[str] = frozenset(),
+    own: Callable[[], Callable[[Place], bool]],
+) -> Exits:
+    """Let `go` take one item of `source` after the other; how it was left before the last one.
+
+    Args:
+        node: the loop.
+        written: what stands for `source`.
+        names: the names that a turn binds.
+        own: tells what a turn does not take over from the one before.
+    """
     generator = source.only
     if not isinstance(generator, Generator):
-        generator, source = None, m.iterated(frame, node.iter, source)
+        generator, source = None, m.iterated(frame, written, source)
     known = known_items(source)
     if known is not None and len(known) > UNROLLED:
         known = None
     exits = Exits()
     m.outcomes(frame).loops.append(exits)
-    frame.loop_names.append(_stored(m, node))
+    frame.loop_names.append(names)
     m.loops.append(m.site(frame, node))
     m.turns.append(0)
     element = m.element(source)
@@ -58,13 +89,13 @@ def do_For(m: Machine, frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     m.loop_depth += 1
     try:
         if generator is not None:
-            _as_given(m, frame, node, generator, exits)
+            _as_given(m, frame, written, generator, exits, go)
         elif known is not None:
             for item in known:
-                _turn(m, exits, _bound(m, frame, node, item))
+                _turn(m, exits, partial(go, item))
         else:
             entry = m.state.copy()
-            _turns(m, frame, node, _bound(m, frame, node, element), keys)
+            _turns(m, frame, partial(go, element), keys, own)
             if m.dead:
                 m.state = entry  # no turn comes to its end: there may be none
     finally:
@@ -74,12 +105,16 @@ def do_For(m: Machine, frame: Frame, node: ast.For | ast.AsyncFor) -> None:
         m.elements.pop()
         frame.loop_names.pop()
         m.outcomes(frame).loops.pop()
-    m.block(frame, node.orelse)
-    m.meet([m.state, *exits.breaks])
+    return exits
 
 
 def _as_given(
-    m: Machine, frame: Frame, node: ast.For | ast.AsyncFor, generator: Generator, exits: Exits
+    m: Machine,
+    frame: Frame,
+    written: ast.AST,
+    generator: Generator,
+    exits: Exits,
+    go: Callable[[Value], None],
 ) -> None:
     """Each time that the generator yields is a turn; between them, it goes on."""
     modes = m.modes
@@ -88,23 +123,13 @@ def _as_given(
         keys = _element_keys(item)
         m.elements = [*m.elements[:-1], (frame.function, keys)]
         taken = len(exits.breaks)
-        _turn(m, exits, _bound(m, frame, node, item))
+        _turn(m, exits, partial(go, item))
         for state in (m.state, *exits.breaks[taken:]):
             _forget_turn(state, keys)
 
-    run(m, frame, node.iter, generator, turn)
+    run(m, frame, written, generator, turn)
     for state in exits.breaks:
         state.modes = modes
-
-
-def _bound(
-    m: Machine, frame: Frame, node: ast.For | ast.AsyncFor, item: Value
-) -> Callable[[], None]:
-    def go() -> None:
-        m.assign(frame, node.target, item)
-        m.block(frame, node.body)
-
-    return go
 
 
 def do_While(m: Machine, frame: Frame, node: ast.While) -> None:
@@ -133,7 +158,7 @@ def do_While(m: Machine, frame: Frame, node: ast.While) -> None:
             m.die()
 
     try:
-        _turns(m, frame, node, turn, frozenset())
+        _turns(m, frame, turn, frozenset(), partial(_own, m, frame, node))
         if not m.dead:  # once more to the test
             test = m.eval(frame, node.test)
             if enter_branch(m, frame, node.test, test, False):
@@ -170,9 +195,9 @@ def _turn(m: Machine, exits: Exits, body: Callable[[], None]) -> None:
 def _turns(
     m: Machine,
     frame: Frame,
-    node: Loop,
     body: Callable[[], None],
     keys: frozenset[Key],
+    own: Callable[[], Callable[[Place], bool]],
 ) -> None:
     """Turns until one more changes nothing; what still changes then may be anything."""
     limit = 1 if m.tired or m.preparing else TURNS[min(m.loop_depth, len(TURNS)) - 1]
@@ -185,7 +210,7 @@ def _turns(
         if m.dead:
             break
         _forget_turn(m.state, keys)
-        settled = _settled(before, m.state, newest, _own(m, frame, node))
+        settled = _settled(before, m.state, newest, own())
         ends.append(m.state)
         if settled:
             break

@@ -205,6 +205,9 @@ class Models(Protocol[M]):
     def item(self, m: M, atom: Atom, index: Value) -> Value:
         """``thing[index]`` of a library object."""
 
+    def keeps(self, atom: External) -> bool:
+        """Whether a call of `atom` does not iterate what it is given: what it gives does."""
+
     def iterated(self, m: M, frame: Frame, node: ast.AST, value: Value) -> None:
         """Something is iterated: what a library then starts."""
 

@@ -26,13 +26,19 @@ LIBRARY = Library(
     rows=(
         Row(
             "functools.lru_cache functools.cache copy.copy "
-            "builtins.sorted builtins.reversed builtins.set builtins.frozenset "
-            "tqdm.tqdm tqdm.auto.tqdm tqdm.notebook.tqdm tqdm.contrib.tqdm tqdm.std.tqdm "
-            "tqdm.autonotebook.tqdm tqdm.tqdm_notebook rich.progress.track numba.njit numba.jit "
-            "itertools.islice itertools.cycle progressbar.progressbar",
+            "builtins.sorted builtins.reversed builtins.set builtins.frozenset",
             "identity",
             argument=(0, "iterable"),
         ),
+        Row(
+            "tqdm.tqdm tqdm.auto.tqdm tqdm.notebook.tqdm tqdm.contrib.tqdm tqdm.std.tqdm "
+            "tqdm.autonotebook.tqdm tqdm.tqdm_notebook rich.progress.track numba.njit numba.jit "
+            "itertools.cycle progressbar.progressbar",
+            "identity",
+            argument=(0, "iterable"),
+            keeps=True,
+        ),
+        Row("itertools.islice", "islice", argument=(0, "iterable"), keeps=True),
         Row("contextlib.contextmanager contextlib.asynccontextmanager", "context-manager"),
         Row("contextlib.ExitStack contextlib.AsyncExitStack", "thing", kind="exit-stack"),
         Row("contextlib.suppress", "thing", kind="suppress"),
@@ -46,18 +52,18 @@ LIBRARY = Library(
         Row("collections.defaultdict", "default-dict"),
         Row("dataclasses.replace copy.replace", "replaced"),
         Row("operator.attrgetter operator.itemgetter operator.methodcaller", "getter"),
-        Row("itertools.starmap", "starmap"),
+        Row("itertools.starmap", "starmap", keeps=True),
         Row("importlib.util.find_spec", "asks-module"),
         Row("enum.auto", "distinct"),
         Row("collections.deque", "identity", argument=(0, "iterable"), flag="list"),
-        Row("contextlib.closing", "identity", argument=(0, "thing")),
+        Row("contextlib.closing", "identity", argument=(0, "thing"), keeps=True),
         Row("functools.reduce", "fold"),
         Row(
             "operator.add operator.mul operator.sub operator.truediv operator.iadd operator.matmul",
             "operator",
         ),
         Row("functools.wraps functools.update_wrapper", "wraps"),
-        Row("itertools.chain itertools.chain.from_iterable", "chain"),
+        Row("itertools.chain itertools.chain.from_iterable", "chain", keeps=True),
         Row("itertools.product itertools.combinations", "product"),
         Row("itertools.repeat", "repeat"),
         Row("os.environ.get os.getenv", "environ-get"),

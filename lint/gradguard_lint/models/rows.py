@@ -75,6 +75,7 @@ class Row:
         shares: whether GPU memory is handed over as it is.
         forking_pickler: whether objects are pickled by the standard ``ForkingPickler``, with which
             torch shares the memory of tensors, and refuses those with history.
+        keeps: whether iterables are not iterated by the call, but by what it gives.
         flag: a particular of the transfer function.
     """
 
@@ -92,6 +93,7 @@ class Row:
     gpu: bool = False
     shares: bool = False
     forking_pickler: bool = False
+    keeps: bool = False
     flag: str = ""
 
 

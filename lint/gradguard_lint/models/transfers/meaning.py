@@ -430,6 +430,10 @@ class Meaning(Known):
         whole = torch_modules.module_of(atom)
         return of(Method(atom, "[...]")) if whole is not None else UNKNOWN
 
+    def keeps(self, atom: External) -> bool:
+        row = self.registry.row(self.registry.canonical(atom.name))
+        return row is not None and row.keeps
+
     def iterated(self, m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
         samplers.passed(m, frame, node, value)
         for thing in value.things("loader"):

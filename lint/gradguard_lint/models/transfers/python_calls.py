@@ -29,7 +29,9 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
+from gradguard_lint.engine.branches import definite
 from gradguard_lint.engine.comprehensions import iterated, iterated_object
+from gradguard_lint.engine.flows import chained, cut, flow, lazy
 from gradguard_lint.engine.generators import following
 from gradguard_lint.engine.machine import (
     Machine,
@@ -44,16 +46,18 @@ from pytest_gradguard.records import replace
 COUNTED = 3
 """Up to this many items are paired one by one."""
 
-ITERATING = words("list tuple enumerate zip iter next sum set sorted")
+ITERATING = words("list tuple iter next sum set sorted")
 """Functions that iterate what they are given."""
 
-CONSUMING = words("dict map filter min max any all frozenset reversed")
+CONSUMING = words("dict min max any all frozenset reversed")
 """Further ones, of which generators are iterated."""
 
 
 def identity(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """What gives its argument, or a shallow copy of it."""
     value = args.get(*row.argument) or args.get(0) or args.get(None, "iterable") or UNKNOWN
+    if row.keeps and lazy([value]):
+        return value
     value = m.iterated(frame, node, value)
     if row.flag == "list" and args.get(*row.argument) is None and not args.open:
         value = items("list", ())
@@ -130,22 +134,52 @@ def wraps(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
 
 def chain(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``itertools.chain(...)``."""
-    values = [m.element(value) for value in args.values()]
+
+    def whole(values: list[Value]) -> Value:
+        return sequence(join(map(m.element, values)), "generator")
+
     if name.endswith("from_iterable"):
-        values = [m.element(value) for value in values]
-    return sequence(join(values), "generator")
+        rows = m.iterated(frame, node, args.get(0) or UNKNOWN)
+        known = known_items(rows)
+        values = [*known] if known is not None else [m.element(rows)]
+    else:
+        values = list(args.values())
+    if lazy(values):
+        return chained(m, frame, node, values, whole)
+    return whole(values)
+
+
+def islice(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``itertools.islice(...)``."""
+    value = args.get(*row.argument) or UNKNOWN
+    if not lazy([value]):
+        return identity(m, frame, node, name, args, row)
+    count = args.positional[1].constant if len(args.positional) == 2 else None
+    return cut(m, frame, node, value, count if isinstance(count, int) else None)
 
 
 def starmap(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``itertools.starmap(f, rows)``."""
-    results = []
-    for atom in m.element(args.get(1) or UNKNOWN).atoms:
-        if isinstance(atom, Items) and atom.items is not None:
-            given = Args(list(atom.items))
-        else:
-            given = Args(rest=m.element(of(atom)))
-        results.append(m.call(frame, node, args.get(0) or UNKNOWN, given))
-    return sequence(join(results), "generator")
+    function = args.get(0) or UNKNOWN
+
+    def made(packed: Value) -> Value:
+        results = []
+        for atom in packed.atoms:
+            if isinstance(atom, Items) and atom.items is not None:
+                given = Args(list(atom.items))
+            else:
+                given = Args(rest=m.element(of(atom)))
+            results.append(m.call(frame, node, function, given))
+        return join(results)
+
+    return flow(
+        m,
+        frame,
+        node,
+        [args.get(1) or UNKNOWN],
+        lambda row: made(row[0]),
+        lambda values: sequence(made(m.element(values[0])), "generator"),
+    )
 
 
 def asks_module(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -241,6 +275,13 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     if short == "iter" and first is not None:
         m.models.iterated(m, frame, node, first)
         return iterated_object(m, frame, node, first).map(_iterator)
+    if short in _LAZY and args.positional:
+        return _LAZY[short](m, frame, node, args)
+    if short == "zip" and args.rest is not None:
+        rows = args.rest.only
+        if isinstance(rows, Items) and rows.items is not None:
+            return items("generator", [sequence(item, "tuple") for item in rows.items])
+        return sequence(sequence(m.element(args.rest), "tuple"), "generator")
     if short in ITERATING:
         for value in args.positional:
             m.models.iterated(m, frame, node, value)
@@ -278,32 +319,6 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         if _one_turn(args):
             return items("range", [args.positional[0] if args.positional[1:] else constant(0)])
         return sequence(unknown(("int", id(node))), "range")
-    if short == "enumerate" and first is not None:
-        number = unknown(("int", id(node)))
-        start = args.get(1, "start") or constant(0)
-        known, least = known_items(first), start.constant
-        if known is not None and len(known) <= COUNTED and isinstance(least, int):
-            return items(
-                "generator",
-                [items("tuple", [constant(n), item]) for n, item in enumerate(known, least)],
-            )
-        return sequence(items("tuple", [number, m.element(first)]), "generator")
-    if short == "zip" and args.rest is not None and not args.positional:
-        rows = args.rest.only
-        if isinstance(rows, Items) and rows.items is not None:
-            return items("generator", [sequence(item, "tuple") for item in rows.items])
-        return sequence(sequence(m.element(args.rest), "tuple"), "generator")
-    if short == "zip":
-        columns = [known_items(value) for value in args.positional]
-        if columns and all(row is not None and len(row) <= COUNTED for row in columns):
-            paired = zip(*(row or () for row in columns), strict=False)
-            return items("generator", [items("tuple", pair) for pair in paired])
-        parts = [m.element(value) for value in args.positional]
-        return sequence(items("tuple", parts), "generator")
-    if short in ("map", "filter") and first is not None and len(args.positional) > 1:
-        elements = [m.element(value) for value in args.positional[1:]]
-        result = m.call(frame, node, first, Args(elements))
-        return sequence(result if short == "map" else elements[0], "generator")
     if short == "sum" and first is not None:
         element = m.element(first)
         if all(isinstance(atom, Thing) and atom.kind == "number" for atom in element.atoms):
@@ -351,6 +366,78 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     if short == "vars":
         return UNKNOWN
     return UNKNOWN
+
+
+def _given(m: Machine, frame: Frame, node: ast.AST, args: Args) -> list[Value]:
+    """What a call is given, with what iterating it gives in place of objects of the project."""
+    for value in args.positional:
+        m.models.iterated(m, frame, node, value)
+    return [iterated_object(m, frame, node, value) for value in args.positional]
+
+
+def _enumerate(m: Machine, frame: Frame, node: ast.AST, args: Args) -> Value:
+    value = _given(m, frame, node, args)[0]
+    number = unknown(("int", id(node)))
+    least = (args.get(1, "start") or constant(0)).constant
+
+    def whole(values: list[Value]) -> Value:
+        known = known_items(values[0])
+        if known is not None and len(known) <= COUNTED and isinstance(least, int):
+            pairs = [items("tuple", [constant(n), item]) for n, item in enumerate(known, least)]
+            return items("generator", pairs)
+        return sequence(items("tuple", [number, m.element(values[0])]), "generator")
+
+    if not lazy([value]):
+        return whole([value])
+    return flow(m, frame, node, [value], lambda row: items("tuple", [number, row[0]]), whole)
+
+
+def _zip(m: Machine, frame: Frame, node: ast.AST, args: Args) -> Value:
+    values = _given(m, frame, node, args)
+
+    def whole(values: list[Value]) -> Value:
+        columns = [known_items(value) for value in values]
+        if columns and all(row is not None and len(row) <= COUNTED for row in columns):
+            paired = zip(*(row or () for row in columns), strict=False)
+            return items("generator", [items("tuple", pair) for pair in paired])
+        return sequence(items("tuple", [m.element(value) for value in values]), "generator")
+
+    if not lazy(values):
+        return whole(values)
+    return flow(m, frame, node, values, lambda row: items("tuple", row), whole)
+
+
+def _map(m: Machine, frame: Frame, node: ast.AST, args: Args) -> Value:
+    function, *values = _given(m, frame, node, args)
+    if not values:
+        return UNKNOWN
+
+    def whole(values: list[Value]) -> Value:
+        result = m.call(frame, node, function, Args([m.element(value) for value in values]))
+        return sequence(result, "generator")
+
+    return flow(m, frame, node, values, lambda row: m.call(frame, node, function, Args(row)), whole)
+
+
+def _filter(m: Machine, frame: Frame, node: ast.AST, args: Args) -> Value:
+    function, *values = _given(m, frame, node, args)
+    if not values:
+        return UNKNOWN
+
+    def kept(row: list[Value]) -> Value | None:
+        test = m.call(frame, node, function, Args(row))
+        return row[0] if definite(test) is not False else None
+
+    def whole(values: list[Value]) -> Value:
+        element = m.element(values[0])
+        m.call(frame, node, function, Args([element]))
+        return sequence(element, "generator")
+
+    return flow(m, frame, node, values[:1], kept, whole)
+
+
+_LAZY = {"enumerate": _enumerate, "zip": _zip, "map": _map, "filter": _filter}
+"""Functions that take items as items are taken of what they give."""
 
 
 def _is_constant(value: Value) -> bool:

@@ -116,6 +116,7 @@ TRANSFERS: dict[str, Transfer] = {
     "made-of": python_calls.made_of,
     "gathered": python_calls.gathered,
     "is-tensor": python_calls.is_tensor,
+    "islice": python_calls.islice,
     "load": torch_calls.load,
     "loader": loaders.loader,
     "map-fn": tensorflow_calls.map_fn,
