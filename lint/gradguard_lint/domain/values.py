@@ -509,6 +509,9 @@ GRADIENT = -404
 MARKS = frozenset({OUTPUT, GRADIENT})
 """The sources that stay where a tensor is taken out of its graph."""
 
+METHOD = "method"
+"""The part of a thing in a class which says that it is bound as functions are."""
+
 UNKNOWN = of(Unknown())
 NOTHING = constant(None)
 

@@ -6,6 +6,7 @@ import ast
 
 from gradguard_lint.domain.shapes import inner, items, owned, rest_of, sequence
 from gradguard_lint.domain.values import (
+    METHOD,
     UNKNOWN,
     Atom,
     Bound,
@@ -136,6 +137,8 @@ def bind(m: Machine, frame: Frame, node: ast.AST, value: Value, receiver: Atom) 
         if isinstance(atom, Partial) and atom.method and isinstance(receiver, Instance):
             inner = atom.function.map(lambda part: bind(m, frame, node, of(part), receiver))
             return of(Partial(inner, atom.args, atom.keywords))
+        if isinstance(atom, Thing) and atom.part(METHOD) is not None:
+            return of(Partial(of(atom), (of(receiver),)))
         if isinstance(atom, Instance) and isinstance(receiver, Instance):
             getter = m.find_in_class(atom.cls, "__get__")
             if getter is not None:

@@ -47,7 +47,7 @@ LIBRARY = Library(
         Row("builtins.*", "builtin"),
         Row("functools.partial", "partial"),
         Row("functools.partialmethod", "partial", flag="method"),
-        Row("functools.singledispatch functools.singledispatchmethod", "nothing", flag="dispatch"),
+        Row("functools.singledispatch functools.singledispatchmethod", "dispatch"),
         Row("collections.namedtuple typing.NamedTuple", "named-tuple"),
         Row("collections.defaultdict", "default-dict"),
         Row("dataclasses.replace copy.replace", "replaced"),

@@ -28,6 +28,7 @@ from gradguard_lint.engine.ports import SETTER, Args
 from gradguard_lint.engine.tasks import started
 from gradguard_lint.engine.tree import descend
 from gradguard_lint.models.known import registry_of
+from gradguard_lint.models.transfers.dispatch import dispatching
 from gradguard_lint.models.transfers.parallel import configured, start_of
 from gradguard_lint.models.transfers.remote import remote
 from gradguard_lint.models.transfers.tensors import gpu_touched
@@ -249,8 +250,8 @@ def _external(m: Machine, frame: Frame, node: ast.AST, name: str, value: Value) 
         return _mark(value, "enable_grad" if name.endswith("enable_grad") else "no_grad")
     if row.does == "context-manager":
         return _mark(value, "context")
-    if row.flag == "dispatch":
-        return UNKNOWN  # which function it is depends on the argument
+    if row.does == "dispatch":
+        return dispatching(m, node, name, value)
     if row.does == "compiled":
         return _mark(value, "compiled")
     if row.does == "remote":

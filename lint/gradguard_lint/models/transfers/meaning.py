@@ -45,6 +45,7 @@ from gradguard_lint.models.transfers import (
     contexts,
     dask_work,
     data_parallel,
+    dispatch,
     estimators,
     getters,
     loaders,
@@ -245,6 +246,8 @@ class Meaning(Known):
             return marked(function, atom) if function is not None else UNKNOWN
         if atom.kind == "future":
             return atom.part("result") or UNKNOWN
+        if atom.kind == "dispatch":
+            return dispatch.dispatched(m, frame, node, atom, args)
         if atom.kind == getters.KIND:
             return getters.asked(m, frame, node, atom, args)
         if atom.kind == "remote" and args.positional:

@@ -360,7 +360,7 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
             m.set_field(only.ident, field, value)
         return NOTHING
     if short == "isinstance":
-        return _isinstance(m, args)
+        return is_of(m, *args.positional) if len(args.positional) == 2 else UNKNOWN
     if short in ("staticmethod", "classmethod", "property"):
         return first or UNKNOWN
     if short == "vars":
@@ -468,22 +468,22 @@ def _as_text(atom: Atom) -> Value:
     return unknown(("str", atom.key)) if isinstance(atom, Unknown) and atom.key else UNKNOWN
 
 
-def _isinstance(m: Machine, args: Args) -> Value:
-    if len(args.positional) != 2:
-        return UNKNOWN
-    value, kind = args.positional
+def is_of(m: Machine, value: Value, kind: Value) -> Value:
+    """``isinstance(value, kind)``."""
     only, asked = value.only, kind.only
     if isinstance(asked, Items) and asked.items is not None:
-        answers = [_isinstance(m, Args([value, item])) for item in asked.items]
+        answers = [is_of(m, value, item) for item in asked.items]
         truths = {answer.constant for answer in answers}
         return constant(True in truths) if truths in ({True}, {False}, {True, False}) else UNKNOWN
     if isinstance(asked, External):
         own = _OWN.get(asked.name)
         if own is not None and isinstance(only, Const):
             return constant(isinstance(only.value, own))
-        own_name = _type_name(only)
+        own_name = type_name(only)
         if own_name and asked.name in _TOLD_APART:
             return constant(own_name == asked.name)
+        if isinstance(only, Instance) and only.cls.plain and asked.name in _TOLD_APART:
+            return constant(False)
     if isinstance(asked, Class) and isinstance(only, Instance):
         return constant(asked is only.cls or asked in only.cls.above)
     if isinstance(asked, Class) and isinstance(only, (Const, Items, Table, Tensor)):
@@ -491,7 +491,7 @@ def _isinstance(m: Machine, args: Args) -> Value:
     return data_parallel.is_wrapper(m, value, kind)
 
 
-def _type_name(atom: Atom | None) -> str:
+def type_name(atom: Atom | None) -> str:
     """The class of `atom`, as a program names it; "" where that is not known."""
     if isinstance(atom, Tensor):
         return {"torch": "torch.Tensor", "numpy": "numpy.ndarray"}.get(atom.framework, "another")
@@ -504,7 +504,7 @@ def _type_name(atom: Atom | None) -> str:
 
 def is_tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``torch.is_tensor(it)``."""
-    kind = _type_name((args.get(*row.argument) or UNKNOWN).only)
+    kind = type_name((args.get(*row.argument) or UNKNOWN).only)
     return constant(kind == f"{name.partition('.')[0]}.Tensor") if kind else UNKNOWN
 
 

@@ -17,6 +17,7 @@ from gradguard_lint.models.transfers import (
     dask_work,
     data_parallel,
     defaults,
+    dispatch,
     estimators,
     getters,
     loaders,
@@ -66,6 +67,11 @@ def _model(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     return torch_calls.module(m, frame, node, name, args, row)
 
 
+def _dispatch(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    function = args.get(0, "func")
+    return dispatch.dispatching(m, node, name, function) if function is not None else UNKNOWN
+
+
 TRANSFERS: dict[str, Transfer] = {
     "accelerator": trainers.accelerator,
     "array": arrays.array,
@@ -91,6 +97,7 @@ TRANSFERS: dict[str, Transfer] = {
     "default-dict": defaults.default_dict,
     "device": torch_calls.device,
     "device-scope": tensorflow_calls.device_scope,
+    "dispatch": _dispatch,
     "distribution": torch_calls.distribution,
     "draw": arrays.draw,
     "draw-function": tensorflow_calls.draw_function,
