@@ -115,6 +115,8 @@ MAGICS = {
     "another language": "%%bash\nfor x in 'a; do",
     "a page": "%%html\n<b>'</b>",
     "no magic": "x = (1\n  % 2)\ny = '''\n%time\n!ls\n'''\n!ls",
+    "automagic": "\n  pip install -q torch joblib\n",
+    "automagic of one word": "ls -la",
     "Windows": "%pwd\r\nx = 1\r\n",
 }
 
@@ -134,6 +136,20 @@ def test_what_is_no_python_is_blanked_at_equal_length(project, cell):
 def test_a_statement_after_time_is_read(project):
     project.write("book.ipynb", notebook(SETUP, WORK, f"%time {CALL}"))
     assert places(project) == [("GG201", 2, 2, 12)]
+
+
+def test_a_statement_after_time_is_read_without_its_percent_sign(project):
+    project.write("book.ipynb", notebook(SETUP, WORK, f"time {CALL}"))
+    assert places(project) == [("GG201", 2, 2, 12)]
+
+
+@pytest.mark.parametrize(
+    "cell", ["apt install x", "pip install x\nx = 1", "# tools\npip install x"]
+)
+def test_what_ipython_does_not_take_for_a_magic_is_broken(project, cell):
+    project.write("book.ipynb", notebook(SETUP, cell, WORK, CALL))
+    ran = project.lint("--no-cache")
+    assert (ran.status, "syntax error" in ran.err) == (2, True)
 
 
 def test_names_of_earlier_cells_are_known_and_strings_are_not_cut(project):

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from gradguard_lint.reading.text import NOTEBOOK, SourceError, compile_flags
+from gradguard_lint.words import words
 
 __all__ = ["Cell", "Notebook", "read_notebook"]
 
@@ -23,8 +24,20 @@ _AST_ONLY = 0x400
 
 _PYTHON_CELLS = frozenset({"time", "timeit", "capture", "prun", "memit", "mprun", "gradguard"})
 """The cell magics whose cells are Python."""
-_TIMED = re.compile(r"%(?:time|timeit|prun|memit)[ \t]+(?=[^-\s])")
+_TIMED = re.compile(r"%?(?:time|timeit|prun|memit)[ \t]+(?=[^-\s])")
 """A line magic that runs the statement after it."""
+_AUTOMAGIC = re.compile(r"([\w.*]+)(?![\w.*]|[ \t]*[=,])")
+"""How a line begins that IPython may take for a magic without its ``%``."""
+_MAGICS = words(
+    "alias alias_magic autoawait autocall automagic bookmark cat cd code_wrap colors conda config "
+    "cp debug dhist dirs doctest_mode ed edit env gui hist history killbgscripts ldir lf lk ll "
+    "load load_ext loadpy logoff logon logstart logstate logstop ls lsmagic lx macro magic mamba "
+    "matplotlib micromamba mkdir mv notebook page pastebin pdb pdef pdoc pfile pinfo pinfo2 pip "
+    "popd pprint precision prun psearch psource pushd pwd pycat pylab quickref recall rehashx "
+    "reload_ext rep rerun reset reset_selective rm rmdir run save sc set_env sx system tb time "
+    "timeit unalias unload_ext uv who who_ls whos xdel xmode"
+)
+"""The line magics that IPython has, and its aliases of shell commands."""
 _LINE = re.compile(r"[%!?]|[,;/](?=[A-Za-z_])")
 """How a line begins that IPython takes for itself."""
 _HELP = re.compile(r"[%\w.*\[\]'\"]+\?{1,2}[ \t]*$")
@@ -145,6 +158,10 @@ def _as_python(text: str) -> str:
         return " " * len(head) + end + _as_python(rest)
     if _problem(text) is None:
         return text
+    single = _single(text)
+    if single is not None and _automagic(single):
+        timed = text.lstrip("\r\n").startswith(single) and _TIMED.match(single)
+        return text.replace(single, _blanked(single), 1) if timed else _blank(text)
     kept: list[str] = []
     continued = False
     for line in text.split("\n"):
@@ -157,6 +174,21 @@ def _as_python(text: str) -> str:
             continue
         continued = line.rstrip().endswith("\\")
     return "\n".join(kept)
+
+
+def _single(text: str) -> str | None:
+    """The line of a cell that has no other, apart from empty ones at its ends."""
+    bare = text.strip()
+    return bare if bare and len(_lines(bare)) == 1 else None
+
+
+def _automagic(line: str) -> bool:
+    """Whether IPython takes the one line of a cell for a magic without its ``%``.
+
+    It does so in cells of one line only, and where the line assigns nothing.
+    """
+    match = _AUTOMAGIC.match(line)
+    return match is not None and match[1] in _MAGICS
 
 
 def _is_ours(line: str) -> bool:
