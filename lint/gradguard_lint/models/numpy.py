@@ -34,6 +34,24 @@ ITEM_SIZES = {
 }
 """The bytes of an element, where they are not 8."""
 
+ELEMENTS = {
+    "bool_": "bool",
+    "double": "float64",
+    "float": "float64",
+    "float_": "float64",
+    "half": "float16",
+    "int": "int64",
+    "int_": "int64",
+    "long": "int64",
+    "single": "float32",
+}
+"""What types of elements are called, where they have other names."""
+
+FLOATS = words(
+    "zeros ones empty eye rand randn random random_sample standard_normal normal uniform linspace"
+)
+"""Functions whose arrays are of 64-bit floats, where nobody says otherwise."""
+
 SHAPED = {"zeros": 1, "ones": 1, "empty": 1, "full": 2}
 """Functions that are given a shape, and the position of the type."""
 

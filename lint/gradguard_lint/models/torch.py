@@ -53,6 +53,19 @@ DATA = words("tensor as_tensor asarray scalar_tensor")
 
 IN_PLACE_DRAWS = words("random_ normal_ uniform_ bernoulli_ exponential_")
 
+ELEMENTS = {
+    "double": "float64",
+    "float": "float32",
+    "half": "float16",
+    "int": "int32",
+    "long": "int64",
+    "short": "int16",
+}
+"""What types of elements are called, where they have other names."""
+
+CASTS = words("double float half int long short bool bfloat16")
+"""Methods that give a tensor of another type, or the same one where it has that type."""
+
 VIEWS = words(
     "view reshape squeeze unsqueeze t transpose permute flatten ravel narrow select swapaxes "
     "expand expand_as view_as contiguous movedim"

@@ -24,11 +24,14 @@ from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.models.numpy import KEEPS, MAPPED, SUMMARIES, VIEWS
+from gradguard_lint.models.numpy import ELEMENTS, KEEPS, MAPPED, SUMMARIES, VIEWS
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers.extents import (
     array_extent,
     drawn_extent,
+    element_in,
+    element_made,
+    element_of,
     flat,
     memory_of,
     retyped,
@@ -61,7 +64,8 @@ def draw(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Ro
     m.effect(frame, "draw", node, f"{name}()", framework=row.framework)
     if row.framework != "numpy":
         return UNKNOWN
-    return _made(m, node, drawn_extent(name.rpartition(".")[2], args))
+    short = name.rpartition(".")[2]
+    return _made(m, node, drawn_extent(short, args), element_made(short, args))
 
 
 def array(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -77,7 +81,7 @@ def array(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
         memory, extent = memory_of(args.get(0, "a"))
         if memory is not None:
             return of(Tensor("numpy", memory=memory, extent=extent))
-    made = _made(m, node, array_extent(short, args))
+    made = _made(m, node, array_extent(short, args), element_made(short, args))
     return sequence(made) if short in ("split", "array_split") else made
 
 
@@ -90,9 +94,9 @@ def _all_numbers(args: Args) -> bool:
     )
 
 
-def _made(m: Machine, node: ast.AST, extent: tuple[int, ...]) -> Value:
-    """A new array."""
-    return of(Tensor("numpy", memory=("array", m.ident_at(node)), extent=extent))
+def _made(m: Machine, node: ast.AST, extent: tuple[int, ...], element: str) -> Value:
+    """A new array, with elements of a type that is known or "" (see `element_in`)."""
+    return of(Tensor("numpy", memory=("array", m.ident_at(node), element), extent=extent))
 
 
 def gpu_array(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -121,7 +125,10 @@ def array_method(
     if name in ("item", "tolist", "tobytes"):
         return UNKNOWN
     if name in ("astype", "copy"):
-        return _made(m, node, retyped(tensor.extent, args) if name == "astype" else tensor.extent)
+        if name == "copy":
+            return _made(m, node, tensor.extent, element_in(tensor.memory))
+        element = element_of(args.get(0, "dtype"), ELEMENTS)
+        return _made(m, node, retyped(tensor.extent, args), element)
     tensor = replace(
         tensor,
         memory=tensor.memory if name in VIEWS else None,
@@ -144,7 +151,7 @@ def generator_method(
     m.effect(frame, "generator-draw", node, f"`.{name}()`", ident=thing.ident)
     extent = drawn_extent(name, args) if thing.name.startswith("numpy") else ()
     if extent:
-        return _made(m, node, extent)
+        return _made(m, node, extent, element_made(name, args))
     if thing.name.startswith("tensorflow"):
         return of(Tensor("tensorflow"))
     return UNKNOWN

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
 from gradguard_lint.domain.conditions import Key
@@ -15,7 +16,15 @@ from gradguard_lint.domain.values import (
     Value,
 )
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.models.numpy import DRAWN_BY_SHAPE, ITEM_SIZES, SHAPED, SIZE_ARGUMENTS
+from gradguard_lint.models import torch
+from gradguard_lint.models.numpy import (
+    DRAWN_BY_SHAPE,
+    ELEMENTS,
+    FLOATS,
+    ITEM_SIZES,
+    SHAPED,
+    SIZE_ARGUMENTS,
+)
 
 Extent = tuple[int, ...]
 """A shape and the bytes of an element; empty where they are not known."""
@@ -91,6 +100,38 @@ def item_size(dtype: Value | None) -> int:
     if isinstance(only, Const):
         name = str(only.value)
     return ITEM_SIZES.get(name, 8) if name is not None else 0
+
+
+def element_of(dtype: Value | None, names: Mapping[str, str]) -> str:
+    """The type of elements that an argument names; "" where it isn't known."""
+    only = dtype.only if dtype is not None else None
+    name = only.name.rpartition(".")[2] if isinstance(only, External) else None
+    if isinstance(only, Const) and isinstance(only.value, str):
+        name = only.value
+    return names.get(name, name) if name is not None else ""
+
+
+def element_made(short: str, args: Args) -> str:
+    """The type of the elements of the array that the NumPy function `short` makes."""
+    dtype = args.get(SHAPED.get(short), "dtype")
+    if short.endswith("_like") and dtype is None:
+        return element_in(memory_of(args.get(0))[0])
+    if dtype is None or dtype.is_none:
+        return "float64" if short in FLOATS and not args.open else ""
+    return element_of(dtype, ELEMENTS)
+
+
+def element_in(memory: Key) -> str:
+    """The type of the elements of the array that has this memory."""
+    if isinstance(memory, tuple) and memory[0] == "array" and len(memory) > 2:
+        return str(memory[2])
+    return ""
+
+
+def same_element(memory: Key, dtype: Value) -> bool:
+    """Whether the array that has this memory is known to have elements of torch's `dtype`."""
+    element = element_of(dtype, torch.ELEMENTS)
+    return element != "" and element == element_in(memory)
 
 
 def retyped(extent: Extent, args: Args) -> Extent:

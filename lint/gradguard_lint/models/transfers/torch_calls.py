@@ -44,7 +44,7 @@ from gradguard_lint.models.torch import (
     WEIGHTLESS,
 )
 from gradguard_lint.models.transfers import collectives, data_parallel
-from gradguard_lint.models.transfers.extents import memory_of
+from gradguard_lint.models.transfers.extents import memory_of, same_element
 from gradguard_lint.models.transfers.tensors import (
     as_written,
     combine,
@@ -286,7 +286,14 @@ def tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
 def shared(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -> Atom:
     """The tensor `atom` on the memory of the array that it is made from, unless it is a copy."""
     memory, _ = memory_of(args.get(0))
-    if memory is None or not isinstance(atom, Tensor) or len([*args.values()]) != 1:
+    known = {"data", "a", "obj", "dtype", "device"}.issuperset(args.keywords)
+    if memory is None or not isinstance(atom, Tensor) or not known or args.open or args.rest:
+        return atom
+    dtype = args.get(1, "dtype")
+    if dtype is not None and not dtype.is_none and not same_element(memory, dtype):
+        return atom
+    device = args.get(2, "device")
+    if device is not None and not device.is_none and device.constant != "cpu":
         return atom
     made = replace(atom, memory=memory)
     if m.in_process_worker:

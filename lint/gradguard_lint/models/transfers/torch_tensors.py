@@ -15,6 +15,7 @@ from gradguard_lint.domain.values import (
     Atom,
     Choice,
     Const,
+    External,
     Frame,
     Instance,
     Method,
@@ -31,6 +32,7 @@ from gradguard_lint.engine.machine import (
 )
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.torch import (
+    CASTS,
     COUNTS,
     DRAWS_OF,
     HEAVY,
@@ -44,6 +46,7 @@ from gradguard_lint.models.torch import (
     VIEWS,
 )
 from gradguard_lint.models.transfers import collectives, data_parallel
+from gradguard_lint.models.transfers.extents import same_element
 from gradguard_lint.models.transfers.tensors import (
     as_written,
     combine,
@@ -134,7 +137,10 @@ def tensor_method(
         if first is not None and any(first.tensors()):
             gpu = any(t.gpu for t in first.tensors())
             return of(replace(derived(m, tensor), gpu=gpu))
-        if device is None or device.constant != "cpu":
+        given = [value for value in args.values() if isinstance(value.only, External)]
+        here = device.constant == "cpu" if device is not None else bool(given)
+        same = all(same_element(tensor.memory, value) for value in given)
+        if not here or not same or "copy" in args.keywords:
             tensor = replace(tensor, memory=None)  # a copy, for all that is known
         return move(m, frame, node, tensor, device, f"`.to({as_written(node, device)})`")
     if name == "backward":
@@ -167,7 +173,8 @@ def tensor_method(
     found.extend((t, w) for t, w in tensors_in(args.values()))
     worked(m, frame, node, [t for t, _ in found], heavy=name in HEAVY)
     value = combine(m, found, smooth=name not in NOT_SMOOTH, framework="torch")
-    if name in VIEWS and tensor.memory is not None:
+    same = name in CASTS and same_element(tensor.memory, constant(name))
+    if (same or name in VIEWS) and tensor.memory is not None:
         value = value.map(
             lambda atom: of(
                 replace(atom, memory=tensor.memory) if isinstance(atom, Tensor) else atom
