@@ -6,6 +6,8 @@ import json
 import os
 import random
 
+import pytest
+
 RUN = """\
 from joblib import Parallel, delayed
 
@@ -282,3 +284,53 @@ main()
         (10, "torch computes in the worker here"),
     ]
     assert finding["details"]["start_method"] == "fork"
+
+
+LIBRARIES = """\
+import multiprocessing as mp
+
+import torch as th
+from torch.utils.data import DataLoader, Dataset
+"""
+LOADED = """\
+class Rows({dataset}):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        return {th}.ones(3).cuda() * i
+
+
+for batch in {loader}(Rows(), num_workers=2):
+    print(batch)
+"""
+THROUGH = {
+    "a name": ("from .libraries import th, DataLoader, Dataset\n", "Dataset", "th", "DataLoader"),
+    "the module": (
+        "from . import libraries\n\ntorch = libraries.th\n",
+        "torch.utils.data.Dataset",
+        "torch",
+        "torch.utils.data.DataLoader",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", THROUGH)
+def test_a_framework_that_comes_through_another_module(project, name):
+    head, dataset, torch, loader = THROUGH[name]
+    project.write("app/__init__.py", "")
+    project.write("app/libraries.py", LIBRARIES)
+    text = head + LOADED.format(dataset=dataset, th=torch, loader=loader)
+    project.write("app/run.py", text)
+    line = 1 + text[: text.index("cuda")].count("\n")
+    assert project.codes() == [("GG201", "app/run.py", line)]
+
+
+def test_workers_that_come_with_all_names_of_another_module(project):
+    project.write("libraries.py", LIBRARIES.replace("torch as th", "torch"))
+    project.write(
+        "run.py",
+        "from libraries import *\n\n\ndef work(k):\n    return torch.ones(k).cuda().sum()\n\n\n"
+        "with mp.Pool(2) as pool:\n    print(pool.map(work, range(3)))\n",
+    )
+    assert project.codes() == [("GG201", "run.py", 5)]

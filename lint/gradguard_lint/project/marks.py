@@ -55,7 +55,7 @@ class Mark:
         if not self.homes or any(home in imported for home in self.homes):
             return True
         if b"import *" in imported:
-            return any(home in data for home in self.homes)
+            return True
         return any(part in data for part in self.parts)
 
 

@@ -32,9 +32,11 @@ _SAMPLES = (b"def __getitem__", b"def __iter__", b"collate_fn", b"worker_init_fn
 MANY = 50
 """From this many files on, who may import a helper is told by the helper's name first."""
 _FRAMEWORK = (
-    rb"(?:^|.*[;:\r\xbf])[ \t\f]*(?:(?:import|from)[ \t\f\\\r]+|import[ \t\f][^\n#]*,[ \t\f]*)\Z"
+    rb"(?:^|.*[;:\r\xbf])[ \t\f]*(?:(?:import|from)[ \t\f\\\r]+"
+    rb"|(?:from[ \t]+[\w.]+[ \t]+)?import[ \t\f(][^\n#]*,[ \t\f]*"
+    rb"|from[ \t]+\.*\w*[ \t]+import[ \t\f(]+)\Z"
 )
-"""A line that imports something, up to the name of that."""
+"""A line that imports something, up to the name of that: of a package, or through a module."""
 _REMOVED = rb"wrappers\.scikit_learn|wrappers[ \t]+import[ \t(]+scikit_learn"
 _RIGHT_BACKEND = (b"parallel_config", b"parallel_backend")
 _MEMORY = ((b"Memory",), rb"\bMemory\b")
@@ -108,7 +110,7 @@ class _File:
     @property
     def loads(self) -> bool:
         """Whether a loader with workers is made."""
-        return self.framework and b"DataLoader" in self.data and b"num_workers" in self.data
+        return b"DataLoader" in self.data and b"num_workers" in self.data
 
     @property
     def alone(self) -> bool:
@@ -368,7 +370,11 @@ class Prefilter:
             )
         if self._trains_together(path, file):
             return True
-        if file.loads and self._loads_on_gpu(path, file):
+        if (
+            file.loads
+            and (file.framework or self._imports_one(path, _has_framework))
+            and self._loads_on_gpu(path, file)
+        ):
             return True
         if not file.framework:
             return self._brings_together(path, file)
@@ -498,6 +504,10 @@ class Prefilter:
                 )
             )
         return self._reach[key]
+
+
+def _has_framework(file: _File) -> bool:
+    return file.framework
 
 
 def _stands_on_framework(file: _File) -> bool:
