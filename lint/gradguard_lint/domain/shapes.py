@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 
 from gradguard_lint.domain.values import (
     UNKNOWN,
@@ -76,8 +76,29 @@ def known_items(value: Value) -> tuple[Value, ...] | None:
     if isinstance(only, Items):
         return only.items
     if isinstance(only, Table) and closed(only):
-        return tuple(constant(key) for key, _ in only.entries)
+        return tuple(key_value(key) for key, _ in only.entries)
     return None
+
+
+class Packed(tuple[Hashable, ...]):
+    """A key of a dict that is a tuple of constants."""
+
+    __slots__ = ()
+
+
+def as_key(value: Value) -> Value:
+    """What a dict is asked for: a tuple of constants is one, as a key."""
+    only = value.only
+    if isinstance(only, Items) and only.kind == "tuple" and only.items:
+        parts = [as_key(item).only for item in only.items]
+        if all(isinstance(part, Const) for part in parts):
+            return constant(Packed(part.value for part in parts if isinstance(part, Const)))
+    return value
+
+
+def key_value(key: Hashable) -> Value:
+    """A key of a dict as iterating the dict gives it."""
+    return items("tuple", map(key_value, key)) if isinstance(key, Packed) else constant(key)
 
 
 def closed(table: Table) -> bool:
@@ -87,6 +108,7 @@ def closed(table: Table) -> bool:
 
 def without_item(atom: Items | Table, index: Value) -> Items | Table | None:
     """`atom` without the item at `index`; None where it is not known which that is."""
+    index = as_key(index)
     if not isinstance(index.only, Const):
         return None
     place = index.constant

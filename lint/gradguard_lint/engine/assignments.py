@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from functools import partial
 
-from gradguard_lint.domain.shapes import items, known_items, sequence, without_item
+from gradguard_lint.domain.shapes import as_key, items, known_items, sequence, without_item
 from gradguard_lint.domain.values import (
     Atom,
     Class,
@@ -173,6 +173,7 @@ def _store_item(m: Machine, frame: Frame, target: ast.Subscript, value: Value) -
 def _with_item(atom: Atom, target: ast.Subscript, index: Value, value: Value) -> Value | None:
     """The container `atom` after ``atom[index] = value``; None where it is none."""
     if isinstance(atom, Table):
+        index = as_key(index)
         if isinstance(index.only, Const):
             entries = dict(atom.entries)
             entries[index.constant] = value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.shapes import inner, items, owned, rest_of, sequence
+from gradguard_lint.domain.shapes import as_key, inner, items, owned, rest_of, sequence
 from gradguard_lint.domain.values import (
     METHOD,
     UNKNOWN,
@@ -266,6 +266,7 @@ def _item(m: Machine, frame: Frame, node: ast.AST, atom: Atom, index: Value) -> 
             return atom.items[position]
         return atom.element
     if isinstance(atom, Table):
+        index = as_key(index)
         known = atom.get(index.constant) if isinstance(index.only, Const) else None
         if known is not None:
             return known

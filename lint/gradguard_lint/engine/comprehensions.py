@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from gradguard_lint.domain.shapes import ABSENT, items, known_items, sequence
+from gradguard_lint.domain.shapes import ABSENT, as_key, items, known_items, sequence
 from gradguard_lint.domain.shapes import inner as inner_atoms
 from gradguard_lint.domain.values import (
     GRADIENT,
@@ -41,7 +41,7 @@ def on_DictComp(m: Machine, frame: Frame, node: ast.DictComp) -> Value:
     pairs: list[tuple[Value, Value]] = []
 
     def pair(inner: Frame) -> Value:
-        pairs.append((m.eval(inner, node.key), m.eval(inner, node.value)))
+        pairs.append((as_key(m.eval(inner, node.key)), m.eval(inner, node.value)))
         return UNKNOWN
 
     source = _first(m, frame, node.generators[0])

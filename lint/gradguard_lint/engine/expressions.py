@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Hashable
 
-from gradguard_lint.domain.shapes import ABSENT, closed, items, known_items, sequence
+from gradguard_lint.domain.shapes import ABSENT, as_key, closed, items, known_items, sequence
 from gradguard_lint.domain.state import State
 from gradguard_lint.domain.values import (
     NUMBER,
@@ -152,7 +152,7 @@ def on_Dict(m: Machine, frame: Frame, node: ast.Dict) -> Value:
             if not any(value.of(Table)):
                 rest.append(UNKNOWN)
             continue
-        name = m.eval(frame, key)
+        name = as_key(m.eval(frame, key))
         if isinstance(name.only, Const):
             entries[name.constant] = value
         else:

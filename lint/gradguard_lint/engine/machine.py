@@ -27,6 +27,7 @@ from gradguard_lint.domain.effects import (
     Step,
     TaskRun,
 )
+from gradguard_lint.domain.shapes import key_value
 from gradguard_lint.domain.starts import PROCESS
 from gradguard_lint.domain.state import Outcomes, Past, State, Store, join_states
 from gradguard_lint.domain.values import (
@@ -48,7 +49,6 @@ from gradguard_lint.domain.values import (
     Thing,
     Unknown,
     Value,
-    constant,
     join,
     of,
     unknown,
@@ -499,7 +499,7 @@ class Machine:
             if isinstance(atom, Items):
                 found.append(atom.element)
             elif isinstance(atom, Table):
-                names = [constant(key) for key, _ in atom.entries]
+                names = [key_value(key) for key, _ in atom.entries]
                 if atom.keys is not None:
                     names.append(atom.keys)
                 found.append(join(names) if names else UNKNOWN)

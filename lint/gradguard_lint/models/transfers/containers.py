@@ -6,9 +6,11 @@ import ast
 
 from gradguard_lint.domain.shapes import (
     ABSENT,
+    as_key,
     closed,
     inner,
     items,
+    key_value,
     rest_of,
     sequence,
     without_item,
@@ -45,6 +47,7 @@ def container_method(
     if isinstance(atom, Table):
         first = args.get(0)
         if name in ("get", "pop", "setdefault") and first is not None:
+            first = as_key(first)
             known = atom.get(first.constant) if isinstance(first.only, Const) else None
             if name == "setdefault" and atom.ident:
                 return filled(m, atom, first, args.get(1) or constant(None))
@@ -63,7 +66,7 @@ def container_method(
             return items("list", [value for _, value in atom.entries])
         if name == "items" and closed(atom):
             return items(
-                "list", [items("tuple", [constant(key), value]) for key, value in atom.entries]
+                "list", [items("tuple", [key_value(key), value]) for key, value in atom.entries]
             )
         if name == "values":
             return sequence(join(values))
@@ -154,6 +157,7 @@ def changed_container(m: Machine, atom: Atom, name: str, args: Args) -> Value | 
         return None  # it is done
     if isinstance(atom, Table) and name == "setdefault":
         default = args.get(1) or constant(None)
+        first = as_key(first) if first is not None else None
         if first is not None and isinstance(first.only, Const) and closed(atom):
             if atom.get(first.constant) is not None:
                 return None
