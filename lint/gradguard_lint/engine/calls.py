@@ -491,7 +491,7 @@ def _any_or(m: Machine, function: Function, name: str, default: Value | None) ->
     only = default.only
     if isinstance(only, Const):
         when = frozenset({(("eq", key, only.value), True)})
-        m.defaults[key] = only.value
+        m.defaults[key] = (only.value,)
         default = Value(tuple(replace(c, when=c.when | when) for c in default.choices))
     return Value((*anything.choices, *default.choices))
 

@@ -143,8 +143,8 @@ class Machine:
         """What each module imports all names of: of the project, and (negative) of others."""
         self.loaded: dict[tuple[int, str], Value] = {}
         """What modules held when they were imported: it outlives the branch that did so."""
-        self.defaults: dict[Key, Hashable] = {}
-        """What the arguments of functions that nobody here calls are by default."""
+        self.defaults: dict[Key, tuple[Hashable, ...]] = {}
+        """What options of the program, and arguments that nobody here gives, are by default."""
         self.mentioned: dict[str, set[str]] = {}
         """The names that modules read, where that is known."""
         self.names_of: dict[int, dict[str, None]] = {}
@@ -618,16 +618,16 @@ class Machine:
             if not truth or not isinstance(key, tuple) or not key:
                 continue
             if key[0] == "eq":
-                if isinstance(key[2], str) and self.defaults.get(key[1], self) != key[2]:
+                if isinstance(key[2], str) and key[2] not in self.defaults.get(key[1], ()):
                     return True
             elif key[0] == "contains" or (key[0] == "cmp" and key[2] == "startswith"):
-                default = self.defaults.get(key[1])
-                if not isinstance(default, str) or str(key[-1]) not in default:
+                texts = [it for it in self.defaults.get(key[1], ()) if isinstance(it, str)]
+                if not any(str(key[-1]) in text for text in texts):
                     return True
             elif key[0] == "among":
-                if self.defaults.get(key[1], self) not in key[2]:
+                if not set(self.defaults.get(key[1], ())) & set(key[2]):
                     return True
-            elif key[0] == "argument" and key in self.defaults and not self.defaults[key]:
+            elif key[0] == "argument" and key in self.defaults and not any(self.defaults[key]):
                 return True
         return False
 

@@ -548,10 +548,14 @@ def parser_method(
         key = ("option", parser.ident, name)
         value = unknown(key)
         default = args.get(None, "default")
-        if default is not None and isinstance(default.only, Const):
-            when = frozenset({(("eq", key, default.constant), True)})
-            m.defaults[key] = default.constant
-            value = Value((*value.choices, Choice(default.only, when)))
+        known = default.constants() if default is not None else []
+        if default is not None and len(known) == len(default.choices):
+            m.defaults[key] = tuple(known)
+            chosen = [
+                Choice(choice.atom, choice.when | {(("eq", key, given), True)})
+                for choice, given in zip(default.choices, known, strict=True)
+            ]
+            value = Value((*value.choices, *chosen))
         m.store[(parser.ident, name)] = value
         return NOTHING
     if name in ("parse_args", "parse_known_args"):
