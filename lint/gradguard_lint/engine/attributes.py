@@ -99,6 +99,8 @@ def instance_attribute(m: Machine, frame: Frame, node: ast.AST, atom: Instance, 
     value = m.read(atom.ident, name)
     if value is not None:
         if m.worker is not None and atom.born != m.worker.ident:
+            if m.in_process_worker and m.worker.call.ships and m.pickles_itself(atom):
+                return UNKNOWN
             if any(isinstance(item, (Tensor, Thing)) for item in value.atoms):
                 m.effect(
                     frame,

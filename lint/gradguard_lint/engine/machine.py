@@ -465,6 +465,10 @@ class Machine:
                 return value
         return None
 
+    def pickles_itself(self, atom: Instance) -> bool:
+        """Whether the class of `atom` says itself what pickling takes along."""
+        return any(self.find_in_class(atom.cls, name) is not None for name in _PICKLING)
+
     # -- containers -----------------------------------------------------------------------------
 
     def current(self, atom: Atom) -> Value | None:
@@ -668,6 +672,8 @@ class Machine:
 
 QUESTIONS = ("eq", "is", "lt", "le", "cmp", "gpu-present", "not")
 """Keys that stand for a truth value themselves."""
+
+_PICKLING = ("__getstate__", "__reduce__", "__reduce_ex__", "__setstate__")
 
 _MAY_CHANGE = frozenset({Items, Table, Thing, Unknown})
 """What may be something else by now, or be known by now."""

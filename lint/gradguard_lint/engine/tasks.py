@@ -75,7 +75,7 @@ def contents(
             parts = [("self", of(atom.receiver))]
         elif isinstance(atom, Method):
             parts = [(path, of(atom.receiver))]
-        elif isinstance(atom, Instance):
+        elif isinstance(atom, Instance) and not m.pickles_itself(atom):
             moved = m.read(atom.ident, "<gpu>")
             for part in moved.choices if moved is not None else ():
                 if isinstance(part.atom, Const) and part.atom.value is True:

@@ -53,6 +53,7 @@ from gradguard_lint.models.transfers import (
     objects,
     parallel,
     processes,
+    python_calls,
     remote,
     samplers,
     tensorflow_calls,
@@ -98,6 +99,8 @@ class Meaning(Known):
     def imported(self, m: Machine, frame: Frame, node: ast.AST, name: str) -> None:
         if self.registry.canonical(name).startswith("keras.wrappers.scikit_learn"):
             m.effect(frame, "removed-wrapper", node, name)
+        if name.partition(".")[0] == "torch":
+            m.store[python_calls.IMPORTED] = constant(True)
 
     def imported_star(self, m: Machine, frame: Frame, module: str) -> None:
         for name in self.registry.under(self.registry.canonical(module)):

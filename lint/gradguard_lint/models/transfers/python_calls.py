@@ -43,6 +43,9 @@ from gradguard_lint.models.transfers.tensors import operation
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
+IMPORTED = (0, "<torch>")
+"""Where it is kept that torch was imported: it has read the environment then."""
+
 COUNTED = 3
 """Up to this many items are paired one by one."""
 
@@ -527,6 +530,8 @@ def environ_set(m: Machine, frame: Frame, node: ast.AST, key: Value, value: Valu
         m.effect(frame, "set-visible", node, f'os.environ["{name}"] = ...', value=value)
     elif name == "TF_FORCE_GPU_ALLOW_GROWTH" and str(value.constant).lower() in ("true", "1"):
         m.effect(frame, "gpu-grown", node, f'os.environ["{name}"] = ...')
+    elif name == "OMP_NUM_THREADS" and value.constant == "1" and not m.read(*IMPORTED):
+        m.effect(frame, "set-threads", node, f'os.environ["{name}"] = ...', framework="torch")
     elif name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"):
         m.effect(frame, "process-group", node, f'os.environ["{name}"] = ...')
 
