@@ -21,6 +21,7 @@ LIBRARY = Library(
         "typing",
         "operator",
         "importlib",
+        "click",
     ),
     bases={"typing.NamedTuple": "tuple"},
     rows=(
@@ -75,6 +76,7 @@ LIBRARY = Library(
         ),
         Row("sys.exit os._exit", "exit"),
         Row("argparse.ArgumentParser", "thing", kind="parser"),
+        Row("click.option click.argument", "option"),
         Row("types.SimpleNamespace argparse.Namespace", "namespace"),
     ),
 )

@@ -163,13 +163,20 @@ LIBRARY = Library(
         Row(
             _under(
                 "torch.cuda",
-                "synchronize get_device_name current_device set_device mem_get_info "
+                "synchronize get_device_name current_device mem_get_info "
                 "get_device_properties get_device_capability Stream Event current_stream "
                 "default_stream stream init ipc_collect memory_summary FloatTensor DoubleTensor "
                 "LongTensor HalfTensor IntTensor ByteTensor",
             ),
             "gpu",
             framework="torch",
+        ),
+        Row(
+            "torch.cuda.set_device",
+            "gpu",
+            framework="torch",
+            argument=(0, "device"),
+            flag="chooses",
         ),
         Row("torch.set_num_threads", "threads", framework="torch"),
         Row(

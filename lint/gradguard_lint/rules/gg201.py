@@ -71,7 +71,7 @@ def _has_a_gpu_of_its_own(task: TaskRun) -> bool:
         effect.kind == "process-group"
         or (
             task.call.single
-            and effect.kind == "set-visible"
+            and effect.kind in ("set-visible", "gpu-init")
             and not all(isinstance(atom, Const) for atom in effect.value.atoms)
         )
         for effect in task.effects

@@ -30,6 +30,7 @@ from gradguard_lint.engine.tree import descend
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.transfers.dispatch import dispatching
 from gradguard_lint.models.transfers.parallel import configured, start_of
+from gradguard_lint.models.transfers.python_calls import with_option
 from gradguard_lint.models.transfers.remote import remote
 from gradguard_lint.models.transfers.tensors import gpu_touched
 from gradguard_lint.models.transfers.torch_tensors import unhooked
@@ -208,6 +209,8 @@ def decorate(
             return _mark(value, "autocast")
         elif isinstance(atom, Thing) and atom.kind == "remote":
             return of(replace(atom, parts=(*atom.parts, ("function", value))))
+        elif isinstance(atom, Thing) and atom.kind == "option":
+            return with_option(value, atom)
         elif isinstance(atom, Function):
             result: Value = m.call(frame, decorator, of(atom), Args([value]))
             if any(result.of(Function)) or any(result.of(Instance)):

@@ -136,6 +136,7 @@ TRANSFERS: dict[str, Transfer] = {
     "number": python_calls.number,
     "operation": tensorflow_calls.operation_call,
     "operator": python_calls.operator,
+    "option": python_calls.option,
     "optimizer": torch_calls.optimizer,
     "parallel": parallel.parallel,
     "parallel-config": parallel.config,

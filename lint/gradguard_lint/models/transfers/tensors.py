@@ -9,6 +9,7 @@ from gradguard_lint.domain.conditions import NONE, Conditions
 from gradguard_lint.domain.effects import Effect, Step
 from gradguard_lint.domain.shapes import inner, result_call
 from gradguard_lint.domain.values import (
+    NOTHING,
     Atom,
     Choice,
     Const,
@@ -341,11 +342,21 @@ def as_written(node: ast.AST, device: Value | None) -> str:
     return ast.unparse(written) if written is not None else shown(device)
 
 
-def gpu_touched(m: Machine, frame: Frame, node: ast.AST, what: str, framework: str) -> None:
-    """Record that the expression makes a GPU context, unless there is no GPU here."""
+def gpu_touched(
+    m: Machine,
+    frame: Frame,
+    node: ast.AST,
+    what: str,
+    framework: str,
+    chosen: Value = NOTHING,
+) -> None:
+    """Record that the expression makes a GPU context, unless there is no GPU here.
+
+    `chosen`: which GPU the process uses from here on, where the expression says so.
+    """
     if not m.gpu_absent and not m.far_fetched_here and not gpu_hidden(m):
         origin = origin_of(m, frame, device_node(node))
-        m.effect(frame, "gpu-init", node, what, framework=framework, origin=origin)
+        m.effect(frame, "gpu-init", node, what, framework=framework, origin=origin, value=chosen)
 
 
 def gpu_hinted(m: Machine, frame: Frame, node: ast.AST, what: str) -> None:

@@ -65,7 +65,8 @@ from pytest_gradguard.records import replace
 
 def gpu(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """A call that makes a GPU context."""
-    gpu_touched(m, frame, node, f"{name}()", row.framework)
+    chosen = args.get(*row.argument) if row.flag else None
+    gpu_touched(m, frame, node, f"{name}()", row.framework, chosen or NOTHING)
     return UNKNOWN
 
 
