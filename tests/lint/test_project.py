@@ -334,3 +334,24 @@ def test_workers_that_come_with_all_names_of_another_module(project):
         "with mp.Pool(2) as pool:\n    print(pool.map(work, range(3)))\n",
     )
     assert project.codes() == [("GG201", "run.py", 5)]
+
+
+def test_a_method_that_calls_what_its_class_inherits_from_another_file(project):
+    project.write(
+        "app/parallel.py",
+        "from concurrent.futures import ProcessPoolExecutor\n\n\n"
+        "class Mixin:\n    def pmap(self, f, items):\n"
+        "        with ProcessPoolExecutor(self.workers) as executor:\n"
+        "            return list(executor.map(f, items))\n",
+    )
+    project.write(
+        "app/pipeline.py",
+        "import torch\n\nfrom .parallel import Mixin\n\n\n"
+        "class Pipeline(Mixin):\n    def __init__(self, workers=1):\n"
+        "        self.workers = workers\n        self.device = 'cuda:0'\n\n"
+        "    def one(self, item):\n        return torch.tensor(item, device=self.device)\n\n"
+        "    def run(self, items):\n        return self.pmap(self.one, items)\n",
+    )
+    project.write("app/__init__.py", "from .pipeline import Pipeline\n")
+    project.write("main.py", "from app import Pipeline\n\nPipeline(4).run([[1.0], [2.0]])\n")
+    assert project.codes() == [("GG201", "app/pipeline.py", 12)]

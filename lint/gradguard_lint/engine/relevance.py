@@ -47,6 +47,8 @@ class Survey:
     """Each function's name, and what it mentions, by the identity of its node."""
     shared: set[str] = field(default_factory=set)
     """The variables that a function declares to be those of the module."""
+    inheriting: list[tuple[set[str], set[str]]] = field(default_factory=list)
+    """What each method mentions, and what its class extends."""
     called: frozenset[str] = frozenset()
     """The methods that calling an object calls."""
 
@@ -131,13 +133,15 @@ def _visit_class(node: ast.ClassDef, said: tuple[set[str], ...], found: Survey) 
         _visit(part, (*said, extended), 0, found)
     for part in (*node.decorator_list, *node.body):
         _visit(part, said, 0, found)
-        if isinstance(part, Definition) and (
-            part.name.startswith("__") or part.name in found.called
-        ):
-            mentioned = found.definitions[id(part)][1]
+        if not isinstance(part, Definition):
+            continue
+        mentioned = found.definitions[id(part)][1]
+        if part.name.startswith("__") or part.name in found.called:
             found.bindings.append(Binding(set(), {node.name}, mentioned, 0))
-            if part.name == "__init__":
-                mentioned |= extended  # it may be what calls that of the class it extends
+        if part.name == "__init__":
+            mentioned |= extended  # it may be what calls that of the class it extends
+        elif extended:
+            found.inheriting.append((mentioned, extended))
 
 
 _IMPLIED = frozenset({"__init__"})
@@ -172,7 +176,10 @@ def relevant(
         if tops & words.packages:
             interesting |= {alias.asname or alias.name for alias in node.names}
         else:
-            interesting |= bringing(node)
+            brought = bringing(node)
+            interesting |= brought
+            for mentioned, extended in seen.inheriting if brought else ():
+                mentioned |= brought & extended  # it may call what it inherits
     imported = _imported(seen)
     if any(group in name for name in imported | seen.loaded for group in words.groups) or any(
         map(comes_from_project, seen.imports)

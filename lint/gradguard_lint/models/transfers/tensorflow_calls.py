@@ -144,7 +144,8 @@ def implied(m: Machine, frame: Frame, node: ast.AST, what: str) -> None:
 def function(m: Machine, frame: Frame, node: ast.AST, name: str, short: str, args: Args) -> Value:
     """A TensorFlow operation."""
     found = tensors_in(args.values())
-    tensors = [tensor for tensor, _ in found]
+    # whatever arrays it is given, it computes with tensors
+    tensors = [replace(tensor, framework="tensorflow") for tensor, _ in found]
     worked(m, frame, node, tensors or [Tensor("tensorflow")], heavy=short in HEAVY)
     operation_placed(m, frame, node, f"{name}(...)")
     value = combine(m, found, framework="tensorflow")
