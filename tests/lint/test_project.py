@@ -355,3 +355,29 @@ def test_a_method_that_calls_what_its_class_inherits_from_another_file(project):
     project.write("app/__init__.py", "from .pipeline import Pipeline\n")
     project.write("main.py", "from app import Pipeline\n\nPipeline(4).run([[1.0], [2.0]])\n")
     assert project.codes() == [("GG201", "app/pipeline.py", 12)]
+
+
+def test_a_program_that_makes_the_objects_whose_methods_start_workers(project):
+    project.write(
+        "jobs.py",
+        "import torch\nfrom concurrent.futures import ProcessPoolExecutor\n\n\n"
+        "class Runner:\n    def __init__(self, device):\n        self.device = device\n\n"
+        "    def one(self, k):\n        return torch.ones(k, device=self.device).sum().item()\n\n"
+        "    def run(self):\n        with ProcessPoolExecutor() as executor:\n"
+        "            return list(executor.map(self.one, range(3)))\n",
+    )
+    program = "import torch\nfrom jobs import Runner\n\nif __name__ == '__main__':\n    {}\n"
+    project.write("run.py", program.format("print(Runner('cpu').run())"))
+    assert project.codes() == []
+    project.write("run.py", program.format("print(Runner('cuda').run())"))
+    assert project.codes() == [("GG201", "jobs.py", 10)]
+
+
+def test_a_worker_of_another_file_that_draws(project):
+    project.write("jobs.py", "import numpy as np\n\n\ndef draw(k):\n    return np.random.rand(k)\n")
+    project.write(
+        "run.py",
+        "from multiprocessing import Pool\n\nfrom jobs import draw\n\n"
+        "with Pool(2) as pool:\n    print(pool.map(draw, range(3)))\n",
+    )
+    assert project.codes() == [("GG304", "jobs.py", 5)]

@@ -186,6 +186,11 @@ class _File:
                 return True
         return False
 
+    @cached_property
+    def draws(self) -> bool:
+        """Whether it draws from NumPy's global generator."""
+        return has(self.data, _DRAWS, _RANDOM)
+
     def _can_be_given(self, place: int) -> bool:
         """Whether what stands at `place` is in a function that the file mentions elsewhere."""
         data = self.data
@@ -339,7 +344,7 @@ class Prefilter:
         self._wrappers = rb"\b(?:" + b"|".join(names) + rb")\b" if names else None
         self._others: dict[str, _File] = {}
         self._imports: dict[str, list[tuple[str, _File]]] = {}
-        self._reach: dict[tuple[str, int], bool] = {}
+        self._reach: dict[tuple[str, int, bool], bool] = {}
         self.files = {path: _File(data) for path, data in contents.items()}
         self.helpers: set[bytes] | None = None
         """The names of modules that start workers for others, where there are many files."""
@@ -378,6 +383,8 @@ class Prefilter:
             return True
         if not file.framework:
             return self._brings_together(path, file)
+        if file.starts_program and self._imports_one(path, self._starts):
+            return True  # it may make the objects whose methods start them
         if self.helpers == set():
             return False
         if self.helpers is not None and not self._names_a_helper(file.data):
@@ -477,16 +484,19 @@ class Prefilter:
         return False
 
     def _worker_imports_framework(self, path: str, file: _File) -> bool:
-        """Whether what the workers run may come to a framework through the project's imports."""
+        """Whether what the workers run may come to a framework through the project's imports, or
+        to NumPy's global generator."""
         workers = file.worker_names
+        forks = has(file.data, _FORKS, _FORK)
         for name in imports(file.imported):
             given = workers is not None and name.rpartition(".")[2] in workers
-            if (given or workers is None) and self._reaches(name, path, 3 if given else 2):
+            if (given or workers is None) and self._reaches(name, path, 3 if given else 2, forks):
                 return True
         return False
 
-    def _reaches(self, name: str, path: str, depth: int) -> bool:
-        """Whether the import of `name` brings in a framework, over at most `depth` modules."""
+    def _reaches(self, name: str, path: str, depth: int, draws: bool) -> bool:
+        """Whether the import of `name` brings in a framework (or `draws`, where that is asked
+        for), over at most `depth` modules."""
         other = self._followed(name, path)
         if other is None and not name.startswith("."):
             other = self._followed(name.rpartition(".")[0], path)  # a name that the module gives
@@ -494,13 +504,18 @@ class Prefilter:
             other = self._followed(name[: name.rindex(".")], path)
         if other is None:
             return False
-        key = (other[0], depth)
+        key = (other[0], depth, draws)
         if key not in self._reach:
             self._reach[key] = False  # what a circle finds
-            self._reach[key] = other[1].framework or (
-                depth > 1
-                and any(
-                    self._reaches(item, other[0], depth - 1) for item in imports(other[1].imported)
+            self._reach[key] = (
+                other[1].framework
+                or (draws and other[1].draws)
+                or (
+                    depth > 1
+                    and any(
+                        self._reaches(item, other[0], depth - 1, draws)
+                        for item in imports(other[1].imported)
+                    )
                 )
             )
         return self._reach[key]

@@ -149,7 +149,7 @@ def _graph(task: TaskRun, *, any_compute: bool = False) -> Effect | None:
             or (effect.kind == "compute" and effect.unknown and near)
         ):
             return effect
-        if effect.kind == "unknown-call" and near and not any_compute:
+        if effect.kind == "unknown-call" and near and effect.modes.grad and not any_compute:
             return effect
     return None
 
