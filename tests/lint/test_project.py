@@ -381,3 +381,51 @@ def test_a_worker_of_another_file_that_draws(project):
         "with Pool(2) as pool:\n    print(pool.map(draw, range(3)))\n",
     )
     assert project.codes() == [("GG304", "jobs.py", 5)]
+
+
+def test_a_pool_that_another_file_makes(project):
+    project.write(
+        "pools.py",
+        "import contextlib\nfrom multiprocessing import Pool\n\nimport torch\n\n\n"
+        "@contextlib.contextmanager\ndef pool_of(n):\n    pool = Pool(n)\n    yield pool\n",
+    )
+    project.write("jobs.py", WORK)
+    project.write(
+        "run.py",
+        "import torch\nfrom jobs import work\nfrom pools import pool_of\n\n"
+        "with pool_of(2) as pool:\n    print(pool.map(work, range(3)))\n",
+    )
+    assert project.codes() == [("GG201", "jobs.py", 5)]
+
+
+def test_what_a_package_within_a_package_hands_on(project):
+    project.write("app/__init__.py", "from .core import *\n")
+    project.write("app/core/__init__.py", "from .pools import pool_of\nfrom .jobs import work\n")
+    project.write("app/core/jobs.py", WORK)
+    project.write(
+        "app/core/pools.py",
+        "from multiprocessing import Pool\n\nimport torch\n\n\n"
+        "def pool_of(n):\n    return Pool(n)\n",
+    )
+    project.write(
+        "run.py",
+        "import torch\nfrom app import pool_of, work\n\nprint(pool_of(2).map(work, range(3)))\n",
+    )
+    assert project.codes() == [("GG201", "app/core/jobs.py", 5)]
+
+
+def test_a_mode_that_decorates_a_method_of_another_file(project):
+    project.write(
+        "search.py",
+        "import torch\nfrom joblib import Parallel, delayed\n\n\n"
+        "class Search:\n    def __init__(self, model):\n        self.model = model\n\n"
+        "    def one(self, x):\n        return self.model(x)\n\n"
+        "    @torch.no_grad()\n    def run(self, xs):\n"
+        "        return Parallel(n_jobs=4)(delayed(self.one)(x) for x in xs)\n",
+    )
+    project.write(
+        "run.py",
+        "import torch\nfrom search import Search\n\nif __name__ == '__main__':\n"
+        "    Search(torch.nn.Linear(3, 2)).run(torch.randn(4, 2, 3))\n",
+    )
+    assert project.codes() == [("GG102", "search.py", 10), ("GG301", "search.py", 14)]

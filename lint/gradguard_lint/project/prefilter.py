@@ -31,6 +31,8 @@ _GPU = (b"cuda", b"gpu", b"GPU", b"device")
 _SAMPLES = (b"def __getitem__", b"def __iter__", b"collate_fn", b"worker_init_fn")
 MANY = 50
 """From this many files on, who may import a helper is told by the helper's name first."""
+PACKAGES = 1
+"""How many packages within packages hand on what they import."""
 _FRAMEWORK = (
     rb"(?:^|.*[;:\r\xbf])[ \t\f]*(?:(?:import|from)[ \t\f\\\r]+"
     rb"|(?:from[ \t]+[\w.]+[ \t]+)?import[ \t\f(][^\n#]*,[ \t\f]*"
@@ -218,12 +220,12 @@ class _File:
 
     @cached_property
     def hands_on(self) -> bool:
-        """Whether it gives to workers what others give it."""
+        """Whether it gives to workers what others give it, or the workers to others."""
         data = self.code.data
         given = {name.rpartition(b".")[2] for name in _workers(data)}
         known = {b"lambda", b"partial", *re.findall(rb"\b(?:def|class)[ \t]+(\w+)", data)}
         imported = re.findall(rb"\w+", self.imported)
-        return not given <= known.union(imported)
+        return not given or not given <= known.union(imported)
 
     @cached_property
     def code(self) -> _File:
@@ -343,6 +345,7 @@ class Prefilter:
         names = [re.escape(name.rpartition(".")[2].encode()) for name in wrappers]
         self._wrappers = rb"\b(?:" + b"|".join(names) + rb")\b" if names else None
         self._others: dict[str, _File] = {}
+        self._given: dict[tuple[str, int], list[_File]] = {}
         self._imports: dict[str, list[tuple[str, _File]]] = {}
         self._reach: dict[tuple[str, int, bool], bool] = {}
         self.files = {path: _File(data) for path, data in contents.items()}
@@ -475,13 +478,26 @@ class Prefilter:
         """Whether a module of the project that `path` imports is `wanted`."""
         for name in imports(self.files[path].imported):
             other = self._followed(name, path)
-            if other is not None and wanted(other[1]):
+            if other is None:
+                continue
+            package = other[0].endswith("__init__.py")
+            if wanted(other[1]) or (package and any(map(wanted, self._given_by(*other)))):
                 return True
-            if other is not None and other[0].endswith("__init__.py"):
-                inner = (self._followed(item, other[0]) for item in imports(other[1].imported))
-                if any(file is not None and wanted(file[1]) for file in inner):
-                    return True
         return False
+
+    def _given_by(self, path: str, package: _File, depth: int = PACKAGES) -> list[_File]:
+        """The modules that a package imports, and those of the packages among them."""
+        known = self._given.get((path, depth))
+        if known is None:
+            known = self._given[path, depth] = []
+            for name in imports(package.imported):
+                other = self._followed(name, path)
+                if other is None:
+                    continue
+                known.append(other[1])
+                if depth and other[0] != path and other[0].endswith("__init__.py"):
+                    known += self._given_by(*other, depth - 1)
+        return known
 
     def _worker_imports_framework(self, path: str, file: _File) -> bool:
         """Whether what the workers run may come to a framework through the project's imports, or

@@ -92,16 +92,16 @@ def _written(
     call: ParallelCall, mode: Site, module: Module
 ) -> tuple[str, tuple[Change, ...]] | None:
     """The decorator that sets `mode` in a function of `module`, and the import that it needs."""
-    for node in _spellings(call, mode):
+    for written, node in _spellings(call, mode):
         name = ast.unparse(node.func if isinstance(node, ast.Call) else node).rpartition(".")[2]
         if name not in _MODES:
             continue
-        source = source_of(mode.module, node)
+        source = source_of(written, node)
         if name == "set_grad_enabled":
             source = f"{source.rpartition('set_grad_enabled')[0]}no_grad()"
         elif not isinstance(node, ast.Call):
             source += "()"
-        imports = _imports(mode.module, module, node)
+        imports = _imports(written, module, node)
         if imports is not None:
             return source, imports
     if call.modes.autocast is not None:
@@ -110,15 +110,16 @@ def _written(
     return None if imported is None else ("torch.no_grad()", imported)
 
 
-def _spellings(call: ParallelCall, mode: Site) -> Iterator[ast.expr]:
+def _spellings(call: ParallelCall, mode: Site) -> Iterator[tuple[Module, ast.expr]]:
     """How the program writes the mode: where it is set, or as a decorator around the call."""
     if isinstance(mode.node, ast.expr):
-        yield mode.node
+        yield mode.module, mode.node
     for node in ast.walk(call.site.module.tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and any(
             inner is call.site.node for inner in ast.walk(node)
         ):
-            yield from node.decorator_list
+            for decorator in node.decorator_list:
+                yield call.site.module, decorator
 
 
 def _imports(source: Module, module: Module, node: ast.expr) -> tuple[Change, ...] | None:
