@@ -49,6 +49,7 @@ def do_AugAssign(m: Machine, frame: Frame, node: ast.AugAssign) -> None:
     m.models.in_place(m, frame, node, old)
     only = old.only
     if isinstance(only, Items) and isinstance(node.op, ast.Add):
+        value = m.iterated(frame, node.value, value)
         added = m.element(value)
         joined = added if only.items == () else join((only.element, added))
         grown = Items(only.kind, None, joined, only.ident)

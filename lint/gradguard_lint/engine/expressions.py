@@ -331,6 +331,8 @@ def on_Compare(m: Machine, frame: Frame, node: ast.Compare) -> Value:
     tests = []
     for op, item in zip(node.ops, node.comparators, strict=True):
         right = m.eval(frame, item)
+        if isinstance(op, (ast.In, ast.NotIn)):
+            right = m.iterated(frame, item, right)
         tests.append(_compared(m, frame, node, op, left, right))
         left = right
     return tests[0] if len(tests) == 1 else all_of(tests)
