@@ -91,3 +91,12 @@ class RankProcess:
         if self._rank is None:
             rank = import_module(f"{_RUNTIME}.distributed.rank").Rank
             self._rank = rank(self._write, self._ignore, self._forked)
+
+
+def is_rank(run: Any) -> bool:
+    """Whether a process has joined a group, given what stands in the place of its `run`."""
+    while run is not None:
+        if isinstance(run, RankProcess) and run._rank is not None:
+            return True
+        run = getattr(run, "_inner", None)
+    return False

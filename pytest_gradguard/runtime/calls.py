@@ -47,6 +47,7 @@ class Call:
         asked: what the probes asked as it began, by the probe's name.
         asking: the probes that ask for each batch, too.
         in_transform: a transform of `torch.func` was active in the calling thread.
+        starts: it starts one process of the program's own.
         within_autograd: autograd ran the caller, with gradients off: a `forward` or a hook.
         questions: what they ask for its kind of workers, once a batch has left.
         remembered: what a probe remembers of it, by the probe's name.
@@ -78,6 +79,7 @@ class Call:
         self.remembered: dict[str, Any] = {}
         self.in_transform = False
         self.within_autograd = False
+        self.starts = False
         self.questions: probes.Questions | None = None
         self.began = perf_counter()
         self.sent = 0

@@ -56,6 +56,7 @@ class Collector:
         self.test = test
         self.ignore = ignore
         self.announce = announce
+        self._first: list[Callable[[], object]] = []
         self.empty = True
         self.open = 0
         self._evidence: dict[object, Evidence] = {}
@@ -99,6 +100,12 @@ class Collector:
             self._made.append(finding)
             self.empty = here.quiet = False
 
+    def ask_first(self, hear: Callable[[], object]) -> None:
+        """Call `hear` whenever findings are asked for, before they are built."""
+        if hear not in self._first:
+            self._first.append(hear)
+            self.empty = False
+
     def listen(self, others: Callable[[], list[Finding]]) -> None:
         """Take, whenever findings are asked for, what another process has told."""
         self._others.append(others)
@@ -112,6 +119,8 @@ class Collector:
     @property
     def findings(self) -> list[Finding]:
         """What was found so far, equal findings merged, in the order of first notice."""
+        for hear in list(self._first):
+            attempt(hear)
         built = (_built(evidence) for evidence in list(self._evidence.values()))
         found = itertools.chain(filter(None, built), list(self._made), self.told())
         return [replace(finding, test=self.test) for finding in _merged(found)]

@@ -7,11 +7,12 @@ backward. Everything is weak: a result lives exactly as long as the program keep
 from __future__ import annotations
 
 import functools
+import gc
 import sys
 import threading
 from collections.abc import Callable, Iterable
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -23,8 +24,12 @@ from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
 from pytest_gradguard.runtime.frameworks.torch import modes as torch_modes
 from pytest_gradguard.runtime.frameworks.torch import tensors
+from pytest_gradguard.runtime.lineage import LINEAGE
 from pytest_gradguard.runtime.patching import Patch, Patches
 from pytest_gradguard.runtime.references import Reference, refer
+
+if TYPE_CHECKING:
+    from pytest_gradguard.runtime.dispatch.process_results import Sent
 
 
 class Severed(NamedTuple):
@@ -38,6 +43,12 @@ _severed: dict[int, tuple[Reference, Severed]] = {}
 _pickled: dict[tuple[int, str], Severed] = {}
 """By the thread and their values: such results that the program has pickled itself since."""
 _PICKLED = 64
+_told: dict[str, tuple[Severed, bool]] = {}
+"""By their values: what processes that the program has started pickled with a graph, and whether
+they have handed it over."""
+_MOST_TOLD = 1_024
+_processes: list[Callable[[], object]] = []
+"""Called before it is looked whether a process has told of a tensor."""
 
 
 def remember(token: int, note: Object, tensor: Any, dropped: bool = True) -> None:
@@ -59,6 +70,42 @@ def remember(token: int, note: Object, tensor: Any, dropped: bool = True) -> Non
     _mark(tensor, Severed(call, note))
 
 
+def expect(hear: Callable[[], object]) -> None:
+    """Look, from now on, at what arrives of processes that the program has started.
+
+    Args:
+        hear: has those that have told something come by `told`.
+    """
+    if hear not in _processes:
+        _processes.append(hear)
+    _apply()
+
+
+def told(call: calls.Call, sent: Sent) -> None:
+    """Know what a process that `call` has started pickled with a graph, should it arrive here."""
+    _told[sent.values] = (Severed(call, sent.note), sent.handed)
+    while len(_told) > _MOST_TOLD:
+        del _told[next(iter(_told))]
+    if sent.lineage == LINEAGE:
+        known = call.remembered.setdefault(_INHERITED, {})
+        known.update(sent.leaves)
+
+
+_INHERITED = "inherited"
+"""Under this name a call remembers which leaves of this process its results have, by their ids."""
+
+
+def _ship_inherited(call: calls.Call) -> None:
+    """Find what a forked process has inherited, and take it for shipped: nothing else names it."""
+    wanted = call.remembered.pop(_INHERITED, None)
+    if not wanted:
+        return
+    for item in gc.get_objects():
+        if id(item) in wanted and tensors.is_tensor(item) and digest(item) == wanted[id(item)]:
+            call.ships_gradients = True
+            call.remember_shipped(item, "")
+
+
 def _mark(tensor: Any, severed: Severed) -> None:
     identity = id(tensor)
 
@@ -74,10 +121,14 @@ def _mark(tensor: Any, severed: Severed) -> None:
         tensor.register_hook(arrived)
     forget = functools.partial(_severed.pop, identity, None)
     _severed[identity] = (refer(tensor, forget), severed)
+    _apply()
+    torch_engine.subscribe(_watched, torch_engine.Order.REPORTS)
+
+
+def _apply() -> None:
     if not patches.applied:
         patches.apply()
         _forget_what_rebuilds()
-    torch_engine.subscribe(_watched, torch_engine.Order.REPORTS)
 
 
 def is_buried(tensor: Any) -> bool:
@@ -208,17 +259,31 @@ def _unpickling(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def _rebuild_tensor_v2(*args: Any, **kwargs: Any) -> Any:
         tensor = original(*args, **kwargs)
-        if _pickled and tensor.requires_grad:
+        if (_pickled or _processes) and tensor.requires_grad:
             try:
-                # What comes from workers arrives in other threads.
-                severed = _pickled.get((threading.get_ident(), digest(tensor) or ""))
-                if severed is not None and _may_be(severed, sys._getframe(1)):
-                    _mark(tensor, severed)
+                _arrives(tensor, sys._getframe(1))
             except Exception as error:
                 fault(error)
         return tensor
 
     return _rebuild_tensor_v2
+
+
+def _arrives(tensor: Any, rebuilding: FrameType) -> None:
+    for hear in _processes:
+        hear()
+    if not (_pickled or _told):
+        return
+    values = digest(tensor) or ""
+    # What comes from workers arrives in other threads.
+    severed = _pickled.get((threading.get_ident(), values))
+    if severed is None and values in _told:
+        severed, handed = _told[values]
+        if handed and _may_be(severed, rebuilding):
+            calls.note_crossed(severed.call.token, "GG102", severed.note)
+    if severed is not None and _may_be(severed, rebuilding):
+        _ship_inherited(severed.call)
+        _mark(tensor, severed)
 
 
 def _may_be(severed: Severed, rebuilding: FrameType) -> bool:
@@ -255,6 +320,8 @@ def undo() -> None:
     torch_engine.unsubscribe(_watched)
     _severed.clear()
     _pickled.clear()
+    _told.clear()
+    _processes.clear()
 
 
 watching.at_end(undo)

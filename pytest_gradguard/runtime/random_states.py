@@ -120,6 +120,15 @@ def state(generator: Any) -> State | None:
     return None
 
 
+def spawned(generator: Any) -> int:
+    """How many generators `generator` has given to others: NumPy's count them apart."""
+    if _library(generator) != "numpy":
+        return 0
+    bits = _bits(generator)
+    seeds = getattr(bits, "seed_seq", None) or getattr(bits, "_seed_seq", None)
+    return int(getattr(seeds, "n_children_spawned", 0))
+
+
 def setters(generators: Iterable[Any]) -> frozenset[str]:
     """The methods that move one of `generators` by other ways, beside those of every library."""
     counting = any(_library(one) in _COUNTING for one in generators)

@@ -46,6 +46,7 @@ class Probe:
         only_asked: it asks for each batch only where it asked as the call began.
         by_function: what it asks for a batch depends on the functions of the tasks only.
         by_error: the error of a task in a worker process may rouse it.
+        starts: it asks for processes that the program starts itself, too.
     """
 
     name: str
@@ -56,6 +57,12 @@ class Probe:
     only_asked: bool = False
     by_function: bool = False
     by_error: bool = False
+    starts: bool = False
+
+    @property
+    def code(self) -> str:
+        """The code of its check."""
+        return self.name.partition("_")[0].upper()
 
 
 TORCH = "torch.nn.parameter"

@@ -32,7 +32,9 @@ from pytest_gradguard.runtime.probes import After
 from pytest_gradguard.runtime.tasks import Task, code_of, function_of, task_of
 
 CODE = "GG109"
-PROBES = (Probe("gg109", __name__, asks=(TORCH, TENSORFLOW), ships=apart, by_function=True),)
+PROBES = (
+    Probe("gg109", __name__, asks=(TORCH, TENSORFLOW), ships=apart, by_function=True, starts=True),
+)
 
 _SEARCHED = 500
 _NOTHING_IN = (type, types.FunctionType, types.ModuleType)
@@ -136,6 +138,11 @@ def ship(call: Call, items: Any) -> Asked | None:
     return found
 
 
+def start(call: Call, task: Any, forked: bool) -> Asked | None:
+    """The same for a process that the program starts itself; a forked one has inherited them."""
+    return None if forked else ship(call, [task])
+
+
 def heard(call: Call, note: list[tuple[Global, str | None]]) -> None:
     """Report the globals that differ in a worker of `call`, and their plain values there."""
     for found, there in note:
@@ -143,7 +150,7 @@ def heard(call: Call, note: list[tuple[Global, str | None]]) -> None:
         state = None if read is None else read.states.get(found)
         evidence = Evidence.of(call)
         if evidence is not None:
-            evidence.hear([(found, state, there)])
+            evidence.note(found, state, there)
 
 
 class Evidence(TaskEvidence):
@@ -151,20 +158,20 @@ class Evidence(TaskEvidence):
 
     code = CODE
 
-    def hear(self, told: list[tuple[Global, State | None, str | None]]) -> None:
-        for found, state, there in told:
-            if not self.count:
-                plain = state is not None and state.value is not None
-                self.details["framework"] = None if plain else _framework(found)
-                self.details["direction"] = "capture"
-                self.details["object"] = found.shown
-                self.details["type"] = None if state is None else state.kind
-            if there is not None:
-                self.details["in_worker"] = there
-            if state is not None and state.value is not None:
-                self.details["here"] = state.value
-            reader = found.reader
-            self.add(reader, f"`{reader.name}` reads `{found.shown}`")
+    def note(self, found: Global, state: State | None, there: str | None) -> None:
+        """Take a global that differs, what it is worth here, and its plain value there."""
+        if not self.count:
+            plain = state is not None and state.value is not None
+            self.details["framework"] = None if plain else _framework(found)
+            self.details["direction"] = "capture"
+            self.details["object"] = found.shown
+            self.details["type"] = None if state is None else state.kind
+        if there is not None:
+            self.details["in_worker"] = there
+        if state is not None and state.value is not None:
+            self.details["here"] = state.value
+        reader = found.reader
+        self.add(reader, f"`{reader.name}` reads `{found.shown}`")
 
     def message(self) -> str:
         about = self.details

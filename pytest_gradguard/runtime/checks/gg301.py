@@ -28,7 +28,13 @@ PROBES = (
         ships=threads,
         only_asked=True,
     ),
-    Probe(SETTINGS, "pytest_gradguard.runtime.probes.torch_settings", asks=(TORCH,), needs=TORCH),
+    Probe(
+        SETTINGS,
+        "pytest_gradguard.runtime.probes.torch_settings",
+        asks=(TORCH,),
+        needs=TORCH,
+        starts=True,
+    ),
 )
 
 

@@ -19,7 +19,15 @@ from pytest_gradguard.runtime.probes import After
 from pytest_gradguard.runtime.tasks import Task, reseeds, task_of
 
 CODE = "GG304"
-PROBES = (Probe("gg304", __name__, asks=("numpy.random.mtrand", TORCH), ships=forked_for_tasks),)
+PROBES = (
+    Probe(
+        "gg304",
+        __name__,
+        asks=("numpy.random.mtrand", TORCH),
+        ships=forked_for_tasks,
+        starts=True,
+    ),
+)
 
 
 class Drawn(NamedTuple):
@@ -47,6 +55,11 @@ _drawn: weakref.WeakKeyDictionary[Any, dict[tuple[str, bytes], Drawn]] = weakref
 def ship(call: Any, items: Any) -> int | None:
     """The number of the call, or of its family, where the workers are forked."""
     return call.family.token if forks.forked_workers(call) else None
+
+
+def start(call: Any, task: Any, forked: bool) -> int | None:
+    """The number of the call, where it forks a process of the program's own."""
+    return call.token if forked else None
 
 
 def heard(call: Any, note: list[Drawn]) -> None:

@@ -9,12 +9,13 @@ second batch that draws on.
 from __future__ import annotations
 
 import copyreg
+import dis
 import functools
 import random
 import threading
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from pytest_gradguard.runtime import locate, probes, random_states, transfer, used_globals
@@ -26,7 +27,7 @@ from pytest_gradguard.runtime.probes import After
 from pytest_gradguard.runtime.tasks import Task, reseeds, task_of
 
 CODE = "GG305"
-PROBES = (Probe("gg305", __name__, asks=("random",), ships=copied),)
+PROBES = (Probe("gg305", __name__, asks=("random",), ships=copied, starts=True),)
 _SEARCHED = 300
 """How many objects of a task that is copied are searched."""
 _MOST = 256
@@ -34,12 +35,13 @@ _MOST = 256
 
 
 class Drawn(NamedTuple):
-    """A copy of a generator that tasks of one batch drew from, in plain values.
+    """A copy of a generator that tasks of one batch drew or spawned from, in plain values.
 
     Attributes:
         number: which generator of the call it is a copy of.
         kind: its class.
-        start, end: fingerprints of its state before and after the tasks.
+        start, end: fingerprints of its state before and after the tasks; or of what it had spawned
+            before, and what each task took.
         onwards: the end is known to follow from the start by drawing.
         task: the function of the batch's first task.
     """
@@ -118,6 +120,16 @@ def ship(call: Any, items: Any) -> dict[str, int] | None:
             found.setdefault(path, set()).add(_number(call, generator))
     shared = {path: numbers.pop() for path, numbers in found.items() if len(numbers) == 1}
     return shared or None
+
+
+def start(call: Any, task: Any, forked: bool) -> list[tuple[int, Any]] | None:
+    """The generators that a process inherits with its task, with their numbers; nothing pickles
+    them. Where they are pickled they report themselves: an empty list, if there are any."""
+    found = list(_generators_in(task, wide=_WIDE).values())
+    if not forked:
+        return [] if found else None
+    every = {id(one): one for one in [*found, *used_by(task[0])]}
+    return [(_number(call, one), one) for one in every.values()] or None
 
 
 def used_by(function: Any) -> list[Any]:
@@ -199,6 +211,7 @@ def heard(call: Any, note: list[Drawn]) -> None:
         if evidence is None:
             return
         evidence.loads_data = call.kind.loads_data
+        evidence.processes = call.starts
         evidence.case = drawn.kind
         for one in [*same[:1], drawn] if not evidence.count else [drawn]:
             evidence.add(one.task, f"`{one.task.name}` draws from a copy of it")
@@ -215,8 +228,15 @@ class Evidence(TaskEvidence):
 
     code = CODE
     loads_data = False
+    processes = False
 
     def message(self) -> str:
+        if self.processes:
+            return (
+                f"One `{self.details['kind']}` goes to several processes: {self.count} of those "
+                f"that run `{self.first.name}` drew the same numbers, from copies in the same "
+                "state."
+            )
         if self.loads_data:
             return (
                 f"One `{self.details['kind']}` is copied into every worker of this loader: "
@@ -267,26 +287,69 @@ def _note(number: int, generator: Any) -> None:
     probes.rouse("gg305")
 
 
-def begin(asked: dict[str, int] | None, process: bool) -> After | None:
-    """Look at the generators that came with a batch."""
-    if not (process or asked) or not _arrived.generators:
+def begin(asked: Any, process: bool) -> After | None:
+    """Look at the generators that came with a batch, or that a process has inherited."""
+    if not (process or asked):
         return None
-    arrived = [(number, one, random_states.state(one)) for number, one in _arrived.generators]
-    _arrived.generators = []
+    came = asked if asked and isinstance(asked, list) else take_arrived()
+    if not came:
+        return None
+    arrived = [(number, one, random_states.state(one)) for number, one in came]
+    spawned = [random_states.spawned(one) for _, one in came]
 
     def after(items: Any, results: Any, error: BaseException | None) -> list[Drawn] | None:
         also = random_states.setters(one for _, one, _ in arrived)
         if any(reseeds(function, also) for function, _, _ in items):
             return None
         drawn = []
-        for number, generator, start in arrived:
+        for (number, generator, start), before in zip(arrived, spawned, strict=True):
             end = random_states.state(generator)
-            if start is None or end is None or start.digest == end.digest:
+            if start is None or end is None:
                 continue
-            onwards = random_states.follows(start, end)
             kind = random_states.name(generator)
             task = task_of(items[0][0])
-            drawn.append(Drawn(number, kind, start.digest, end.digest, onwards, task))
+            children = random_states.spawned(generator) - before
+            if start.digest != end.digest:
+                onwards = random_states.follows(start, end)
+                drawn.append(Drawn(number, kind, start.digest, end.digest, onwards, task))
+            elif children and _spawns_one(items):
+                first = start.digest + before.to_bytes(8, "little")
+                each = str(children / len(items)).encode()
+                drawn.append(Drawn(number, kind, first, each, False, task))
         return drawn or None
 
     return after
+
+
+def _spawns_one(items: Any) -> bool:
+    """Whether tasks take one generator from another at a time: the same one in each copy.
+
+    Of several, each task may take its own.
+    """
+    known = {id(function): function for function, _, _ in items}
+    counts = [
+        count
+        for function in known.values()
+        for one in used_globals.uses_of(function).functions
+        for count in _spawned_in(one.__code__)
+    ]
+    return bool(counts) and all(count == 1 for count in counts)
+
+
+def _spawned_in(code: types.CodeType) -> Iterator[Any]:
+    """What `code`, and the functions written inside it, give to methods called `spawn`."""
+    before = ""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in _BETWEEN:
+            continue
+        if before == "spawn":
+            yield instruction.argval if instruction.opname in _NUMBERS else None
+        named = instruction.opname in ("LOAD_ATTR", "LOAD_METHOD")
+        before = instruction.argval if named else ""
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _spawned_in(constant)
+
+
+_BETWEEN = ("CACHE", "PRECALL", "PUSH_NULL", "NOP")
+_NUMBERS = ("LOAD_CONST", "LOAD_SMALL_INT")

@@ -9,6 +9,9 @@ Pickling shows what is transferred; a probe shows what the tasks do with it. Che
     nothing.
 ``ship(call, items)``
     The same for one batch, given its tasks, as the batch leaves: in any thread of the parent.
+``start(call, task, forked)``
+    The same for a process that the program starts itself, given its function and arguments, and
+    whether it inherits them. Where the process is not forked, the answer has to be picklable.
 ``begin(asked, process)``
     Where the tasks of a batch run, before them: in a worker process, or in a thread. Returns
     ``after(items, results, error)``, or None: nothing to look at. That function hears what the
@@ -170,6 +173,28 @@ def ship(call: Any, items: Any) -> Mapping[str, Any]:
         if answer is not None:
             asked = {**asked, name: answer}
     return asked
+
+
+def start(call: Any, task: Any, forked: bool) -> dict[str, Any]:
+    """What is asked for a process that `call` starts, to run `task`."""
+    asked = {}
+    for probe in _all():
+        if not probe.starts or probe.code in call.dropped:
+            continue
+        if any(name in sys.modules for name in probe.asks):
+            try:
+                answer = _module(probe.name).start(call, task, forked)
+            except Exception as error:
+                fault(error)
+                continue
+            if answer is not None:
+                asked[probe.name] = answer
+    return asked
+
+
+def starts(name: str) -> bool:
+    """Whether the probe of that name looks at processes that the program starts itself."""
+    return _probe(name).starts
 
 
 def pulled(call: Any, tasks: Any) -> Any:

@@ -42,6 +42,12 @@ def ask(call: Any) -> dict[str, str] | None:
     return settings.changed() or None
 
 
+def start(call: Any, task: Any, forked: bool) -> dict[str, str] | None:
+    """The same for a process that the program starts itself; a forked one has inherited them."""
+    asked: dict[str, str] | None = call.asked.get(SETTINGS)
+    return None if forked else asked
+
+
 def heard(call: Any, note: list[Lacking]) -> None:
     """Report, in the parent, what tasks did without settings of the caller's."""
     asked = call.asked[SETTINGS]
@@ -62,9 +68,10 @@ def heard(call: Any, note: list[Lacking]) -> None:
             code = about.code.format(value)
             known = evidence.details.setdefault("code", [])
             known.append(code)
-            evidence.advice = (
-                f"Run {names(known)} in the worker function too, or in the initializer of the pool."
-            )
+            there = "in the function of the process, too"
+            if not call.starts:
+                there = "in the worker function too, or in the initializer of the pool"
+            evidence.advice = f"Run {names(known)} {there}."
         evidence.add(lacking.task, f"`{lacking.task.name}` calls `{lacking.function}`")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import ModuleType
 from typing import Any
 
@@ -19,9 +19,9 @@ from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.dispatch import (
     calling,
     process_cuda,
-    process_globals,
     process_gradients,
     process_loaders,
+    process_notes,
     process_start,
 )
 from pytest_gradguard.runtime.dispatch.shipped import TaskShipment
@@ -38,6 +38,7 @@ from pytest_gradguard.runtime.fork_safety import forks
 from pytest_gradguard.runtime.fork_safety.process import ForkedProcess
 from pytest_gradguard.runtime.patching import Patch
 from pytest_gradguard.runtime.registry import Workers
+from pytest_gradguard.runtime.tasks import code_of
 
 _PICKLING = ("spawn", "forkserver")
 
@@ -61,8 +62,8 @@ def _watched_start(workers: Workers, original: Callable[..., Any]) -> Callable[.
     @functools.wraps(original)
     def start(self: Any) -> Any:
         method = attempt(_start_method, self, instead="")
-        wanted = method in _PICKLING or (method == "fork" and attempt(forks.may_hang))
-        call = attempt(calling.begin, workers) if wanted else None
+        wanted = method in _PICKLING or (method == "fork" and not attempt(_initialized, self))
+        call = attempt(_begin, workers, self) if wanted else None
         with hidden_frame:
             if call is None:
                 return original(self)
@@ -73,7 +74,7 @@ def _watched_start(workers: Workers, original: Callable[..., Any]) -> Callable[.
                 Beside(_gradients, self, call, forked=False),
                 Beside(_rank, self, call, forked=False),
                 Beside(_loaders, self, call),
-                Beside(_globals, self, call),
+                Beside(_notes, self, call, forked=False),
                 Beside(_shipping, self, call),
             ):
                 original(self)
@@ -81,23 +82,36 @@ def _watched_start(workers: Workers, original: Callable[..., Any]) -> Callable[.
                 calls.initial[self] = call
         with theirs_only:
             attempt(collector.announce, call.collector, call.evidence.values())
+        if not initialized:
+            attempt(_started.__setitem__, self, (call, list(call.evidence)))
         return None
 
     return start
 
 
+def _begin(workers: Workers, process: Any) -> Call | None:
+    if _initialized(process):
+        return calling.begin(workers)
+    # Processes that run one function, and none of which is joined before the last is started, are
+    # what the tasks of one call are elsewhere.
+    function = _task(process)[0]
+    call = calling.begin(workers, single=code_of(function) or type(process))
+    if call is not None:
+        call.starts = True
+    return call
+
+
 def _start_forked(start: Callable[[], Any], process: Any, call: Call) -> Any:
-    if attempt(_initialized, process, instead=True):
-        return start()  # a pool's: its tasks tell
     with (
         Beside(_telling, process, call),
         Beside(_gradients, process, call, forked=True),
         Beside(_rank, process, call, forked=True),
         Beside(_loaders, process, call),
+        Beside(_notes, process, call, forked=True),
         Beside(_forking, process, call),
     ):
         outcome = start()
-    attempt(_started.__setitem__, process, call)
+    attempt(_started.__setitem__, process, (call, ()))
     return outcome
 
 
@@ -111,13 +125,15 @@ def _loaders(process: Any, call: Call) -> Any:
     return process_loaders.told(process, call, _task(process)[0] or type(process).run)
 
 
-def _globals(process: Any, call: Call) -> Any:
+def _notes(process: Any, call: Call, *, forked: bool) -> Any:
     if _initialized(process):
         return None
-    return process_globals.told(process, call, _task(process)[0] or type(process).run)
+    return process_notes.told(process, call, _whole_task(process), forked=forked)
 
 
 def _forking(process: Any, call: Call) -> Any:
+    if not forks.may_hang():
+        return None
     return forks.forking(ForkedProcess(process, call))
 
 
@@ -128,10 +144,14 @@ def _shipping(process: Any, call: Call) -> Any:
 def _gradients(process: Any, call: Call, *, forked: bool) -> Any:
     if _initialized(process):
         return None
+    return process_gradients.told(process, call, _whole_task(process), forked=forked)
+
+
+def _whole_task(process: Any) -> tuple[Any, Any, Any]:
     function, args, kwargs = _task(process)
     if function is None:  # a class of the program's, whose objects hold what it works on
-        function, args = type(process).run, (vars(process).copy(),)
-    return process_gradients.told(process, call, (function, args, kwargs), forked=forked)
+        function, args = type(process).run, ({**vars(process), "run": None},)
+    return function, args, kwargs
 
 
 def _rank(process: Any, call: Call, *, forked: bool) -> Any:
@@ -146,17 +166,24 @@ def _watched_join(original: Callable[..., Any]) -> Callable[..., Any]:
         with hidden_frame:
             outcome = original(self, timeout)
         with theirs_only:
-            call: Call | None = attempt(_started.pop, self)
+            started = attempt(_started.pop, self)
             attempt(process_gradients.ended)
-            if call is not None:
-                attempt(collector.announce, call.collector, call.evidence.values())
+            attempt(process_notes.hear)
+            if started is not None:
+                attempt(_announce_more, *started)
             attempt(ranks.ended, self)
         return outcome
 
     return join
 
 
-_started: ByIdentity[Call] = ByIdentity()
+_started: ByIdentity[tuple[Call, Collection[int]]] = ByIdentity()
+"""By a process: the call that has started it, and the evidence that was announced then."""
+
+
+def _announce_more(call: Call, before: Collection[int]) -> None:
+    more = [one for identity, one in call.evidence.items() if identity not in before]
+    collector.announce(call.collector, more)
 
 
 def _start_method(process: Any) -> str:

@@ -1,0 +1,209 @@
+"""A process that the program starts itself tells what the probes note of its function there.
+
+It is looked at as a task is, from its first line to its last, and writes to a pipe as it ends. What
+it sends with a graph meanwhile, where nothing refuses that, it tells as it is pickled.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from pytest_gradguard.daemon_process import through
+from pytest_gradguard.rank_process import is_rank
+from pytest_gradguard.runtime import pipes, probes, transfer, watching
+from pytest_gradguard.runtime.calls import Call
+from pytest_gradguard.runtime.dispatch.process_start import (
+    connections_beside,
+    package_of,
+    running,
+)
+from pytest_gradguard.runtime.faults import attempt, fault, hidden_frame
+from pytest_gradguard.runtime.pipes import Line
+from pytest_gradguard.runtime.shipment import Shipment
+
+_TORCH = "torch.nn.parameter"
+_MANY = 64
+"""From how many processes it is waited to hear."""
+RESULT = "result"
+"""The name of a note of what was sent with a graph; the others are those of probes."""
+_RANKS_SHARE = frozenset(("gg304", "gg305"))
+"""The probes of random numbers: the ranks of a group often have to draw the same."""
+
+
+# -- in the parent ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def told(process: Any, call: Call, task: tuple[Any, Any, Any], *, forked: bool) -> Iterator[None]:
+    """A block in which `process` is started; what it tells is noted of `call`.
+
+    Args:
+        process: the program's `Process`.
+        call: the call that starts it.
+        task: its function, and its arguments.
+        forked: it inherits its arguments; else they are pickled.
+    """
+    asked = probes.start(call, task, forked)
+    results = _TORCH in sys.modules and not call.within_autograd
+    ends = connections_beside(process) if asked or results else None
+    if ends is None:
+        yield
+        return
+    read, write = ends
+    try:
+        with running(
+            process, lambda inner: Run(process, inner, write, task, asked, results, call, forked)
+        ):
+            yield
+    finally:
+        write.close()
+    hear()
+    _open.append(_Told(call, read))
+    if len(_open) > _MANY:
+        _open.pop(0).close()
+    call.collector.ask_first(hear)
+    if results:
+        from pytest_gradguard.runtime import provenance
+
+        provenance.expect(hear)
+
+
+class _Told:
+    """What one process tells, read whenever somebody asks."""
+
+    def __init__(self, call: Call, pipe: Any) -> None:
+        self._call = call
+        self._pipe = pipe
+        self._line = Line(pipe)
+        self._process = os.getpid()
+
+    def close(self) -> None:
+        """Hear no more of it."""
+        self._pipe.close()
+
+    def read(self) -> bool:
+        """Take what the process has told; whether it tells no more."""
+        if os.getpid() != self._process:  # a forked one, which must not take what is its parent's
+            self.close()
+            return True
+        for name, note in self._line.take():
+            if name == RESULT:
+                from pytest_gradguard.runtime import provenance
+
+                provenance.told(self._call, note)
+            else:
+                probes.hear(self._call, [(name, note)])
+        return bool(self._pipe.closed)
+
+
+_open: list[_Told] = []
+
+
+def hear() -> None:
+    """Take what the processes have told; pipes that are at their end go."""
+    for one in list(_open):
+        if one.read():
+            _open.remove(one)
+
+
+def undo() -> None:
+    """Hear of no process any more."""
+    while _open:
+        _open.pop().close()
+
+
+watching.at_end(undo)
+
+
+# -- in the process --------------------------------------------------------------------------------
+
+
+class Run:
+    """In place of the method `run` of a process.
+
+    Args:
+        process: the process.
+        inner: what stands in that place already.
+        write: the end of a pipe to tell it to.
+        task: its function, and its arguments.
+        asked: what the probes asked.
+        results: what it sends with a graph is told, too.
+        call: the call that starts it, in the parent.
+        forked: it inherits its arguments.
+    """
+
+    def __init__(
+        self,
+        process: Any,
+        inner: Any,
+        write: Any,
+        task: tuple[Any, Any, Any],
+        asked: Mapping[str, Any],
+        results: bool,
+        call: Call | None = None,
+        forked: bool = False,
+    ) -> None:
+        self._process = process
+        self._inner = inner
+        self._write = write
+        self._task = task
+        self._asked = asked
+        self._results = results
+        self._call = call
+        self._forked = forked
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The arguments of the process are pickled by now: it is the attribute set last.
+        shipped = attempt(self._ships_gradients)
+        if not (self._asked or shipped):
+            inner = self._inner
+            return (operator.getitem, ((inner,), 0)) if inner else (getattr, (self._process, "run"))
+        results = self._results and bool(shipped)
+        return Run, (self._process, self._inner, self._write, self._task, self._asked, results)
+
+    def _ships_gradients(self) -> bool:
+        current = transfer.active.transfer
+        if isinstance(current, Shipment):
+            current.ship_parameters()
+        return self._call is not None and bool(self._call.shipped)
+
+    def __call__(self, work: Callable[[], Any] | None = None) -> Any:
+        run = work or type(self._process).run.__get__(self._process)
+        run = attempt(through, run, self._process, self._inner, instead=run)
+        begun = attempt(self._begin, instead=())
+        error: BaseException | None = None
+        try:
+            with hidden_frame:
+                return run()
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            attempt(self._end, begun, error)
+
+    def _begin(self) -> Any:
+        if self._results:
+            from pytest_gradguard.runtime.dispatch import process_results
+
+            package = package_of(self._process)
+            process_results.watch(package, self._task[0], self._forked, self._tell)
+        return probes.begin(self._asked, process=True)
+
+    def _end(self, begun: Any, error: BaseException | None) -> None:
+        if isinstance(error, SystemExit):
+            error = None
+        for name, note in probes.end(begun, [self._task], None, error, process=True):
+            started = probes.starts(name)
+            if started and not (name in _RANKS_SHARE and is_rank(self._inner)):
+                self._tell(name, note)
+
+    def _tell(self, name: str, note: Any) -> None:
+        try:
+            pipes.tell(self._write.fileno(), (name, note))
+        except OSError as error:  # the program has closed what it knows nothing of
+            fault(error)
