@@ -112,6 +112,7 @@ class Framework:
         on_tapes: gradients come by tapes, and not by arrays that require grad.
         waits_in: packages whose code, in a forked process, may wait for threads of the framework's
             that only the parent has, where nothing but the wait tells of it.
+        waits_by: methods in C that wait likewise, where the program calls them itself.
         implementation: a module whose functions are methods of this object, imported once the
             framework is.
         more_reductions: modules with `reductions` of their own, to be put in place as well.
@@ -127,6 +128,7 @@ class Framework:
     backwards: bool = False
     on_tapes: bool = False
     waits_in: Sequence[str] = ()
+    waits_by: Sequence[str] = ()
     implementation: str | None = None
     more_reductions: Sequence[str] = ()
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import multiprocessing
+import pickle
+import random
 import re
 import tempfile
 import threading
@@ -238,11 +240,19 @@ def processes() -> Any:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     queue = context.Queue()
     told = []
-    for target, args in ((_train_and_put, (queue, model, data)), (fail, (1,)), (to_gpu, (1,))):
+    generator = random.Random(1)
+    for target, args in (
+        (_train_and_put, (queue, model, data, generator)),
+        (fail, (1,)),
+        (to_gpu, (1,)),
+    ):
         process = context.Process(target=target, args=args)
         process.start()
         if target is _train_and_put:
             told += [queue.get()]
+            sent = pickle.loads(queue.get())
+            sent.backward()
+            told += [sent.grad.item()]
         process.join()
         told += [process.exitcode]
     optimizer.step()
@@ -252,19 +262,24 @@ def processes() -> Any:
     return [*told, values(list(model.parameters()))]
 
 
-def _train_and_put(queue: Any, model: Net, data: torch.Tensor) -> None:
+def _train_and_put(queue: Any, model: Net, data: torch.Tensor, generator: random.Random) -> None:
     queue.put(train(model, data))
+    queue.put(pickle.dumps(model(data).sum() * generator.choice([1, 1])))
 
 
 @program
 def spawned() -> Any:
     context = multiprocessing.get_context("spawn")
     SCALE.mul_(2)
+    torch.set_float32_matmul_precision("high")
     try:
-        process = context.Process(target=_train_scaled, args=(net(), torch.ones(4, 2)))
+        process = context.Process(
+            target=_train_scaled, args=(net(), torch.ones(4, 2), random.Random(1))
+        )
         process.start()
     finally:
         SCALE.div_(2)
+        torch.set_float32_matmul_precision("highest")
     process.join()
     return process.exitcode
 
@@ -273,8 +288,8 @@ SCALE = torch.ones(1)
 """What a process that is spawned after it was changed imports anew."""
 
 
-def _train_scaled(model: Net, data: torch.Tensor) -> None:
-    train(model, data * SCALE)
+def _train_scaled(model: Net, data: torch.Tensor, generator: random.Random) -> None:
+    train(model, data * SCALE * generator.choice([1, 1]))
 
 
 class Items(torch.utils.data.Dataset):  # type: ignore[type-arg]

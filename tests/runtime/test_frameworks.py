@@ -164,6 +164,27 @@ def test_jax_in_a_forked_worker_is_an_error_and_no_hang() -> None:
     assert lines[3].startswith("GG303 ERROR jax JAX's compute threads were started in this process")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="forks")
+def test_jax_that_the_function_of_a_forked_process_waits_for_itself() -> None:
+    lines = jax_child(
+        """
+        import multiprocessing
+        import jax.numpy as jnp
+        from pytest_gradguard import guard
+        def multiplies():
+            (jnp.ones((500, 500)) @ jnp.ones((500, 500))).block_until_ready()
+        multiplies()
+        with guard("record") as report:
+            process = multiprocessing.get_context("fork").Process(target=multiplies, daemon=True)
+            process.start()
+            process.join(60)
+        print(process.exitcode)
+        print([finding.code for finding in report.findings])
+        """
+    )
+    assert lines == ["1", "['GG303']"]
+
+
 def test_arrays_of_jax_on_a_gpu_and_on_the_cpu() -> None:
     lines = jax_child(
         """

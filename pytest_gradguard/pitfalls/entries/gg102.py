@@ -56,9 +56,11 @@ print(results[1])  # prints: (6.0, tensor([2., 2., 2.]))
     ),
     runtime=(
         "When a process worker returns a tensor that has a `grad_fn`, directly or in plain "
-        "containers. Inside another object, such as an estimator that keeps its last loss, it "
-        "is an info finding. torch refuses to send such a tensor in a batch of a `DataLoader`, "
-        "and the loader then waits forever: under the guard that is an error instead of a hang."
+        "containers. Also when a process that the program starts itself sends one through a "
+        "queue, pipe or manager of `multiprocess`, whose pickler drops the graph silently. Inside "
+        "another object, such as an estimator that keeps its last loss, it is an info finding. "
+        "torch refuses to send such a tensor in a batch of a `DataLoader`, and the loader then "
+        "waits forever: under the guard that is an error instead of a hang."
     ),
     part="returned",
     silence=(

@@ -77,10 +77,11 @@ print(x.grad)  # prints: tensor([3., 3., 3.])
     ),
     runtime=(
         "When a backward pass in the parent sends its gradient to a tensor that had a graph in "
-        "the worker, or to a deep copy of it. It is an error if a tensor of the parent that "
-        "requires grad was sent to that call, and a warning if the worker's graph had only "
-        "leaves of its own. dask's thread workers copy their arguments, so they are reported "
-        "too. Nothing is reported if the program asks for the gradient of the results "
+        "the worker, or to a deep copy of it. That includes what a process that the program "
+        "starts itself pickled on its own, as bytes or into a file. It is an error if a tensor of "
+        "the parent that requires grad was sent to that call, and a warning if the worker's graph "
+        "had only leaves of its own. dask's thread workers copy their arguments, so they are "
+        "reported too. Nothing is reported if the program asks for the gradient of the results "
         "themselves with `inputs` (split learning)."
     ),
     part="lost",

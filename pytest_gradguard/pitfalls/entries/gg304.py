@@ -53,8 +53,8 @@ print(len({*first, *second}))  # prints: 4
         "global generator without seeding per task."
     ),
     runtime=(
-        "Info, where two forked workers of one call drew from copies of torch's or NumPy's global "
-        "generator in the same state."
+        "Info, where two forked workers of one call, or two forked processes, drew from copies of "
+        "torch's or NumPy's global generator in the same state."
     ),
     silence="If all workers are meant to draw the same numbers.",
     links=(links.TORCH_RANDOMNESS, links.NUMPY_PARALLEL),

@@ -19,15 +19,24 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from pytest_gradguard.runtime import locate, probes, random_states, transfer, used_globals
-from pytest_gradguard.runtime.checks import Probe, copied
+from pytest_gradguard.runtime.checks import Probe, copied, forked_for_tasks
 from pytest_gradguard.runtime.evidence import TaskEvidence
 from pytest_gradguard.runtime.faults import attempt, fault
 from pytest_gradguard.runtime.patching import Patch, Patches
 from pytest_gradguard.runtime.probes import After
-from pytest_gradguard.runtime.tasks import Task, reseeds, task_of
+from pytest_gradguard.runtime.tasks import Task, code_of, mentions, reseeds, task_of
 
 CODE = "GG305"
-PROBES = (Probe("gg305", __name__, asks=("random",), ships=copied, starts=True),)
+PROBES = (
+    Probe("gg305", __name__, asks=("random",), ships=copied, starts=True),
+    Probe(
+        "gg305_inherited",
+        "pytest_gradguard.runtime.probes.inherited_generators",
+        asks=("random",),
+        ships=forked_for_tasks,
+        by_function=True,
+    ),
+)
 _SEARCHED = 300
 """How many objects of a task that is copied are searched."""
 _MOST = 256
@@ -105,7 +114,7 @@ def _reporting(generator: Any, reduction: Any) -> Any:
         return reduction
     try:
         rebuild, arguments, *rest = reduction
-        return (rebuild_generator, (_number(call, generator), rebuild, arguments), *rest)
+        return (rebuild_generator, (number(call, generator), rebuild, arguments), *rest)
     except Exception as error:
         fault(error)
         return reduction
@@ -117,7 +126,7 @@ def ship(call: Any, items: Any) -> dict[str, int] | None:
     found: dict[str, set[int]] = {}
     for item in items:
         for path, generator in _generators_in(item).items():
-            found.setdefault(path, set()).add(_number(call, generator))
+            found.setdefault(path, set()).add(number(call, generator))
     shared = {path: numbers.pop() for path, numbers in found.items() if len(numbers) == 1}
     return shared or None
 
@@ -129,19 +138,22 @@ def start(call: Any, task: Any, forked: bool) -> list[tuple[int, Any]] | None:
     if not forked:
         return [] if found else None
     every = {id(one): one for one in [*found, *used_by(task[0])]}
-    return [(_number(call, one), one) for one in every.values()] or None
+    return [(number(call, one), one) for one in every.values()] or None
 
 
 def used_by(function: Any) -> list[Any]:
     """The generators that a function holds, and those of modules that its code uses."""
     found = _generators_in((function, (), {}), wide=_WIDE)
-    kinds = _kinds()
     used = {id(one): one for one in found.values()}
     for one in _functions_in(function):
-        for read in used_globals.uses_of(one).reads:
-            if isinstance(read.value, kinds):
-                used[id(read.value)] = read.value
+        used.update((id(read.value), read.value) for read in read_by(one))
     return list(used.values())
+
+
+def read_by(function: Any) -> list[used_globals.Read]:
+    """The generators of modules that a function uses."""
+    kinds = _kinds()
+    return [read for read in used_globals.uses_of(function).reads if isinstance(read.value, kinds)]
 
 
 def _functions_in(item: Any) -> list[Any]:
@@ -187,7 +199,7 @@ def _generators_in(item: Any, wide: int | None = None) -> dict[str, Any]:
     return {paths[id(generator)]: generator for generator in found}
 
 
-def _number(call: Any, generator: Any) -> int:
+def number(call: Any, generator: Any) -> int:
     """The number of `generator` among those of `call`, which keeps it while it counts."""
     known = _shipped.setdefault(call.family, {})
     entry = known.get(id(generator))
@@ -292,14 +304,17 @@ def begin(asked: Any, process: bool) -> After | None:
     if not (process or asked):
         return None
     came = asked if asked and isinstance(asked, list) else take_arrived()
-    if not came:
-        return None
+    return look(came) if came else None
+
+
+def look(came: list[tuple[int, Any]]) -> After:
+    """Look at generators, with their numbers, before tasks draw from them."""
     arrived = [(number, one, random_states.state(one)) for number, one in came]
     spawned = [random_states.spawned(one) for _, one in came]
 
     def after(items: Any, results: Any, error: BaseException | None) -> list[Drawn] | None:
         also = random_states.setters(one for _, one, _ in arrived)
-        if any(reseeds(function, also) for function, _, _ in items):
+        if any(reseeds(function, also) or _takes_a_shard(function) for function, _, _ in items):
             return None
         drawn = []
         for (number, generator, start), before in zip(arrived, spawned, strict=True):
@@ -319,6 +334,22 @@ def begin(asked: Any, process: bool) -> After | None:
         return drawn or None
 
     return after
+
+
+def _takes_a_shard(function: Any) -> bool:
+    """Whether a task shuffles what all tasks share, and takes its own part of it by a stride or
+    a split: the order has to be the same in each."""
+    code = code_of(function)
+    if code is None or not mentions(function, _SHUFFLES):
+        return False
+    return mentions(function, _SPLITS) or any(
+        instruction.opname == "BUILD_SLICE" and instruction.arg == 3
+        for instruction in dis.get_instructions(code)
+    )
+
+
+_SHUFFLES = frozenset(("permutation", "permuted", "randperm", "shuffle"))
+_SPLITS = frozenset(("array_split", "chunk", "split", "tensor_split"))
 
 
 def _spawns_one(items: Any) -> bool:

@@ -9,6 +9,7 @@ answered with an error and the process ends, as a killed one would.
 
 from __future__ import annotations
 
+import dis
 import os
 import sys
 import threading
@@ -143,12 +144,24 @@ def _work_done() -> float:
 def _framework(frame: FrameType, waiting: native_threads.Waiting | None) -> str | None:
     """Whose threads the Python code of `frame` waits for."""
     known = frameworks.waiting_in(frame.f_code.co_filename)
+    known = known or frameworks.waiting_by(_method_in(frame))
     if known is not None:
         return known.name
     library = openmp.loaded()
     if library is not None and waiting is not None and library.holds(waiting.place):
         return "torch"
     return None
+
+
+def _method_in(frame: FrameType) -> str:
+    """The method that the code of `frame` calls now, which is no Python; empty: none."""
+    method = ""
+    for instruction in dis.get_instructions(frame.f_code):
+        if instruction.offset > frame.f_lasti:
+            break
+        if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            method = str(instruction.argval)
+    return method
 
 
 def _task_in(frame: FrameType) -> tuple[Task, FrameType | None]:

@@ -27,6 +27,7 @@ __all__ = [
     "shares_memory",
     "threads_are_up",
     "undo",
+    "waiting_by",
     "waiting_in",
     "watch_reductions",
 ]
@@ -112,6 +113,14 @@ def waiting_in(path: str) -> Framework | None:
     parts = path.split(os.sep)
     for framework in _known.values():
         if any(package in parts for package in framework.waits_in):
+            return framework
+    return None
+
+
+def waiting_by(method: str) -> Framework | None:
+    """The framework for whose threads a method of that name may wait in a forked process."""
+    for framework in _known.values():
+        if method in framework.waits_by and framework.threads_are_up():
             return framework
     return None
 

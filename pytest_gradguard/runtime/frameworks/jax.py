@@ -17,6 +17,7 @@ class Jax(Framework):
     types = ("ArrayImpl",)
     default_gpu = True
     waits_in = packages
+    waits_by = ("block_until_ready",)
 
     def device(self, array: Any) -> str:
         """The devices on which `array` lies."""
