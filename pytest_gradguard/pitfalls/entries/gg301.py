@@ -66,10 +66,10 @@ print([result.requires_grad for result in results])  # prints: [False, False]
         "When tasks of such a call built a graph, ran without the caller's autocast, or created "
         "tensors on another device; also for the caller's own generator of tasks. It is an error "
         "if the caller takes a derivative, with `torch.func` or in forward mode, of what the "
-        "tasks computed without it, and if torch refuses to run or pickle a task for that reason. "
-        "Settings are reported when a process worker has torch's default and the caller does not, "
-        "and a task (or the function of a spawned `Process`) created a float tensor without a "
-        "dtype, or computed something that the setting affects (for the cuDNN flags: on a GPU)."
+        "tasks computed without it, and if torch refuses a task for that reason. Settings: when a "
+        "process worker has torch's default and the caller does not, and a task or spawned "
+        "`Process` created a float tensor without a dtype, or computed something that the setting "
+        "affects (for the cuDNN flags: on a GPU)."
     ),
     silence=(
         "If it makes no difference to the tasks: they set the mode in a way that gradguard does "

@@ -71,16 +71,12 @@ print(a == b)  # prints: False
         "`random`) to several tasks for process workers."
     ),
     runtime=(
-        "When the same generator object goes to two or more tasks of a process call, and two "
-        "batches of them draw from copies in the same state: generators of `random`, NumPy, "
-        "torch, TensorFlow (`tf.random.Generator`) and Keras (`SeedGenerator`). Also when the "
-        "workers of a `DataLoader` draw from a generator held by its dataset, a transform, "
-        "`collate_fn` or their module: torch seeds only global generators there. Also when two "
-        "processes that the program starts itself draw from one, and when forked workers draw "
-        "from a generator of a module. `rng.spawn(1)` in such a task counts as a draw: each copy "
-        "spawns the same child. Nothing is reported if a task shuffles and takes its shard. What "
-        "an iterable dataset draws before its first batch does not count: workers that shuffle in "
-        "the same order, and then each read a part, have to draw the same numbers."
+        "When two batches of a process call, two processes that the program starts itself, or two "
+        "workers of a `DataLoader` draw from copies of one generator in the same state: a "
+        "generator of `random`, NumPy, torch, TensorFlow or Keras that is an argument, an "
+        "attribute or captured; in forked workers also that of a module. `rng.spawn(1)` counts as "
+        "a draw. Not what an iterable dataset draws before its first batch, nor tasks that "
+        "shuffle and then take a shard: they have to draw the same numbers."
     ),
     silence="If all tasks are meant to draw the same numbers, for example to compare them.",
     links=(links.NUMPY_PARALLEL, links.TORCH_RANDOMNESS, links.TF_RANDOM),

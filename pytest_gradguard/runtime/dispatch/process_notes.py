@@ -23,6 +23,7 @@ from pytest_gradguard.runtime.dispatch.process_start import (
     running,
 )
 from pytest_gradguard.runtime.faults import attempt, fault, hidden_frame
+from pytest_gradguard.runtime.locks import Lock
 from pytest_gradguard.runtime.pipes import Line
 from pytest_gradguard.runtime.shipment import Shipment
 
@@ -63,9 +64,10 @@ def told(process: Any, call: Call, task: tuple[Any, Any, Any], *, forked: bool) 
     finally:
         write.close()
     hear()
-    _open.append(_Told(call, read))
-    if len(_open) > _MANY:
-        _open.pop(0).close()
+    with _lock:
+        _open.append(_Told(call, read))
+        if len(_open) > _MANY:
+            _open.pop(0).close()
     call.collector.ask_first(hear)
     if results:
         from pytest_gradguard.runtime import provenance
@@ -102,19 +104,22 @@ class _Told:
 
 
 _open: list[_Told] = []
+_lock = Lock()
 
 
 def hear() -> None:
     """Take what the processes have told; pipes that are at their end go."""
-    for one in list(_open):
-        if one.read():
-            _open.remove(one)
+    with _lock:  # results may be taken out of queues in several threads
+        for one in list(_open):
+            if one.read() and one in _open:
+                _open.remove(one)
 
 
 def undo() -> None:
     """Hear of no process any more."""
-    while _open:
-        _open.pop().close()
+    with _lock:
+        while _open:
+            _open.pop().close()
 
 
 watching.at_end(undo)
