@@ -209,8 +209,16 @@ def pool() -> Any:
         told += [error_of(lambda: workers.map(fail, [1])), error_of(lambda: workers.map(lock, [1]))]
         told += [error_of(lambda: workers.apply(nothing, (x * 2,)))]
         told += [workers.apply(to_gpu, (1,))]
+        told += [len(workers.map(draws, range(2), chunksize=1))]
         optimizer.step()
     return told
+
+
+RANDOM = random.Random(1)
+
+
+def draws(_: int) -> float:
+    return RANDOM.random()
 
 
 @program
