@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 from pytest_gradguard.daemon_process import through
@@ -28,6 +29,7 @@ from pytest_gradguard.runtime.pipes import Line
 from pytest_gradguard.runtime.shipment import Shipment
 
 _TORCH = "torch.nn.parameter"
+_RESULTS = "pytest_gradguard.runtime.dispatch.process_results"  # it needs torch
 _MANY = 64
 """From how many processes it is waited to hear."""
 RESULT = "result"
@@ -56,6 +58,8 @@ def told(process: Any, call: Call, task: tuple[Any, Any, Any], *, forked: bool) 
         yield
         return
     read, write = ends
+    if results and forked:
+        attempt(import_module, _RESULTS)  # once, and not in each process
     try:
         with running(
             process, lambda inner: Run(process, inner, write, task, asked, results, call, forked)
@@ -193,10 +197,9 @@ class Run:
 
     def _begin(self) -> Any:
         if self._results:
-            from pytest_gradguard.runtime.dispatch import process_results
-
+            results: Any = import_module(_RESULTS)
             package = package_of(self._process)
-            process_results.watch(package, self._task[0], self._forked, self._tell)
+            results.watch(package, self._task[0], self._forked, self._tell)
         return probes.begin(self._asked, process=True)
 
     def _end(self, begun: Any, error: BaseException | None) -> None:
