@@ -31,7 +31,7 @@ from pytest_gradguard.runtime.shipment import Shipment
 _TORCH = "torch.nn.parameter"
 _RESULTS = "pytest_gradguard.runtime.dispatch.process_results"  # it needs torch
 _MANY = 64
-"""From how many processes it is waited to hear."""
+"""How many processes are listened to at a time."""
 RESULT = "result"
 """The name of a note of what was sent with a graph; the others are those of probes."""
 _RANKS_SHARE = frozenset(("gg304", "gg305"))
