@@ -153,7 +153,8 @@ def used_by(function: Any) -> list[Any]:
 def read_by(function: Any) -> list[used_globals.Read]:
     """The generators of modules that a function uses."""
     kinds = _kinds()
-    return [read for read in used_globals.uses_of(function).reads if isinstance(read.value, kinds)]
+    reads = used_globals.uses_of(function).reads
+    return [read for read in reads if issubclass(type(read.value), kinds)]
 
 
 def _functions_in(item: Any) -> list[Any]:
@@ -161,7 +162,7 @@ def _functions_in(item: Any) -> list[Any]:
     found: list[Any] = []
 
     def look(value: Any) -> bool:
-        if isinstance(value, _FUNCTIONS):
+        if issubclass(type(value), _FUNCTIONS):
             found.append(value)
         else:
             call = vars(type(value)).get("__call__")
@@ -188,7 +189,7 @@ def _generators_in(item: Any, wide: int | None = None) -> dict[str, Any]:
     found: list[Any] = []
 
     def is_generator(value: Any) -> bool:
-        if not isinstance(value, kinds):
+        if not issubclass(type(value), kinds):
             return False
         found.append(value)
         return True
