@@ -29,6 +29,7 @@ from gradguard_lint.models.torch import BUFFERS, PARAMETERS
 from gradguard_lint.models.transfers import (
     collectives,
     data_parallel,
+    options,
     python_calls,
     tensorflow_calls,
     torch_modules,
@@ -57,7 +58,7 @@ def attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) ->
     if kind == "super":
         return _super_attribute(m, frame, node, atom, name)
     if kind == "namespace":
-        return python_calls.namespace_attribute(m, atom, name)
+        return options.namespace_attribute(m, atom, name)
     if kind == "device":
         if name == "type":
             return constant(atom.name.split(":")[0])

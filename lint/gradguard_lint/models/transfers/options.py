@@ -1,0 +1,106 @@
+"""Options of the command line: argparse's and click's."""
+
+from __future__ import annotations
+
+import ast
+
+from gradguard_lint.domain.conditions import Key
+from gradguard_lint.domain.shapes import items
+from gradguard_lint.domain.values import (
+    NOTHING,
+    UNKNOWN,
+    Atom,
+    Choice,
+    Frame,
+    Function,
+    Thing,
+    Value,
+    of,
+    unknown,
+)
+from gradguard_lint.engine.machine import Machine
+from gradguard_lint.engine.ports import Args
+from gradguard_lint.models.rows import Row
+from pytest_gradguard.records import replace
+
+
+def parser_method(
+    m: Machine, frame: Frame, node: ast.AST, parser: Thing, name: str, args: Args
+) -> Value:
+    """argparse: an option's default is what the program runs with when nobody says otherwise."""
+    if name == "add_argument":
+        dest = _option_name(args, args.get(None, "dest"))
+        if dest is None:
+            return NOTHING
+        value = option_value(m, ("option", parser.ident, dest), args.get(None, "default"))
+        m.store[(parser.ident, dest)] = value
+        return NOTHING
+    if name in ("parse_args", "parse_known_args"):
+        space = of(Thing("namespace", "argparse", parser.ident))
+        return space if name == "parse_args" else items("tuple", [space, UNKNOWN])
+    if name in ("add_argument_group", "add_mutually_exclusive_group"):
+        return of(parser)
+    return UNKNOWN
+
+
+def _option_name(args: Args, given: Value | None = None) -> str | None:
+    """What an option is called in the program."""
+    texts = [it.constant for it in args.positional if isinstance(it.constant, str)]
+    if not texts:
+        return None
+    if given is not None and isinstance(given.constant, str):
+        return given.constant
+    plain = [text for text in texts if not text.startswith("-")]
+    long = next(
+        (text for text in [*plain, *texts] if text[:1] != "-" or text[:2] == "--"), texts[0]
+    )
+    return long.lstrip("-").partition("/")[0].replace("-", "_")
+
+
+def option_value(m: Machine, key: Key, default: Value | None) -> Value:
+    """What an option is: anything, or its default."""
+    value = unknown(key)
+    known = default.constants() if default is not None else []
+    if default is None or len(known) != len(default.choices):
+        return value
+    m.defaults[key] = tuple(known)
+    chosen = [
+        Choice(choice.atom, choice.when | {(("eq", key, given), True)})
+        for choice, given in zip(default.choices, known, strict=True)
+    ]
+    return Value((*value.choices, *chosen))
+
+
+def option(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``click.option(...)``: a decorator that gives an argument."""
+    called = _option_name(args)
+    if called is None:
+        return UNKNOWN
+    value = option_value(m, ("option", m.ident_at(node), called), args.get(None, "default"))
+    return of(Thing("option", called, parts=(("value", value),)))
+
+
+def with_option(function: Value, given: Thing) -> Value:
+    """`function`, which gets the option as its argument where nobody gives another."""
+
+    def change(atom: Atom) -> Value:
+        value = given.part("value")
+        if not isinstance(atom, Function) or value is None:
+            return of(atom)
+        spec = atom.node.args
+        names = [item.arg for item in (*spec.posonlyargs, *spec.args)]
+        kept: list[Value] = [UNKNOWN] * (len(names) - len(atom.defaults)) + [*atom.defaults]
+        if given.name in names:
+            kept[names.index(given.name)] = value
+            return of(replace(atom, defaults=tuple(kept)))
+        return of(atom)
+
+    return function.map(change)
+
+
+def namespace_attribute(m: Machine, thing: Thing, name: str) -> Value:
+    """``args.name``."""
+    value = m.read(thing.ident, name) if thing.ident else None
+    if value is None:
+        value = thing.part(name)
+    return value if value is not None else unknown(("attr", ("namespace", thing.ident), name))
