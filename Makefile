@@ -45,7 +45,7 @@ QUICK := tests/lint tests/reports tests/catalogue tests/cli/test_main.py \
 	tests/cli/test_explain_rules.py tests/runtime/test_patching.py \
 	tests/runtime/test_references.py tests/runtime/test_contexts.py tests/gradients/test_names.py
 
-SLOW := tests/lint/test_pre_commit.py \
+SLOW := tests/lint/test_pre_commit.py tests/reports/test_in_a_browser.py \
 	tests/lint/test_programs.py::test_the_standard_library_is_read_without_a_fault \
 	tests/lint/test_repairs.py::test_repaired_programs_have_what_was_lost
 
