@@ -12,7 +12,7 @@ def at_least_one(text: str) -> int:
     """The number that an option is given.
 
     Raises:
-        argparse.ArgumentTypeError: `text` is no number above 0.
+        argparse.ArgumentTypeError: `text` is not a whole number of at least 1.
     """
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be 1 or more, not {text!r}")

@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pytest_gradguard.runtime import backwards, pipes, transfer
+from pytest_gradguard.runtime import backwards, pipes
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.dispatch.process_start import (
-    connections_beside,
+    hearing,
     package_of,
-    running,
+    ships_gradients,
 )
 from pytest_gradguard.runtime.faults import attempt, carried, fault, hidden_frame
 from pytest_gradguard.runtime.patching import Patch, Patches
-from pytest_gradguard.runtime.shipment import Shipment
 
 if TYPE_CHECKING:
     from pytest_gradguard.runtime.checks.gg106 import KeptGradients
@@ -33,9 +32,12 @@ _TORCH = "torch.nn.parameter"
 _HOME = "pytest_gradguard.runtime.worker_gradients"  # it needs torch
 
 
-@contextmanager
-def told(process: Any, call: Call, task: tuple[Any, Any, Any], *, forked: bool) -> Iterator[None]:
+def told(
+    process: Any, call: Call, task: tuple[Any, Any, Any], *, forked: bool
+) -> AbstractContextManager[None] | None:
     """A block in which `process` is started; what it tells becomes evidence of `call`.
+
+    None where there is nothing to tell.
 
     Args:
         process: the program's `Process`.
@@ -45,19 +47,12 @@ def told(process: Any, call: Call, task: tuple[Any, Any, Any], *, forked: bool) 
     """
     overridden = "run" in vars(process)  # by the program, or by ours for CUDA
     if _TORCH not in sys.modules or "GG106" in call.dropped or (overridden and not forked):
-        yield
-        return
-    ends = connections_beside(process)
-    if ends is None:
-        yield
-        return
-    read, write = ends
-    try:
-        with running(process, lambda inner: Run(process, inner, write, task, call)):
-            yield
-    finally:
-        write.close()
-    import_module(_HOME).expect(call, read)
+        return None
+    return hearing(
+        process,
+        lambda inner, write: Run(process, inner, write, task, call),
+        lambda read: import_module(_HOME).expect(call, read),
+    )
 
 
 def ended() -> None:
@@ -94,16 +89,9 @@ class Run:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The arguments of the process are pickled by now: it is the attribute set last.
-        if not attempt(self._matters):
+        if not attempt(ships_gradients, self._call):
             return getattr, (self._process, "run")
         return Run, (self._process, None, self._write, self._task)
-
-    def _matters(self) -> bool:
-        """Whether it was given what may receive gradients, as far as its pickling has seen."""
-        current = transfer.active.transfer
-        if isinstance(current, Shipment):
-            current.ship_parameters()
-        return self._call is not None and bool(self._call.shipped)
 
     def __call__(self, work: Callable[[], Any] | None = None) -> Any:
         work = work or functools.partial(type(self._process).run, self._process)

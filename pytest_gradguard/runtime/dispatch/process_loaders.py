@@ -5,6 +5,8 @@ It writes to a pipe as it ends with that error (see `pipes`), which nobody else 
 
 from __future__ import annotations
 
+import functools
+import os
 import sys
 from contextlib import AbstractContextManager
 from typing import Any
@@ -30,8 +32,15 @@ def told(process: Any, call: Call, function: Any) -> AbstractContextManager[None
     return hearing(
         process,
         lambda inner, write: DaemonProcess(process, inner, write, task),
-        lambda: gg206.Evidence.of(call, about="process", framework="torch", type="DataLoader"),
+        functools.partial(_hear, call),
     )
+
+
+def _hear(call: Call, read: Any) -> None:
+    evidence = gg206.Evidence.of(call, about="process", framework="torch", type="DataLoader")
+    if evidence is not None:
+        evidence.wait_for(os.dup(read.fileno()))
+    read.close()
 
 
 def tell(error: AssertionError, task: tuple[Any, ...], write: Any) -> None:

@@ -9,24 +9,23 @@ from __future__ import annotations
 import operator
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import Any
 
 from pytest_gradguard.daemon_process import through
 from pytest_gradguard.rank_process import is_rank
-from pytest_gradguard.runtime import pipes, probes, transfer, watching
+from pytest_gradguard.runtime import pipes, probes, watching
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.dispatch.process_start import (
-    connections_beside,
+    hearing,
     package_of,
-    running,
+    ships_gradients,
 )
 from pytest_gradguard.runtime.faults import attempt, fault, hidden_frame
 from pytest_gradguard.runtime.locks import Lock
 from pytest_gradguard.runtime.pipes import Line
-from pytest_gradguard.runtime.shipment import Shipment
 
 _TORCH = "torch.nn.parameter"
 _RESULTS = "pytest_gradguard.runtime.dispatch.process_results"  # it needs torch
@@ -41,9 +40,12 @@ _RANKS_SHARE = frozenset(("gg304", "gg305"))
 # -- in the parent ---------------------------------------------------------------------------------
 
 
-@contextmanager
-def told(process: Any, call: Call, task: tuple[Any, Any, Any], *, forked: bool) -> Iterator[None]:
+def told(
+    process: Any, call: Call, task: tuple[Any, Any, Any], *, forked: bool
+) -> AbstractContextManager[None] | None:
     """A block in which `process` is started; what it tells is noted of `call`.
+
+    None where there is nothing to tell.
 
     Args:
         process: the program's `Process`.
@@ -53,20 +55,18 @@ def told(process: Any, call: Call, task: tuple[Any, Any, Any], *, forked: bool) 
     """
     asked = probes.start(call, task, forked)
     results = _TORCH in sys.modules and not call.within_autograd
-    ends = connections_beside(process) if asked or results else None
-    if ends is None:
-        yield
-        return
-    read, write = ends
+    if not (asked or results):
+        return None
     if results and forked:
         attempt(import_module, _RESULTS)  # once, and not in each process
-    try:
-        with running(
-            process, lambda inner: Run(process, inner, write, task, asked, results, call, forked)
-        ):
-            yield
-    finally:
-        write.close()
+    return hearing(
+        process,
+        lambda inner, write: Run(process, inner, write, task, asked, results, call, forked),
+        lambda read: _expect(call, read, results),
+    )
+
+
+def _expect(call: Call, read: Any, results: bool) -> None:
     hear()
     with _lock:
         _open.append(_Told(call, read))
@@ -168,18 +168,12 @@ class Run:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The arguments of the process are pickled by now: it is the attribute set last.
-        shipped = attempt(self._ships_gradients)
+        shipped = attempt(ships_gradients, self._call)
         if not (self._asked or shipped):
             inner = self._inner
             return (operator.getitem, ((inner,), 0)) if inner else (getattr, (self._process, "run"))
         results = self._results and bool(shipped)
         return Run, (self._process, self._inner, self._write, self._task, self._asked, results)
-
-    def _ships_gradients(self) -> bool:
-        current = transfer.active.transfer
-        if isinstance(current, Shipment):
-            current.ship_parameters()
-        return self._call is not None and bool(self._call.shipped)
 
     def __call__(self, work: Callable[[], Any] | None = None) -> Any:
         run = work or type(self._process).run.__get__(self._process)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pytest_gradguard.runtime import transfer
+from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.pipes import ends_beside
-
-if TYPE_CHECKING:
-    from pytest_gradguard.runtime.evidence import TaskEvidence
+from pytest_gradguard.runtime.shipment import Shipment
 
 
 def package_of(process: Any) -> str:
@@ -29,17 +28,15 @@ def connections_beside(process: Any) -> tuple[Any, Any] | None:
 
 @contextmanager
 def hearing(
-    process: Any,
-    run_in: Callable[[Any, Any], Any],
-    evidence: Callable[[], TaskEvidence | None],
+    process: Any, run_in: Callable[[Any, Any], Any], hear: Callable[[Any], object]
 ) -> Iterator[None]:
-    """A block in which `process` is started; what it tells becomes evidence.
+    """A block in which `process` is started, which tells by a pipe of its own.
 
     Args:
         process: the process.
         run_in: makes what stands in the place of its method `run`, given what stands there already,
-            or None, and the end of a pipe to tell by.
-        evidence: gives what hears that, or None.
+            or None, and the end of the pipe to tell by.
+        hear: takes the other end, once the process is started.
     """
     ends = connections_beside(process)
     if ends is None:
@@ -51,10 +48,16 @@ def hearing(
             yield
     finally:
         write.close()
-        heard = evidence()
-        if heard is not None:
-            heard.wait_for(os.dup(read.fileno()))
-        read.close()
+    hear(read)
+
+
+def ships_gradients(call: Call | None) -> bool:
+    """Whether `call` has given a process what may receive gradients, as far as the pickling that
+    runs has seen it."""
+    current = transfer.active.transfer
+    if isinstance(current, Shipment):
+        current.ship_parameters()
+    return call is not None and bool(call.shipped)
 
 
 @contextmanager

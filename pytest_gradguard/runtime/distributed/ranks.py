@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from pytest_gradguard.findings import Finding, Severity
@@ -14,7 +13,7 @@ from pytest_gradguard.runtime import collector
 from pytest_gradguard.runtime.by_identity import ByIdentity
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.collector import Collector
-from pytest_gradguard.runtime.dispatch.process_start import connections_beside, running
+from pytest_gradguard.runtime.dispatch.process_start import hearing
 from pytest_gradguard.runtime.distributed import C10D
 from pytest_gradguard.runtime.locks import Lock
 from pytest_gradguard.runtime.pipes import Line
@@ -51,31 +50,30 @@ _open: weakref.WeakSet[_Told] = weakref.WeakSet()
 _running: ByIdentity[_Told] = ByIdentity()
 
 
-@contextmanager
-def telling(process: Any, call: Call, *, forked: bool) -> Iterator[None]:
+def telling(process: Any, call: Call, *, forked: bool) -> AbstractContextManager[None] | None:
     """A block in which `process` is started; what it finds once it is a rank is reported here.
+
+    None where it cannot become one.
 
     Args:
         process: the program's `Process`.
         call: the call that starts it.
         forked: it inherits the guard.
     """
-    pipe = None
     if len(_open) >= _MANY:  # nobody has joined the processes, or asked
         for earlier in list(_open):
             earlier.findings()
-    if C10D in sys.modules:
-        pipe = connections_beside(process)
-    if pipe is None:
-        yield
-        return
-    read, write = pipe
+    if C10D not in sys.modules:
+        return None
     ignore = call.collector.ignore | collector.allowed_now()
-    try:
-        with running(process, lambda inner: RankProcess(process, inner, write, ignore, forked)):
-            yield
-    finally:
-        write.close()
+    return hearing(
+        process,
+        lambda inner, write: RankProcess(process, inner, write, ignore, forked),
+        lambda read: _listen(process, call, read),
+    )
+
+
+def _listen(process: Any, call: Call, read: Any) -> None:
     told = _running[process] = _Told(read, call.collector)
     call.collector.listen(told.findings)
 
