@@ -168,6 +168,12 @@ class Evidence:
             self._pipes = Pipes()
         self._pipes.add(pipe)
 
+    def listen(self) -> None:
+        """Take what processes have told up to now; the pipes of those that have ended go."""
+        if self._pipes is not None:
+            for told in self._pipes.take():
+                self.hear(told)
+
     def hear(self, told: Any) -> None:
         """Take what a process has written to its pipe."""
         raise NotImplementedError
@@ -190,9 +196,7 @@ class Evidence:
 
     def build(self) -> Finding | None:
         """The finding as it stands now; None while there is nothing to say."""
-        if self._pipes is not None:
-            for told in self._pipes.take():
-                self.hear(told)
+        self.listen()
         with self._lock:
             if not self.count:
                 return None

@@ -32,12 +32,15 @@ def backward(model):
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="descriptors are listed in /proc")
-def test_no_descriptor_of_a_process_that_has_been_joined():
+@pytest.mark.parametrize("computed", [1, 4096])
+def test_no_descriptor_of_a_process_that_has_been_joined(computed):
     context = multiprocessing.get_context("fork")
     with guard("record"):
+        backward(torch.nn.Linear(3, computed))  # a large one in threads: GG303 listens, too
         before = set(os.listdir("/proc/self/fd"))  # those of earlier tests may close meanwhile
         process = context.Process(target=backward, args=(torch.nn.Linear(3, 1),))
         process.start()
+        process.join(0.001)  # it may still run
         process.join()
         process.close()
         assert not set(os.listdir("/proc/self/fd")) - before

@@ -46,6 +46,9 @@ def hearing(
     try:
         with running(process, lambda inner: run_in(inner, write)):
             yield
+    except BaseException:
+        read.close()
+        raise
     finally:
         write.close()
     hear(read)

@@ -166,11 +166,9 @@ def _watched_join(original: Callable[..., Any]) -> Callable[..., Any]:
         with hidden_frame:
             outcome = original(self, timeout)
         with theirs_only:
-            started = attempt(_started.pop, self)
             attempt(process_gradients.ended)
             attempt(process_notes.hear)
-            if started is not None:
-                attempt(_announce_more, *started)
+            attempt(_announce_more, self)
             attempt(ranks.ended, self)
         return outcome
 
@@ -178,12 +176,20 @@ def _watched_join(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _started: ByIdentity[tuple[Call, Collection[int]]] = ByIdentity()
-"""By a process: the call that has started it, and the evidence that was announced then."""
+"""By a process: the call that has started it, and the evidence that was announced since."""
 
 
-def _announce_more(call: Call, before: Collection[int]) -> None:
-    more = [one for identity, one in call.evidence.items() if identity not in before]
-    collector.announce(call.collector, more)
+def _announce_more(process: Any) -> None:
+    started = _started.pop(process)
+    if started is None:
+        return
+    call, before = started
+    evidence = list(call.evidence.values())
+    for one in evidence:
+        one.listen()
+    if process.exitcode is None:  # it may be joined again
+        _started[process] = call, [id(one) for one in evidence if one.count]
+    collector.announce(call.collector, [one for one in evidence if id(one) not in before])
 
 
 def _start_method(process: Any) -> str:
