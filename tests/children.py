@@ -22,7 +22,7 @@ def run_python(
     folder: str | Path | None = None,
     environment: Mapping[str, str] | None = None,
     one_stream: bool = False,
-    forked: bool = False,
+    forked: str = "",
     faults: bool = False,
 ) -> Done:
     """Run Python, and end it at the limit; what it started ends with it.
@@ -35,7 +35,8 @@ def run_python(
         folder: where it runs.
         environment: further environment variables.
         one_stream: what it writes to standard error is in `stdout`, in order.
-        forked: it imports torch, and may be forked from a process that has done so (`warm`).
+        forked: torch, or tensorflow, that it or its workers import: it may be forked from a process
+            that has done so, and they are, too (`warm`).
         faults: the guard itself may fail in it.
 
     Raises:
@@ -54,7 +55,7 @@ def run_python(
         child: warm.Child | subprocess.Popen[bytes]
         if forked and warm.can_run(variables):
             streams = (nothing.fileno(), out.fileno(), told.fileno())
-            child = warm.Child(words, str(folder or os.getcwd()), variables, streams)
+            child = warm.Child(words, str(folder or os.getcwd()), variables, streams, forked)
         else:
             child = subprocess.Popen(
                 [sys.executable, *words],

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import pkgutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ from unittest import mock
 import pytest
 import scheduling
 import shared_results
+import warm
+import warm_workers
 
 # A run of pytest inside this process (pytester) forgets the modules that it has imported: the
 # guard's own must not be among them.
@@ -34,6 +38,8 @@ HOSTS = Path(__file__).parents[1] / "requirements-hosts.txt"
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if sys.platform == "linux" and importlib.util.find_spec("torch"):
+        warm_workers.Nursery(warm.workers, dict(os.environ)).serve()
     if shared_results.ANEW and not hasattr(config, "workerinput"):
         config.pluginmanager.register(scheduling.Stopwatch())
 

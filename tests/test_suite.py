@@ -134,13 +134,14 @@ def test_the_longest_come_first_and_new_ones_before(
 
 
 SHOWS_ITSELF = """
-import os, sys, threading
+import os, sys, threading, warnings
 import __main__
 
 print(sys.argv, sys.path[0] == os.getcwd(), os.environ["MINE"], os.getppid() == os.getsid(0))
 print(__main__.__dict__ is globals(), __name__, __file__, __spec__ and __spec__.name)
 print(sys.stdin.read(), threading.active_count(), os.getpid() == os.getsid(0))
 print({"torch", "numpy", "joblib"} & set(sys.modules))
+print(sys.path[1], sys.warnoptions, warnings.filters[0])
 
 class Told:
     def find_spec(self, name, path, target=None):
@@ -168,9 +169,10 @@ if "die" in sys.argv:
 def test_a_forked_program_runs_as_a_fresh_one(tmp_path: Path, arguments: list[str]) -> None:
     pytest.importorskip("torch")
     (tmp_path / "program.py").write_text(SHOWS_ITSELF)
+    variables = {"MINE": "set", "PYTHONPATH": str(tmp_path / "a"), "PYTHONWARNINGS": "ignore"}
     forked, fresh = (
-        run_python(*arguments, folder=tmp_path, environment={"MINE": "set"}, forked=forked)
-        for forked in (True, False)
+        run_python(*arguments, folder=tmp_path, environment=variables, forked=forked)
+        for forked in ("torch", "")
     )
     hide = functools.partial(re.sub, r"0x\w+", "0x")
     assert hide(forked.stdout) == hide(fresh.stdout)
@@ -179,9 +181,61 @@ def test_a_forked_program_runs_as_a_fresh_one(tmp_path: Path, arguments: list[st
     assert "asked for torch.cuda" in fresh.stdout
 
 
-def test_what_python_reads_as_it_starts_needs_a_fresh_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert warm.can_run({**os.environ, "MINE": "set"})
-    assert not warm.can_run({**os.environ, "PYTHONWARNINGS": "error::UserWarning"})
+HAS_WORKERS = """
+import json, os, random, sys, time
+import joblib
+
+def shown(known):
+    at_start = "torch" in sys.modules
+    import numpy, torch
+    return {
+        "own": [os.getpid(), random.random(), numpy.random.rand()],
+        "starts": [at_start, os.getppid() == known, sys.argv, sys.path, str(sys.flags)],
+        "place": [os.getcwd(), os.environ["MINE"]],
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "threads": torch.get_num_threads(),
+    }
+
+def fail():
+    os._exit(7)
+
+if __name__ == "__main__":
+    import multiprocessing
+    os.environ["MINE"] = "set"
+    found = joblib.Parallel(2, batch_size=1)(joblib.delayed(shown)(os.getpid()) for _ in range(8))
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        found.append(pool.apply(shown, [os.getpid()]))
+    for how in ("spawn", "forkserver"):
+        process = multiprocessing.get_context(how).Process(target=fail)
+        process.start()
+        process.join()
+        found.append(process.exitcode)
+    print(json.dumps(found))
+"""
+
+
+def test_workers_of_a_forked_program_are_like_executed_ones(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("joblib")
+    (tmp_path / "program.py").write_text(HAS_WORKERS)
+    forked, fresh = (
+        json.loads(run_python("program.py", folder=tmp_path, forked=forked).stdout)
+        for forked in ("torch", "")
+    )
+    drawn = [str(worker.pop("own")) for found in (forked, fresh) for worker in found[:-2]]
+    assert len(set(drawn)) == len(drawn)
+    assert forked[0] == fresh[0]  # the first that a worker did
+    assert forked[-3:] == fresh[-3:]
+    assert fresh[-2:] == [7, 7]
+
+
+def test_what_python_reads_as_it_starts_needs_a_fresh_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert warm.can_run({**os.environ, "MINE": "set", "PYTHONPATH": str(tmp_path)})
+    assert not warm.can_run({**os.environ, "PYTHONHASHSEED": "7"})
+    (tmp_path / "sitecustomize.py").touch()
+    assert not warm.can_run({**os.environ, "PYTHONPATH": str(tmp_path)})
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     assert not warm.can_run(os.environ)
 
@@ -192,7 +246,7 @@ def test_one_stream_keeps_the_order(tmp_path: Path) -> None:
         "for k in range(3):\n"
         "    print(k, file=(sys.stdout, sys.stderr)[k % 2], flush=True)\n"
     )
-    for forked in (True, False):
+    for forked in ("torch", ""):
         done = run_python("program.py", folder=tmp_path, one_stream=True, forked=forked)
         assert (done.stdout, done.stderr) == ("0\n1\n2\n", "")
 
@@ -208,8 +262,8 @@ def is_gone(group: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("forked", [True, False])
-def test_what_hangs_is_ended_with_all_that_it_started(tmp_path: Path, forked: bool) -> None:
+@pytest.mark.parametrize("forked", ["torch", ""])
+def test_what_hangs_is_ended_with_all_that_it_started(tmp_path: Path, forked: str) -> None:
     program = "import os, time\nprint(os.getpid(), flush=True)\nos.fork()\ntime.sleep(600)\n"
     (tmp_path / "program.py").write_text(program)
     with pytest.raises(AssertionError, match="hung") as raised:

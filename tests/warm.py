@@ -4,9 +4,8 @@ Such a program runs as one that was started afresh: `__main__`, `sys.argv`, the 
 environment and the streams are its own, and torch is imported when it imports it. The modules of
 torch are put away until then, so that what waits for an import (the guard does) sees each of them
 come. Only the time that loading them takes is saved. Modules of the standard library are there from
-the start. For tests in which forks, threads or imports are the subject this is no substitute.
-
-Run as a script, it is the process that programs are forked from.
+the start. The workers that it starts come from there, too (`warm_workers`). The same goes for
+TensorFlow. For tests in which forks, threads or imports are the subject this is no substitute.
 """
 
 from __future__ import annotations
@@ -17,17 +16,26 @@ import gc
 import importlib
 import json
 import os
+import runpy
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import ModuleType
 from typing import Any
 
-IMPORTED: dict[str, tuple[str, ...]] = {"numpy": (), "joblib": ("numpy",), "torch": ("numpy",)}
-"""What is imported, in this order, and what each imports of those before."""
+from warm_workers import Nursery, begin, out_of_the_way, starts_alike, tend
+
+IMPORTED: dict[str, tuple[str, ...]] = {
+    "numpy": (),
+    "numpy.random": ("numpy",),
+    "joblib": ("numpy",),
+    "torch": ("numpy",),
+    "tensorflow": ("numpy", "numpy.random"),
+}
+"""What can be imported, in this order, and what each imports of those before."""
 
 Streams = tuple[int, int, int]
 _AT_START = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
@@ -45,8 +53,9 @@ class Child:
         folder: str,
         environment: Mapping[str, str],
         streams: Streams,
+        framework: str,
     ) -> None:
-        self._server = _server()
+        self._server = _server(framework)
         request = {"arguments": arguments, "folder": folder, "environment": dict(environment)}
         socket.send_fds(self._server, [_line(request)], streams)
         self.pid: int = _answer(self._server)
@@ -70,25 +79,39 @@ class Child:
 
 
 def can_run(environment: Mapping[str, str]) -> bool:
-    """Whether a fork makes no difference: nothing in the environment is read as Python starts."""
-    return all(
+    """Whether a fork makes no difference, as to what is read as Python or a library starts."""
+    threads = ("OMP_", "MKL_", "OPENBLAS_")
+    return starts_alike(environment, _AT_START) and all(
         environment.get(name) == _AT_START.get(name)
         for name in {*environment, *_AT_START}
-        if name.startswith(("PYTHON", "LD_", "OMP_", "MKL_", "OPENBLAS_"))
+        if name.startswith(threads)
     )
 
 
+def workers() -> socket.socket:
+    """A connection to a process that forks workers, for a `Nursery` in this one."""
+    mine, theirs = socket.socketpair()
+    with theirs:
+        socket.send_fds(_server("torch"), [_line(None)], [theirs.fileno()])
+    atexit.register(mine.close)
+    return mine
+
+
 @functools.cache
-def _server() -> socket.socket:
-    """The connection to this process's server, which ends with it."""
+def _server(framework: str) -> socket.socket:
+    """The connection to this process's server that has imported a framework, and ends with it."""
     mine, theirs = socket.socketpair()
     with theirs:
         server = subprocess.Popen(
-            [sys.executable, __file__, str(theirs.fileno())],
+            [
+                *(sys.executable, "-c", "import sys, warm; warm.serve_and_run(*sys.argv[1:])"),
+                *(framework, str(theirs.fileno())),
+            ],
+            cwd=os.path.dirname(__file__),
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            env=_AT_START,
+            env={**_AT_START, "TF_CPP_MIN_LOG_LEVEL": "3"},
             start_new_session=True,  # what interrupts the tests closes the connection
         )
     atexit.register(server.wait)
@@ -112,19 +135,23 @@ def _answer(connection: socket.socket) -> int:
 class Stash(MetaPathFinder):
     """Modules that were imported and put away, found again when a program imports them."""
 
-    def __init__(self) -> None:
+    def __init__(self, frameworks: Iterable[str]) -> None:
         self.modules: dict[str, ModuleType] = {}
         self.beside: dict[str, list[str]] = {}
-        for name, others in IMPORTED.items():
+        for name in frameworks:
             known = set(sys.modules)
             importlib.import_module(name)
             came = [one for one in sys.modules if one not in known and not _is_standard(one)]
-            self.beside[name] = [*others, *came]
+            self.beside[name] = [*IMPORTED[name], *came]
             self.modules |= {one: sys.modules[one] for one in came}
 
     def put_away(self) -> None:
         for name in self.modules:
             del sys.modules[name]
+        for name in self.beside:
+            package, _, own_name = name.rpartition(".")
+            if package:
+                delattr(self.modules[package], own_name)
         sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
@@ -172,37 +199,57 @@ class Restoring(Loader):
                 self.stash.give_back(name)
 
 
-def serve(connection: socket.socket) -> dict[str, Any] | None:
-    """Fork for each request; returns the request in the child, and None when all is done."""
+def serve(connection: socket.socket, modules: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Fork for each request; returns what to run in the child, and None when all is done."""
     while True:
-        text, streams, _, _ = socket.recv_fds(connection, 1 << 20, 3)
+        text, received, _, _ = socket.recv_fds(connection, 1 << 20, 3)
         if not text:
             return None
+        request = json.loads(text)
         child = os.fork()
         if not child:
-            os.setsid()
             connection.close()
-            for number, stream in enumerate(streams):
+            if request is None:
+                return tend(socket.socket(fileno=received[0]), modules)
+            os.setsid()
+            for number, stream in enumerate(received):
                 os.dup2(stream, number)
                 os.close(stream)
-            return json.loads(text)
-        for stream in streams:
-            os.close(stream)
-        connection.sendall(_line(child))
-        _, status = os.waitpid(child, 0)
-        connection.sendall(_line(os.waitstatus_to_exitcode(status)))
+            return with_workers(request, modules)
+        for descriptor in received:
+            os.close(descriptor)
+        if request is not None:
+            connection.sendall(_line(child))
+            _, status = os.waitpid(child, 0)
+            connection.sendall(_line(os.waitstatus_to_exitcode(status)))
+
+
+def with_workers(request: dict[str, Any], modules: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What to run in this process, whose workers are forked from another; and in those."""
+    mine, theirs = socket.socketpair()
+    if not os.fork():
+        mine.close()
+        return tend(theirs, modules)
+    theirs.close()
+    connection = out_of_the_way(mine)
+    Nursery(lambda: connection, request["environment"]).serve()
+    return request
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run a script or ``-m module`` as the main program of this process."""
+    """Run a script, ``-m module`` or ``-c text`` as the main program of this process."""
     main = sys.modules["__main__"] = ModuleType("__main__")
     sys.orig_argv = [sys.executable, *arguments]
     if arguments[0] == "-m":
-        import runpy
-
         sys.argv = ["-m", *arguments[2:]]
         sys.path[0] = os.getcwd()
         runpy._run_module_as_main(arguments[1])  # type: ignore[attr-defined]
+        return
+    if arguments[0] == "-c":
+        sys.argv = ["-c", *arguments[2:]]
+        sys.path[0] = ""
+        main.__dict__.update(__builtins__=__builtins__)
+        exec(arguments[1], main.__dict__)
         return
     sys.argv = list(arguments)
     path = os.path.abspath(arguments[0])
@@ -212,19 +259,20 @@ def run(arguments: Sequence[str]) -> None:
     exec(loader.get_code("__main__"), main.__dict__)
 
 
-def serve_and_run(descriptor: int) -> None:
-    """What this file does as a script."""
-    Stash().put_away()
+def serve_and_run(framework: str, descriptor: str) -> None:
+    """What the process does that programs are forked from, and what is forked."""
+    stash = Stash(name for name in IMPORTED if name != "tensorflow" or name == framework)
+    modules = dict(stash.modules)
+    stash.put_away()
     gc.freeze()
-    with socket.socket(fileno=descriptor) as connection:
-        request = serve(connection)
+    with socket.socket(fileno=int(descriptor)) as connection:
+        request = serve(connection, modules)
     if request is None:
         return
-    os.chdir(request["folder"])
-    os.environ.clear()
-    os.environ.update(request["environment"])
+    del modules
+    begin(request["folder"], request["environment"])
     run(request["arguments"])
 
 
-if __name__ == "__main__":
-    serve_and_run(int(sys.argv[1]))
+for _function in (serve_and_run, run):  # not a line of the program's: as Python's own that run it
+    _function.__code__ = _function.__code__.replace(co_filename=runpy.__file__)

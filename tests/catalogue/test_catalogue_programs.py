@@ -101,7 +101,8 @@ def missing(program: str) -> list[str]:
 @cache
 def outcomes(folder: Path, group: tuple[str, ...]) -> dict[str, Any]:
     names = [program for program in group if not missing(program)]
-    said = once(folder, f"group-{group[0]}", lambda: run(RUNNER, folder, *names, limit=300))
+    forked = "tensorflow" if group[0].startswith(TENSORFLOW) else "torch"
+    said = once(folder, f"group-{group[0]}", lambda: run(RUNNER, folder, *names, forked=forked))
     found: dict[str, Any] = {"said": said}
     for line in said.splitlines():
         if line.startswith('{"program":'):
@@ -110,9 +111,9 @@ def outcomes(folder: Path, group: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
-def run(*arguments: str | Path, limit: float = 120, folder: Path | None = None) -> str:
+def run(*arguments: str | Path, folder: Path | None = None, forked: str = "torch") -> str:
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONWARNINGS": "ignore"}
-    done = run_python(*arguments, limit=limit, folder=folder, environment=quiet)
+    done = run_python(*arguments, limit=300, folder=folder, environment=quiet, forked=forked)
     return done.stdout + done.stderr
 
 

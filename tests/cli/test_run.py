@@ -15,7 +15,7 @@ def execute(folder: Path, *command: str) -> Done:
     return run_python(*command, folder=folder)
 
 
-def guarded(folder: Path, *arguments: str, forked: bool = False) -> Done:
+def guarded(folder: Path, *arguments: str, forked: str = "torch") -> Done:
     command = ("-m", "pytest_gradguard", "run", *arguments)
     return run_python(*command, folder=folder, forked=forked)
 
@@ -280,9 +280,9 @@ def test_info_findings_are_printed_when_asked_for(tmp_path: Path) -> None:
         "parallel = Parallel(n_jobs=2, backend='multiprocessing')\n"
         "print(parallel(delayed(size)(model) for model in models))\n"
     )
-    silent = guarded(tmp_path, "program.py", forked=True)
+    silent = guarded(tmp_path, "program.py")
     assert (silent.stdout, silent.stderr) == ("[2, 2]\n", "")
-    asked = guarded(tmp_path, "--min-severity", "info", "program.py", forked=True)
+    asked = guarded(tmp_path, "--min-severity", "info", "program.py")
     assert asked.stdout == "[2, 2]\n"
     assert asked.stderr.startswith("info[GG107]")
 
@@ -324,7 +324,7 @@ def test_the_projects_table_leaves_codes_out(tmp_path: Path) -> None:
         "    out = parallel(delayed(double)(x) for _ in range(2))\n"
         "    out[0].sum().backward()\n"
     )
-    done = guarded(tmp_path, "program.py", forked=True)
+    done = guarded(tmp_path, "program.py")
     assert done.returncode == 0
     assert "GG101" in done.stderr
     assert "GG102" not in done.stderr

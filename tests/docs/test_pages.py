@@ -86,7 +86,8 @@ def outcomes(folder: Path, group: str) -> dict[str, Any]:
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONWARNINGS": "ignore"}
 
     def run() -> str:
-        done = run_python(RUNNER, folder, *names, limit=300, environment=quiet)
+        forked = {"keras": "torch", "ray": ""}.get(group, group)
+        done = run_python(RUNNER, folder, *names, limit=300, environment=quiet, forked=forked)
         return done.stdout + done.stderr
 
     said = once(folder, f"group-{group}", run)

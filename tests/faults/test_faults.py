@@ -55,7 +55,7 @@ def test_a_fault_that_gets_through_is_seen() -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_the_same_in_bad_circumstances(case: str) -> None:
     bare, guarded = (
-        run_python(HERE / "circumstances.py", case, how, limit=200, forked=True)
+        run_python(HERE / "circumstances.py", case, how, limit=200, forked="torch")
         for how in ("bare", "guarded")
     )
     if NOT_ALLOWED in bare.stderr:
@@ -67,5 +67,5 @@ def test_the_same_in_bad_circumstances(case: str) -> None:
 
 def test_many_installs_leave_nothing() -> None:
     """Neither a patched name nor memory that grows."""
-    done = run_python(HERE / "installs.py", limit=300, forked=True)
+    done = run_python(HERE / "installs.py", limit=300, forked="torch")
     assert done.returncode == 0, done.stdout + done.stderr

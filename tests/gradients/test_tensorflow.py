@@ -25,7 +25,7 @@ PROGRAMS = [HERE / "tensorflow_programs.py", HERE / "tensorflow_outcomes.py"]
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, Any]:
-    run = run_python(HERE / "tensorflow_run.py", limit=300)
+    run = run_python(HERE / "tensorflow_run.py", limit=300, forked="tensorflow")
     assert run.returncode == 0, run.stderr[-3000:]
     found: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
     return found

@@ -39,7 +39,7 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
 
 def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     command = ("-m", "pytest", "-p", "no:cacheprovider", *arguments)
-    done = run_python(*command, folder=project.path, forked=True)
+    done = run_python(*command, folder=project.path, forked="torch")
     lines = done.stdout.splitlines(), done.stderr.splitlines()
     return pytest.RunResult(done.returncode, *lines, duration=0)
 

@@ -80,10 +80,14 @@ PROGRAMS = Path(__file__).parent / "programs"
 LIMIT = 600
 SKIPPED = ("with one core", "is not installed", "has that since")
 """What the reasons say for which a test may be skipped."""
+TENSORFLOW = "case_tf_"
 GPU = "case_gpu_"
 """Files that begin so run with two simulated GPUs, and only so: without, they have none."""
-# Files that share a child share its loky workers, too: importing torch is the cost here.
+EXECUTED = ("case_memory",)
+"""Files whose workers are not forked: a finding would fall to what is at the bottom there."""
+# Files that share a child share its loky workers, too: starting them is the cost here.
 ALONE = (
+    *EXECUTED,
     "case_plain",
     "case_multiprocessing",
     "case_failures",
@@ -119,7 +123,7 @@ def in_its_group(*values: str) -> Any:
 
 def kind_of(name: str) -> str:
     """Files of TensorFlow's, and those for simulated GPUs, have children of their own."""
-    return next((kind for kind in ("case_tf_", GPU) if name.startswith(kind)), "")
+    return next((kind for kind in (TENSORFLOW, GPU) if name.startswith(kind)), "")
 
 
 @dataclass(frozen=True)
@@ -160,7 +164,10 @@ def run_child(group: tuple[str, ...], guarded: bool) -> Run:
             flags.append("--gradguard-simulate-gpu=2")
         command = ["-m", "pytest", "-q", "--junitxml=junit.xml", "-p", "no:cacheprovider"]
         command += [*(flags if guarded else []), *(Path(file).name for file in files)]
-        done = run_python(*command, folder=folder, limit=LIMIT)
+        forked = "tensorflow" if kind_of(group[0]) == TENSORFLOW else "torch"
+        if group[0] in EXECUTED:
+            forked = ""
+        done = run_python(*command, folder=folder, limit=LIMIT, forked=forked)
         output = done.stdout + done.stderr
         assert done.returncode in (0, 1), output
         outcomes = outcomes_of(Path(folder, "junit.xml"))

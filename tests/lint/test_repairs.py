@@ -64,7 +64,7 @@ def run_programs(folder: Path, wanted: list[tuple[str, str]], limit: float) -> d
         (place / "main.py").write_text(FIXED[code][name])
         names[place.name] = f"{code} {name}"
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONWARNINGS": "ignore"}
-    done = run_python(RUNNER, folder, *names, limit=limit, environment=quiet)
+    done = run_python(RUNNER, folder, *names, limit=limit, environment=quiet, forked="tensorflow")
     records = [json.loads(line) for line in done.stdout.splitlines() if line[:2] == '{"']
     found = {names[record["program"]]: record for record in records}
     assert found.keys() == set(names.values()), done.stdout + done.stderr

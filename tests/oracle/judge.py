@@ -65,6 +65,7 @@ def run_programs(framework: str, seeds: range, folder: Path) -> list[Verdict]:
         str(len(seeds)),
         folder,
         limit=600,
+        forked=framework,
         environment={"PYTHONPATH": os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")])},
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -113,6 +114,7 @@ def run_carrying(seeds: range, folder: Path) -> list[str]:
         str(len(seeds)),
         folder,
         limit=600,
+        forked="torch",
         environment={"PYTHONPATH": os.pathsep.join(str(p) for p in Path(__file__).parents[:2])},
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import secrets
 from collections import OrderedDict
 from typing import Any, NamedTuple
 
@@ -203,9 +204,8 @@ def large(array: Any, t: Any) -> Any:
     return isinstance(array, np.memmap), t * float(array[3])
 
 
-def counts(t: Any) -> Any:
-    counts.calls = getattr(counts, "calls", 0) + 1  # type: ignore[attr-defined]
-    return t * counts.calls  # type: ignore[attr-defined]
+def guesses(t: Any) -> Any:
+    return t * (1 + secrets.randbelow(1 << 20))
 
 
 def trains(net: Any, x: Any) -> Any:

@@ -50,7 +50,7 @@ def run_pytest(
         environment={"COLUMNS": "120", **(environment or {})},
         limit=LIMIT,
         one_stream=True,
-        forked=True,
+        forked="torch",
         faults=faults,
     )
     return Run(folder, done.returncode, done.stdout)

@@ -18,7 +18,8 @@ def said_by(program: Path, *arguments: str, **variables: str) -> Any:
     A GPU that is there is hidden from it. It gets `variables` in its environment.
     """
     variables = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3", **variables}
-    done = run_python(program, *arguments, limit=LIMIT, environment=variables)
+    forked = "tensorflow" if "tensorflow" in program.name else "torch"
+    done = run_python(program, *arguments, limit=LIMIT, environment=variables, forked=forked)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks the secon
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Any]:
     folder = tmp_path_factory.mktemp("ranks")
-    done = run_python(PROGRAM, folder, limit=240)
+    done = run_python(PROGRAM, folder, limit=240, forked="torch")
     assert done.returncode == 0, done.stderr
     lines = [
         line for rank in (0, 1) for line in json.loads((folder / f"rank{rank}.json").read_text())

@@ -61,5 +61,5 @@ if __name__ == "__main__":
 def test_a_pool_that_ends_while_a_worker_sends(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    done = run_python(program, tmp_path / "ends", "guarded", limit=60)
+    done = run_python(program, tmp_path / "ends", "guarded", limit=60, forked="torch")
     assert done.stdout == "has ended\n"

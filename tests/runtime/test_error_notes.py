@@ -119,7 +119,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def told(program: Path) -> dict[str, tuple[str, list[str]]]:
     """The class and the notes of each error under the guard."""
-    done = run_python("-m", "pytest_gradguard", "run", program, forked=True)
+    done = run_python("-m", "pytest_gradguard", "run", program, forked="torch")
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
     assert len(lines) == 19, done.stdout + done.stderr
     return {name: (kind, notes) for name, kind, notes in lines}

@@ -37,7 +37,7 @@ def test_a_sample_with_history_is_an_error_instead_of_a_hang(tmp_path: Path) -> 
     """That it hangs without the guard is proved in `tests/truth`."""
     (tmp_path / "program.py").write_text(HISTORY)
     command = ["-m", "pytest_gradguard", "run", "--report", "r.json", "program.py"]
-    done = run_python(*command, folder=tmp_path, limit=120)
+    done = run_python(*command, folder=tmp_path, forked="torch")
     assert done.returncode == 1, done.stderr
     assert "Caught RuntimeError in DataLoader worker process 0" in done.stderr
     assert "Cowardly refusing to serialize non-leaf tensor" in done.stderr

@@ -74,7 +74,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[dict
     folder = tmp_path_factory.mktemp("maps")
     (folder / "program.py").write_text(PROGRAM)
     command = ["-m", "pytest_gradguard", "run", "--report", "r.json", str(folder / "program.py")]
-    done = run_python(*command, folder=folder)
+    done = run_python(*command, folder=folder, forked="torch")
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((folder / "r.json").read_text())
     return done.stdout.splitlines(), report["findings"]

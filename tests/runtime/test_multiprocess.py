@@ -51,7 +51,7 @@ if __name__ == "__main__":
 def test_what_crosses_is_seen_as_with_multiprocessing(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    done = run_python(program)
+    done = run_python(program, forked="torch")
     assert done.returncode == 0, done.stderr
     codes = [[code, "multiprocess"] for code in ("GG101", "GG102", "GG103", "GG106")]
     assert json.loads(done.stdout) == {"fork": codes, "spawn": codes}

@@ -57,7 +57,7 @@ def launcher() -> tuple[str, ...]:
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_what_spawned_ranks_find_is_reported_once(tmp_path: Path, method: str) -> None:
     report = tmp_path / "report.json"
-    done = run_python(*GUARDED, "--report", report, PROGRAM, method)
+    done = run_python(*GUARDED, "--report", report, PROGRAM, method, forked="torch")
     assert done.returncode == 0, done.stderr
     assert found(report) == DUE
     assert done.stderr.count("error[GG501]") == sum(code == "GG501" for code, _ in DUE)
@@ -65,14 +65,17 @@ def test_what_spawned_ranks_find_is_reported_once(tmp_path: Path, method: str) -
 
 
 def test_the_numbers_are_those_of_the_program_alone() -> None:
-    done = run_python(PROGRAM, "spawn")
+    done = run_python(PROGRAM, "spawn", forked="torch")
     assert numbers(done).items() >= TRUE.items(), done.stderr
-    assert numbers(done)["broadcast"] == numbers(run_python(*GUARDED, PROGRAM, "fork"))["broadcast"]
+    assert (
+        numbers(done)["broadcast"]
+        == numbers(run_python(*GUARDED, PROGRAM, "fork", forked="torch"))["broadcast"]
+    )
 
 
 def test_a_rank_that_is_killed_loses_nothing_of_the_other(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    done = run_python(*GUARDED, "--report", report, PROGRAM, "fork", "kill")
+    done = run_python(*GUARDED, "--report", report, PROGRAM, "fork", "kill", forked="torch")
     assert done.returncode == 1
     assert "terminated with signal SIGKILL" in done.stderr
     assert found(report) == DUE
@@ -86,7 +89,7 @@ def test_ranks_of_a_launcher_make_one_report(tmp_path: Path, ranks_are_guarded: 
         command = (*launcher(), *guarded, PROGRAM)
     else:
         command = (*guarded, *launcher(), PROGRAM)
-    done = run_python(*command, environment={"TMPDIR": str(tmp_path)})
+    done = run_python(*command, environment={"TMPDIR": str(tmp_path)}, forked="torch")
     assert done.returncode == 0, done.stderr
     assert found(report) == DUE
     assert done.stderr.count("gradguard: ") == 1
@@ -97,7 +100,7 @@ def test_ranks_of_a_launcher_make_one_report(tmp_path: Path, ranks_are_guarded: 
 def test_a_launcher_reports_what_killed_ranks_had_found(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     command = (*GUARDED, "--report", report, *launcher(), PROGRAM, "kill")
-    done = run_python(*command, environment={"TMPDIR": str(tmp_path)})
+    done = run_python(*command, environment={"TMPDIR": str(tmp_path)}, forked="torch")
     assert done.returncode == 1
     assert found(report) == DUE
 
@@ -129,6 +132,6 @@ if __name__ == "__main__":
 def test_processes_that_have_ended_keep_no_file_open(tmp_path: Path) -> None:
     program = tmp_path / "opened.py"
     program.write_text(OPENED, encoding="utf-8")
-    joined, forgotten = map(int, run_python(*GUARDED, program).stdout.split()[:2])
+    joined, forgotten = map(int, run_python(*GUARDED, program, forked="torch").stdout.split()[:2])
     assert joined < 6
     assert forgotten < 40

@@ -23,7 +23,7 @@ PROGRAM = Path(__file__).parent / "home_made" / "program.py"
 
 @pytest.mark.parametrize("order", ["registered-first", "imported-first"])
 def test_a_home_made_pool_is_watched_as_any_other(order: str) -> None:
-    done = run_python(PROGRAM, order)
+    done = run_python(PROGRAM, order, forked="torch")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert json.loads(done.stdout) == [
@@ -77,7 +77,7 @@ UNWATCHED = (
 
 def test_backends_of_joblibs_that_somebody_else_has_registered() -> None:
     """They are watched by what they do with batches; one that does nothing known is named, once."""
-    done = run_python(PROGRAM.with_name("backends_program.py"))
+    done = run_python(PROGRAM.with_name("backends_program.py"), forked="torch")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert {name: [one["findings"] for one in found[name]] for name in found} == {

@@ -66,7 +66,7 @@ print(json.dumps([call.to_dict() for call in report.calls]))
 
 def test_calls_are_counted_by_line(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    done = run_python("program.py", folder=tmp_path)
+    done = run_python("program.py", folder=tmp_path, forked="torch")
     calls: list[dict[str, Any]] = json.loads(done.stdout)
     counted = [
         (call["location"]["function"], call["backend"], call["calls"], call["tasks"])

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 def told() -> Any:
     """What the program says; many cases in one child, as importing TensorFlow is the cost."""
     program = Path(__file__).with_name("tape_program.py")
-    done = run_python(program, limit=240)
+    done = run_python(program, limit=240, forked="tensorflow")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

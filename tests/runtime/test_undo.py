@@ -68,8 +68,8 @@ def test_somebody_elses_patch_over_ours_stays_and_works() -> None:
         joblib.parallel.Parallel.__call__ = before
 
 
-def child(program: str, faults: bool = False) -> str:
-    done = run_python("-c", textwrap.dedent(program), faults=faults)
+def child(program: str, faults: bool = False, forked: str = "torch") -> str:
+    done = run_python("-c", textwrap.dedent(program), faults=faults, forked=forked)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -108,7 +108,8 @@ def test_importing_the_package_imports_next_to_nothing() -> None:
         before = set(sys.modules)
         import pytest_gradguard
         print(sorted(set(sys.modules) - before))
-        """
+        """,
+        forked="",
     )
     assert out.strip() == "['__future__', 'pytest_gradguard']"
 

@@ -16,8 +16,8 @@ pytest.importorskip("joblib")
 LIMIT = 240
 
 
-def run(*command: str, folder: Path | None = None, forked: bool = False) -> Done:
-    return run_python(*command, folder=folder, limit=LIMIT, forked=forked)
+def run(*command: str, folder: Path | None = None) -> Done:
+    return run_python(*command, folder=folder, limit=LIMIT, forked="torch")
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_a_run_of_tests_has_them_or_not(tmp_path: Path, on: bool, workers: str) 
     (tmp_path / "test_x.py").write_text(TESTS.format(available=on))
     flags = ["--gradguard-simulate-gpu=1"] if on else ["--gradguard"]
     command = ("-m", "pytest", "-q", "-p", "no:cacheprovider", f"-n{workers}", *flags)
-    done = run(*command, folder=tmp_path, forked=True)
+    done = run(*command, folder=tmp_path)
     assert "2 passed" in done.stdout, done.stdout
 
 
@@ -109,7 +109,7 @@ def test_the_ini_key_does_the_same(tmp_path: Path) -> None:
     (tmp_path / "test_x.py").write_text(
         "import torch\ndef test_x():\n    assert torch.cuda.device_count() == 3\n"
     )
-    done = run("-m", "pytest", "-p", "no:cacheprovider", folder=tmp_path, forked=True)
+    done = run("-m", "pytest", "-p", "no:cacheprovider", folder=tmp_path)
     assert "1 passed" in done.stdout, done.stdout
     assert "3 simulated GPUs" in done.stdout
 
