@@ -6,7 +6,6 @@ import importlib.metadata
 import importlib.util
 import os
 import pkgutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,7 @@ HOSTS = Path(__file__).parents[1] / "requirements-hosts.txt"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if sys.platform == "linux" and importlib.util.find_spec("torch"):
+    if warm.can_run(os.environ) and importlib.util.find_spec("torch"):
         warm_workers.Nursery(warm.workers, dict(os.environ)).serve()
     if shared_results.ANEW and not hasattr(config, "workerinput"):
         config.pluginmanager.register(scheduling.Stopwatch())

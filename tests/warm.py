@@ -80,12 +80,11 @@ class Child:
 
 def can_run(environment: Mapping[str, str]) -> bool:
     """Whether a fork makes no difference, as to what is read as Python or a library starts."""
+    if sys.platform != "linux" or not starts_alike(environment, _AT_START):
+        return False
     threads = ("OMP_", "MKL_", "OPENBLAS_")
-    return starts_alike(environment, _AT_START) and all(
-        environment.get(name) == _AT_START.get(name)
-        for name in {*environment, *_AT_START}
-        if name.startswith(threads)
-    )
+    names = (name for name in {*environment, *_AT_START} if name.startswith(threads))
+    return all(environment.get(name) == _AT_START.get(name) for name in names)
 
 
 def workers() -> socket.socket:

@@ -34,7 +34,7 @@ _READ = ("PYTHONPATH", "PYTHONWARNINGS")
 _HIGH = 500
 """Where descriptors are out of the way of those that a program numbers itself."""
 _SET_CHILD_SUBREAPER = 36  # sys/prctl.h
-_prctl = getattr(ctypes.CDLL(None), "prctl", None)
+_prctl: Any = getattr(ctypes.CDLL(None), "prctl", None)
 
 
 def starts_alike(environment: Mapping[str, str], other: Mapping[str, str]) -> bool:
@@ -122,7 +122,6 @@ class Nursery:
 @contextlib.contextmanager
 def _adopting() -> Iterator[None]:
     """A block in which orphans among the processes below this one become its children."""
-    assert _prctl is not None
     _prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
         yield

@@ -56,6 +56,6 @@ def test_the_report_in_the_first_steps_is_what_is_printed(tmp_path: Path) -> Non
         *("-m", "pytest_gradguard", "run", "train.py"),
         folder=tmp_path,
         environment={"COLUMNS": "100"},
-        forked=sys.platform == "linux",
+        forked="torch",
     )
     assert report[1] in done.stderr
