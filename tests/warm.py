@@ -161,6 +161,9 @@ class Stash(MetaPathFinder):
 
     def give_back(self, name: str) -> None:
         """Import a module that others had imported; what its package calls by its name stays."""
+        if name in self.beside:
+            importlib.import_module(name)  # as a program does that asks for it alone
+            return
         package, _, own_name = name.rpartition(".")
         above: Any = self.modules.get(package) or sys.modules.get(package)
         spec = self.modules[name].__spec__
