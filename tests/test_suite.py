@@ -189,7 +189,7 @@ def shown(known):
     at_start = "torch" in sys.modules
     import numpy, torch
     return {
-        "own": [os.getpid(), random.random(), numpy.random.rand()],
+        "drawn": [random.random(), numpy.random.rand(), torch.rand(1).item()],
         "starts": [at_start, os.getppid() == known, sys.argv, sys.path, str(sys.flags)],
         "place": [os.getcwd(), os.environ["MINE"]],
         "descriptors": len(os.listdir("/proc/self/fd")),
@@ -222,8 +222,8 @@ def test_workers_of_a_forked_program_are_like_executed_ones(tmp_path: Path) -> N
         json.loads(run_python("program.py", folder=tmp_path, forked=forked).stdout)
         for forked in ("torch", "")
     )
-    drawn = [str(worker.pop("own")) for found in (forked, fresh) for worker in found[:-2]]
-    assert len(set(drawn)) == len(drawn)
+    drawn = [worker.pop("drawn") for found in (forked, fresh) for worker in found[:-2]]
+    assert all(len(set(numbers)) == len(drawn) for numbers in zip(*drawn, strict=True))
     assert forked[0] == fresh[0]  # the first that a worker did
     assert forked[-3:] == fresh[-3:]
     assert fresh[-2:] == [7, 7]

@@ -26,7 +26,7 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import ModuleType
 from typing import Any
 
-from warm_workers import Nursery, begin, out_of_the_way, starts_alike, tend
+from warm_workers import Nursery, begin, is_anew, out_of_the_way, starts_alike, tend
 
 IMPORTED: dict[str, tuple[str, ...]] = {
     "numpy": (),
@@ -235,6 +235,7 @@ def with_workers(request: dict[str, Any], modules: Mapping[str, Any]) -> dict[st
     theirs.close()
     connection = out_of_the_way(mine)
     Nursery(lambda: connection, request["environment"]).serve()
+    is_anew(request["environment"], modules)
     return request
 
 

@@ -163,7 +163,7 @@ def tend(connection: socket.socket, modules: Mapping[str, Any]) -> dict[str, Any
             connection.close()
             request: dict[str, Any] = json.loads(text)
             _take(received, request["descriptors"])
-            _first(request["environment"], modules)
+            is_anew(request["environment"], modules)
             return request
         os.waitpid(between, 0)  # the worker is an orphan by now, and adopted
         connection.sendall(os.read(read, 100))
@@ -181,8 +181,14 @@ def _take(received: Sequence[int], numbers: Sequence[int]) -> None:
         os.close(descriptor)
 
 
-def _first(environment: Mapping[str, str], modules: Mapping[str, Any]) -> None:
-    """What libraries do as they are imported in each process anew."""
+def is_anew(environment: Mapping[str, str], modules: Mapping[str, Any]) -> None:
+    """Do what libraries do as they are imported in each process anew.
+
+    Args:
+        environment: that of the process.
+        modules: what is imported, by name.
+    """
     modules["numpy.random"].seed()
+    modules["torch"].default_generator.seed()
     if "OMP_NUM_THREADS" in environment:
         modules["torch"].set_num_threads(int(environment["OMP_NUM_THREADS"]))
