@@ -6,6 +6,7 @@ with the last; what it replaces meanwhile stands in `torch_patches`.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -195,6 +196,7 @@ class Log:
         self.steps: dict[_Key, Step] = {}
         self.changes: dict[_Key, Change] = {}
         self.functions: set[type] = set()
+        self.data_of: dict[int, tuple[Reference, Reference]] = {}
         self._lock = Lock()
 
     # -- backwards -----------------------------------------------------------------------------
@@ -360,6 +362,17 @@ class Log:
                 self._made(maker, target, maker.behind[id(value)])  # it goes on in there
         if needs_grad(target):
             self.changed(WRITTEN, [target], frame)
+
+    def gave_data(self, tensor: Any, data: Any) -> None:
+        """Note that `data` is what `.data` gave of `tensor`, which needs no gradient."""
+        identity = id(data)
+        gone = functools.partial(self.data_of.pop, identity, None)
+        self.data_of[identity] = refer(data, gone), refer(tensor)
+
+    def original_of(self, data: Any) -> Any:
+        """The tensor without a gradient of which `.data` gave `data`, or None."""
+        known = self.data_of.get(id(data))
+        return known[1]() if known is not None and known[0]() is data else None
 
     def went_on(self, tensor: Any, how: str, frame: FrameType) -> None:
         """Note that what a cut made was read on, on the same line: `.detach().numpy()`."""

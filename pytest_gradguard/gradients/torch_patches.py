@@ -72,7 +72,7 @@ _patches = Patches(
         Patch(torch.nn.Parameter, "__reduce_ex__", torch_ways_out.pickling),
         *(
             Patch(_TENSOR, name, torch_ways_out.writing, inherited=True)
-            for name in ("copy_", "add_", "sub_", "lerp_")
+            for name in ("__setitem__", "copy_", "add_", "sub_", "mul_", "lerp_", "index_copy_")
         ),
         Patch(torch.optim.swa_utils.AveragedModel, "update_parameters", torch_changes.averaging),
         Patch(_applied_by(), "apply", torch_ways_out.applying, inherited=True),

@@ -128,12 +128,18 @@ def _called(log: Log, how: str, given: Any, result: Any, frame: Any) -> None:
 
 def writing(original: Any) -> Any:
     """An operation in place: into what `.data` gave, it writes without a graph."""
-    how = f".data.{original.__name__}()"
+    name = original.__name__
+    how = ".data[…] = …" if name == "__setitem__" else f".data.{name}()"
 
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         log = torch_log.log  # quick, as optimizers write into each parameter
-        if log is not None and id(self) in log.made and not _compiling():
+        identity = id(self)
+        if (
+            log is not None
+            and (identity in log.made or identity in log.data_of)
+            and not _compiling()
+        ):
             attempt(_into_data, log, how, self, args, torch_log.caller())
         return original(self, *args, **kwargs)
 
@@ -142,11 +148,11 @@ def writing(original: Any) -> Any:
 
 def _into_data(log: Log, how: str, data: Any, values: Any, frame: Any) -> None:
     """Note that `values` are written into `data`, if that is what `.data` gave."""
-    made = log.made[id(data)]
-    if made.produced(data) and made.how == ".data":
+    made, target = log.made.get(id(data)), log.original_of(data)
+    if made is not None and made.produced(data) and made.how == ".data":
         target = made.original_of(data)
-        if target is not None:
-            _written(log, how, target, values, frame)
+    if target is not None:
+        _written(log, how, target, values, frame)
 
 
 def _written(log: Log, how: str, target: Any, values: Any, frame: Any) -> None:
@@ -221,6 +227,8 @@ def data_property(original: Any) -> property:
     def read(log: Log, frame: Any, result: Any, self: Any) -> None:
         if _needs_grad(self):
             log.cut(Exit(".data"), (self,), result, frame)
+        else:
+            log.gave_data(self, result)
 
     def write(log: Log, frame: Any, _: Any, self: Any, value: Any) -> None:
         _written(log, ".data = …", self, (value,), frame)

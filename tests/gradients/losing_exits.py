@@ -316,6 +316,24 @@ def copied_into_data() -> None:
         (target(batch()) + model.second(batch())).sum().backward()
 
 
+@loses("cut", *FIRST)
+def written_into_a_part_of_data() -> None:
+    model = Two()
+    target = nn.Linear(3, 1)
+    with watch_gradients(model):
+        target.weight.data[:, :2] = model.first(batch())[:1, :2]  # <- here
+        (target(batch()) + model.second(batch())).sum().backward()
+
+
+@loses("cut", *FIRST)
+def multiplied_into_data() -> None:
+    model = Two()
+    target = nn.Linear(3, 1)
+    with watch_gradients(model):
+        target.weight.data.mul_(model.first(batch())[:1])  # <- here
+        (target(batch()) + model.second(batch())).sum().backward()
+
+
 @loses("no-grad", *FIRST)
 def copied_without_gradients() -> None:
     model = Two()

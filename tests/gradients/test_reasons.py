@@ -78,3 +78,29 @@ def test_the_programs_are_all_there() -> None:
     modules = {program.run.__module__ for program in PROGRAMS}
     tables = (losing_outcomes, losing_in_workers, losing_exits, losing_as_written)
     assert modules >= {table.__name__ for table in tables}
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_data_of_a_buffer(whole: bool) -> None:
+    """What `.data` gives of a tensor without a gradient is known, too."""
+    from torch import nn
+
+    from pytest_gradguard import watch_gradients
+
+    first, second = nn.Linear(3, 3), nn.Linear(3, 1)
+    buffer = torch.zeros(2, 3)
+
+    def train() -> None:
+        with watch_gradients(first):
+            if whole:
+                buffer.data.copy_(first(torch.ones(2, 3)))
+            else:
+                buffer.data[0] = first(torch.ones(3))
+            second(buffer).sum().backward()
+
+    with pytest.raises(GradGuardError) as raised:
+        train()
+    (finding,) = raised.value.findings
+    how = ".data.copy_()" if whole else ".data[…] = …"
+    assert f"by `{how}`" in finding.message
+    assert buffer.any()
