@@ -1,7 +1,8 @@
 """A process that the program starts itself tells what the probes note of its function there.
 
 It is looked at as a task is, from its first line to its last, and writes to a pipe as it ends. What
-it sends with a graph meanwhile, where nothing refuses that, it tells as it is pickled.
+it sends with a graph meanwhile, where nothing refuses that, it tells as it is pickled. A forked one
+has the guard, and tells what that found of its own calls, too.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from typing import Any
 
 from pytest_gradguard.daemon_process import through
 from pytest_gradguard.rank_process import is_rank
-from pytest_gradguard.runtime import pipes, probes, watching
+from pytest_gradguard.runtime import calls, collector, pipes, probes, watching
 from pytest_gradguard.runtime.calls import Call
+from pytest_gradguard.runtime.collector import Collector
 from pytest_gradguard.runtime.dispatch.process_start import (
     hearing,
     package_of,
@@ -33,6 +35,8 @@ _MANY = 64
 """How many processes are listened to at a time."""
 RESULT = "result"
 """The name of a note of what was sent with a graph; the others are those of probes."""
+_FOUND = "found"
+"""The same of a finding of the calls that the process makes itself."""
 _RANKS_SHARE = frozenset(("gg304", "gg305"))
 """The probes of random numbers: the ranks of a group often have to draw the same."""
 
@@ -102,6 +106,9 @@ class _Told:
                 from pytest_gradguard.runtime import provenance
 
                 provenance.told(self._call, note)
+            elif name == _FOUND:
+                for finding in note:
+                    self._call.collector.add(calls.placed(self._call, finding))
             else:
                 probes.hear(self._call, [(name, note)])
         return bool(self._pipe.closed)
@@ -179,6 +186,7 @@ class Run:
         run = work or type(self._process).run.__get__(self._process)
         run = attempt(through, run, self._process, self._inner, instead=run)
         begun = attempt(self._begin, instead=())
+        own = attempt(self._gathering) if self._forked else None
         error: BaseException | None = None
         try:
             with hidden_frame:
@@ -188,6 +196,8 @@ class Run:
             raise
         finally:
             attempt(self._end, begun, error)
+            if own is not None:
+                attempt(self._tell_found, own)
 
     def _begin(self) -> Any:
         if self._results:
@@ -203,6 +213,23 @@ class Run:
             started = probes.starts(name)
             if started and not (name in _RANKS_SHARE and is_rank(self._inner)):
                 self._tell(name, note)
+
+    def _gathering(self) -> Collector:
+        """Where findings of this forked process's own calls gather from now on.
+
+        What was found before the fork stays with the parent's.
+        """
+        outer = collector.innermost()
+        ignore = frozenset() if self._call is None else self._call.dropped
+        own = Collector(ignore=ignore, announce=None if outer is None else outer.announce)
+        collector.enter(own)
+        return own
+
+    def _tell_found(self, own: Collector) -> None:
+        collector.leave(own)
+        found = own.findings
+        if found:
+            self._tell(_FOUND, found)
 
     def _tell(self, name: str, note: Any) -> None:
         try:
