@@ -43,6 +43,7 @@ class Call:
         direct: what stands in the place of the `_dispatch` of its `Parallel`, where anything does.
         workers: the processes that its tasks go to, where the integration knows them.
         initializer: what prepares these, where the integration knows it.
+        pool: weakly, the pool that keeps what it gives the initializer as `_initargs`.
         sources: earlier calls that shipped what its tasks may use.
         asked: what the probes asked as it began, by the probe's name.
         asking: the probes that ask for each batch, too.
@@ -68,6 +69,7 @@ class Call:
         self.direct: Callable[[Any], Any] | None = None
         self.workers: Callable[[], Iterable[Any]] | None = None
         self.initializer: Any = None
+        self.pool: Callable[[], Any] | None = None
         self.sources: Iterable[Call] = ()
         self.ships_gradients = False
         self.shipped: dict[int, tuple[Reference, str]] = {}

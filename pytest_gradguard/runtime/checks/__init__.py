@@ -96,6 +96,11 @@ def apart_for_tasks(workers: Workers) -> bool:
     return apart(workers) and not workers.loads_data
 
 
+def in_pools(workers: Workers) -> bool:
+    """Whether they may be those of a pool or an executor that the program has made."""
+    return workers.carries == "pickle" and not workers.loads_data and workers.library != "joblib"
+
+
 def copied(workers: Workers) -> bool:
     """Whether a service of their own copies what they get."""
     return workers.carries == "copy"

@@ -15,11 +15,19 @@ import random
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime import locate, probes, random_states, transfer, used_globals
-from pytest_gradguard.runtime.checks import Probe, copied, forked_for_tasks
+from pytest_gradguard.runtime import (
+    callsite,
+    locate,
+    probes,
+    random_states,
+    transfer,
+    used_globals,
+)
+from pytest_gradguard.runtime.checks import Probe, copied, forked_for_tasks, in_pools
 from pytest_gradguard.runtime.evidence import TaskEvidence
 from pytest_gradguard.runtime.faults import attempt, fault
 from pytest_gradguard.runtime.patching import Patch, Patches
@@ -34,6 +42,13 @@ PROBES = (
         "pytest_gradguard.runtime.probes.inherited_generators",
         asks=("random",),
         ships=forked_for_tasks,
+        by_function=True,
+    ),
+    Probe(
+        "gg305_initial",
+        "pytest_gradguard.runtime.probes.initial_generators",
+        asks=("random",),
+        ships=in_pools,
         by_function=True,
     ),
 )
@@ -125,7 +140,7 @@ def ship(call: Any, items: Any) -> dict[str, int] | None:
     what they would say on the way is lost."""
     found: dict[str, set[int]] = {}
     for item in items:
-        for path, generator in _generators_in(item).items():
+        for path, generator in generators_in(item).items():
             found.setdefault(path, set()).add(number(call, generator))
     shared = {path: numbers.pop() for path, numbers in found.items() if len(numbers) == 1}
     return shared or None
@@ -134,7 +149,7 @@ def ship(call: Any, items: Any) -> dict[str, int] | None:
 def start(call: Any, task: Any, forked: bool) -> list[tuple[int, Any]] | None:
     """The generators that a process inherits with its task, with their numbers; nothing pickles
     them. Where they are pickled they report themselves: an empty list, if there are any."""
-    found = list(_generators_in(task, wide=_WIDE).values())
+    found = list(generators_in(task, wide=WIDE).values())
     if not forked:
         return [] if found else None
     every = {id(one): one for one in [*found, *used_by(task[0])]}
@@ -143,9 +158,9 @@ def start(call: Any, task: Any, forked: bool) -> list[tuple[int, Any]] | None:
 
 def used_by(function: Any) -> list[Any]:
     """The generators that a function holds, and those of modules that its code uses."""
-    found = _generators_in((function, (), {}), wide=_WIDE)
+    found = generators_in((function, (), {}), wide=WIDE)
     used = {id(one): one for one in found.values()}
-    for one in _functions_in(function):
+    for one in functions_in(function):
         used.update((id(read.value), read.value) for read in read_by(one))
     return list(used.values())
 
@@ -157,7 +172,23 @@ def read_by(function: Any) -> list[used_globals.Read]:
     return [read for read in reads if issubclass(type(read.value), kinds)]
 
 
-def _functions_in(item: Any) -> list[Any]:
+def own_functions(item: Any) -> list[Any]:
+    """The function of a task; where a library's runs the program's, those that it is given."""
+    function, args, kwargs = item
+    code = code_of(function)
+    if code is None or callsite.is_user_file(code.co_filename):
+        return [function]
+    given = [*args, *kwargs.values()]
+    for one in args:
+        if type(one) is dict and len(one) <= WIDE:
+            given += one.values()
+    for one in given[:WIDE]:
+        if type(one) is functools.partial:
+            given += (*one.args, *one.keywords.values())
+    return [one for one in given if issubclass(type(one), _FUNCTIONS)] or [function]
+
+
+def functions_in(item: Any) -> list[Any]:
     """The functions and methods of the program's own in what is shipped."""
     found: list[Any] = []
 
@@ -170,12 +201,12 @@ def _functions_in(item: Any) -> list[Any]:
                 found.append(types.MethodType(call, value))
         return False
 
-    locate.find([("", item)], look, limit=_SEARCHED, wide=_WIDE)
+    locate.find([("", item)], look, limit=_SEARCHED, wide=WIDE)
     return found
 
 
 _FUNCTIONS = (types.FunctionType, types.MethodType)
-_WIDE = 64
+WIDE = 64
 """How many entries a container may have to be searched."""
 
 
@@ -183,7 +214,7 @@ def _kinds() -> tuple[type, ...]:
     return (random.Random, *random_states.kinds())
 
 
-def _generators_in(item: Any, wide: int | None = None) -> dict[str, Any]:
+def generators_in(item: Any, wide: int | None = None) -> dict[str, Any]:
     """The generators in a task, by their paths; large structures are not searched whole."""
     kinds = _kinds()
     found: list[Any] = []
@@ -278,7 +309,7 @@ _arrived = _Arrived()
 
 def arrive(asked: dict[str, int], item: Any) -> None:
     """Find the generators that came with a task of dask's, before it is looked at."""
-    found = _generators_in(item)
+    found = generators_in(item)
     _arrived.generators = [(asked[path], one) for path, one in found.items() if path in asked]
 
 
@@ -315,7 +346,8 @@ def look(came: list[tuple[int, Any]]) -> After:
 
     def after(items: Any, results: Any, error: BaseException | None) -> list[Drawn] | None:
         also = random_states.setters(one for _, one, _ in arrived)
-        if any(reseeds(function, also) or _takes_a_shard(function) for function, _, _ in items):
+        functions = list(chain.from_iterable(map(own_functions, items)))
+        if any(reseeds(function, also) or _takes_a_shard(function) for function in functions):
             return None
         drawn = []
         for (number, generator, start), before in zip(arrived, spawned, strict=True):
@@ -323,18 +355,23 @@ def look(came: list[tuple[int, Any]]) -> After:
             if start is None or end is None:
                 continue
             kind = random_states.name(generator)
-            task = task_of(items[0][0])
+            task = task_of(functions[0])
             children = random_states.spawned(generator) - before
             if start.digest != end.digest:
                 onwards = random_states.follows(start, end)
                 drawn.append(Drawn(number, kind, start.digest, end.digest, onwards, task))
             elif children and _spawns_one(items):
-                first = start.digest + before.to_bytes(8, "little")
+                first = at_child(start.digest, before)
                 each = str(children / len(items)).encode()
                 drawn.append(Drawn(number, kind, first, each, False, task))
         return drawn or None
 
     return after
+
+
+def at_child(state: bytes, spawned: int) -> bytes:
+    """A fingerprint of a generator that has this state and has spawned so many others."""
+    return state + spawned.to_bytes(8, "little")
 
 
 def _takes_a_shard(function: Any) -> bool:
@@ -354,14 +391,18 @@ _SPLITS = frozenset(("array_split", "chunk", "split", "tensor_split"))
 
 
 def _spawns_one(items: Any) -> bool:
-    """Whether tasks take one generator from another at a time: the same one in each copy.
+    known = {id(function): function for function, _, _ in items}
+    return spawn_one(known.values())
+
+
+def spawn_one(functions: Iterable[Any]) -> bool:
+    """Whether these take one generator from another at a time: the same one in each copy.
 
     Of several, each task may take its own.
     """
-    known = {id(function): function for function, _, _ in items}
     counts = [
         count
-        for function in known.values()
+        for function in functions
         for one in used_globals.uses_of(function).functions
         for count in _spawned_in(one.__code__)
     ]

@@ -7,16 +7,18 @@ what they were in the parent as long as they lie at the same address.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Sequence
+from types import CodeType
 from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime import used_globals
+from pytest_gradguard.runtime import callsite, used_globals
 from pytest_gradguard.runtime.checks import gg305
 from pytest_gradguard.runtime.code_names import Chain
 from pytest_gradguard.runtime.probes import After
 from pytest_gradguard.runtime.tasks import code_of
 
 _MANY = 200
-_places: dict[Any, list[tuple[str, Chain]]] = {}
+_places: dict[CodeType, Sequence[tuple[str, Chain]]] = {}
 """By the code of a task: the modules and names of the generators that it uses."""
 
 
@@ -42,11 +44,11 @@ def ship(call: Any, items: Any) -> list[Inherited] | None:
     """The generators of modules that the functions of a batch use."""
     found: dict[int, Inherited] = {}
     previous = None
-    for function, _, _ in items:
-        if function is previous:
+    for item in items:
+        if item[0] is previous:
             continue
-        previous = function
-        for module, path in _places_of(function):
+        previous = item[0]
+        for module, path in _places_in(item):
             generator = _at(module, path)
             if generator is not None:
                 number = gg305.number(call, generator)
@@ -54,17 +56,30 @@ def ship(call: Any, items: Any) -> list[Inherited] | None:
     return list(found.values()) or None
 
 
-def _places_of(function: Any) -> list[tuple[str, Chain]]:
+def _places_in(item: Any) -> Iterable[tuple[str, Chain]]:
+    function = item[0]
     code = code_of(function)
     if code is None:
-        return []
+        return ()
     known = _places.get(code)
     if known is None:
         if len(_places) >= _MANY:
             _places.clear()
-        reads = gg305.read_by(function)
-        known = _places[code] = [(str(read.module), read.path) for read in reads]
-    return known
+        known = _places[code] = _places_of(function, code)
+    if known is not _IN_A_LIBRARY:
+        return known
+    given = [one for one in gg305.own_functions(item) if one is not function]
+    return [place for one in given for place in _places_in((one, (), {}))]
+
+
+def _places_of(function: Any, code: CodeType) -> Sequence[tuple[str, Chain]]:
+    if not callsite.is_user_file(code.co_filename):
+        return _IN_A_LIBRARY
+    return [(str(read.module), read.path) for read in gg305.read_by(function)]
+
+
+_IN_A_LIBRARY: tuple[tuple[str, Chain], ...] = (("", ()),)
+"""Stands for a function of a library's, which runs what it is given."""
 
 
 def _at(module: str, path: Chain) -> Any:

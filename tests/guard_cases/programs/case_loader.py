@@ -34,6 +34,7 @@ EXPECT = {
     "test_generator_in_collate_fn": {"GG305"},
     "test_generator_given_to_collate_fn": {"GG305"},
     "test_one_worker_repeats_each_epoch": {"GG305"},
+    "test_generator_spawned_for_each_sample": {"GG305"},
     "test_persistent_workers_draw_the_same": {"GG305"},
     "test_global_seed_does_not_reach_the_generator": {"GG305"},
     "test_augmented_stream": {"GG305"},
@@ -58,6 +59,8 @@ EXPECT = {
     "test_worker_init_fn_replaces_the_generator": set(),
     "test_generator_reseeded_for_each_sample": set(),
     "test_generator_spent_in_init": set(),
+    "test_generators_spawned_by_number": set(),
+    "test_generator_spawned_for_each_worker": set(),
     "test_generators_that_advance_in_the_parent": set(),
     "test_one_persistent_worker": set(),
     "test_no_workers": set(),
@@ -251,6 +254,17 @@ def test_generator_given_to_collate_fn():
     collate = functools.partial(masked, rng=np.random.default_rng(0))
     for rows in FORK(TensorDataset(Rows().rows), batch_size=4, collate_fn=collate):  # -> GG305
         assert rows.shape == (4, 3)
+
+
+class Spawning(Noisy):
+    def __getitem__(self, index):
+        own = self.rng.spawn(1)[0]
+        return self.rows[index] + float(own.normal())
+
+
+def test_generator_spawned_for_each_sample():
+    for batch in FORK(Spawning(np.random.default_rng(0)), batch_size=4):  # -> GG305
+        assert batch.shape == (4, 3)
 
 
 def test_one_worker_repeats_each_epoch():
@@ -513,6 +527,26 @@ class Reseeded(Dropped):
 def test_generator_reseeded_for_each_sample():
     loader = FORK(Reseeded(), batch_size=2)
     assert batches(loader) == batches(loader)
+
+
+class Numbered(Noisy):
+    def __getitem__(self, index):
+        own = self.rng.spawn(index + 1)[-1]
+        return self.rows[index] + float(own.normal())
+
+
+def test_generators_spawned_by_number():
+    assert len(batches(FORK(Numbered(np.random.default_rng(0)), batch_size=4))) == 2
+
+
+def spawn_by_worker(worker):
+    dataset = get_worker_info().dataset
+    dataset.rng = dataset.rng.spawn(2)[worker]
+
+
+def test_generator_spawned_for_each_worker():
+    rows = Noisy(np.random.default_rng(0))
+    assert len(batches(FORK(rows, batch_size=4, worker_init_fn=spawn_by_worker))) == 2
 
 
 class Split(Rows):

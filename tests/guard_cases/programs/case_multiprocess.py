@@ -5,6 +5,7 @@ with history, it arrives as a leaf here.
 """
 
 import os
+import random
 
 import numpy as np
 import pytest
@@ -33,6 +34,8 @@ EXPECT = {
     "test_pathos": {"GG101", "GG102"},
     "test_pathos_amap": {"GG101"},
     "test_dataset_map_captures": {"GG101"},
+    "test_dataset_map_draws": {"GG305"},
+    "test_dataset_filter_draws": {"GG305"},
     # nothing to report
     "test_numpy": set(),
     "test_detached": set(),
@@ -49,6 +52,8 @@ EXPECT = {
     "test_dataset_map": set(),
     "test_dataset_map_with_a_frozen_encoder": set(),
     "test_dataset_map_in_one_process": set(),
+    "test_dataset_map_seeds_each_row": set(),
+    "test_dataset_map_draws_in_one_process": set(),
 }
 
 DETAILS = {
@@ -211,6 +216,30 @@ def test_dataset_map_captures():
     assert list(out["b"]) == [6.0, 12.0, 18.0, 24.0]
 
 
+RANDOM = random.Random(0)
+
+
+def draw(row, scale=1):
+    return {"b": scale * RANDOM.random()}
+
+
+def test_dataset_map_draws():
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    out = rows_of(datasets).map(draw, num_proc=2, fn_kwargs={"scale": 2})  # -> GG305
+    assert list(out["b"])[:2] == list(out["b"])[2:]
+
+
+def keep(row):
+    return RANDOM.random() < 0.5
+
+
+def test_dataset_filter_draws():
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    out = rows_of(datasets).filter(keep, num_proc=2)  # -> GG305
+    kept = list(out["a"])
+    assert kept[: len(kept) // 2] == [one - 2 for one in kept[len(kept) // 2 :]]
+
+
 # --- nothing to report -----------------------------------------------------------------------
 
 
@@ -340,3 +369,19 @@ def test_dataset_map_in_one_process():
     weight = leaf() * 2
     out = rows_of(datasets).map(lambda row: {"b": float((weight * row["a"]).detach().sum())})
     assert list(out["b"]) == [6.0, 12.0, 18.0, 24.0]
+
+
+def seed_and_draw(row, index):
+    RANDOM.seed(index)
+    return draw(row)
+
+
+def test_dataset_map_seeds_each_row():
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    out = rows_of(datasets).map(seed_and_draw, with_indices=True, num_proc=2)
+    assert len(set(out["b"])) == 4
+
+
+def test_dataset_map_draws_in_one_process():
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    assert len(set(rows_of(datasets).map(draw)["b"])) == 4

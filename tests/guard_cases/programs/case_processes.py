@@ -8,7 +8,9 @@ import io
 import multiprocessing
 import os
 import pickle
+import random
 import time
+from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import pytest
@@ -40,6 +42,11 @@ EXPECT = {
     "test_generators_spawned_from_copies": {"GG305"},
     "test_generator_inherited_by_a_pool": {"GG305"},
     "test_generator_inherited_by_single_tasks": {"GG305"},
+    "test_generator_given_to_an_initializer": {"GG305"},
+    "test_generator_given_to_an_initializer_of_spawned_workers": {"GG305"},
+    "test_generator_given_to_an_executor": {"GG305"},
+    "test_generator_that_processes_of_a_process_share": {"GG305"},
+    "test_leaf_for_the_pool_of_a_process": {"GG101"},
     "test_dtype_in_a_spawned_process": {"GG301"},
     "test_determinism_in_a_spawned_process": {"GG301"},
     # nothing to report
@@ -56,6 +63,10 @@ EXPECT = {
     "test_shards_of_one_order": set(),
     "test_generator_inherited_by_one_worker": set(),
     "test_generator_that_an_initializer_seeds": set(),
+    "test_generator_that_an_initializer_draws_from": set(),
+    "test_generator_that_an_initializer_splits": set(),
+    "test_generator_given_to_one_worker": set(),
+    "test_work_of_a_process": set(),
     "test_dtype_in_a_forked_process": set(),
     "test_dtype_set_in_the_process": set(),
     "test_dtype_that_makes_no_difference": set(),
@@ -470,6 +481,67 @@ def test_generator_inherited_by_one_worker():
         assert len(set(pool.map(draws_late, range(2), chunksize=1))) == 2
 
 
+def keep(rng):
+    global OWN
+    OWN = rng
+
+
+def draws_own(_):
+    time.sleep(0.3)
+    return float(OWN.random())
+
+
+def test_generator_given_to_an_initializer():
+    with FORK.Pool(2, keep, (np.random.default_rng(0),)) as pool:
+        numbers = pool.map(draws_own, range(2), chunksize=1)  # -> GG305
+    assert len(set(numbers)) == 1
+
+
+def test_generator_given_to_an_initializer_of_spawned_workers():
+    with SPAWN.Pool(1, keep, (random.Random(0),), maxtasksperchild=1) as pool:
+        numbers = pool.map(draws_own, range(2), chunksize=1)  # -> GG305
+    assert len(set(numbers)) == 1
+
+
+class Simulator:
+    def __init__(self, seed):
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def random(self):
+        return torch.rand(1, generator=self.generator)
+
+
+def test_generator_given_to_an_executor():
+    with ProcessPoolExecutor(2, FORK, keep, (Simulator(0),)) as executor:
+        results = [executor.submit(draws_own, index) for index in range(2)]  # -> GG305
+        assert len({result.result() for result in results}) == 1
+
+
+def keep_seeded(rng):
+    keep(np.random.default_rng([int(rng.integers(1 << 30)), os.getpid()]))
+
+
+def test_generator_that_an_initializer_draws_from():
+    with FORK.Pool(2, keep_seeded, (np.random.default_rng(0),)) as pool:
+        assert len(set(pool.map(draws_own, range(2), chunksize=1))) == 2
+
+
+def keep_child(rng, turns):
+    with turns.get_lock():
+        turns.value += 1
+        keep(rng.spawn(turns.value)[-1])
+
+
+def test_generator_that_an_initializer_splits():
+    with FORK.Pool(2, keep_child, (np.random.default_rng(0), FORK.Value("i"))) as pool:
+        assert len(set(pool.map(draws_own, range(2), chunksize=1))) == 2
+
+
+def test_generator_given_to_one_worker():
+    with FORK.Pool(1, keep, (np.random.default_rng(0),)) as pool:
+        assert len(set(pool.map(draws_own, range(2), chunksize=1))) == 2
+
+
 def seeds_own():
     RNG.bit_generator.state = np.random.default_rng(os.getpid()).bit_generator.state
 
@@ -477,6 +549,46 @@ def seeds_own():
 def test_generator_that_an_initializer_seeds():
     with FORK.Pool(2, seeds_own) as pool:
         assert len(set(pool.map(draws_late, range(2), chunksize=1))) == 2
+
+
+# --- processes of a process -----------------------------------------------------------------
+
+
+def shares(queue, rng):
+    processes = [FORK.Process(target=draws, args=(queue, rng)) for _ in range(2)]
+    for process in processes:
+        process.start()  # -> GG305
+    finish(*processes)
+
+
+def test_generator_that_processes_of_a_process_share():
+    queue = FORK.Queue()
+    (process,) = start(FORK, shares, (queue, np.random.default_rng(0)))
+    assert queue.get() == queue.get()
+    finish(process)
+
+
+def scales(w, factor):
+    return (w * factor).detach().sum().item()
+
+
+def scales_in_a_pool(queue, w):
+    with FORK.Pool(1) as pool:
+        queue.put(pool.starmap(scales, [(w, 1), (w, 2)]))  # -> GG101
+
+
+def test_leaf_for_the_pool_of_a_process():
+    queue = FORK.Queue()
+    (process,) = start(FORK, scales_in_a_pool, (queue, torch.ones(3, requires_grad=True)))
+    assert queue.get() == [3.0, 6.0]
+    finish(process)
+
+
+def test_work_of_a_process():
+    queue = FORK.Queue()
+    (process,) = start(FORK, scales_in_a_pool, (queue, torch.ones(3)))
+    assert queue.get() == [3.0, 6.0]
+    finish(process)
 
 
 # --- settings -------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.dispatch.methods import maps, submits
 from pytest_gradguard.runtime.dispatch.remote import Chunk
 from pytest_gradguard.runtime.integrations import joblib
-from pytest_gradguard.runtime.integrations.executors import EXECUTOR
+from pytest_gradguard.runtime.integrations.executors import EXECUTOR, LOKY
 from pytest_gradguard.runtime.patching import Patch
 from pytest_gradguard.runtime.pickling_errors import watched_dump
 from pytest_gradguard.runtime.registry import Workers
@@ -43,6 +43,8 @@ def _runs_interpreters(kind: Any) -> bool:
 
 
 def _begun(executor: Any, call: Call) -> None:
+    if call.pool is None and call.kind in (EXECUTOR, LOKY):
+        call.pool = weakref.ref(executor)
     if call.workers is None and call.kind is EXECUTOR:
         call.workers = functools.partial(_workers, weakref.ref(executor))
         call.initializer = getattr(executor, "_initializer", None)

@@ -456,12 +456,14 @@ class _Generators:
         if any(mentions(one, _MOVING) for one in (loading, loading.collate_fn)):
             self._known = []
         self._states: list[Any] = []
+        self._spawned: list[int] = []
         self._first: list[Any] = []
 
     def begin(self) -> None:
         """Remember their states, before the first sample."""
         try:
             self._states = [random_states.state(one) for _, one in self._known]
+            self._spawned = [random_states.spawned(one) for _, one in self._known]
         except Exception as error:
             fault(error)
             self._known = []
@@ -483,15 +485,21 @@ class _Generators:
             since = self._first[index] if self._first else start
             if start is None or end is None:
                 continue
+            kind = random_states.name(generator)
             if since.digest == end.digest:
-                waiting.append(index)
+                before = self._spawned[index]
+                if random_states.spawned(generator) == before or self._loading.iterable:
+                    waiting.append(index)
+                elif generators.spawn_one(generators.functions_in(self._loading)):
+                    first = generators.at_child(start.digest, before)
+                    found.append(generators.Drawn(number, kind, first, first, False, task))
                 continue
             if random_states.follows(start, end):  # else the dataset has set it itself
-                kind = random_states.name(generator)
                 drawn = generators.Drawn(number, kind, start.digest, end.digest, True, task)
                 found.append(drawn)
         self._known = [self._known[index] for index in waiting]
         self._states = [self._states[index] for index in waiting]
+        self._spawned = [self._spawned[index] for index in waiting]
         self._first = [self._first[index] for index in waiting] if self._first else []
         return found
 

@@ -51,7 +51,8 @@ def _begin(workers: Workers, threads: type, pool: Any, single: object = None) ->
     process = not isinstance(pool, threads)
     call = calling.begin(workers if process else THREADS, single=single)
     if call is not None and process:
-        call.workers = functools.partial(_workers, weakref.ref(pool))
+        call.pool = weakref.ref(pool)
+        call.workers = functools.partial(_workers, call.pool)
         call.initializer = getattr(pool, "_initializer", None)
     return call
 
