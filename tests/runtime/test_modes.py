@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import pickle
 import sys
 import traceback
@@ -240,3 +241,34 @@ def test_a_model_that_is_a_task_stands_where_its_forward_does() -> None:
     (finding,) = report.findings
     assert (finding.code, finding.trace[0].path) == ("GG301", __file__)
     assert str(finding.fix).startswith("Set the mode inside the worker")
+
+
+def _maps() -> None:
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        pool.map(workers.total, [leaf()])
+
+
+def _forks(target: Any) -> int:
+    process = multiprocessing.get_context("fork").Process(target=target)
+    process.start()
+    process.join()
+    return process.exitcode or 0
+
+
+def test_what_a_forked_process_finds_is_told() -> None:
+    with guard("record") as report:
+        _maps()
+        assert _forks(_maps) == 0
+        assert _forks(lambda: None) == 0
+    (finding,) = report.findings
+    assert (finding.code, finding.count) == ("GG101", 2)
+    with guard("record") as report, allow("GG101"):
+        assert _forks(_maps) == 0
+    assert not report.findings
+
+
+def test_error_is_raised_in_a_forked_process(capfd: pytest.CaptureFixture[str]) -> None:
+    with guard("error") as report:
+        assert _forks(_maps) == 1
+    assert "GradGuardError" in capfd.readouterr().err
+    assert [finding.code for finding in report.findings] == ["GG101"]

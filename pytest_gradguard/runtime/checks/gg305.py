@@ -242,6 +242,11 @@ def number(call: Any, generator: Any) -> int:
     return entry[0]
 
 
+def ships(call: Any) -> bool:
+    """Whether a generator went to the workers of `call`."""
+    return bool(_shipped.get(call.family))
+
+
 def heard(call: Any, note: list[Drawn]) -> None:
     """Report, in the parent, copies of one generator that gave the same numbers."""
     earlier = _drawn.setdefault(call.family, [])
@@ -311,6 +316,11 @@ def arrive(asked: dict[str, int], item: Any) -> None:
     """Find the generators that came with a task of dask's, before it is looked at."""
     found = generators_in(item)
     _arrived.generators = [(asked[path], one) for path, one in found.items() if path in asked]
+
+
+def arrived(generators: Iterable[tuple[int, Any]]) -> None:
+    """Take generators that came to this process earlier, with their numbers, for new ones."""
+    _arrived.generators.extend(generators)
 
 
 def take_arrived() -> list[tuple[int, Any]]:

@@ -31,6 +31,7 @@ EXPECT = {
     "test_buffers_left": {"GG111"},
     "test_buffers_left_of_what_was_put": {"GG111"},
     "test_one_generator": {"GG305"},
+    "test_one_generator_for_actors": {"GG305"},
     "test_cuda": {"GG201"},
     # nothing to report
     "test_numbers": set(),
@@ -44,6 +45,9 @@ EXPECT = {
     "test_actor_with_a_gpu": set(),
     "test_evaluation": set(),
     "test_seeds": set(),
+    "test_generator_of_one_actor": set(),
+    "test_generator_seeded_in_actors": set(),
+    "test_generators_spawned_for_actors": set(),
     "test_error": set(),
     "test_asynchronous_actor": set(),
     "test_pool": set(),
@@ -317,6 +321,33 @@ def test_one_generator():
     assert first == second
 
 
+@remote
+class Simulator:
+    def __init__(self, rng):
+        self.rng = rng
+
+    def seed(self, seed):
+        self.rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
+
+    def draw(self):
+        return float(self.rng.normal())
+
+
+def simulators(*generators):
+    return [Simulator.remote(rng) for rng in generators]
+
+
+def numbers_of(actors):
+    return ray.get([actor.draw.remote() for actor in actors for _ in range(2)])
+
+
+def test_one_generator_for_actors():
+    rng = np.random.default_rng(0)
+    actors = simulators(rng, rng)
+    first, second = ray.get([actor.draw.remote() for actor in actors])  # -> GG305
+    assert first == second
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_cuda():
     with pytest.raises((AssertionError, RuntimeError)):
@@ -421,6 +452,21 @@ def test_evaluation():
 def test_seeds():
     first, second = ray.get([drawn_from.remote(seed) for seed in (0, 1)])
     assert first != second
+
+
+def test_generator_of_one_actor():
+    assert len(set(numbers_of(simulators(np.random.default_rng(0))))) == 2
+
+
+def test_generator_seeded_in_actors():
+    rng = np.random.default_rng(0)
+    actors = simulators(rng, rng)
+    ray.get([actor.seed.remote(index) for index, actor in enumerate(actors)])
+    assert len(set(numbers_of(actors))) == 4
+
+
+def test_generators_spawned_for_actors():
+    assert len(set(numbers_of(simulators(*np.random.default_rng(0).spawn(2))))) == 4
 
 
 def test_error():

@@ -27,6 +27,7 @@ from pytest_gradguard.runtime import (
     worker,
 )
 from pytest_gradguard.runtime.calls import Call
+from pytest_gradguard.runtime.checks import gg305 as generators
 from pytest_gradguard.runtime.dispatch import calling, remote
 from pytest_gradguard.runtime.dispatch.shipped import TaskShipment
 from pytest_gradguard.runtime.faults import Beside, attempt, fault, theirs_only, without_this_frame
@@ -42,6 +43,9 @@ watching.at_end(_sources.clear)
 _by_name: dict[str, Call] = {}
 """The same, by the names that Ray gives to the actor, or the object."""
 watching.at_end(_by_name.clear)
+_families: dict[str, Any] = {}
+"""By the names of actors that were made with random generators: the family of their calls."""
+watching.at_end(_families.clear)
 _with_gpu: set[str] = set()
 """The names of the actors that were given a GPU."""
 watching.at_end(_with_gpu.clear)
@@ -122,6 +126,8 @@ def _submits(
                 return original(self, args, kwargs, *more, **options)
             item = (attempt(function_of, self), tuple(args or ()), dict(kwargs or {}))
             call.sources = _sources
+            if _families:
+                call.shared = _families.get(attempt(_actor_of, self), call.shared)
             if attempt(_has_gpu, self, options):
                 call.dropped |= {"GG201"}
             attempt(_use, call, self, item)
@@ -150,10 +156,18 @@ def _keep(call: Call, name: Callable[[], str]) -> None:
 
 def _made(call: Call, actor: Any) -> None:
     """Remember the call that made an actor."""
+    if generators.ships(call):
+        if len(_families) >= _ACTORS:
+            del _families[next(iter(_families))]
+        _families[actor._actor_id.hex()] = call.family
     if call.shipped:
         _keep(call, actor._actor_id.hex)
     if "GG201" in call.dropped:
         _with_gpu.add(actor._actor_id.hex())
+
+
+_ACTORS = 1_000
+"""How many actors that were made with generators are known."""
 
 
 def _use(call: Call, owner: Any, item: Any) -> None:
@@ -368,7 +382,28 @@ def _begin(arguments: list[Any]) -> None:
     _running.items = _Items([(function, *_recovered(arguments))])
     _running.items.beside = [("0|self", _actor())]
     backwards.enter(_running.items)
+    _keep_generators(context)
     _running.begun = probes.begin({}, process=True)
+
+
+_own: list[Any] = []
+"""The generators that the actor of this process was made with, with their numbers."""
+
+
+def _keep_generators(context: Any) -> None:
+    """Have those that an actor was made with looked at in each of its methods."""
+    if context.get_actor_id() is None:
+        return
+    if _actor() is None:
+        _own[:] = generators.take_arrived()
+    elif _own and not _in_a_group():
+        generators.arrived(_own)
+
+
+def _in_a_group() -> bool:
+    """Whether this process is a rank of a group: these often have to draw the same numbers."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    return distributed is not None and bool(distributed.is_initialized())
 
 
 def _recovered(arguments: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
