@@ -211,7 +211,17 @@ def pool() -> Any:
         told += [workers.apply(to_gpu, (1,))]
         told += [len(workers.map(draws, range(2), chunksize=1))]
         optimizer.step()
+    context = multiprocessing.get_context("fork")
+    with context.Pool(2, RANDOMS.append, (random.Random(1),)) as workers:
+        told += [len(workers.map(draws_given, range(2), chunksize=1))]
     return told
+
+
+RANDOMS: list[random.Random] = []
+
+
+def draws_given(_: int) -> float:
+    return RANDOMS[-1].random()
 
 
 RANDOM = random.Random(1)
@@ -241,6 +251,11 @@ def executors() -> Any:
     return told
 
 
+def _maps() -> None:
+    with multiprocessing.get_context("fork").Pool(1) as workers:
+        workers.map(plain_double, [torch.ones(3, requires_grad=True)])
+
+
 @program
 def processes() -> Any:
     context = multiprocessing.get_context("fork")
@@ -253,6 +268,7 @@ def processes() -> Any:
         (_train_and_put, (queue, model, data, generator)),
         (fail, (1,)),
         (to_gpu, (1,)),
+        (_maps, ()),
     ):
         process = context.Process(target=target, args=args)
         process.start()
