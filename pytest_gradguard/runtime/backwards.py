@@ -40,7 +40,10 @@ def watch(items: Any, copies: Copies) -> None:
 def take(items: Any) -> Copies | None:
     """What the tasks `items` were given, where a backward pass has run meanwhile; asked once."""
     known = _known.pop(id(items), None)
-    return None if known is None else known[1]
+    if known is None:
+        return None
+    known[1].ended()
+    return known[1]
 
 
 def apply() -> None:

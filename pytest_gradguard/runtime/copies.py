@@ -90,7 +90,7 @@ class Copy:
         self.state = gradient_state(tensor)
         self.first = _first.setdefault(id(tensor), self.state) if inherited else None
         self._shared = shared and self.state is not None and bool(tensor.grad.is_shared())
-        self._version = 0
+        self._version = tensor._version
 
     def look(self) -> None:
         """See, after a backward pass, whether it has got its first gradient."""
@@ -98,6 +98,14 @@ class Copy:
         if state is not None and state != self.state:
             self.digest = digest(self.tensor) or ""
             self._version = self.tensor._version
+
+    def look_at_last(self) -> None:
+        """See, after the last backward pass, whether the task has given it a gradient itself.
+
+        Where it steps then, its values have changed since it came.
+        """
+        if gradient_state(self.tensor) != self.state and self.gradient is not None:
+            self.digest = digest(self.tensor) or ""
 
     @property
     def seen_by_the_parent(self) -> bool:
@@ -186,6 +194,13 @@ class Copies:
                 for leaf in tensors.leaves_of(outputs)
                 if not tensors.gradient_missing(leaf)
             )
+
+    def ended(self) -> None:
+        """See what the tasks have done since their last backward pass."""
+        if self.passes:
+            for copy in self._waiting:
+                copy.look_at_last()
+            self._waiting = [copy for copy in self._waiting if copy.digest is None]
 
     @property
     def with_gradient(self) -> list[Copy]:

@@ -38,6 +38,7 @@ EXPECT = {
     "test_forked_process_and_penalty": {"GG106"},
     "test_forked_process_beside_another": {"GG106"},
     "test_shared_parameters": {"GG106"},
+    "test_gradients_of_a_local_copy": {"GG106"},
     "test_losses_in_a_queue": {"GG106"},
     "test_spawned_processes": {"GG106"},
     "test_counter_beside_shared_parameters": {"GG106"},
@@ -58,6 +59,8 @@ EXPECT = {
     "test_own_data_here": set(),
     "test_parameters_in_a_file": set(),
     "test_worker_steps_in_shared_memory": set(),
+    "test_worker_steps_with_gradients_of_a_local_copy": set(),
+    "test_worker_zeroes_what_it_does_not_train": set(),
     "test_shared_gradients": set(),
     "test_gradients_in_a_queue": set(),
     "test_parameters_in_shared_memory": set(),
@@ -326,6 +329,21 @@ def test_shared_parameters():
     model = nn.Linear(3, 1).share_memory()
     optimizer = sgd(model)
     start(FORK, loss_of, model, X[0])
+    optimizer.step()  # -> GG106:error
+
+
+def give_gradients(model, x):
+    local = copy.deepcopy(model)
+    loss = backward(local, x)
+    for p, q in zip(model.parameters(), local.parameters(), strict=True):
+        p.grad = q.grad
+    return loss.item()
+
+
+def test_gradients_of_a_local_copy():
+    model = nn.Linear(3, 1).share_memory()
+    optimizer = sgd(model)
+    start(FORK, give_gradients, model, X[0])
     optimizer.step()  # -> GG106:error
 
 
@@ -643,6 +661,32 @@ def test_worker_steps_in_shared_memory():
     start(FORK, state, model, X[0])
     optimizer.step()
     assert not torch.equal(model.weight, before)
+
+
+def give_gradients_and_step(model, x):
+    give_gradients(model, x)
+    sgd(model).step()
+
+
+def test_worker_steps_with_gradients_of_a_local_copy():
+    model = nn.Linear(3, 1).share_memory()
+    optimizer, before = sgd(model), model.weight.detach().clone()
+    start(FORK, give_gradients_and_step, model, X[0])
+    optimizer.step()
+    assert not torch.equal(model.weight, before)
+
+
+def zero_and_train_another(model, x):
+    model.zero_grad(set_to_none=False)
+    backward(nn.Linear(3, 1), x)
+
+
+def test_worker_zeroes_what_it_does_not_train():
+    model = nn.Linear(3, 1)
+    optimizer = sgd(model)
+    backward(model, X[0])
+    start(FORK, zero_and_train_another, model, X[0])
+    optimizer.step()
 
 
 def test_shared_gradients():
