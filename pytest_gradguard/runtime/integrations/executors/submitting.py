@@ -43,7 +43,7 @@ def _runs_interpreters(kind: Any) -> bool:
 
 
 def _begun(executor: Any, call: Call) -> None:
-    if call.pool is None and call.kind in (EXECUTOR, LOKY):
+    if call.pool is None and (call.kind is EXECUTOR or call.kind is LOKY):
         call.pool = weakref.ref(executor)
     if call.workers is None and call.kind is EXECUTOR:
         call.workers = functools.partial(_workers, weakref.ref(executor))
