@@ -429,3 +429,38 @@ def test_a_mode_that_decorates_a_method_of_another_file(project):
         "    Search(torch.nn.Linear(3, 2)).run(torch.randn(4, 2, 3))\n",
     )
     assert project.codes() == [("GG102", "search.py", 10), ("GG301", "search.py", 14)]
+
+
+HANDED = {
+    "an import of it all": ("import multiprocessing as mp", "from .compat import mp", "mp."),
+    "one of two": (
+        "try:\n    import torch.multiprocessing as mp\n"
+        "except ImportError:\n    import multiprocessing as mp",
+        "from .compat import mp",
+        "mp.",
+    ),
+    "a name of it": ("from multiprocessing import Pool", "from .compat import Pool", ""),
+    "its module": (
+        "import multiprocessing as mp\nPool = mp.Pool",
+        "from . import compat",
+        "compat.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HANDED)
+def test_a_library_that_comes_through_a_module_of_the_project(project, case):
+    library, imported, spelled = HANDED[case]
+    program = (
+        f"import torch\n{imported}\n\n\n"
+        'def work(k):\n    return torch.ones(k, device="cuda").sum().item()\n\n\n'
+        f"def main():\n    with {spelled}Pool(2) as pool:\n"
+        "        print(pool.map(work, range(4)))\n"
+    )
+    project.write("app/__init__.py", "")
+    project.write("app/compat.py", f"{library}\n")
+    project.write("app/main.py", program)
+    for number in range(60):
+        project.write(f"app/part{number}.py", "import threading\n\nlock = threading.Lock()\n")
+    assert project.codes() == [("GG201", "app/main.py", 6)]
+    assert project.codes("app/main.py") == [("GG201", "app/main.py", 6)]

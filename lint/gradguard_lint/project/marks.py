@@ -153,6 +153,12 @@ WORKERS = tuple(
 MARKS = _marks()
 """The calls that hand something to workers."""
 
+GIVEN = {
+    home: tuple(mark for mark in MARKS if home in mark.homes)
+    for home in sorted({home for mark in MARKS for home in mark.homes})
+}
+"""The calls that a module can give others who imports what stands before them."""
+
 _RANKED = sorted(
     {
         name.rpartition(".")[2]

@@ -18,12 +18,14 @@ from gradguard_lint.project.imports import import_lines, imports
 from gradguard_lint.project.literals import has, matches
 from gradguard_lint.project.marks import (
     FRAMEWORKS,
+    GIVEN,
     HANDED_OUT,
     MARKS,
     METHODS,
     TOGETHER,
     TRAINS,
     WORKERS,
+    Mark,
 )
 
 _GROUPS = tuple(map(str.encode, GROUPS))
@@ -87,6 +89,11 @@ class _File:
         return b"import *" in lines and any(name + b"." in self.data for name in FRAMEWORKS)
 
     @cached_property
+    def imports(self) -> list[str]:
+        """The dotted names that it imports."""
+        return imports(self.imported)
+
+    @cached_property
     def stands_on_framework(self) -> bool:
         """Whether a framework is imported by all that import this module."""
         lines = self.imported
@@ -108,6 +115,21 @@ class _File:
                 if (known or not mark.homes) and mark.named(data, imported)
             )
         return self._starts
+
+    @cached_property
+    def gives(self) -> set[Mark]:
+        """The calls that start workers of which it imports the names for others: it has no use
+        for them."""
+        lines = self.imported
+        homes = [home for home in GIVEN if home in lines and self._only_imports(home)]
+        if not homes or self.starts_workers:
+            return set()
+        return {mark for home in homes for mark in GIVEN[home]}
+
+    def _only_imports(self, home: bytes) -> bool:
+        """Whether it imports a package, and asks it for nothing."""
+        asked = home.rpartition(b" ")[2] + b"."
+        return self.data.count(asked) == self.imported.count(asked)
 
     @property
     def loads(self) -> bool:
@@ -388,11 +410,24 @@ class Prefilter:
             return self._brings_together(path, file)
         if file.starts_program and self._imports_one(path, self._starts):
             return True  # it may make the objects whose methods start them
+        if self._is_given(path, file):
+            return True
         if self.helpers == set():
             return False
         if self.helpers is not None and not self._names_a_helper(file.data):
             return False
         return self._imports_one(path, self._helps)
+
+    def _is_given(self, path: str, file: _File) -> bool:
+        """Whether it calls what starts workers, and has the name from a module of the project."""
+        if len(self.files) > MANY and not any(name in file.imported for name in self._giving):
+            return False
+        return self._imports_one(path, lambda it: any(call.found(file.data) for call in it.gives))
+
+    @cached_property
+    def _giving(self) -> set[bytes]:
+        """The names of modules that import a library for others."""
+        return {_module_name(path) for path, file in self.files.items() if file.gives}
 
     def _brings_together(self, path: str, file: _File) -> bool:
         """Whether it imports what gives others' functions to workers, and beside it a module
@@ -476,7 +511,7 @@ class Prefilter:
 
     def _imports_one(self, path: str, wanted: Callable[[_File], bool]) -> bool:
         """Whether a module of the project that `path` imports is `wanted`."""
-        for name in imports(self.files[path].imported):
+        for name in self.files[path].imports:
             other = self._followed(name, path)
             if other is None:
                 continue
@@ -490,7 +525,7 @@ class Prefilter:
         known = self._given.get((path, depth))
         if known is None:
             known = self._given[path, depth] = []
-            for name in imports(package.imported):
+            for name in package.imports:
                 other = self._followed(name, path)
                 if other is None:
                     continue
@@ -504,7 +539,7 @@ class Prefilter:
         to NumPy's global generator."""
         workers = file.worker_names
         forks = has(file.data, _FORKS, _FORK)
-        for name in imports(file.imported):
+        for name in file.imports:
             given = workers is not None and name.rpartition(".")[2] in workers
             if (given or workers is None) and self._reaches(name, path, 3 if given else 2, forks):
                 return True
@@ -529,8 +564,7 @@ class Prefilter:
                 or (
                     depth > 1
                     and any(
-                        self._reaches(item, other[0], depth - 1, draws)
-                        for item in imports(other[1].imported)
+                        self._reaches(item, other[0], depth - 1, draws) for item in other[1].imports
                     )
                 )
             )
