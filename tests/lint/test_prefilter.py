@@ -124,6 +124,21 @@ def test_modules_that_train_together_are_followed():
     assert not kept(starts, engine=TORCH, losses=losses)
 
 
+@pytest.mark.parametrize(
+    "named",
+    [
+        "reduce = dist.all_gather\n",
+        "f(dist.all_gather, g)\n",
+        "ops = {1: DistributedDataParallel, 2: f}\n",
+    ],
+)
+def test_what_trains_together_may_have_another_name(named):
+    program = TORCH + "import torch.distributed as dist\nloss.backward()\n"
+    assert kept(program + named)
+    assert not kept(program + "isinstance(net, DistributedDataParallel)\n")
+    assert not kept(program + "from torch.nn.parallel import DistributedDataParallel\n")
+
+
 def test_imports_are_found_where_they_stand():
     text = (
         b"from . import (a,\n  b)\nimport c as d, e\nif x: import \\\n  f\nfrom g \\\n import h\n"

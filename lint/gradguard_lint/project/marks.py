@@ -171,9 +171,11 @@ _RANKED = sorted(
 
 TOGETHER = (
     tuple(name.encode() for name in _shortest(set(_RANKED))),
-    rb"(?:" + "|".join(map(re.escape, _RANKED)).encode() + rb")\w*(?:[ \t]*\(|[ \t]+as\b)",
+    rb"(?:" + "|".join(map(re.escape, _RANKED)).encode() + rb")"
+    rb"(?:\w*(?:[ \t]*\(|[ \t]+as\b)|([,)\r\n]))",
 )
-"""What processes that train together call: literals, and their pattern."""
+"""What processes that train together call: literals, and their pattern; with a group where they
+only name it: to call it by another name, perhaps."""
 
 TRAINS = (
     b".backward(",

@@ -60,6 +60,8 @@ _SEED = b"random.seed("
 _OF_RANDOM = rb"\brandom\.[a-z]\w*[ \t]*\("
 _GENERATORS = (b"default_rng", b"RandomState", b"Generator", b"Random")
 _GIVEN_TO = rb"\b(\w+)[ \t]*=[ \t]*[\w.]*\Z"
+_GIVEN = rb"[=(\[{,:][ \t]*[\w.]*\Z"
+_ASKS = b"isinstance("
 _DEFINED = rb"\n[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)"
 _LOOP_GRADIENT = (b"GradientTape", b".backward(", b"autograd.grad")
 _DASK_ARRAY = rb"dask\.array|from[ \t]+dask[ \t]+import"
@@ -121,15 +123,19 @@ class _File:
         """The calls that start workers of which it imports the names for others: it has no use
         for them."""
         lines = self.imported
-        homes = [home for home in GIVEN if home in lines and self._only_imports(home)]
+        homes = [home for home in GIVEN if home in lines and not self._asks(home)]
         if not homes or self.starts_workers:
             return set()
         return {mark for home in homes for mark in GIVEN[home]}
 
-    def _only_imports(self, home: bytes) -> bool:
-        """Whether it imports a package, and asks it for nothing."""
+    def _asks(self, home: bytes) -> bool:
+        """Whether it asks a package for anything."""
         asked = home.rpartition(b" ")[2] + b"."
-        return self.data.count(asked) == self.imported.count(asked)
+        data = self.data
+        place = data.find(asked)
+        while place >= 0 and data[max(place - 7, 0) : place].endswith((b"import ", b"from ")):
+            place = data.find(asked, place + 1)
+        return place >= 0
 
     @property
     def loads(self) -> bool:
@@ -166,7 +172,12 @@ class _File:
     def together(self) -> bool:
         """Whether it calls what processes do that train together."""
         data = self.data
-        return self.framework and any(name in data for name in _GROUPS) and has(data, *TOGETHER)
+        if not self.framework or not any(name in data for name in _GROUPS):
+            return False
+        return any(
+            named.group(1) is None or _is_given(data, named.start())
+            for named in matches(data, *TOGETHER)
+        )
 
     @cached_property
     def trains(self) -> bool:
@@ -271,6 +282,12 @@ def _workers(data: bytes) -> Iterator[bytes]:
             yield given.group(1)
     for match in matches(data, (b"target",), rb"\btarget[ \t]*=[ \t]*([A-Za-z_][\w.]*)"):
         yield match.group(1)
+
+
+def _is_given(data: bytes, place: int) -> bool:
+    """Whether what stands at `place` is given a name, or to a call that may run it."""
+    line = data[data.rfind(b"\n", 0, place) + 1 : place]
+    return re.search(_GIVEN, line) is not None and b"import" not in line and _ASKS not in line
 
 
 def _given_to(data: bytes, place: int) -> bytes:
