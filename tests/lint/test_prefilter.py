@@ -101,6 +101,15 @@ def test_a_module_with_a_framework_is_followed_where_it_is_given_functions():
     assert not kept(program, helper=f'def f(x):\n    """\n{shown}"""\n')
 
 
+def test_threads_are_followed_to_where_they_seed():
+    program = (
+        "from concurrent.futures import ThreadPoolExecutor\nfrom helper import draw\n"
+        "ThreadPoolExecutor(2).map(draw, x)\n"
+    )
+    assert kept(program, helper="import numpy as np\ndef draw(k):\n    np.random.seed(k)\n")
+    assert not kept(program, helper="import numpy as np\ndef draw(k):\n    np.zeros(k)\n")
+
+
 def test_methods_are_followed_to_a_framework():
     program = (
         "from helper import f\nfrom multiprocessing import Pool\nclass C:\n"

@@ -104,6 +104,19 @@ def written(node: ast.AST, first: int = 0) -> tuple[str, ...]:
     return tuple(texts)
 
 
+def argument_node(node: ast.AST, position: int, name: str) -> ast.expr | None:
+    """The argument of a call as the source has it."""
+    if not isinstance(node, ast.Call):
+        return None
+    for keyword in node.keywords:
+        if keyword.arg == name:
+            return keyword.value
+    plain = node.args[: position + 1]
+    if len(plain) <= position or any(isinstance(item, ast.Starred) for item in plain):
+        return None
+    return plain[position]
+
+
 def in_loop(m: Machine, frame: Frame) -> bool:
     """Whether what is evaluated in `frame` is evaluated again and again."""
     scope: Frame | None = frame
@@ -124,28 +137,45 @@ def private_parts(
     frame: Frame, node: ast.Call, extra: frozenset[str] = frozenset()
 ) -> tuple[frozenset[int], frozenset[str]]:
     """The arguments of `node` that differ from one turn of the loops around it to the next."""
-    names: set[str] = set(extra)
-    scope: Frame | None = frame
-    while scope is not None and scope.function is frame.function:
-        for loop in scope.loop_names:
-            names |= loop
-        scope = scope.parent
+    names = _turning(frame) | extra
     if not names:
         return frozenset(), frozenset()
-
-    def varies(item: ast.AST) -> bool:
-        if isinstance(item, ast.Call) or any(isinstance(part, ast.Call) for part in descend(item)):
-            return True
-        return any(isinstance(part, ast.Name) and part.id in names for part in descend(item))
-
-    positions = {index for index, item in enumerate(node.args) if varies(item)}
+    positions = {index for index, item in enumerate(node.args) if _varies(item, names)}
     function = node.func
-    if isinstance(function, ast.Call) and any(varies(item) for item in function.args):
+    if isinstance(function, ast.Call) and any(_varies(item, names) for item in function.args):
         inner = function.args[0] if function.args else function
         if any(isinstance(part, ast.Name) and part.id in names for part in descend(inner)):
             positions.add(-1)
-    keywords = {item.arg for item in node.keywords if item.arg is not None and varies(item.value)}
+    keywords = {
+        item.arg for item in node.keywords if item.arg is not None and _varies(item.value, names)
+    }
     return frozenset(positions), frozenset(keywords)
+
+
+def private_items(frame: Frame, node: ast.expr, count: int) -> frozenset[int]:
+    """The same of the `count` items of what `node` makes."""
+    names = _turning(frame)
+    if isinstance(node, (ast.Tuple, ast.List)) and len(node.elts) == count:
+        return frozenset(i for i, item in enumerate(node.elts) if names and _varies(item, names))
+    return frozenset(range(count)) if names and _varies(node, names) else frozenset()
+
+
+def _turning(frame: Frame) -> frozenset[str]:
+    """The names that the loops around bind anew in each turn."""
+    names: frozenset[str] = frozenset()
+    scope: Frame | None = frame
+    while scope is not None and scope.function is frame.function:
+        names = names.union(*scope.loop_names)
+        scope = scope.parent
+    return names
+
+
+def _varies(item: ast.AST, names: frozenset[str]) -> bool:
+    """Whether `item` is another from turn to turn, as it calls something or has one of `names`."""
+    return any(
+        isinstance(part, ast.Call) or (isinstance(part, ast.Name) and part.id in names)
+        for part in descend(item)
+    )
 
 
 def _change_receiver(m: Machine, frame: Frame, node: ast.Call, function: Value, args: Args) -> None:
@@ -243,7 +273,10 @@ def call_atom(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -
         return apply(m, frame, node, atom, args)
     if isinstance(atom, Bound):
         bound = Args([of(atom.receiver), *args.positional], args.keywords, args.rest, args.open)
-        return apply(m, frame, node, atom.function, bound)
+        result = apply(m, frame, node, atom.function, bound)
+        if isinstance(atom.receiver, Instance) and atom.receiver.cls.what:
+            m.models.ran(m, frame, node, atom.receiver, atom.function.name, args)
+        return result
     if isinstance(atom, Class):
         return instantiate(m, frame, node, atom, args)
     if isinstance(atom, Instance):

@@ -122,6 +122,9 @@ class Models(Protocol[M]):
     ) -> Value | None:
         """A call of something that is not known, but may say by its name what it does."""
 
+    def ran(self, m: M, frame: Frame, node: ast.AST, receiver: Atom, name: str, args: Args) -> None:
+        """A method of the project ran for `receiver`, whose class extends one of a library."""
+
     def changed_receiver(self, m: M, receiver: Atom, name: str, args: Args) -> Value | None:
         """What the receiver is after an in-place method; None where it stays as it was."""
 

@@ -30,6 +30,7 @@ from gradguard_lint.project.marks import (
 
 _GROUPS = tuple(map(str.encode, GROUPS))
 _GPU = (b"cuda", b"gpu", b"GPU", b"device")
+_LOADERS = (b"DataLoader(", b"DataLoader)", b"(DataLoader", b"DataLoader as")
 _SAMPLES = (b"def __getitem__", b"def __iter__", b"collate_fn", b"worker_init_fn")
 MANY = 50
 """From this many files on, who may import a helper is told by the helper's name first."""
@@ -140,7 +141,8 @@ class _File:
     @property
     def loads(self) -> bool:
         """Whether a loader with workers is made."""
-        return b"DataLoader" in self.data and b"num_workers" in self.data
+        data = self.data
+        return b"num_workers" in data and any(made in data for made in _LOADERS)
 
     @property
     def alone(self) -> bool:
@@ -420,7 +422,7 @@ class Prefilter:
         if (
             file.loads
             and (file.framework or self._imports_one(path, _has_framework))
-            and self._loads_on_gpu(path, file)
+            and self._loads_with_harm(path, file)
         ):
             return True
         if not file.framework:
@@ -437,9 +439,15 @@ class Prefilter:
 
     def _is_given(self, path: str, file: _File) -> bool:
         """Whether it calls what starts workers, and has the name from a module of the project."""
-        if len(self.files) > MANY and not any(name in file.imported for name in self._giving):
-            return False
-        return self._imports_one(path, lambda it: any(call.found(file.data) for call in it.gives))
+        names = None
+        if len(self.files) > MANY:
+            giving = {name for name in self._giving if name in file.imported}
+            if not giving:
+                return False
+            names = [it for it in file.imports if giving.intersection(os.fsencode(it).split(b"."))]
+        return self._imports_one(
+            path, lambda it: any(call.found(file.data) for call in it.gives), names
+        )
 
     @cached_property
     def _giving(self) -> set[bytes]:
@@ -477,10 +485,10 @@ class Prefilter:
     def _hands_on(self, file: _File) -> bool:
         return self._helps(file) and file.hands_on
 
-    def _loads_on_gpu(self, path: str, file: _File) -> bool:
-        """Whether a dataset, or what it calls, may use a GPU."""
+    def _loads_with_harm(self, path: str, file: _File) -> bool:
+        """Whether a dataset, or what it calls, may use a GPU or a generator of its own."""
         return all(
-            wanted(file) or self._imports_one(path, wanted) for wanted in (_names_gpu, _samples)
+            wanted(file) or self._imports_one(path, wanted) for wanted in (_may_harm, _samples)
         )
 
     def _names_a_helper(self, data: bytes) -> bool:
@@ -526,9 +534,11 @@ class Prefilter:
             other = self._others[found[0]] = _File(found[1])
         return found[0], other
 
-    def _imports_one(self, path: str, wanted: Callable[[_File], bool]) -> bool:
-        """Whether a module of the project that `path` imports is `wanted`."""
-        for name in self.files[path].imports:
+    def _imports_one(
+        self, path: str, wanted: Callable[[_File], bool], names: list[str] | None = None
+    ) -> bool:
+        """Whether a module of the project that `path` imports (as one of `names`) is `wanted`."""
+        for name in self.files[path].imports if names is None else names:
             other = self._followed(name, path)
             if other is None:
                 continue
@@ -553,7 +563,7 @@ class Prefilter:
 
     def _worker_imports_framework(self, path: str, file: _File) -> bool:
         """Whether what the workers run may come to a framework through the project's imports, or
-        to NumPy's global generator."""
+        to a global generator: to draw from it in a forked process, or to seed it."""
         workers = file.worker_names
         forks = has(file.data, _FORKS, _FORK)
         for name in file.imports:
@@ -562,9 +572,9 @@ class Prefilter:
                 return True
         return False
 
-    def _reaches(self, name: str, path: str, depth: int, draws: bool) -> bool:
-        """Whether the import of `name` brings in a framework (or `draws`, where that is asked
-        for), over at most `depth` modules."""
+    def _reaches(self, name: str, path: str, depth: int, forks: bool) -> bool:
+        """Whether the import of `name` brings in a framework, or a global generator that matters
+        (more does where the worker `forks`), over at most `depth` modules."""
         other = self._followed(name, path)
         if other is None and not name.startswith("."):
             other = self._followed(name.rpartition(".")[0], path)  # a name that the module gives
@@ -572,16 +582,17 @@ class Prefilter:
             other = self._followed(name[: name.rindex(".")], path)
         if other is None:
             return False
-        key = (other[0], depth, draws)
+        key = (other[0], depth, forks)
         if key not in self._reach:
             self._reach[key] = False  # what a circle finds
             self._reach[key] = (
                 other[1].framework
-                or (draws and other[1].draws)
+                or _SEED in other[1].data
+                or (forks and other[1].draws)
                 or (
                     depth > 1
                     and any(
-                        self._reaches(item, other[0], depth - 1, draws) for item in other[1].imports
+                        self._reaches(item, other[0], depth - 1, forks) for item in other[1].imports
                     )
                 )
             )
@@ -596,8 +607,9 @@ def _stands_on_framework(file: _File) -> bool:
     return file.stands_on_framework
 
 
-def _names_gpu(file: _File) -> bool:
-    return any(mark in file.data for mark in _GPU)
+def _may_harm(file: _File) -> bool:
+    data = file.data
+    return any(mark in data for mark in _GPU) or has(data, _GENERATORS, rb"\w+[ \t]*\(")
 
 
 def _samples(file: _File) -> bool:

@@ -22,20 +22,22 @@ def check(program: Program) -> Iterator[Report]:
             for effect in reversed(task.effects)
             if effect.kind == "generator-draw"
         }
-        for path, atom, private in task.contents:
+        for path, atom, private in task.given:
             if not isinstance(atom, Thing) or atom.kind != "generator":
                 continue
             if private and not _the_only_one(task, atom):
                 continue
             draw = draws.get(atom.ident)
             if draw is not None and (task.task.repeated or _holders(task, atom.ident) > 1):
+                loads = task.call.prepared
+                got = "all workers draw" if loads else "every task gets"
                 yield Report(
                     task.task.site,
                     f"`{path}` is one generator for all tasks: each worker draws from a copy of "
-                    "it, and every task gets the same numbers.",
+                    f"it, and {got} the same numbers.",
                     (handed_out(task), Step(draw.site, f"`{task.name}` draws from it here")),
                     call=task.call,
-                    case=atom.name,
+                    case=task.call.library if loads else atom.name,
                     fix=None if private else _one_each(task, path, atom),
                 )
                 break
@@ -50,7 +52,7 @@ def _the_only_one(task: TaskRun, generator: Thing) -> bool:
     near = site.function is None or site.function == call.function
     return (site.module is call.module and near) and all(
         atom == generator
-        for _, atom, _ in task.contents
+        for _, atom, _ in task.given
         if isinstance(atom, Thing) and atom.kind in ("generator", "spawned")
     )
 
@@ -85,7 +87,7 @@ def _one_each(task: TaskRun, path: str, generator: Thing) -> Fix | None:
 def _holders(task: TaskRun, ident: int) -> int:
     """How many tasks of the same call hold the generator."""
     return sum(
-        any(isinstance(atom, Thing) and atom.ident == ident for _, atom, _ in other.contents)
+        any(isinstance(atom, Thing) and atom.ident == ident for _, atom, _ in other.given)
         for other in task.call.tasks
     )
 
@@ -122,6 +124,27 @@ tasks = [
     for k in range(4)
 ]
 print(len(set(Parallel(n_jobs=2)(tasks))))  # repaired: 4
+""",
+    "a dataset": """\
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+class Noisy(Dataset):
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return self.rng.normal()
+
+
+if __name__ == "__main__":
+    loader = DataLoader(Noisy(), batch_size=1, num_workers=2)  # GG305
+    print(len({batch.item() for batch in loader}))
 """,
 }
 
@@ -175,5 +198,51 @@ print(Parallel(n_jobs=2)(delayed(simulate)(rng, k) for k, rng in enumerate(rngs)
 print(Parallel(n_jobs=2)(
     delayed(simulate)(np.random.default_rng(k), k) for k in range(4)
 ))
+""",
+    "reseeded, or made, in the worker": """\
+import numpy as np
+import torch
+from joblib import Parallel, delayed
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+
+
+class Noisy(Dataset):
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+        self.late = None
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        if self.late is None:
+            self.late = np.random.default_rng(torch.initial_seed())
+        return self.rng.normal() + self.late.normal()
+
+
+class Shards(IterableDataset):
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+
+    def __iter__(self):
+        info = get_worker_info()
+        order = self.rng.permutation(8)
+        return iter(order if info is None else order[info.id :: info.num_workers])
+
+
+def own(worker):
+    get_worker_info().dataset.rng = np.random.default_rng(torch.initial_seed())
+
+
+def drawn(generator, k):
+    generator.manual_seed(k)
+    return torch.randn(1, generator=generator).item()
+
+
+if __name__ == "__main__":
+    print(list(DataLoader(Noisy(), num_workers=2, worker_init_fn=own)))
+    print(list(DataLoader(Shards(), num_workers=2)))
+    generator = torch.Generator()
+    print(Parallel(2)(delayed(drawn)(generator, k) for k in range(4)))
 """,
 }

@@ -39,6 +39,10 @@ PITFALL = Pitfall(
             "Give every task its own generator, from a seed per task: "
             "`keras.random.SeedGenerator(seed)`."
         ),
+        "torch.utils.data": (
+            "Let each worker make its own generator from `torch.initial_seed()`: in the "
+            "`worker_init_fn`, or at the dataset's first draw."
+        ),
     },
     bad="""\
 import numpy as np
@@ -68,7 +72,8 @@ print(a == b)  # prints: False
 """,
     lint=(
         "On the call that passes one random generator object (NumPy, torch, TensorFlow, "
-        "`random`) to several tasks for process workers."
+        "`random`) to several tasks for process workers; on the `DataLoader` with several workers "
+        "whose dataset draws in `__getitem__` from a generator that it holds."
     ),
     runtime=(
         "When two batches of a process call, two processes that the program starts itself, or two "

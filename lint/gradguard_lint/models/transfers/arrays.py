@@ -39,6 +39,9 @@ from gradguard_lint.models.transfers.extents import (
 from gradguard_lint.models.transfers.tensors import gpu_touched, tensors_in
 from pytest_gradguard.records import replace
 
+RESEEDED = "<reseeded>"
+"""Of a generator: whether the task that has it put it into a state of its own."""
+
 
 def generator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """A random generator object."""
@@ -138,6 +141,12 @@ def array_method(
     return join([of(tensor), *(of(item) for item in found)])
 
 
+def drawn(m: Machine, frame: Frame, node: ast.AST, thing: Thing, what: str) -> None:
+    """A draw from a generator object, in the state that it came in."""
+    if (thing.ident, RESEEDED) not in m.store:
+        m.effect(frame, "generator-draw", node, what, ident=thing.ident)
+
+
 def generator_method(
     m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
 ) -> Value:
@@ -145,10 +154,12 @@ def generator_method(
     if name in ("spawn", "split"):
         return sequence(of(Thing("spawned", thing.name)))
     if name in ("manual_seed", "seed", "get_state", "set_state", "bit_generator", "initial_seed"):
+        if m.worker is not None and name in ("manual_seed", "seed", "set_state"):
+            m.store[thing.ident, RESEEDED] = constant(True)
         if name == "manual_seed":
             return of(thing)
         return UNKNOWN
-    m.effect(frame, "generator-draw", node, f"`.{name}()`", ident=thing.ident)
+    drawn(m, frame, node, thing, f"`.{name}()`")
     extent = drawn_extent(name, args) if thing.name.startswith("numpy") else ()
     if extent:
         return _made(m, node, extent, element_made(name, args))

@@ -18,6 +18,7 @@ from gradguard_lint.domain.values import (
     constant,
     of,
 )
+from gradguard_lint.engine.calls import argument_node
 from gradguard_lint.engine.machine import HEAP, Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
@@ -41,7 +42,7 @@ def collective(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, r
         return UNKNOWN
     in_place = row.flag == "in-place"
     received = cut_off(m, frame, node, name, given, leaves=not in_place)
-    target = _written(node, *row.output) if row.output[1] else None
+    target = argument_node(node, *row.output) if row.output[1] else None
     if target is None:
         return received
     if in_place:
@@ -110,19 +111,6 @@ def changed_tensors(value: Value, change: Callable[[Tensor], Tensor]) -> Value:
         return of(atom)
 
     return value.map(go)
-
-
-def _written(node: ast.AST, position: int, name: str) -> ast.expr | None:
-    """The argument of a call as the source has it."""
-    if not isinstance(node, ast.Call):
-        return None
-    for keyword in node.keywords:
-        if keyword.arg == name:
-            return keyword.value
-    plain = node.args[: position + 1]
-    if len(plain) <= position or any(isinstance(item, ast.Starred) for item in plain):
-        return None
-    return plain[position]
 
 
 def _has_graph(atom: Atom) -> bool:

@@ -15,6 +15,7 @@ from gradguard_lint.models.transfers import (
     contexts,
     dask_work,
     dispatch,
+    optimizers,
     options,
     parallel,
     processes,
@@ -67,7 +68,7 @@ def _scaler(
 ) -> Value | None:
     if name == "step":
         for item in args.positional[:1]:
-            for optimizer in item.things("optimizer"):
+            for optimizer in optimizers.optimizers(m, item):
                 torch_modules.optimizer_method(m, frame, node, optimizer, "step", Args())
     return args.get(0) if name == "scale" else None
 

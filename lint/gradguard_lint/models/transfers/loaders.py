@@ -16,6 +16,7 @@ from gradguard_lint.domain.values import (
     Thing,
     Value,
     of,
+    unknown,
 )
 from gradguard_lint.engine.machine import (
     Machine,
@@ -27,6 +28,9 @@ from gradguard_lint.models.transfers.starting import start_of, start_value
 from pytest_gradguard.records import replace
 
 LOADER = "torch.utils.data"
+
+INFO = "worker-info"
+_DATASET = "<dataset>"
 
 _ARGUMENTS = (
     (0, "dataset"),
@@ -61,6 +65,19 @@ def loader(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     )
 
 
+def worker_info(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``get_worker_info()``: in a worker, what tells the dataset that it has."""
+    dataset = m.read(0, _DATASET)
+    if m.worker is None or dataset is None:
+        return UNKNOWN
+    return of(Thing(INFO, name, parts=(("dataset", dataset),)))
+
+
+def info_attribute(info: Thing, node: ast.AST, name: str) -> Value:
+    """An attribute of what ``get_worker_info()`` gives."""
+    return info.part(name) or unknown(("attr", ("node", id(node)), name))
+
+
 def iterate_loader(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> None:
     """The loader's workers start here, and call its dataset."""
     count = thing.part("num_workers")
@@ -77,12 +94,17 @@ def iterate_loader(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> Non
         return
     tasks = []
     sample = UNKNOWN
-    for instance in (thing.part("dataset") or UNKNOWN).of(Instance):
+    dataset = thing.part("dataset") or UNKNOWN
+    m.store[0, _DATASET] = dataset
+    several = count.constant != 1
+    for instance in dataset.of(Instance):
         for wanted, given in (("__getitem__", (UNKNOWN,)), ("__iter__", ())):
             function = m.find_in_class(instance.cls, wanted)
             if function is not None:
                 bound = m.bind(frame, node, function, instance)
-                tasks.append(TaskCall(bound, given, (), site, library=LOADER))
+                # Workers that iterate may have to draw the same: to shuffle, and take a shard.
+                again = several and wanted == "__getitem__"
+                tasks.append(TaskCall(bound, given, (), site, library=LOADER, repeated=again))
     collate = thing.part("collate_fn")
     if collate is not None and _followed(collate):
         tasks.append(TaskCall(collate, (sequence(sample),), (), site, library=LOADER))

@@ -51,6 +51,7 @@ from gradguard_lint.models.transfers import (
     loaders,
     named_tuples,
     objects,
+    optimizers,
     parallel,
     processes,
     python_calls,
@@ -219,6 +220,11 @@ class Meaning(Known):
         if isinstance(receiver, TaskCall) and name == "compute":
             return m.element(dask_work.compute(m, frame, node, [of(receiver)], args))
         return containers.container_method(m, frame, node, receiver, name, args)
+
+    def ran(
+        self, m: Machine, frame: Frame, node: ast.AST, receiver: Atom, name: str, args: Args
+    ) -> None:
+        optimizers.ran(m, frame, node, receiver, name, args)
 
     def call_thing(self, m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -> Value:
         if isinstance(atom, Tensor) and atom.framework == "torch" and atom.grad == "unknown":
@@ -484,8 +490,9 @@ _MADE = {
     "process": processes.init_instance,
     "thread": processes.init_instance,
     "pool": work.init_pool,
+    optimizers.KIND: optimizers.init_instance,
 }
-"""By what a project's class is that hands out work: the ``__init__`` that it extends."""
+"""By what a project's class is: the ``__init__`` that it extends."""
 
 
 def _instance_method(
@@ -511,6 +518,8 @@ def _instance_method(
         result = processes.start_instance(m, frame, node, instance)
     elif what == "pool":
         result = work.pool_method(m, frame, node, instance, name, args)
+    elif what == optimizers.KIND:
+        result = optimizers.method(m, frame, node, instance, name, args)
     elif what == "tuple":
         result = named_tuples.method(m, node, instance, name, args)
     elif what == "parallel" and name == "__call__":

@@ -29,6 +29,8 @@ from gradguard_lint.models.torch import BUFFERS, PARAMETERS
 from gradguard_lint.models.transfers import (
     collectives,
     data_parallel,
+    loaders,
+    optimizers,
     options,
     python_calls,
     tensorflow_calls,
@@ -59,6 +61,8 @@ def attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) ->
         return _super_attribute(m, frame, node, atom, name)
     if kind == "namespace":
         return options.namespace_attribute(m, atom, name)
+    if kind == loaders.INFO:
+        return loaders.info_attribute(atom, node, name)
     if kind == "device":
         if name == "type":
             return constant(atom.name.split(":")[0])
@@ -114,6 +118,8 @@ def inherited_attribute(
     if name == "training" and atom.cls.what == "torch":
         flag = m.read(atom.ident, "<training>")
         return flag if flag is not None else of(Method(atom, name))
+    if name == "param_groups" and atom.cls.what == optimizers.KIND:
+        return optimizers.inherited(m, atom).map(lambda it: m.attribute(frame, node, of(it), name))
     if atom.cls.what:
         return of(Method(atom, name))
     return unknown(("attr", ("instance", atom.ident), name))

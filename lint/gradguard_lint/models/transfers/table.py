@@ -171,4 +171,5 @@ TRANSFERS: dict[str, Transfer] = {
     "visible-devices": tensorflow_calls.visible_devices,
     "waited": work.waited,
     "wraps": python_calls.wraps,
+    "worker-info": loaders.worker_info,
 }

@@ -43,7 +43,7 @@ from gradguard_lint.models.torch import (
     STATISTICS,
     WEIGHTLESS,
 )
-from gradguard_lint.models.transfers import collectives, data_parallel
+from gradguard_lint.models.transfers import arrays, collectives, data_parallel
 from gradguard_lint.models.transfers.extents import memory_of, same_element
 from gradguard_lint.models.transfers.tensors import (
     as_written,
@@ -333,7 +333,7 @@ def _few(data: Value) -> bool:
 def drawn(m: Machine, frame: Frame, node: ast.AST, generator: Value) -> None:
     """Record that a generator object is drawn from."""
     for thing in generator.things("generator"):
-        m.effect(frame, "generator-draw", node, thing.name, ident=thing.ident)
+        arrays.drawn(m, frame, node, thing, thing.name)
 
 
 def module(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:

@@ -18,6 +18,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
+from gradguard_lint.models.transfers import optimizers
 from gradguard_lint.models.transfers.collectives import cut_off
 from gradguard_lint.models.transfers.data_parallel import backward, is_lightning, module_in, wrap
 
@@ -55,7 +56,7 @@ def _prepared(m: Machine, node: ast.AST, value: Value) -> Value:
     """What ``prepare`` gives for one of its arguments: loaders set their samplers' epochs."""
 
     def change(atom: Atom) -> Value:
-        if isinstance(atom, Thing) and atom.kind == "optimizer":
+        if optimizers.optimizers(m, of(atom)):
             return of(atom)
         if isinstance(atom, Instance) or (isinstance(atom, Thing) and atom.kind == "model"):
             return wrap(m, node, "accelerate.Accelerator.prepare", atom)

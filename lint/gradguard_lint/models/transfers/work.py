@@ -25,7 +25,13 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
-from gradguard_lint.engine.calls import in_loop, private_parts, written
+from gradguard_lint.engine.calls import (
+    argument_node,
+    in_loop,
+    private_items,
+    private_parts,
+    written,
+)
 from gradguard_lint.engine.machine import (
     Machine,
 )
@@ -207,8 +213,10 @@ def task_of(
         extra = table.only if table is not None else None
         if isinstance(extra, Table):
             keywords = {str(key): value for key, value in extra.entries}
-        each = bool(private)
-        names = frozenset(keywords) if each else frozenset()
+        tuple_, dict_ = (argument_node(node, *place) for place in (hands.args, hands.keywords))
+        private = private_items(frame, tuple_, len(positional)) if tuple_ else frozenset()
+        names = frozenset(keywords) if dict_ and private_items(frame, dict_, 1) else frozenset()
+        each = False
     elif hands.items == "rest":
         positional = tuple(args.positional[first:])
         if args.rest is not None:
@@ -224,8 +232,6 @@ def task_of(
         private = frozenset({0})
     elif each:
         private = frozenset(range(len(positional)))
-    elif hands.items == "packed":
-        private = frozenset()
     return TaskCall(
         function,
         positional,
