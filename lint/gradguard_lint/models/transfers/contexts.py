@@ -210,7 +210,7 @@ def decorate(
         elif isinstance(atom, Thing) and atom.kind == "remote":
             return of(replace(atom, parts=(*atom.parts, ("function", value))))
         elif isinstance(atom, Thing) and atom.kind == "option":
-            return with_option(value, atom)
+            return with_option(m, value, atom)
         elif isinstance(atom, Function):
             result: Value = m.call(frame, decorator, of(atom), Args([value]))
             if any(result.of(Function)) or any(result.of(Instance)):

@@ -76,17 +76,18 @@ def option(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     called = _option_name(args)
     if called is None:
         return UNKNOWN
-    value = option_value(m, ("option", m.ident_at(node), called), args.get(None, "default"))
-    return of(Thing("option", called, parts=(("value", value),)))
+    default = args.get(None, "default")
+    return of(Thing("option", called, parts=() if default is None else (("default", default),)))
 
 
-def with_option(function: Value, given: Thing) -> Value:
+def with_option(m: Machine, function: Value, given: Thing) -> Value:
     """`function`, which gets the option as its argument where nobody gives another."""
 
     def change(atom: Atom) -> Value:
-        value = given.part("value")
-        if not isinstance(atom, Function) or value is None:
+        if not isinstance(atom, Function):
             return of(atom)
+        command = m.ident_of(("command", atom.node))
+        value = option_value(m, ("option", command, given.name), given.part("default"))
         spec = atom.node.args
         names = [item.arg for item in (*spec.posonlyargs, *spec.args)]
         kept: list[Value] = [UNKNOWN] * (len(names) - len(atom.defaults)) + [*atom.defaults]
