@@ -464,3 +464,57 @@ def test_a_library_that_comes_through_a_module_of_the_project(project, case):
         project.write(f"app/part{number}.py", "import threading\n\nlock = threading.Lock()\n")
     assert project.codes() == [("GG201", "app/main.py", 6)]
     assert project.codes("app/main.py") == [("GG201", "app/main.py", 6)]
+
+
+BASE = """\
+from concurrent.futures import ProcessPoolExecutor
+
+
+class Job:
+    def __call__(self, items):
+        with ProcessPoolExecutor(2) as pool:
+            return list(pool.map(self.process, items))
+"""
+EMBED = """\
+import torch
+
+from lib.base import Job
+
+
+class Embed(Job):
+    device = "cuda"
+
+    def process(self, item):
+        return torch.full((3,), item, device=self.device).sum().item()
+"""
+
+
+def test_a_method_that_starts_workers_and_is_inherited_from_another_file(project):
+    project.write("lib/__init__.py", "")
+    project.write("lib/base.py", BASE)
+    project.write("lib/gpu.py", EMBED)
+    assert project.codes() == [("GG201", "lib/gpu.py", 10)]
+    project.write("lib/gpu.py", EMBED + "\n    def __call__(self, items):\n        return items\n")
+    assert project.codes() == []
+
+
+def test_a_program_that_gives_what_others_hand_to_workers(project):
+    project.write("app/__init__.py", "from .engine import run\n")
+    project.write("app/registry.py", "STEPS = {}\n\n\ndef step(f):\n    STEPS[f.__name__] = f\n")
+    project.write(
+        "app/steps.py",
+        "import torch\n\nfrom .registry import step\n\n\n@step\ndef embed(item, device):\n"
+        "    return torch.ones(item, device=device).sum().item()\n",
+    )
+    project.write(
+        "app/engine.py",
+        "from joblib import Parallel, delayed\n\nfrom . import steps\n"
+        "from .registry import STEPS\n\n\ndef run(items, device):\n"
+        '    embed = STEPS["embed"]\n'
+        "    return Parallel(2)(delayed(embed)(item, device) for item in items)\n",
+    )
+    main = "from app import run\n\nif __name__ == '__main__':\n    print(run(range(3), 'cuda'))\n"
+    project.write("main.py", main)
+    assert project.codes() == [("GG201", "app/steps.py", 8)]
+    project.write("main.py", main.replace("cuda", "cpu"))
+    assert project.codes() == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from gradguard_lint.domain.state import State
 from gradguard_lint.domain.values import (
@@ -106,8 +107,15 @@ def do_ImportFrom(m: Machine, frame: Frame, node: ast.ImportFrom) -> None:
 
 def _run_unnamed(m: Machine, frame: Frame, module: str, name: str) -> None:
     """Run a module that is imported as `name`, but never named: for what running it does."""
+    if frame.parent is not None:
+        return
     mentioned = m.mentioned.get(frame.module.name)
-    if frame.parent is None and mentioned is not None and name not in mentioned:
+    if mentioned is not None:
+        named = name in mentioned
+    else:  # nobody has looked at the whole of it
+        pattern = rb"(?<![\w.])" + name.encode() + rb"\b"
+        named = len(re.findall(pattern, frame.module.data)) > 1
+    if not named:
         m.module_frame(module)
 
 

@@ -157,6 +157,34 @@ class _Run:
                 instance, state = ready
                 method = m.find_in_class(instance.cls, node.name)
                 self._root(partial(self._call_unknown, node, method, instance), state.copy())
+        if not loops:
+            self._inherited(made)
+
+    def _inherited(self, made: dict[int, tuple[Instance, State] | None]) -> None:
+        """Run the methods that start workers and that a class has from another module, where
+        nothing here calls them: what they call may be its own."""
+        m = self.m
+        bringing = {name for node in self.seen.imports for name in self._bringing_workers(node)}
+        classes = [it for it in self.module.tree.body if isinstance(it, ast.ClassDef)]
+        reached = set(m.reached)
+        starters = m.models.vocabulary().starters
+        for cls in classes if bringing else ():
+            if bringing.isdisjoint(map(_last_name, cls.bases)):
+                continue
+            if id(cls) not in made:
+                m.state = self.after.copy()
+                made[id(cls)] = self._object(cls, prepare=False)
+            ready = made[id(cls)]
+            if ready is None:
+                continue
+            instance, state = ready
+            for node in (node for above in instance.cls.above for node in above.node.body):
+                if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    continue
+                if id(node) in reached or node.name == "__init__" or not _names(node, starters):
+                    continue
+                method = m.find_in_class(instance.cls, node.name)
+                self._root(partial(self._call_unknown, node, method, instance), state.copy())
 
     def _of_the_project(self, node: ast.Import | ast.ImportFrom) -> bool:
         """Whether an import is of the project."""
@@ -282,6 +310,18 @@ def _definitions(
 
     visit(tree.body, None)
     return found
+
+
+def _last_name(node: ast.expr) -> str:
+    """The name that `node` ends in."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _names(node: ast.AST, words: frozenset[str]) -> bool:
+    """Whether `node` mentions one of `words`."""
+    return any(_last_name(part) in words for part in descend(node) if isinstance(part, ast.expr))
 
 
 def _sets_attributes(node: ast.AST) -> bool:

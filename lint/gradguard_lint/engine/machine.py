@@ -551,7 +551,9 @@ class Machine:
                 changed = True
                 continue
             now = self.current(atom)
-            if now is not None and (len(now.choices) > 1 or now.choices[0] != Choice(atom)):
+            if now is not None and (
+                len(now.choices) > 1 or now.choices[0].when or now.choices[0].atom != atom
+            ):
                 changed = True
                 alive = [item for item in now.choices if compatible(item.when, assumed)]
                 kept.extend(

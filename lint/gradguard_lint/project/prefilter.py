@@ -426,7 +426,7 @@ class Prefilter:
         ):
             return True
         if not file.framework:
-            return self._brings_together(path, file)
+            return self._brings_together(path, file) or self._runs_both(path, file)
         if file.starts_program and self._imports_one(path, self._starts):
             return True  # it may make the objects whose methods start them
         if self._is_given(path, file):
@@ -468,6 +468,15 @@ class Prefilter:
             return False
         return self._imports_one(path, self._hands_on) and self._imports_one(
             path, _stands_on_framework
+        )
+
+    def _runs_both(self, path: str, file: _File) -> bool:
+        """Whether it is a program that imports what starts workers, and over a few modules a
+        framework: it may give what these work on."""
+        return (
+            file.starts_program
+            and self._imports_one(path, self._starts)
+            and any(self._reaches(name, path, 3, False) for name in file.imports)
         )
 
     @cached_property
