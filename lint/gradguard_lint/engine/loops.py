@@ -7,10 +7,9 @@ from collections.abc import Callable
 from functools import partial
 
 from gradguard_lint.domain.conditions import Key, without
-from gradguard_lint.domain.effects import ParallelCall
 from gradguard_lint.domain.shapes import known_items
 from gradguard_lint.domain.starts import PROCESS
-from gradguard_lint.domain.state import Event, Exits, Place, State, join_states, widened
+from gradguard_lint.domain.state import Exits, Place, State, join_states, widened
 from gradguard_lint.domain.values import (
     Choice,
     Frame,
@@ -205,12 +204,13 @@ def _turns(
     exits = m.outcomes(frame).loops[-1]
     ends: list[State] = []
     for _ in range(limit):
-        before, newest = m.state, m.fresh
+        before, newest, calls = m.state, m.fresh, len(m.program.calls)
         _turn(m, exits, body)
         if m.dead:
             break
         _forget_turn(m.state, keys)
-        settled = _settled(before, m.state, newest, own())
+        starts = any(call.kind == PROCESS for call in m.program.calls[calls:])
+        settled = _settled(before, m.state, newest, own(), starts=starts)
         ends.append(m.state)
         if settled:
             break
@@ -234,7 +234,9 @@ def _own(m: Machine, frame: Frame, node: Loop) -> Callable[[Place], bool]:
     return lambda place: place[0] == frame.ident and place[1] not in names
 
 
-def _settled(before: State, after: State, newest: int, own: Callable[[Place], bool]) -> bool:
+def _settled(
+    before: State, after: State, newest: int, own: Callable[[Place], bool], *, starts: bool
+) -> bool:
     """Whether one more turn comes to the same end.
 
     Args:
@@ -242,8 +244,9 @@ def _settled(before: State, after: State, newest: int, own: Callable[[Place], bo
         after: that at its end.
         newest: the last identity at the beginning: what was made since is made anew by each turn.
         own: tells what a turn does not take over from the one before.
+        starts: whether the turn starts processes, on whichever way.
     """
-    if any(_starts_processes(event) for event in after.past.keys() - before.past.keys()):
+    if starts and after.past.keys() - before.past.keys():
         return False  # what this turn has done is done before they start in the next one
     old, new = before.store, after.store
     for place in new.changed:
@@ -253,10 +256,6 @@ def _settled(before: State, after: State, newest: int, own: Callable[[Place], bo
         if one is None or other is None or set(other.atoms) - set(one.atoms):
             return False
     return True
-
-
-def _starts_processes(event: Event) -> bool:
-    return isinstance(event, ParallelCall) and event.kind == PROCESS
 
 
 def _forget_turn(state: State, keys: frozenset[Key]) -> None:

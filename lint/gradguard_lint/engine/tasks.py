@@ -12,10 +12,11 @@ from gradguard_lint.domain.effects import (
     Step,
     TaskRun,
 )
-from gradguard_lint.domain.shapes import ABSENT, owned
+from gradguard_lint.domain.shapes import ABSENT, known_items, owned
 from gradguard_lint.domain.starts import PROCESS, Start
 from gradguard_lint.domain.state import Past
 from gradguard_lint.domain.values import (
+    NOTHING,
     UNKNOWN,
     Atom,
     Bound,
@@ -42,6 +43,8 @@ from gradguard_lint.engine.machine import (
 )
 from gradguard_lint.engine.ports import Args
 from pytest_gradguard.records import replace
+
+AT_FORK = "<at fork>"
 
 TASKS = 8
 """How many different tasks of one call are run."""
@@ -205,6 +208,11 @@ def hand_out(
     return join(results)
 
 
+def forked(m: Machine) -> Value:
+    """What forked processes do first, in order."""
+    return m.read(0, AT_FORK) or NOTHING
+
+
 def run_task(
     m: Machine,
     frame: Frame,
@@ -227,6 +235,10 @@ def run_task(
     m.last_returns = None
     process = call.kind == PROCESS
     try:
+        for function in known_items(forked(m)) or () if call.start == "fork" else ():
+            m.chain = (Step(call.site, f"{call.workers} are forked"),)
+            m.call(frame, task.site.node, function, Args())
+            run.initialised = len(run.effects)
         if initializer is not None:
             m.chain = (Step(call.site, f"the initializer runs in {call.workers}"),)
             m.call(

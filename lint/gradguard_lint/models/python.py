@@ -70,6 +70,7 @@ LIBRARY = Library(
         Row("os.environ.get os.getenv", "environ-get"),
         Row("os.environ.setdefault os.putenv os.environ.update", "environ-set"),
         Row("os.cpu_count", "nothing"),
+        Row("os.register_at_fork", "at-fork"),
         Row(
             "math.* os.getpid time.time time.perf_counter time.monotonic time.process_time",
             "number",

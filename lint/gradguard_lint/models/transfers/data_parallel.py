@@ -13,6 +13,7 @@ from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import (
     GRADIENT,
     NOTHING,
+    OUTPUT,
     UNKNOWN,
     Atom,
     Class,
@@ -334,11 +335,19 @@ def _steps_over(m: Machine, optimizer: Thing) -> list[int]:
 def reduced(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """A reduction among processes: perhaps of gradients, by hand."""
     target = args.get(0) or UNKNOWN
+    if all(map(_is_output, target.atoms)):
+        return UNKNOWN  # no gradient, and no parameter
     for top in _wrapped_modules(m):
         m.store[top, AVERAGED] = constant(True)
     if any(isinstance(atom, Unknown) or _of_parameters(m, atom) for atom in inner(target)):
         m.effect(frame, "reduced", node, f"`{name.rpartition('.')[2]}`", target=target)
     return UNKNOWN
+
+
+def _is_output(atom: Atom) -> bool:
+    """Whether `atom` is what a model gave, or made from that: a loss to be logged."""
+    made_from = {atom.ident, *atom.sources} if isinstance(atom, Tensor) else set()
+    return OUTPUT in made_from and GRADIENT not in made_from
 
 
 def _of_parameters(m: Machine, atom: Atom) -> bool:

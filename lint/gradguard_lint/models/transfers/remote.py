@@ -64,6 +64,7 @@ def remote_method(
     function = thing.part("function")
     if name != "remote" or function is None:
         return None
+    calls = len(m.program.calls)
     result = _remotely(m, frame, node, thing, row, function, args)
     if any(function.of(Class)):
         after = m.last_task_state
@@ -72,7 +73,11 @@ def remote_method(
                 value = after.store.get((instance.ident, field)) if after is not None else None
                 if value is not None:
                     m.set_field(instance.ident, field, value)
-        kept = (("instance", result), ("meant", thing.part("meant") or constant(False)))
+        meant = thing.part("meant") or constant(False)
+        tasks = (task for call in m.program.calls[calls:] for task in call.tasks)
+        if any(effect.kind == "gpu-init" for task in tasks for effect in task.effects):
+            meant = constant(True)  # what its methods use is there since it was made
+        kept = (("instance", result), ("meant", meant))
         return of(Thing("actor", thing.name, m.ident_at(node), parts=kept))
     return future(result)
 

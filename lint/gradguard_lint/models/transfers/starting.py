@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from gradguard_lint.domain.shapes import items, known_items
 from gradguard_lint.domain.starts import Start
 from gradguard_lint.domain.values import (
     NOTHING,
@@ -19,6 +20,7 @@ from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.tasks import AT_FORK, forked
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Row
 
@@ -69,3 +71,11 @@ def start_of(m: Machine, value: Value | None) -> Start | None:
     if not isinstance(only, Const) or not isinstance(only.value, str):
         return None
     return registry_of(m).starts.get(only.value)
+
+
+def at_fork(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``os.register_at_fork``: what each forked process does first."""
+    first = args.keywords.get("after_in_child")
+    if first is not None:
+        m.store[0, AT_FORK] = items("tuple", (*(known_items(forked(m)) or ()), first))
+    return NOTHING

@@ -172,4 +172,5 @@ TRANSFERS: dict[str, Transfer] = {
     "waited": work.waited,
     "wraps": python_calls.wraps,
     "worker-info": loaders.worker_info,
+    "at-fork": starting.at_fork,
 }
