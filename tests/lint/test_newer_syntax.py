@@ -51,6 +51,13 @@ def test_a_true_syntax_error_beside_newer_syntax_names_the_python(project):
     assert f"(read by Python {version})" in ran.err
 
 
+def test_what_libcst_does_not_allow_is_a_syntax_error(project):
+    project.write("program.py", PROGRAM.format(lines="type X = int\nx = f'a' b'c'"))
+    ran = project.lint("program.py")
+    assert ran.status == 2
+    assert "syntax error" in ran.err
+
+
 @pytest.mark.parametrize(
     "start", ["x = " + "(" * 5000, "x = " + "not " * 50_000, "elif x: y\n" * 9000]
 )

@@ -518,3 +518,38 @@ def test_a_program_that_gives_what_others_hand_to_workers(project):
     assert project.codes() == [("GG201", "app/steps.py", 8)]
     project.write("main.py", main.replace("cuda", "cpu"))
     assert project.codes() == []
+
+
+STORE = "import torch\n\nWEIGHT = torch.ones(3)\n"
+USES = """\
+import store
+
+
+def init(weight):
+    store.WEIGHT = weight
+
+
+def work(x):
+    return (store.WEIGHT * x).sum().item()
+"""
+CHANGES = """\
+import torch
+from multiprocessing import get_context
+
+import store
+from uses import init, work
+
+if __name__ == "__main__":
+    store.WEIGHT = torch.zeros(3)
+    with get_context("spawn").Pool(2{given}) as pool:
+        print(pool.map(work, [torch.ones(3)] * 3))
+"""
+
+
+def test_a_global_that_the_initializer_sets(project):
+    project.write("store.py", STORE)
+    project.write("uses.py", USES)
+    project.write("main.py", CHANGES.format(given=", init, (store.WEIGHT,)"))
+    assert project.codes() == []
+    project.write("main.py", CHANGES.format(given=""))
+    assert project.codes() == [("GG109", "uses.py", 9)]

@@ -42,7 +42,7 @@ def as_older(data: bytes) -> str | None:
             return None
         wrapper = MetadataWrapper(tree, unsafe_skip_copy=True)
         places = wrapper.resolve(PositionProvider)
-    except (libcst.ParserSyntaxError, SourceError, RecursionError):
+    except (libcst.ParserSyntaxError, SyntaxError, SourceError, RecursionError):
         return None
     lines = re.split(r"(?<=\n)|(?<=\r)(?!\n)", text)
     starts = [0]

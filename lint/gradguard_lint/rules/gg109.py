@@ -15,11 +15,17 @@ def check(program: Program) -> Iterator[Report]:
     for task in program.process_tasks():
         if task.call.start == "fork":
             continue
+        own: set[tuple[str, str]] = set()
+        """The globals that the worker, or its initializer, set itself."""
         for effect in task.effects:
+            if effect.kind == "global-change":
+                own.add((effect.home, effect.what))
             if effect.kind != "capture" or not effect.is_global:
                 continue
             home = effect.home
             if home == program.entry or not _trainable(effect.value):
+                continue
+            if (home, effect.what) in own:
                 continue
             change = _change(task, effect, home)
             if change is not None:
