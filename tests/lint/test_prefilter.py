@@ -110,6 +110,22 @@ def test_threads_are_followed_to_where_they_seed():
     assert not kept(program, helper="import numpy as np\ndef draw(k):\n    np.zeros(k)\n")
 
 
+def test_generators_that_objects_hold_and_processes_get_are_kept():
+    held = (
+        "import numpy as np\nfrom multiprocessing import Pool\nclass C:\n"
+        "    def __init__(self):\n        {to} = np.random.default_rng(0)\n"
+        "Pool(2).map(C().run, x)\n"
+    )
+    assert kept(held.format(to="self.rng"))
+    assert not kept(held.format(to="rng"))
+    given = (
+        "import numpy as np\nfrom multiprocessing import Process\n"
+        "rng = np.random.default_rng(0)\nProcess(target=f, kwargs={'k': %s})\n"
+    )
+    assert kept(given % "rng")
+    assert not kept(given % "k")
+
+
 def test_methods_are_followed_to_a_framework():
     program = (
         "from helper import f\nfrom multiprocessing import Pool\nclass C:\n"

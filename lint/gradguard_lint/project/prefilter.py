@@ -60,6 +60,7 @@ _FORK = rb"\bPool\b|ProcessPoolExecutor|[\"']multiprocessing[\"']"
 _SEED = b"random.seed("
 _OF_RANDOM = rb"\brandom\.[a-z]\w*[ \t]*\("
 _GENERATORS = (b"default_rng", b"RandomState", b"Generator", b"Random")
+_PROCESS = ((b"Process",), rb"Process[ \t]*(?=\()")
 _GIVEN_TO = rb"\b(\w+)[ \t]*=[ \t]*[\w.]*\Z"
 _GIVEN = rb"[=(\[{,:][ \t]*[\w.]*\Z"
 _ASKS = b"isinstance("
@@ -216,9 +217,15 @@ class _File:
             return True
         for made in matches(data, _GENERATORS, rb"\w+[ \t]*\("):
             name = _given_to(data, made.start())
-            if name and any(
+            if not name:
+                continue
+            if _is_held(data, made.start()):
+                return True
+            around = _around(data, made.start())
+            if any(
                 has(call, (name,), rb"\b" + name + rb"\b")
-                for call in _calls(_around(data, made.start()), (METHODS, HANDED_OUT))
+                for calls in ((METHODS, HANDED_OUT), _PROCESS)
+                for call in _calls(around, calls)
             ):
                 return True
         return False
@@ -296,6 +303,11 @@ def _given_to(data: bytes, place: int) -> bytes:
     """The name that is set to what stands at `place`; none where there is none."""
     found = re.search(_GIVEN_TO, data[data.rfind(b"\n", 0, place) + 1 : place])
     return b"" if found is None else found.group(1)
+
+
+def _is_held(data: bytes, place: int) -> bool:
+    """Whether an object gets what stands at `place` for its attribute."""
+    return b"self." in data[data.rfind(b"\n", 0, place) + 1 : place]
 
 
 def _wrong_backend(data: bytes) -> bool:

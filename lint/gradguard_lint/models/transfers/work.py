@@ -213,8 +213,11 @@ def task_of(
         extra = table.only if table is not None else None
         if isinstance(extra, Table):
             keywords = {str(key): value for key, value in extra.entries}
-        tuple_, dict_ = (argument_node(node, *place) for place in (hands.args, hands.keywords))
+        places = (hands.args, hands.keywords, hands.function)
+        tuple_, dict_, called = (argument_node(node, *place) for place in places)
         private = private_items(frame, tuple_, len(positional)) if tuple_ else frozenset()
+        if called and private_items(frame, called, 1):
+            private |= {-1}
         names = frozenset(keywords) if dict_ and private_items(frame, dict_, 1) else frozenset()
         each = False
     elif hands.items == "rest":
