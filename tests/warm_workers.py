@@ -188,7 +188,8 @@ def is_anew(environment: Mapping[str, str], modules: Mapping[str, Any]) -> None:
         environment: that of the process.
         modules: what is imported, by name.
     """
-    modules["numpy.random"].seed()
+    numpy_random = modules["numpy.random"]
+    numpy_random.set_state(numpy_random.RandomState().get_state())
     modules["torch"].default_generator.seed()
     if "OMP_NUM_THREADS" in environment:
         modules["torch"].set_num_threads(int(environment["OMP_NUM_THREADS"]))
