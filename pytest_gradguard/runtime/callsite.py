@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 import pytest_gradguard
@@ -17,6 +17,9 @@ from pytest_gradguard.runtime import packages
 _OURS = os.path.dirname(os.path.abspath(pytest_gradguard.__file__)) + os.sep
 _STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+DYNAMIC = "<dynamic-code>"
+"""What cloudpickle, from 3.1.3 on, calls the file of a function that it pickles by value."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ def user_frame() -> FrameType | None:
     """The frame that `user_site` describes."""
     fallback: FrameType | None = None
     for frame in _outward(sys._getframe(1)):
-        kind = _kind(frame.f_code.co_filename)
+        kind = _kind(file_of(frame))
         if kind == "user":
             return frame
         if kind == "library" and fallback is None:
@@ -95,7 +98,7 @@ def site_of(frame: FrameType) -> Site:
     code = frame.f_code
     name = getattr(code, "co_qualname", code.co_name)
     return Site(
-        path=code.co_filename,
+        path=file_of(frame),
         line=frame.f_lineno,
         function=name.rpartition("<locals>.")[2],
         code=code,
@@ -108,7 +111,7 @@ def line_of(error: BaseException) -> tuple[str | None, int | None]:
     found: tuple[str | None, int | None] = (None, None)
     traceback = error.__traceback__
     while traceback is not None:
-        path = traceback.tb_frame.f_code.co_filename
+        path = file_of(traceback.tb_frame)
         if is_user_file(path):
             found = path, traceback.tb_lineno
         traceback = traceback.tb_next
@@ -141,7 +144,7 @@ def user_frames(frame: FrameType | None, depth: int = 8) -> list[FrameType]:
     """Up to `depth` of the user's own frames, from `frame` outwards."""
     found: list[FrameType] = []
     while frame is not None and len(found) < depth:
-        if _kind(frame.f_code.co_filename) == "user":
+        if is_users(frame):
             found.append(frame)
         frame = frame.f_back
     return found
@@ -150,6 +153,33 @@ def user_frames(frame: FrameType | None, depth: int = 8) -> list[FrameType]:
 def user_chain(depth: int = 8) -> tuple[Site, ...]:
     """Where up to `depth` of the user's own frames stand, the innermost first."""
     return tuple(site_of(frame) for frame in user_frames(sys._getframe(1), depth))
+
+
+def file_of(frame: FrameType) -> str:
+    """The file that the code of `frame` was read from."""
+    return written_in(frame.f_code, frame.f_globals)
+
+
+def written_in(code: CodeType, namespace: Mapping[str, Any]) -> str:
+    """The file that `code` was read from, which runs with the globals `namespace`.
+
+    Of a function that was pickled by value they know it where its code does not.
+    """
+    path = code.co_filename
+    if path != DYNAMIC:
+        return path
+    known = namespace.get("__file__")
+    return known if type(known) is str else path
+
+
+def is_users(frame: FrameType) -> bool:
+    """Whether the code of `frame` is the user's own."""
+    return _kind(file_of(frame)) == "user"
+
+
+def is_users_function(function: FunctionType) -> bool:
+    """Whether a function written in Python is the user's own."""
+    return _kind(written_in(function.__code__, function.__globals__)) == "user"
 
 
 def is_user_file(path: str | None) -> bool:

@@ -156,7 +156,7 @@ def _refusing(error: BaseException) -> Any:
         if traceback.tb_frame.f_code.co_name in _REDUCING:
             frame = traceback.tb_frame
         traceback = traceback.tb_next
-    if frame is None or callsite.is_user_file(frame.f_code.co_filename):
+    if frame is None or callsite.is_users(frame):
         return None  # the program's own class has its own reasons
     return dict(callsite.local_names(frame)).get("self")
 

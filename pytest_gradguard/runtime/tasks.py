@@ -52,29 +52,41 @@ def roots_of(items: Any) -> list[tuple[str, Any]]:
 def task_of(function: Any) -> Task:
     """What to call the user's own function behind what `delayed` was given, and where it stands."""
     function = function_of(function)
-    code = _code(function)
-    if code is None and not issubclass(type(function), type):
-        code = _code_of_object(type(function))
+    written = function
+    if _code(function) is None and not issubclass(type(function), type):
+        written = _called(type(function))
+    code = _code(written)
     name = plain_attribute(function, "__qualname__")
     if type(name) is not str:
         name = type(function).__qualname__
     return Task(
         name=name.rpartition("<locals>.")[2],
-        path=None if code is None else code.co_filename,
+        path=None if code is None else _file_of(written, code),
         line=None if code is None else code.co_firstlineno,
     )
 
 
-def _code_of_object(kind: type) -> Any:
-    """The code behind a call of such objects; of a model, what the user has written of it."""
-    called = _code(plain_attribute(kind, "__call__"))
-    if called is None or callsite.is_user_file(called.co_filename):
+def _called(kind: type) -> Any:
+    """What a call of such objects runs; of a model, what the user has written of it."""
+    called = plain_attribute(kind, "__call__")
+    if _code(called) is None or is_the_users(called):
         return called
     for name in ("forward", "call"):
-        written = _code(plain_attribute(kind, name))
-        if written is not None and callsite.is_user_file(written.co_filename):
+        written = plain_attribute(kind, name)
+        if is_the_users(written):
             return written
     return called
+
+
+def is_the_users(function: Any) -> bool:
+    """Whether a function is written in Python, and by the user."""
+    code = _code(function)
+    return code is not None and callsite.is_user_file(_file_of(function, code))
+
+
+def _file_of(function: Any, code: types.CodeType) -> str:
+    namespace = plain_attribute(function, "__globals__")
+    return callsite.written_in(code, namespace if type(namespace) is dict else {})
 
 
 def function_of(function: Any) -> Any:
@@ -107,7 +119,7 @@ def parameter_of(function: Any, path: str) -> str | None:
         function = inner
     code = _code(function)
     if code is None and not issubclass(type(function), type):
-        code = _code_of_object(type(function))
+        code = _code(_called(type(function)))
         index += 1
     if code is None or index >= code.co_argcount:
         return None

@@ -79,7 +79,7 @@ def uses_of(function: Any, *, classes: bool = False) -> Uses:
     queue = list(_functions_of(function, classes))
     while queue and len(seen) < _FUNCTIONS:
         current = queue.pop()
-        if id(current) in seen or not callsite.is_user_file(current.__code__.co_filename):
+        if id(current) in seen or not callsite.is_users_function(current):
             continue
         seen[id(current)] = current
         code = globals_in(current.__code__)
@@ -197,7 +197,7 @@ def _method(kind: type, name: str) -> types.FunctionType | None:
     if isinstance(raw, property):
         raw = raw.fget
     if isinstance(raw, types.FunctionType) and raw.__code__.co_argcount:
-        return raw if callsite.is_user_file(raw.__code__.co_filename) else None
+        return raw if callsite.is_users_function(raw) else None
     return None
 
 

@@ -20,7 +20,6 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from pytest_gradguard.runtime import (
-    callsite,
     locate,
     probes,
     random_states,
@@ -32,7 +31,15 @@ from pytest_gradguard.runtime.evidence import TaskEvidence
 from pytest_gradguard.runtime.faults import attempt, fault
 from pytest_gradguard.runtime.patching import Patch, Patches
 from pytest_gradguard.runtime.probes import After
-from pytest_gradguard.runtime.tasks import Task, code_of, mentions, reseeds, task_of
+from pytest_gradguard.runtime.tasks import (
+    Task,
+    code_of,
+    function_of,
+    is_the_users,
+    mentions,
+    reseeds,
+    task_of,
+)
 
 CODE = "GG305"
 PROBES = (
@@ -175,8 +182,7 @@ def read_by(function: Any) -> list[used_globals.Read]:
 def own_functions(item: Any) -> list[Any]:
     """The function of a task; where a library's runs the program's, those that it is given."""
     function, args, kwargs = item
-    code = code_of(function)
-    if code is None or callsite.is_user_file(code.co_filename):
+    if code_of(function) is None or is_the_users(function_of(function)):
         return [function]
     given = [*args, *kwargs.values()]
     for one in args:

@@ -283,7 +283,7 @@ def _dying(arrived: list[Arrived], address: int, thread: int) -> None:
             frame = sys._current_frames().get(thread)
         mapped, function = _mapped(one, array, here.running or ())
         where = callsite.user_frames(frame, 1)
-        place = (where[0].f_code.co_filename, where[0].f_lineno) if where else (None, None)
+        place = (callsite.file_of(where[0]), where[0].f_lineno) if where else (None, None)
         killed = Killed(one.token, mapped, task_of(function), *place)
         post(one.address, killed)
         answering.answer(sys._current_frames().get(thread), WorkerKilledError(_text(killed)))

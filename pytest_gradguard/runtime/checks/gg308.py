@@ -140,8 +140,8 @@ def _around(frame: types.FrameType | None) -> tuple[tuple[str, int] | None, bool
     """The user's line in `frame` or outside it, and whether the task holds a lock there."""
     site, locked = None, False
     while frame is not None and frame.f_globals.get("__name__") != _RUNNER:
-        if callsite.is_user_file(frame.f_code.co_filename):
-            site = site or (frame.f_code.co_filename, frame.f_lineno)
+        if callsite.is_users(frame):
+            site = site or (callsite.file_of(frame), frame.f_lineno)
             locked = locked or any(map(_is_held, _values(frame)))
         frame = frame.f_back
     return site, locked

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from types import CodeType
+from types import FrameType
 from typing import Any
 
 from pytest_gradguard.runtime import callsite
@@ -118,25 +118,25 @@ def _framework(error: BaseException) -> str | None:
 
 
 def _attempt(framework: str, error: BaseException) -> Attempt:
-    code, line = _user_line(error)
+    frame, line = _user_line(error)
     return Attempt(
-        None if code is None else code.co_filename,
+        None if frame is None else callsite.file_of(frame),
         line,
-        None if code is None else code.co_name,
+        None if frame is None else frame.f_code.co_name,
         told(error),
         True,
         framework,
     )
 
 
-def _user_line(error: BaseException) -> tuple[CodeType | None, int | None]:
+def _user_line(error: BaseException) -> tuple[FrameType | None, int | None]:
     """The innermost line of the user's own on the way to `error`."""
-    found: tuple[CodeType | None, int | None] = (None, None)
+    found: tuple[FrameType | None, int | None] = (None, None)
     traceback = error.__traceback__
     while traceback is not None:
-        code = traceback.tb_frame.f_code
+        frame = traceback.tb_frame
         # Compiled code names its sources by paths that are nowhere on this machine.
-        if not code.co_filename.endswith(_COMPILED) and callsite.is_user_file(code.co_filename):
-            found = (code, traceback.tb_lineno)
+        if not frame.f_code.co_filename.endswith(_COMPILED) and callsite.is_users(frame):
+            found = (frame, traceback.tb_lineno)
         traceback = traceback.tb_next
     return found

@@ -108,7 +108,7 @@ class Watcher:
 
     def _end(self, frame: FrameType, framework: str) -> None:
         task, where = _task_in(frame)
-        path, line = (None, None) if where is None else (where.f_code.co_filename, where.f_lineno)
+        path, line = (None, None) if where is None else (callsite.file_of(where), where.f_lineno)
         hang = Hang(framework, task, path, line)
         error = ForkDeadlockError(self._text(hang))
         if self._answer is None:
@@ -170,7 +170,7 @@ def _task_in(frame: FrameType) -> tuple[Task, FrameType | None]:
     innermost: FrameType | None = None
     current: FrameType | None = frame
     while current is not None and current.f_globals.get("__name__") not in registry.runners:
-        if callsite.is_user_file(current.f_code.co_filename):
+        if callsite.is_users(current):
             innermost = innermost or current
             outermost = current
         elif innermost is None:
@@ -178,7 +178,7 @@ def _task_in(frame: FrameType) -> tuple[Task, FrameType | None]:
         current = current.f_back
     code = outermost.f_code
     name = getattr(code, "co_qualname", code.co_name).rpartition("<locals>.")[2]
-    return Task(name, code.co_filename, code.co_firstlineno), innermost
+    return Task(name, callsite.file_of(outermost), code.co_firstlineno), innermost
 
 
 _watcher: Watcher | None = None

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from types import CodeType
 from typing import Any, NamedTuple
 
-from pytest_gradguard.runtime import callsite, used_globals
+from pytest_gradguard.runtime import used_globals
 from pytest_gradguard.runtime.checks import gg305
 from pytest_gradguard.runtime.code_names import Chain
 from pytest_gradguard.runtime.probes import After
-from pytest_gradguard.runtime.tasks import code_of
+from pytest_gradguard.runtime.tasks import code_of, function_of, is_the_users
 
 _MANY = 200
 _places: dict[CodeType, Sequence[tuple[str, Chain]]] = {}
@@ -65,15 +65,15 @@ def _places_in(item: Any) -> Iterable[tuple[str, Chain]]:
     if known is None:
         if len(_places) >= _MANY:
             _places.clear()
-        known = _places[code] = _places_of(function, code)
+        known = _places[code] = _places_of(function)
     if known is not _IN_A_LIBRARY:
         return known
     given = [one for one in gg305.own_functions(item) if one is not function]
     return [place for one in given for place in _places_in((one, (), {}))]
 
 
-def _places_of(function: Any, code: CodeType) -> Sequence[tuple[str, Chain]]:
-    if not callsite.is_user_file(code.co_filename):
+def _places_of(function: Any) -> Sequence[tuple[str, Chain]]:
+    if not is_the_users(function_of(function)):
         return _IN_A_LIBRARY
     return [(str(read.module), read.path) for read in gg305.read_by(function)]
 

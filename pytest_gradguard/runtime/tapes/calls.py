@@ -53,7 +53,7 @@ def _recorders() -> Iterator[Any]:
                 if value._recording:
                     found = True
                     yield value
-            elif callsite.is_user_file(frame.f_code.co_filename):
+            elif callsite.is_users(frame):
                 names.append((name, value))
         frame = frame.f_back
     if not found:

@@ -23,7 +23,6 @@ from typing import Any
 
 from pytest_gradguard.runtime import (
     calls,
-    callsite,
     collector,
     cuda,
     frameworks,
@@ -44,7 +43,14 @@ from pytest_gradguard.runtime.faults import Beside, attempt, fault, theirs_only,
 from pytest_gradguard.runtime.integrations.loader import LOADERS, LOOP, WORKERS
 from pytest_gradguard.runtime.patching import Patch
 from pytest_gradguard.runtime.registry import UnknownLayout
-from pytest_gradguard.runtime.tasks import Task, code_of, mentions, runs_tasks, task_of
+from pytest_gradguard.runtime.tasks import (
+    Task,
+    function_of,
+    is_the_users,
+    mentions,
+    runs_tasks,
+    task_of,
+)
 
 _HOLDER = "dataset_holder"
 """From torch 2.15 on the loop takes the dataset in a list, and empties that."""
@@ -95,8 +101,7 @@ def _method_of(dataset: Any, iterable: bool) -> Any:
 
 
 def _is_the_users(function: Any) -> bool:
-    code = code_of(function)
-    return code is not None and callsite.is_user_file(code.co_filename)
+    return is_the_users(function_of(function))
 
 
 _NESTED = 20
