@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -21,18 +20,11 @@ def check_writable(path: Path) -> None:
     Raises:
         ValueError: it cannot; the message is one line that names `path` and the reason.
     """
-    if path.is_dir():
-        raise ValueError(f"cannot write {str(path)!r}: it is a folder, not a file")
-    if not path.parent.is_dir():
-        raise ValueError(f"cannot write {str(path)!r}: there is no folder {str(path.parent)!r}")
-    there_before = os.path.lexists(path)
     try:
-        with path.open("a", encoding="utf-8"):  # appending leaves an earlier report as it is
+        with Target(str(path)):  # several ranks may do this at once
             pass
-        if not there_before:
-            path.unlink()
-    except OSError as error:
-        raise ValueError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
+    except TargetError as error:
+        raise ValueError(str(error)) from None
 
 
 def write_report(

@@ -35,7 +35,7 @@ def refused(pytester: pytest.Pytester, *arguments: str) -> str:
     [
         (["--gradguard-fail-on=info"], ["--gradguard-fail-on", "'info'", "error, warning, never"]),
         (["--gradguard-report=none/r.json"], ["--gradguard-report", "none/r.json", "no folder"]),
-        (["--gradguard-report=."], ["--gradguard-report", "folder, not a file"]),
+        (["--gradguard-report=."], ["--gradguard-report", "cannot be written: it is a folder"]),
         (["--gradguard-annotate=on"], ["--gradguard-annotate", "'on'", "auto, always, never"]),
         (["--gradguard-report="], ["--gradguard-report", "empty"]),
         (["--gradguard-html="], ["--gradguard-html", "empty"]),
