@@ -132,8 +132,9 @@ def _merged(findings: Iterable[Finding]) -> list[Finding]:
     if not known:
         return []
     from pytest_gradguard.findings import merge
+    from pytest_gradguard.runtime.dynamic_code import placed
 
-    return merge(known)
+    return merge(map(placed, known))
 
 
 def _built(evidence: Evidence) -> Finding | None:

@@ -1,0 +1,49 @@
+"""Functions that were pickled by value, and cannot say in their worker where they were written.
+
+Their globals know the file (`callsite.written_in`), unless they are of a notebook or of a prompt:
+then the `__main__` of the parent has them still.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+from pytest_gradguard.runtime.callsite import DYNAMIC
+
+if TYPE_CHECKING:
+    from pytest_gradguard.findings import Finding, Location, TraceStep
+
+
+def placed(finding: Finding) -> Finding:
+    """`finding`, with the files that its workers could not name."""
+    if not any(place.path == DYNAMIC for place in (finding.location, *finding.trace)):
+        return finding
+    location: Location = _named(finding.location)
+    return replace(finding, location=location, trace=tuple(map(_named, finding.trace)))
+
+
+def _named(place: Any) -> Any:
+    if place.path != DYNAMIC:
+        return place
+    step: Location | TraceStep = place
+    files = {code.co_filename for code in _codes() if step.line in _lines(code)}
+    return replace(step, path=files.pop()) if len(files) == 1 else step
+
+
+def _codes() -> Iterator[CodeType]:
+    """The code of what stands in `__main__`, and of the functions in it."""
+    held = list(vars(sys.modules["__main__"]).values())
+    held += [one for cls in held if isinstance(cls, type) for one in vars(cls).values()]
+    codes = [one.__code__ for one in held if type(one) is FunctionType]
+    while codes:
+        code = codes.pop()
+        yield code
+        codes += [const for const in code.co_consts if isinstance(const, CodeType)]
+
+
+def _lines(code: CodeType) -> set[int | None]:
+    return {line for _, _, line in code.co_lines()}
