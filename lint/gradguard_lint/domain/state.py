@@ -22,14 +22,32 @@ Past = dict[Event, Conditions]
 """What happened before, on this way, each with the conditions that it happened under."""
 
 
-class Store(dict[Place, Value]):
-    """Values by their place; it knows which places were written since `changed` was emptied."""
+class Mark:
+    """A moment in the life of a store, and of all that were copied from it since.
 
-    __slots__ = ("changed",)
+    Attributes:
+        places: what was written between the mark below and this one.
+        below: the mark before.
+        depth: how many marks there are below.
+    """
+
+    __slots__ = ("below", "depth", "places")
+
+    def __init__(self, places: set[Place], below: Mark | None) -> None:
+        self.places = places
+        self.below = below
+        self.depth: int = 0 if below is None else below.depth + 1
+
+
+class Store(dict[Place, Value]):
+    """Values by their place; it knows which were written since it was copied, and before that."""
+
+    __slots__ = ("below", "changed")
 
     def __init__(self, values: Iterable[tuple[Place, Value]] | dict[Place, Value] = ()) -> None:
         super().__init__(values)
         self.changed: set[Place] = set()
+        self.below: Mark | None = None
 
     def __setitem__(self, place: Place, value: Value) -> None:
         self.changed.add(place)
@@ -49,8 +67,39 @@ class Store(dict[Place, Value]):
     def copy(self) -> Store:
         """An independent copy."""
         new = Store(self)
-        new.changed = set(self.changed)
+        new.below = self.mark()
         return new
+
+    def mark(self) -> Mark | None:
+        """This moment: what is written from now on is written `since` then."""
+        if self.changed:
+            self.below = Mark(self.changed, self.below)
+            self.changed = set()
+        return self.below
+
+    def since(self, mark: Mark | None) -> set[Place]:
+        """The places that were written after `mark`, and perhaps forgotten."""
+        places = set(self.changed)
+        below = self.below
+        while below is not None and below is not mark:
+            places |= below.places
+            below = below.below
+        return places
+
+
+def apart(first: Store, second: Store) -> tuple[set[Place], Mark | None]:
+    """The places that may differ between two stores, and the last mark that they share."""
+    places = first.changed | second.changed
+    one, other = first.below, second.below
+    while one is not other:
+        if other is None or (one is not None and one.depth > other.depth):
+            assert one is not None
+            places |= one.places
+            one = one.below
+        else:
+            places |= other.places
+            other = other.below
+    return places, one
 
 
 @fields
@@ -99,12 +148,13 @@ def _joined(first: State, second: State) -> State:
 
 
 def _joined_stores(first: Store, second: Store, sides: tuple[Conditions, Conditions]) -> Store:
-    merged = second.copy()
-    for place in first.changed | second.changed:
+    merged = Store(second)
+    merged.changed, merged.below = apart(first, second)
+    for place in list(merged.changed):
         one, other = first.get(place), second.get(place)
         if one is other:
-            merged.changed.add(place)
-        elif one is None and other is not None:
+            continue
+        if one is None and other is not None:
             merged[place] = guarded(other, sides[1])
         elif other is None and one is not None:
             merged[place] = guarded(one, sides[0])
@@ -131,7 +181,7 @@ def _joined_values(first: Value, second: Value, sides: tuple[Conditions, Conditi
 def widened(before: Store, after: Store) -> bool:
     """Let what still differs from `before` be anything besides; whether there was such a thing."""
     found = False
-    for place in list(after.changed):
+    for place in apart(before, after)[0]:
         old, new = before.get(place), after.get(place)
         if old is None or new is None or old is new or set(new.atoms) <= set(old.atoms):
             continue

@@ -7,7 +7,7 @@ import ast
 from gradguard_lint.domain.conditions import facts
 from gradguard_lint.domain.effects import Modes
 from gradguard_lint.domain.shapes import ABSENT, items, sequence
-from gradguard_lint.domain.state import Past, State
+from gradguard_lint.domain.state import Mark, Past, State
 from gradguard_lint.domain.values import (
     NOTHING,
     UNKNOWN,
@@ -327,12 +327,11 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
         bind_arguments(m, inner, function, args)
         return of(Generator(function, inner))
     entry = m.state
-    written, entry.store.changed = entry.store.changed, set()
+    mark = entry.store.mark()
     assumed, modes, depth = dict(entry.assumed), entry.modes, m.loop_depth
     bind_arguments(m, inner, function, args)
     m.modes = marked_modes(m, frame, node, function, modes)
     m.stack.append(code)
-    raised = [len(states) for states in m.raised[-1:]]
     try:
         with m.called_from(frame, node, message):
             if isinstance(code, ast.Lambda):
@@ -345,9 +344,6 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
     finally:
         m.stack.pop()
         m.loop_depth = depth
-    for states in m.raised[-1:]:
-        for state in states[raised[0] :]:
-            state.store.changed |= written
     result = _returned(m, inner)
     left = m.outcomes(inner)
     if "context" in function.marks and left.inside is not None:
@@ -355,8 +351,7 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
         events = {event: m.state.past.pop(event) for event in later}
         result = _context(m, function, join(left.yields), left.inside, events)
     if not inner.shared and not inner.lent:
-        _forget(m, inner)
-    m.state.store.changed |= written
+        _forget(m, inner, mark)
     m.state.assumed, m.state.modes = assumed, modes
     m.last_returns = (
         function.module,
@@ -423,10 +418,13 @@ def _returned(m: Machine, inner: Frame) -> Value:
     return join(guarded(value, facts(state.assumed) - common) for value, _, state in left.returns)
 
 
-def _forget(m: Machine, inner: Frame) -> None:
-    """Drop the variables of a call that nothing refers to any more."""
+def _forget(m: Machine, inner: Frame, mark: Mark | None) -> None:
+    """Drop the variables of a call that nothing refers to any more.
+
+    `mark` is the moment before it.
+    """
     store = m.state.store
-    for place in [place for place in store.changed if place[0] == inner.ident]:
+    for place in [place for place in store.since(mark) if place[0] == inner.ident]:
         store.forget(place)
 
 

@@ -31,12 +31,10 @@ def module_frame(m: Machine, name: str) -> Frame | None:
     frame.shared = True
     m.frames[name] = frame
     before = m.state
-    store = before.store
-    written, store.changed = store.changed, set()
+    mark = before.store.mark()
     run_module(m, frame, module, constant(name))
     after = m.state.store
-    m.loaded.update((place, after[place]) for place in after.changed if place in after)
-    after.changed |= written
+    m.loaded.update((place, after[place]) for place in after.since(mark) if place in after)
     m.state = State(after, before.assumed, m.state.past, before.modes, before.dead)
     return frame
 

@@ -9,7 +9,7 @@ from functools import partial
 from gradguard_lint.domain.conditions import Key, without
 from gradguard_lint.domain.shapes import known_items
 from gradguard_lint.domain.starts import PROCESS
-from gradguard_lint.domain.state import Exits, Place, State, join_states, widened
+from gradguard_lint.domain.state import Exits, Mark, Place, State, apart, join_states, widened
 from gradguard_lint.domain.values import (
     Choice,
     Frame,
@@ -121,10 +121,10 @@ def _as_given(
     def turn(item: Value) -> None:
         keys = _element_keys(item)
         m.elements = [*m.elements[:-1], (frame.function, keys)]
-        taken = len(exits.breaks)
+        taken, mark = len(exits.breaks), m.store.mark()
         _turn(m, exits, partial(go, item))
         for state in (m.state, *exits.breaks[taken:]):
-            _forget_turn(state, keys)
+            _forget_turn(state, keys, mark)
 
     run(m, frame, written, generator, turn)
     for state in exits.breaks:
@@ -200,7 +200,7 @@ def _turns(
 ) -> None:
     """Turns until one more changes nothing; what still changes then may be anything."""
     limit = 1 if m.tired or m.preparing else TURNS[min(m.loop_depth, len(TURNS)) - 1]
-    entry, modes = m.state, m.modes
+    entry, modes, mark = m.state, m.modes, m.store.mark()
     exits = m.outcomes(frame).loops[-1]
     ends: list[State] = []
     for _ in range(limit):
@@ -208,7 +208,7 @@ def _turns(
         _turn(m, exits, body)
         if m.dead:
             break
-        _forget_turn(m.state, keys)
+        _forget_turn(m.state, keys, mark)
         starts = any(call.kind == PROCESS for call in m.program.calls[calls:])
         settled = _settled(before, m.state, newest, own(), starts=starts)
         ends.append(m.state)
@@ -218,7 +218,7 @@ def _turns(
         widened((ends[-2] if len(ends) > 1 else entry).store, ends[-1].store)
     for state in exits.breaks:
         state.modes = modes
-        _forget_turn(state, keys)
+        _forget_turn(state, keys, mark)
     if ends:
         last = m.state
         m.meet([*ends[:-1], last] if not last.dead else ends)
@@ -249,7 +249,7 @@ def _settled(
     if starts and after.past.keys() - before.past.keys():
         return False  # what this turn has done is done before they start in the next one
     old, new = before.store, after.store
-    for place in new.changed:
+    for place in apart(old, new)[0]:
         one, other = old.get(place), new.get(place)
         if one is other or place[0] > newest or own(place):
             continue
@@ -258,16 +258,19 @@ def _settled(
     return True
 
 
-def _forget_turn(state: State, keys: frozenset[Key]) -> None:
-    """What was assumed of this turn's element says nothing of the next one's."""
+def _forget_turn(state: State, keys: frozenset[Key], mark: Mark | None) -> None:
+    """What was assumed of this turn's element says nothing of the next one's.
+
+    `mark` is the moment before it.
+    """
     if not keys:
         return
-    for place in state.store.changed:
+    for place in state.store.since(mark):
         value = state.store.get(place)
         if value is not None and any(choice.when for choice in value.choices):
             plain = Value(tuple(Choice(c.atom, without(c.when, keys)) for c in value.choices))
             if plain != value:
-                dict.__setitem__(state.store, place, join((plain,)))
+                state.store[place] = join((plain,))
     for event, when in state.past.items():
         state.past[event] = without(when, keys)
 
