@@ -55,6 +55,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.ports import Args, Models, Options, Project
 from gradguard_lint.engine.tree import fields_of
+from gradguard_lint.engine.truth import names_gpu
 from pytest_gradguard.records import fields, replace
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -624,18 +625,25 @@ class Machine:
             if not truth or not isinstance(key, tuple) or not key:
                 continue
             if key[0] == "eq":
-                if isinstance(key[2], str) and key[2] not in self.defaults.get(key[1], ()):
+                if isinstance(key[2], str) and key[2] not in self._defaults(key[1], key[2:]):
                     return True
             elif key[0] == "contains" or (key[0] == "cmp" and key[2] == "startswith"):
                 texts = [it for it in self.defaults.get(key[1], ()) if isinstance(it, str)]
                 if not any(str(key[-1]) in text for text in texts):
                     return True
             elif key[0] == "among":
-                if not set(self.defaults.get(key[1], ())) & set(key[2]):
+                if not set(self._defaults(key[1], key[2])) & set(key[2]):
                     return True
             elif key[0] == "argument" and key in self.defaults and not any(self.defaults[key]):
                 return True
         return False
+
+    def _defaults(self, key: Key, asked: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
+        """The defaults of `key`; where there are none, all that is `asked` for but a GPU."""
+        known = self.defaults.get(key)
+        if known is not None:
+            return known
+        return tuple(it for it in asked if not (isinstance(it, str) and names_gpu(it)))
 
     @property
     def far_fetched_here(self) -> bool:

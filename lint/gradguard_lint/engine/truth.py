@@ -58,6 +58,12 @@ def _flag(node: ast.expr) -> bool:
     return name in GPU_FLAGS
 
 
+def names_gpu(text: str) -> bool:
+    """Whether `text` names a GPU, or what is done on one."""
+    low = text.lower()
+    return "cuda" in low or "gpu" in low
+
+
 def truth_of(atom: Atom) -> bool | None:
     """Whether `atom` is true, where that is known."""
     if isinstance(atom, Const):
