@@ -106,6 +106,16 @@ LIBRARY = Library(
             ),
             "nothing",
         ),
+        Row(
+            _under(
+                "tensorflow.random",
+                "stateless_normal stateless_uniform stateless_truncated_normal "
+                "stateless_binomial stateless_categorical stateless_gamma stateless_poisson "
+                "stateless_parameterized_truncated_normal fold_in split create_rng_state "
+                "get_global_generator set_global_generator",
+            ),
+            "operation",
+        ),
         Row("tensorflow.random.*", "draw-function", only="function", framework="tensorflow"),
         Row("tensorflow.*", "operation", only="function"),
         Row("keras.wrappers.scikit_learn.*", "nothing"),
