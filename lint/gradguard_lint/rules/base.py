@@ -105,6 +105,13 @@ def captures(program: Program, task: TaskRun) -> Iterator[tuple[str, Value, Site
         yield effect.what, effect.value, effect.site
 
 
+def inherited(task: TaskRun) -> Iterator[tuple[str, Value, Site]]:
+    """The variables from outside that a forked worker's function uses."""
+    for effect in task.effects:
+        if effect.kind == "capture" and not effect.what.startswith("self."):
+            yield effect.what, effect.value, effect.site
+
+
 def severed_by(value: Value) -> set[int]:
     """What cut `value` off: the identities of calls and collectives."""
     return {ident for atom in inner(value) if isinstance(atom, Tensor) for ident in atom.severed}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradguard_lint.domain.effects import Program, Step, TaskRun
+from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
 from gradguard_lint.domain.values import Thing
 from gradguard_lint.fixes.changes import Change, Fix, Replace, Wrap
 from gradguard_lint.fixes.recipes import argument, importing, source_of, spelled
-from gradguard_lint.rules.base import Examples, Report, handed_out
+from gradguard_lint.rules.base import Examples, Report, captures, handed_out, inherited
 
 CODE = "GG305"
 
@@ -41,6 +41,41 @@ def check(program: Program) -> Iterator[Report]:
                     fix=None if private else _one_each(task, path, atom),
                 )
                 break
+        else:
+            yield from _captured(program, task, draws)
+
+
+def _captured(program: Program, task: TaskRun, draws: dict[int, Effect]) -> Iterator[Report]:
+    """A generator that the function uses, which is pickled with it or which a fork copies."""
+    call = task.call
+    if not (task.task.repeated or len(call.tasks) > 1):
+        return
+    forked = call.start == "fork"
+    for name, value, _ in inherited(task) if forked else captures(program, task):
+        only = value.only
+        draw = draws.get(only.ident) if isinstance(only, Thing) else None
+        if not isinstance(only, Thing) or only.kind != "generator" or draw is None:
+            continue
+        if not call.answers and _moves_on(program, only):
+            continue
+        got = "all workers draw" if forked else "every task gets"
+        yield Report(
+            task.task.site,
+            f"`{name}` is one generator for all tasks: each worker draws from a copy of it, and "
+            f"{got} the same numbers.",
+            (handed_out(task), Step(draw.site, f"`{task.name}` draws from it here")),
+            call=call,
+            case=only.name,
+        )
+        return
+
+
+def _moves_on(program: Program, generator: Thing) -> bool:
+    """Whether the parent draws from it, which may be between the forks of its processes."""
+    return any(
+        effect.worker is None and effect.ident == generator.ident
+        for effect in program.kinds("generator-draw")
+    )
 
 
 def _the_only_one(task: TaskRun, generator: Thing) -> bool:
