@@ -233,6 +233,7 @@ def grad_mode(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
         value = args.get(0, "mode")
         only = value.only if value is not None else None
         if not isinstance(only, Const):
+            m.effect(frame, "mode-set", node, short, framework="grad")
             return of(
                 Thing("grad-mode", short, site=m.site(frame, node), parts=(("off", UNKNOWN),))
             )
