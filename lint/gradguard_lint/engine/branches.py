@@ -86,6 +86,8 @@ def refine(m: Machine, frame: Frame, node: ast.expr, truth: bool) -> None:
     """What the parts of a test tell by themselves."""
     if denies_gpu(node, truth):
         m.assume(GPU_PRESENT, False)
+    elif GPU_PRESENT not in m.assumed and denies_gpu(node, not truth):
+        m.assume(GPU_PRESENT, True)
     if isinstance(node, ast.Call):
         _narrow(m, frame, node, truth)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
