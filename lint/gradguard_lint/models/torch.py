@@ -44,6 +44,14 @@ SEVERAL = words(
 )
 """Operations that give several tensors."""
 
+ARRANGES = words(
+    "clone cat concat concatenate stack hstack vstack dstack split chunk unbind tensor_split "
+    "flip fliplr flipud rot90 roll squeeze unsqueeze transpose permute movedim reshape flatten "
+    "narrow select index_select gather masked_select take tile repeat_interleave broadcast_to "
+    "pad interpolate"
+)
+"""Operations that put in another order, or copy, what they are given: data are prepared so."""
+
 DRAWS = words("randn rand randint randperm normal rand_like randn_like randint_like")
 DRAWS_OF = words("multinomial bernoulli poisson")
 """Functions that draw with the probabilities they are given; most are methods, too."""

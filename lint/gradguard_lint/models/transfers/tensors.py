@@ -247,9 +247,18 @@ def _of_results(values: list[Value]) -> Value | None:
 
 
 def worked(
-    m: Machine, frame: Frame, node: ast.AST, tensors: list[Tensor], *, heavy: bool = False
+    m: Machine,
+    frame: Frame,
+    node: ast.AST,
+    tensors: list[Tensor],
+    *,
+    heavy: bool = False,
+    plain: bool = False,
 ) -> None:
-    """Record the computation: ``compute``, and ``graph`` where it makes a graph."""
+    """Record the computation: ``compute``, and ``graph`` where it makes a graph.
+
+    `plain`: what is not known to require grad is taken for data that do not.
+    """
     heavy = heavy and not (tensors and all(tensor.small or tensor.gpu for tensor in tensors))
     names = {tensor.framework for tensor in tensors}
     for framework in ("torch", "tensorflow"):
@@ -261,7 +270,7 @@ def worked(
                 framework,
                 framework=framework,
                 heavy=heavy,
-                unknown=m.modes.grad and any(t.grad == "unknown" for t in tensors),
+                unknown=not plain and m.modes.grad and any(t.grad == "unknown" for t in tensors),
             )
             if framework == "torch" and m.modes.grad and any(t.tracked for t in tensors):
                 m.effect(frame, "graph", node, framework, framework=framework)

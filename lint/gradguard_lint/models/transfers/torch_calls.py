@@ -31,6 +31,7 @@ from gradguard_lint.engine.machine import (
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.torch import (
+    ARRANGES,
     DATA,
     DRAWS,
     DRAWS_OF,
@@ -170,8 +171,9 @@ def function(
     drops = mode is None or mode.constant is True
     if drops or (short in DRAWS_OF and "generator" not in args.keywords):
         m.effect(frame, "draw", node, f"torch.{short}()", framework="torch")
-    worked(m, frame, node, tensors or [Tensor("torch", "unknown")], heavy=heavy)
     smooth = short not in NOT_SMOOTH
+    plain = not smooth or short in ARRANGES
+    worked(m, frame, node, tensors or [Tensor("torch", "unknown")], heavy=heavy, plain=plain)
     out = args.get(None, "out")
     if short.endswith("_") and args.positional:
         written(m, frame, node, f"`{short}`", args.positional[0])

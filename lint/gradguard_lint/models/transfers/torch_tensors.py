@@ -32,6 +32,7 @@ from gradguard_lint.engine.machine import (
 )
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.torch import (
+    ARRANGES,
     CASTS,
     COUNTS,
     DRAWS_OF,
@@ -171,8 +172,10 @@ def tensor_method(
         m.effect(frame, "draw", node, f"`.{name}()`", framework="torch")
     found: list[tuple[Tensor, Conditions]] = [(tensor, NONE)]
     found.extend((t, w) for t, w in tensors_in(args.values()))
-    worked(m, frame, node, [t for t, _ in found], heavy=name in HEAVY)
-    value = combine(m, found, smooth=name not in NOT_SMOOTH, framework="torch")
+    smooth = name not in NOT_SMOOTH
+    plain = not smooth or name in ARRANGES or name in VIEWS or name in CASTS
+    worked(m, frame, node, [t for t, _ in found], heavy=name in HEAVY, plain=plain)
+    value = combine(m, found, smooth=smooth, framework="torch")
     same = name in CASTS and same_element(tensor.memory, constant(name))
     if (same or name in VIEWS) and tensor.memory is not None:
         value = value.map(
