@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradguard_lint.domain.effects import Effect, ParallelCall, Program
+from gradguard_lint.domain.effects import Effect, ParallelCall, Program, TaskRun
 from gradguard_lint.domain.values import Site
 from gradguard_lint.rules.base import Examples, Report, chain, code
 
@@ -25,6 +25,8 @@ def check(program: Program) -> Iterator[Report]:
                     continue
                 if effect.framework in seeded or "" in seeded:
                     continue
+                if _seeds(task, effect.site):
+                    continue  # each task makes a seed of its own of it
                 if not call.answers and _moves_on(program, call, effect):
                     break
                 yield Report(
@@ -35,6 +37,21 @@ def check(program: Program) -> Iterator[Report]:
                     call=call,
                 )
                 break
+
+
+def _seeds(task: TaskRun, draw: Site) -> bool:
+    """Whether what is drawn goes, with something else, to a call of the task that seeds."""
+    for effect in task.effects:
+        seed = effect.site.node
+        if effect.kind != "seed" or effect.site.module is not draw.module:
+            continue
+        if not isinstance(seed, ast.Call) or all(part is not draw.node for part in ast.walk(seed)):
+            continue
+        drawn = set(ast.walk(draw.node))
+        given = [part for item in seed.args for part in ast.walk(item) if part not in drawn]
+        called = {part.func for part in given if isinstance(part, ast.Call)}
+        return any(isinstance(part, ast.Name) and part not in called for part in given)
+    return False
 
 
 _LOOPS = (ast.For, ast.While, ast.AsyncFor, ast.ListComp, ast.SetComp, ast.GeneratorExp)
@@ -113,9 +130,15 @@ def with_its_own(k):
     return np.random.default_rng(k).normal(size=3)
 
 
+def from_one(k):
+    np.random.seed(np.random.randint(5000) * (k + 1))
+    return np.random.normal(size=3)
+
+
 if __name__ == "__main__":
     with Pool(4) as pool:
         print(pool.map(simulate, range(8)), pool.map(with_its_own, range(8)))
+        print(pool.map(from_one, range(8)))
 """,
     "loky": """\
 import numpy as np
