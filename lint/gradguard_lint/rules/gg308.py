@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradguard_lint.domain.effects import Program
+from gradguard_lint.domain.effects import Program, TaskRun
 from gradguard_lint.rules.base import Examples, Report, chain, code
 
 CODE = "GG308"
@@ -19,6 +19,8 @@ def check(program: Program) -> Iterator[Report]:
                 continue
             if effect.value.is_none:
                 continue  # it is not to draw the same numbers again
+            if not task.task.repeated and not _meets_another(task, effect.framework):
+                continue
             yield Report(
                 effect.site,
                 f"{code(effect.what)} seeds the generator that all {task.call.workers} share: "
@@ -27,6 +29,16 @@ def check(program: Program) -> Iterator[Report]:
                 call=task.call,
                 case=effect.framework,
             )
+
+
+def _meets_another(task: TaskRun, framework: str) -> bool:
+    """Whether another task of the call seeds the same generator, or draws from it."""
+    return any(
+        effect.kind in ("seed", "draw") and effect.framework == framework
+        for other in task.call.tasks
+        if other is not task
+        for effect in other.effects[other.initialised :]
+    )
 
 
 BAD: Examples = {
@@ -98,5 +110,13 @@ with ThreadPoolExecutor(max_workers=1) as pool:
     print(list(pool.map(sample, range(8))))
 with ThreadPoolExecutor() as pool:
     print(pool.submit(sample, 0).result())
+threads = [
+    threading.Thread(target=torch.manual_seed, args=(0,)),
+    threading.Thread(target=print, args=("nothing that draws",)),
+]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
 """,
 }
