@@ -18,12 +18,19 @@ LIBRARY = Library(
         Row("cupy.cuda.getDeviceCount cupy.cuda.runtime.getDeviceCount", "gpu-count"),
         Row("cupy.random.default_rng cupy.random.RandomState", "generator"),
         Row("cupy.random.seed", "seed", framework="cupy"),
-        Row("cupy.cuda.Device", "thing", kind="cupy-device", gpu=True),
+        Row("cupy.cuda.Device", "thing", kind="cupy-device", gpu=True, argument=(0, "device")),
         Row(
             _under("cupy.cuda", "use synchronize Stream Event")
-            + " cupy.cuda.runtime.deviceSynchronize cupy.cuda.runtime.setDevice",
+            + " cupy.cuda.runtime.deviceSynchronize",
             "gpu",
             framework="cupy",
+        ),
+        Row(
+            "cupy.cuda.runtime.setDevice",
+            "gpu",
+            framework="cupy",
+            argument=(0, "device"),
+            flag="chooses",
         ),
         Row("cupy.cuda.* cupyx.*", "nothing"),
         Row("cupy.asnumpy", "array", framework="numpy"),

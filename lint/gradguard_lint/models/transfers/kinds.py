@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from gradguard_lint.domain.values import External, Frame, Tensor, Thing, Value, of
+from gradguard_lint.domain.values import NOTHING, External, Frame, Tensor, Thing, Value, of
 from gradguard_lint.engine.machine import (
     Machine,
 )
@@ -120,7 +120,8 @@ def _gpu_device(
     m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
 ) -> Value | None:
     if name in ("use", "synchronize"):
-        gpu_touched(m, frame, node, f"`.{name}()`", "cupy")
+        chosen = thing.part("device") if name == "use" else None
+        gpu_touched(m, frame, node, f"`.{name}()`", "cupy", chosen or NOTHING)
     return None
 
 

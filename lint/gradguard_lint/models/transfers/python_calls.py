@@ -83,6 +83,7 @@ def number(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
 
 def thing(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """An object of a class that rules know by its kind."""
+    given = args.get(*row.argument) if row.argument[1] else None
     return of(
         Thing(
             row.kind,
@@ -90,6 +91,7 @@ def thing(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
             m.ident_at(node),
             m.worker_ident,
             row.gpu,
+            parts=() if given is None else ((row.argument[1], given),),
             site=m.site(frame, node),
         )
     )
