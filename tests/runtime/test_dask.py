@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from children import run_python
 
+from pytest_gradguard.runtime.integrations.dask import backend
+
 pytest.importorskip("torch")
 pytest.importorskip("distributed")
 
@@ -40,6 +42,19 @@ def test_a_result_that_dask_cannot_serialise_is_an_error(kind: str, said: str) -
     text = ended()[f"result: {kind}"]
     assert "what `make` returned" in text
     assert said in text
+
+
+def test_notes_of_newer_pythons_say_where_it_is() -> None:
+    frames = 'Traceback (most recent call last):\n  File "a.py", line 1, in dumps\n    pickle()\n'
+    text = f"Could not serialize A\n{frames}TypeError: no B\n\n{frames}TypeError: cannot pickle C\n"
+    notes = "when serializing list item 0\nwhen serializing dict item 'made'"
+    assert backend._said(text) == "Could not serialize A (TypeError: cannot pickle C)"
+    assert backend._said(text + notes) == (
+        "Could not serialize A (TypeError: cannot pickle C, when serializing list item 0, "
+        "when serializing dict item 'made')"
+    )
+    assert backend._said("Could not serialize A") == "Could not serialize A"
+    assert backend._said("") == ""
 
 
 @pytest.mark.parametrize(

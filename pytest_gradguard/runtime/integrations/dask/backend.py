@@ -184,10 +184,26 @@ def _cannot_be_read(completed: Any, future: Any, error: Exception) -> bool:
     """End the call that waits for a result which dask could not serialise."""
     for backend in list(_backends):
         if backend.waiting_futures is completed and future in backend._results:
-            said = str(error).strip().splitlines() or [repr(error)]
-            reason = said[0] if len(said) == 1 else f"{said[0]} ({said[-1].strip()})"
+            reason = _said(str(error)) or repr(error)
             waiting = (backend._results.pop(future), backend._callbacks.pop(future))
             tasks = getattr(waiting[0], "_gradguard_tasks", "a task")
             end(backend, *waiting, _error(f"what {tasks} returned", reason, error))
             return True
     return False
+
+
+_FRAME = '  File "'
+_WHERE = "when serializing"
+
+
+def _said(text: str) -> str:
+    """What dask says in its first line, and the error that ends the traceback below it.
+
+    Since Python 3.14, lines after that error say where in the object it came from.
+    """
+    first, *below = text.strip().splitlines() or [""]
+    frames = [number for number, line in enumerate(below) if line.startswith(_FRAME)]
+    after = below[frames[-1] + 1 :] if frames else below
+    why = [line.strip() for line in after if line.strip() and not line.startswith(" ")]
+    said = [*why[:1], *(line for line in why[1:] if line.startswith(_WHERE))]
+    return f"{first} ({', '.join(said)})" if said else first
