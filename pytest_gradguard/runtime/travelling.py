@@ -59,7 +59,10 @@ def light(function: Any) -> bool:
         given = (*(current.__defaults__ or ()), *(current.__kwdefaults__ or {}).values())
         if current.__closure__ or current.__dict__ or not PLAIN.issuperset(map(type, given)):
             return False
-        for value in _named(current):
+        annotate = getattr(current, "__annotate__", None)
+        if annotate is not None and getattr(annotate, "__closure__", True):
+            return False
+        for value in _named(current, annotate):
             if type(value) is types.FunctionType:
                 queue.append(value)
             elif not _stays(value):
@@ -67,12 +70,19 @@ def light(function: Any) -> bool:
     return not queue
 
 
-def _named(function: types.FunctionType) -> Iterator[Any]:
-    """What a function that is pickled by value takes along by name, and its annotations."""
-    for name in globals_in(function.__code__).names:
+def _named(function: types.FunctionType, annotate: Any) -> Iterator[Any]:
+    """What a function that is pickled by value takes along by name, and its annotations.
+
+    Args:
+        function: the function.
+        annotate: since Python 3.14, what computes its annotations. That may fail, so it is left to
+            the pickler; what it names stands for them.
+    """
+    codes = [function.__code__] if annotate is None else [function.__code__, annotate.__code__]
+    for name in (name for code in codes for name in globals_in(code).names):
         if name in function.__globals__:
             yield function.__globals__[name]
-    for value in function.__annotations__.values():
+    for value in function.__annotations__.values() if annotate is None else ():
         if type(value) is not str and value is not None:
             yield value
 

@@ -79,12 +79,22 @@ def main() -> Iterator[dict[str, Any]]:
 
 def _functions() -> list[str]:
     names = [one.co_name for one in CODE.co_consts if isinstance(one, types.CodeType)]
-    return [name for name in names if name not in ("Net", "made")] + ["closes_over"]
+    return [name for name in names if name not in ("Net", "made", "__annotate__")] + ["closes_over"]
 
 
 @pytest.mark.parametrize("name", _functions())
 def test_what_captures_nothing_that_could_matter_is_light(main: dict[str, Any], name: str) -> None:
     assert travelling.light(main[name]) is (name in LIGHT)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="annotations are computed as it is defined")
+def test_annotations_are_not_computed() -> None:
+    asked: list[str] = []
+    names: dict[str, Any] = {"__name__": "__main__", "asked": asked, "int": int}
+    source = "def a(x: asked.append(1)): pass\ndef b(x: Missing): pass\ndef c(x: int): pass"
+    exec(compile(source, "main", "exec", dont_inherit=True), names)
+    assert [travelling.light(names[name]) for name in "abc"] == [False, True, True]
+    assert asked == []
 
 
 @pytest.mark.parametrize("name", LIGHT)
