@@ -22,6 +22,7 @@ Scripts (`programs/script_*.py`) run as programs of their own, under `gradguard 
 from __future__ import annotations
 
 import functools
+import importlib.util
 import json
 import os
 import re
@@ -188,6 +189,8 @@ def guarded_run(group: tuple[str, ...]) -> Run:
 
 
 def run(name: str) -> Run:
+    if kind_of(name) == TENSORFLOW and importlib.util.find_spec("tensorflow") is None:
+        pytest.skip("TensorFlow is not installed")
     return guarded_run(group_of(name))
 
 
