@@ -14,6 +14,7 @@ from functools import lru_cache
 from types import CodeType
 
 from pytest_gradguard.runtime.callsite import Site
+from pytest_gradguard.runtime.parsing import parsed
 
 _REPORTING = frozenset(
     {"debug", "info", "warning", "error", "critical", "exception", "write"}
@@ -123,7 +124,7 @@ def _tree(path: str) -> ast.Module | None:
     if not lines:
         return None
     try:
-        return ast.parse("".join(lines))
+        return parsed("".join(lines))
     except (SyntaxError, ValueError):
         return None
 

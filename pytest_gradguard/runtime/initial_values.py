@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from pytest_gradguard.runtime.code_names import Chain
+from pytest_gradguard.runtime.parsing import parsed
 
 UNKNOWN = object()
 
@@ -69,7 +70,7 @@ def initial_value(module: types.ModuleType, path: Chain) -> Any:
 def _read(module: types.ModuleType) -> _Source:
     try:
         text = inspect.getsource(module)
-        body = ast.parse(text if len(text) < _LARGEST else "").body
+        body = parsed(text if len(text) < _LARGEST else "").body
     except (OSError, TypeError, SyntaxError, ValueError, RecursionError):
         body = []
     stores: Counter[str] = Counter()

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from pytest_gradguard.runtime.callsite import Site
+from pytest_gradguard.runtime.parsing import parsed
 from pytest_gradguard.runtime.tasks import ARGUMENT
 
 _CAPTURE = re.compile(r"(?:closure|globals)\['(?P<name>\w+)'\](?P<rest>.*)", re.S)
@@ -85,7 +86,7 @@ def _expression(site: Site, task: str, key: int | str, rest: str) -> str | None:
 @functools.lru_cache(maxsize=8)
 def _parsed(source: str) -> ast.Module | None:
     try:
-        return ast.parse(source)
+        return parsed(source)
     except (SyntaxError, ValueError, RecursionError):
         return None
 

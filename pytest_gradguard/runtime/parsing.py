@@ -1,0 +1,36 @@
+"""A program's source as a syntax tree, without the warnings that reading it makes.
+
+Python warns as it reads some strings, such as ``"\\d"``; the program's own import has done that, or
+not, as it was cached.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from typing import Any
+
+_NAME = "<source that gradguard reads>"
+_IGNORED: Any = ("ignore", None, Warning, re.compile(re.escape(_NAME)), 0)
+"""A filter for this name alone. It is put first for a moment, and no other warning notices: that
+the filters have changed is not told, as `warnings.catch_warnings` does for all threads."""
+
+
+def parsed(source: str) -> ast.Module:
+    """The syntax tree of `source`.
+
+    Raises:
+        SyntaxError, ValueError, RecursionError: it cannot be read.
+    """
+    filters: Any = getattr(warnings, "_get_filters", _filters)()
+    filters.insert(0, _IGNORED)
+    try:
+        return ast.parse(source, filename=_NAME)
+    finally:
+        if _IGNORED in filters:  # unless the program has reset them meanwhile
+            filters.remove(_IGNORED)
+
+
+def _filters() -> Any:
+    return warnings.filters
