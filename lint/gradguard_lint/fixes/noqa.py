@@ -10,18 +10,24 @@ import re
 import tokenize
 from collections.abc import Iterable, Mapping
 
-from gradguard_lint.fixes.edits import RawEdit, lines_of
+from gradguard_lint.fixes.edits import RawEdit, decoded, lines_of
+from gradguard_lint.reading.newer import as_older
+from gradguard_lint.reading.source import tree_of
 
 _LISTED = re.compile(r"#\s*noqa:\s*[A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*", re.IGNORECASE)
 
 
 def silencing(
-    path: str, text: str, wanted: Mapping[int, Iterable[str]], reason: str
+    path: str, data: bytes, wanted: Mapping[int, Iterable[str]], reason: str
 ) -> list[RawEdit]:
-    """The edits that silence codes on lines of `text`, each with the `reason`, if there is one."""
+    """The edits that silence codes on lines of `data`, each with the `reason`, if there is one."""
+    text = decoded(data)[0]
     lines = [line.rstrip("\r\n") for line in lines_of(text)]
-    comments, closed = _tokens(text)
-    tree = ast.parse(text)
+    try:
+        comments, closed = _tokens(text)
+    except (tokenize.TokenError, SyntaxError):  # strings that only newer Pythons read
+        comments, closed = _tokens(as_older(data) or text)
+    tree = tree_of(data, path)
     codes: dict[int, set[str]] = {}
     for line, names in wanted.items():
         place = next((free for free in _places(tree, line) if free not in closed), None)

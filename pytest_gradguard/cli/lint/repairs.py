@@ -60,7 +60,7 @@ class Repairs:
 
     def silenced(self, outcome: Outcome) -> Outcome:
         """Silence each finding by a comment in its file; what is left."""
-        from gradguard_lint.fixes.edits import decoded, edited_bytes
+        from gradguard_lint.fixes.edits import edited_bytes
         from gradguard_lint.fixes.noqa import silencing
 
         wanted: dict[str, dict[int, set[str]]] = {}
@@ -73,7 +73,7 @@ class Repairs:
         comments = 0
         for path, lines in wanted.items():
             data = outcome.contents[path]
-            edits = silencing(path, decoded(data)[0], lines, self.args.add_noqa)
+            edits = silencing(path, data, lines, self.args.add_noqa)
             comments += len(edits)
             after[path] = edited_bytes(data, edits)
         self.before = {path: outcome.contents[path] for path in after}
