@@ -66,7 +66,7 @@ def _in_a_try(site: Site) -> bool:
         any(_goes_on(handler) for handler in node.handlers)
         and node.body[0].lineno <= site.line <= (node.body[-1].end_lineno or site.line)
         for node in ast.walk(site.module.tree)
-        if isinstance(node, ast.Try)
+        if isinstance(node, _TRIES)
     )
 
 
@@ -81,6 +81,7 @@ def _goes_on(handler: ast.ExceptHandler) -> bool:
     return catches and not isinstance(handler.body[-1], ast.Raise)
 
 
+_TRIES = (ast.Try, getattr(ast, "TryStar", ast.Try))
 _RAISED = ("AttributeError", "AssertionError", "RuntimeError", "Exception", "BaseException")
 """What catches the errors of loaders that cannot start their workers."""
 
