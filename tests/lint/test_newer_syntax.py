@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 
 import pytest
+
+from gradguard_lint.reading.source import tree_of
 
 PROGRAM = """\
 import torch
@@ -27,6 +30,16 @@ NEWER = {
     "nested quotes": 'k = {"a": 1}\nprint(f"{k["a"]}", f"{f"{k}"}")',
     "a field over lines": "k = 1\nprint(f'{\n    k\n}')",
     "except star": "try:\n    pass\nexcept* ValueError:\n    pass",
+    "template": "k = 1\ns = t'{k!r:>{k}} {k + 1}'",
+    "raw template": "k = 1\ns = Rt'{k}\\d'",
+    "template with nested quotes": 'k = {"a": 1}\ns = t"{k["a"]}"',
+    "bare exceptions": "try:\n    pass\nexcept ValueError, os.error: pass\nexcept A,B,: pass",
+    "bare exceptions over lines": "try:\n    pass\nexcept A \\\n  , B:\n    pass",
+    "bare exceptions in a handler": (
+        "try:\n    pass\nexcept A, B:\n    try:\n        pass\n    except C, D: pass"
+    ),
+    "bare exceptions after a star": "try:\n    pass\nexcept* ValueError, TypeError:\n    pass",
+    "return in finally": "def f():\n    try:\n        pass\n    finally:\n        return 1",
 }
 
 
@@ -40,6 +53,27 @@ def test_newer_syntax_is_read_and_every_place_stays(name, end, project):
     assert ran.err == ""
     (finding,) = ran.json["findings"]
     assert (finding["location"]["line"], finding["location"]["column"]) == (line, 12)
+
+
+@pytest.mark.parametrize("name", NEWER)
+def test_a_finding_beside_newer_syntax_is_silenced(name, project):
+    text = PROGRAM.format(lines=NEWER[name])
+    project.write("program.py", text)
+    ran = project.lint("--add-noqa", "program.py")
+    assert ran.status == 0
+    written = (project.root / "program.py").read_text(encoding="utf-8")
+    assert written == text.replace("* k\n", "* k  # noqa: GG201\n")
+
+
+def test_exceptions_without_parentheses_are_a_tuple():
+    """As the newest Python reads them."""
+    source = b"try:\n    pass\nexcept A, b.C ,D:\n    x = A | D\nexcept (E, F):\n    pass\n"
+    (attempt,) = tree_of(source, "a.py").body
+    caught = [ast.unparse(handler.type) for handler in attempt.handlers]
+    assert caught == ["(A, b.C, D)", "(E, F)"]
+    (kept,) = attempt.handlers[0].body
+    assert ast.unparse(kept) == "x = A | D"
+    assert [name.col_offset for name in attempt.handlers[0].type.elts] == [7, 10, 15]
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="this Python reads it")
@@ -64,3 +98,28 @@ def test_what_libcst_does_not_allow_is_a_syntax_error(project):
 def test_no_nesting_ends_the_process(start, project):
     project.write("program.py", "type X = int\n" + start)
     assert project.lint("program.py").status == 2
+
+
+LOADER = """\
+from joblib import Parallel, delayed
+from torch.utils.data import DataLoader
+
+
+def evaluate(data):
+    total = 0.0
+    try:
+        total = sum(batch.sum().item() for batch in DataLoader(data, num_workers=2))
+    except{star} {caught}:
+        total = None
+    return total
+
+
+print(Parallel(n_jobs=2)(delayed(evaluate)([1.0]) for k in range(2)))
+"""
+
+
+@pytest.mark.parametrize("star", ["", "*"])
+@pytest.mark.parametrize(("caught", "codes"), [("AttributeError", []), ("KeyError", ["GG206"])])
+def test_a_handler_of_groups_catches_as_another(star, caught, codes, project):
+    project.write("program.py", LOADER.format(star=star, caught=caught))
+    assert [code for code, _, _ in project.codes()] == codes

@@ -1,11 +1,13 @@
 """Syntax that is newer than the running Python: read by libcst, blanked at equal length for `ast`.
 
 What is blanked says nothing of workers and gradients: type aliases, type parameters, the star of
-``except*``. A string whose fields this Python cannot read becomes a plain one.
+``except*``. A string whose fields this Python cannot read becomes a plain one. Exceptions without
+parentheses become ``A | B``, and `as_newer` makes them a tuple in the tree.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ _NEWER = {
     (3, 11): rb"\bexcept[ \t]*\*",
     (3, 12): rb"^[ \t]*type[ \t]+\w|^[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+\w+[ \t]*\["
     rb"|\b(?:[fF][rR]?|[rR][fF])[\"']",
-    (3, 14): rb"\b(?:[tT][rR]?|[rR][tT])[\"']",
+    (3, 14): rb"\b(?:[tT][rR]?|[rR][tT])[\"']|\bexcept\b[^(:,\n]*(?:\\\r?\n[^(:,\n]*)*,",
 }
 """What a file has that needs a newer Python, by the first that reads it."""
 
@@ -58,6 +60,20 @@ def as_older(data: bytes) -> str | None:
     return text
 
 
+def as_newer(tree: ast.Module) -> None:
+    """Give the tree of what `as_older` returned the exceptions that stood without parentheses."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ExceptHandler) and isinstance(node.type, ast.BinOp):
+            several = ast.Tuple(_either(node.type), ast.Load())
+            node.type = ast.copy_location(several, node.type)
+
+
+def _either(node: ast.expr) -> list[ast.expr]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        return [*_either(node.left), node.right]
+    return [node]
+
+
 def _is_too_deep(data: bytes) -> bool:
     depth = deepest = 0
     for bracket in re.findall(rb"[()\[\]{}]", data):
@@ -92,7 +108,20 @@ def _string(source: str) -> Blank:
         yield 0, len(source), f"(''{inner[1:]} )" if several else f"'{' ' + inner + ' '}'"
 
 
+_BARE = re.compile(r"except\b\s*\*?(?:[\w.\s\\]+,)+[\w.\s\\]*:")
+"""Names of exceptions, several and without parentheses; what is not a name is not read."""
+
+
+def _handler(source: str) -> Blank:
+    bare = _BARE.match(source)
+    if bare is not None and sys.version_info < (3, 14):
+        ends = bare.group().rstrip(": \t\r\n\\")
+        for comma in re.finditer(",", bare.group()):
+            yield comma.start(), comma.end(), "|" if comma.end() < len(ends) else " "
+
+
 def _star(source: str) -> Blank:
+    yield from _handler(source)
     if sys.version_info < (3, 11):
         place = source.index("*")
         yield place, place + 1, " "
@@ -103,5 +132,6 @@ _BLANKS = {
     "TypeParameters": _parameters,
     "FormattedString": _string,
     "TemplatedString": _string,
+    "ExceptHandler": _handler,
     "ExceptStarHandler": _star,
 }

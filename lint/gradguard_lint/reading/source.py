@@ -74,12 +74,14 @@ def tree_of(data: bytes, path: str) -> ast.Module:
     try:
         return _compiled(data, path)
     except SyntaxError as error:
-        from gradguard_lint.reading.newer import as_older
+        from gradguard_lint.reading.newer import as_newer, as_older
 
         older = as_older(data)
         if older is not None:
             try:
-                return _compiled(older, path)
+                tree = _compiled(older, path)
+                as_newer(tree)
+                return tree
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 pass
         version = ".".join(map(str, sys.version_info[:2]))
