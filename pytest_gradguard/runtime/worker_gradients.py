@@ -70,6 +70,7 @@ class _Waiting:
     def after_step(self) -> None:
         """After an optimizer's step, which may have changed its values."""
         self._values = digest(self.tensor) or self._values
+        _used[id(self.tensor)] = gradient_state(self.tensor)
 
     def backward_ended(self, before: Any, penalty: bool) -> None:
         """After a backward pass in this process.
@@ -95,6 +96,8 @@ class _Waiting:
             return State.ZERO
         if gradient != self._gradient or self.left.for_inputs:
             return None  # the program has set it; or it is the one that is wanted
+        if self.left.anew and gradient != _used.get(id(self.tensor)):
+            return None  # what the task computed instead of it was not for this step
         return State.STALE
 
 
@@ -103,6 +106,8 @@ _MANY = 64
 _GRAPH = 5_000
 """How many nodes of a graph are looked at."""
 _waiting: dict[int, _Waiting] = {}
+_used: dict[int, GradientState | None] = {}
+"""By the id of a tensor that was waited for: the gradient that a step has used last."""
 _expected: list[_Expected] = []
 _inherited: dict[int, tuple[Call, KeptGradients, str, GradientState | None]] = {}
 """By the id of a tensor that a forked process has inherited: what it has told of it."""
@@ -212,6 +217,7 @@ def hear() -> None:
 def undo() -> None:
     """Stop looking at optimizers and backward passes."""
     _waiting.clear()
+    _used.clear()
     _inherited.clear()
     while _expected:
         _expected.pop().pipe.close()

@@ -35,6 +35,7 @@ class KeptGradients(NamedTuple):
         lineage: that of the worker.
         for_inputs: the task computed gradients of tensors of its own, too: what its passes gave to
             these copies may be all but wanted.
+        anew: the task clears gradients itself, so that its own are no part of the caller's.
     """
 
     task: Task
@@ -43,6 +44,7 @@ class KeptGradients(NamedTuple):
     inherited: dict[int, tuple[str, Any]]
     lineage: str
     for_inputs: bool
+    anew: bool
 
 
 class State(Enum):

@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from pytest_gradguard.runtime import backwards, locate, returned
+from pytest_gradguard.runtime import backwards, locate, returned, used_globals
 from pytest_gradguard.runtime.attributes import plain_attribute
 from pytest_gradguard.runtime.checks.gg106 import KeptGradients
 from pytest_gradguard.runtime.copies import Copies
 from pytest_gradguard.runtime.frameworks.torch import tensors
 from pytest_gradguard.runtime.lineage import LINEAGE
 from pytest_gradguard.runtime.probes import After
-from pytest_gradguard.runtime.tasks import roots_of, task_of
+from pytest_gradguard.runtime.tasks import mentions, roots_of, task_of
 
 
 def begin(asked: None, process: bool) -> After:
@@ -50,7 +50,17 @@ def left_behind(copies: Copies, items: Any, results: Any) -> KeptGradients | Non
         {id(copy.tensor): (copy.digest or "", copy.first) for copy in kept if copy.inherited},
         LINEAGE,
         for_inputs or copies.for_inputs,
+        _clears(function),
     )
+
+
+_CLEARING = frozenset({"zero_grad"})
+
+
+def _clears(function: Any) -> bool:
+    """Whether the code of a task clears gradients."""
+    used = used_globals.uses_of(function).functions
+    return any(mentions(one, _CLEARING) for one in (function, *used))
 
 
 def _function_with(tensor: Any, items: Any) -> Any:

@@ -24,6 +24,7 @@ EXPECT = {
     "test_some_parameters": {"GG106"},
     "test_zeros": {"GG106"},
     "test_from_before_the_call": {"GG106"},
+    "test_from_before_the_call_and_stepped_with": {"GG106"},
     "test_penalty": {"GG106"},
     "test_penalty_of_one_number": {"GG106"},
     "test_loss_of_the_shape_of_a_parameter": {"GG106"},
@@ -50,6 +51,7 @@ EXPECT = {
     "test_global_of_a_forked_process": {"GG106"},
     "test_initializer_of_a_forked_pool": {"GG106"},
     "test_initializer_of_a_spawned_pool": {"GG106"},
+    "test_measured_between_backward_and_step": set(),
     "test_returned_in_some_form": set(),
     "test_gradient_of_one_number": set(),
     "test_gradient_by_autograd_grad": set(),
@@ -137,6 +139,21 @@ def test_from_before_the_call():
     run(loss_of, model)
     optimizer.step()  # -> GG106:error
     assert torch.equal(model.weight.grad, before)
+
+
+def norm_of(model, x):
+    model.zero_grad()
+    backward(model, x)
+    return float(sum(p.grad.norm() for p in model.parameters()))
+
+
+def test_from_before_the_call_and_stepped_with():
+    model = nn.Linear(3, 1)
+    optimizer = sgd(model)
+    backward(model, X[0])
+    for _ in range(2):  # the second step has no gradient of its own
+        run(norm_of, model)
+        optimizer.step()  # -> GG106:error
 
 
 def test_penalty():
@@ -602,6 +619,17 @@ def test_gradient_by_autograd_grad():
 
 
 # --- in one process it would be the same ---------------------------------------------------
+
+
+def test_measured_between_backward_and_step():
+    model = nn.Linear(3, 1)
+    optimizer = sgd(model)
+    for x in X:
+        optimizer.zero_grad()
+        backward(model, x)
+        run(norm_of, model)
+        start(FORK, norm_of, model, x)
+        optimizer.step()
 
 
 def test_cleared_here_since():
