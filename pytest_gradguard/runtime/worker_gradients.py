@@ -70,7 +70,7 @@ class _Waiting:
     def after_step(self) -> None:
         """After an optimizer's step, which may have changed its values."""
         self._values = digest(self.tensor) or self._values
-        _used[id(self.tensor)] = gradient_state(self.tensor)
+        _used[id(self.tensor)] = self._reference, gradient_state(self.tensor)
 
     def backward_ended(self, before: Any, penalty: bool) -> None:
         """After a backward pass in this process.
@@ -96,9 +96,15 @@ class _Waiting:
             return State.ZERO
         if gradient != self._gradient or self.left.for_inputs:
             return None  # the program has set it; or it is the one that is wanted
-        if self.left.anew and gradient != _used.get(id(self.tensor)):
+        if self.left.anew and gradient != self._used:
             return None  # what the task computed instead of it was not for this step
         return State.STALE
+
+    @property
+    def _used(self) -> GradientState | None:
+        """The gradient that a step has used last."""
+        reference, used = _used.get(id(self.tensor), (None, None))
+        return used if reference is not None and reference() is self.tensor else None
 
 
 _MANY = 64
@@ -106,8 +112,8 @@ _MANY = 64
 _GRAPH = 5_000
 """How many nodes of a graph are looked at."""
 _waiting: dict[int, _Waiting] = {}
-_used: dict[int, GradientState | None] = {}
-"""By the id of a tensor that was waited for: the gradient that a step has used last."""
+_used: dict[int, tuple[Callable[[], Any], GradientState | None]] = {}
+"""By the id of a tensor that was waited for: the tensor, and the gradient of its last step."""
 _expected: list[_Expected] = []
 _inherited: dict[int, tuple[Call, KeptGradients, str, GradientState | None]] = {}
 """By the id of a tensor that a forked process has inherited: what it has told of it."""
@@ -124,6 +130,9 @@ def remember(call: Call, notes: Iterable[KeptGradients], *, running: bool = Fals
     for identity, known in list(_waiting.items()):
         if known.tensor is None:
             del _waiting[identity]
+    for identity, (reference, _) in list(_used.items()):
+        if reference() is None:  # the id may be another's by now
+            del _used[identity]
     for left in notes:
         if left.lineage == LINEAGE:
             for identity, (inherited, gradient) in left.inherited.items():

@@ -109,6 +109,24 @@ def test_an_optimizer_of_another_model_confirms_nothing() -> None:
     assert "GG106" not in codes(report)
 
 
+def test_what_a_step_has_used_goes_with_its_model() -> None:
+    """Of another model, whose parameters have the same ids, it would be no step."""
+    from pytest_gradguard.runtime import worker_gradients
+
+    with guard("record") as report:
+        for _ in range(3):
+            net = model()
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            tasks.loss_of(net, 1.0).backward()
+            run(tasks.returns_the_norm, net, "multiprocessing")
+            optimizer.step()
+            del net, optimizer
+        net = model()
+        run(tasks.returns_the_norm, net, "multiprocessing")
+        assert not worker_gradients._used
+    assert "GG106" not in codes(report)
+
+
 def test_threads_keep_nothing() -> None:
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)

@@ -15,6 +15,12 @@ def returns_nothing(model: Any, value: float) -> None:
     loss_of(model, value).backward()
 
 
+def returns_the_norm(model: Any, value: float) -> float:
+    model.zero_grad()
+    loss_of(model, value).backward()
+    return float(sum(parameter.grad.norm() for parameter in model.parameters()))
+
+
 def returns_the_loss(model: Any, value: float) -> float:
     loss = loss_of(model, value)
     loss.backward()
