@@ -10,28 +10,27 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TypeVar
 
+from pytest_gradguard.findings import Finding, Location, TraceStep
 from pytest_gradguard.runtime.callsite import DYNAMIC
 
-if TYPE_CHECKING:
-    from pytest_gradguard.findings import Finding, Location, TraceStep
+_Place = TypeVar("_Place", Location, TraceStep)
 
 
 def placed(finding: Finding) -> Finding:
     """`finding`, with the files that its workers could not name."""
     if not any(place.path == DYNAMIC for place in (finding.location, *finding.trace)):
         return finding
-    location: Location = _named(finding.location)
-    return replace(finding, location=location, trace=tuple(map(_named, finding.trace)))
+    trace = tuple(_named(step) for step in finding.trace)
+    return replace(finding, location=_named(finding.location), trace=trace)
 
 
-def _named(place: Any) -> Any:
+def _named(place: _Place) -> _Place:
     if place.path != DYNAMIC:
         return place
-    step: Location | TraceStep = place
-    files = {code.co_filename for code in _codes() if step.line in _lines(code)}
-    return replace(step, path=files.pop()) if len(files) == 1 else step
+    files = {code.co_filename for code in _codes() if place.line in _lines(code)}
+    return replace(place, path=files.pop()) if len(files) == 1 else place
 
 
 def _codes() -> Iterator[CodeType]:

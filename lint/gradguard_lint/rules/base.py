@@ -91,11 +91,7 @@ def captures(program: Program, task: TaskRun) -> Iterator[tuple[str, Value, Site
     Functions of an imported module are pickled by name, so their globals are not; a fork
     inherits everything and pickles neither.
     """
-    for effect in task.effects:
-        if effect.kind != "capture":
-            continue
-        if effect.what.startswith("self."):
-            continue
+    for effect in variables(task):
         if effect.is_global and (
             task.call.start not in ("loky", "dask")
             or effect.home != program.entry
@@ -105,11 +101,11 @@ def captures(program: Program, task: TaskRun) -> Iterator[tuple[str, Value, Site
         yield effect.what, effect.value, effect.site
 
 
-def inherited(task: TaskRun) -> Iterator[tuple[str, Value, Site]]:
-    """The variables from outside that a forked worker's function uses."""
+def variables(task: TaskRun) -> Iterator[Effect]:
+    """The uses of variables from outside by a worker's function, but for attributes of `self`."""
     for effect in task.effects:
         if effect.kind == "capture" and not effect.what.startswith("self."):
-            yield effect.what, effect.value, effect.site
+            yield effect
 
 
 def severed_by(value: Value) -> set[int]:

@@ -8,7 +8,7 @@ from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
 from gradguard_lint.domain.values import Thing
 from gradguard_lint.fixes.changes import Change, Fix, Replace, Wrap
 from gradguard_lint.fixes.recipes import argument, importing, source_of, spelled
-from gradguard_lint.rules.base import Examples, Report, captures, handed_out, inherited
+from gradguard_lint.rules.base import Examples, Report, captures, handed_out, variables
 
 CODE = "GG305"
 
@@ -30,16 +30,10 @@ def check(program: Program) -> Iterator[Report]:
             draw = draws.get(atom.ident)
             if draw is not None and (task.task.repeated or _holders(task, atom.ident) > 1):
                 loads = task.call.prepared
-                got = "all workers draw" if loads else "every task gets"
-                yield Report(
-                    task.task.site,
-                    f"`{path}` is one generator for all tasks: each worker draws from a copy of "
-                    f"it, and {got} the same numbers.",
-                    (handed_out(task), Step(draw.site, f"`{task.name}` draws from it here")),
-                    call=task.call,
-                    case=task.call.library if loads else atom.name,
-                    fix=None if private else _one_each(task, path, atom),
-                )
+                report = _shared(task, path, draw, by_worker=loads)
+                report.case = task.call.library if loads else atom.name
+                report.fix = None if private else _one_each(task, path, atom)
+                yield report
                 break
         else:
             yield from _captured(program, task, draws)
@@ -51,23 +45,31 @@ def _captured(program: Program, task: TaskRun, draws: dict[int, Effect]) -> Iter
     if not (task.task.repeated or len(call.tasks) > 1):
         return
     forked = call.start == "fork"
-    for name, value, _ in inherited(task) if forked else captures(program, task):
+    pickled = captures(program, task)
+    inherited = ((it.what, it.value, it.site) for it in variables(task))
+    for name, value, _ in inherited if forked else pickled:
         only = value.only
         draw = draws.get(only.ident) if isinstance(only, Thing) else None
         if not isinstance(only, Thing) or only.kind != "generator" or draw is None:
             continue
         if not call.answers and _moves_on(program, only):
             continue
-        got = "all workers draw" if forked else "every task gets"
-        yield Report(
-            task.task.site,
-            f"`{name}` is one generator for all tasks: each worker draws from a copy of it, and "
-            f"{got} the same numbers.",
-            (handed_out(task), Step(draw.site, f"`{task.name}` draws from it here")),
-            call=call,
-            case=only.name,
-        )
+        report = _shared(task, name, draw, by_worker=forked)
+        report.case = only.name
+        yield report
         return
+
+
+def _shared(task: TaskRun, name: str, draw: Effect, *, by_worker: bool) -> Report:
+    """The report of a generator that all tasks have, or all workers."""
+    got = "all workers draw" if by_worker else "every task gets"
+    return Report(
+        task.task.site,
+        f"`{name}` is one generator for all tasks: each worker draws from a copy of it, and "
+        f"{got} the same numbers.",
+        (handed_out(task), Step(draw.site, f"`{task.name}` draws from it here")),
+        call=task.call,
+    )
 
 
 def _moves_on(program: Program, generator: Thing) -> bool:
