@@ -30,7 +30,7 @@ _OF_THE_LAUNCH = (
     *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT"),
     "GROUP_RANK",
 )
-_PREFIX, _RUNS = "gradguard-ranks-", "*.runs"
+_PREFIX, _RUNS, _LOCK = "gradguard-ranks-", "*.runs", "lock"
 _WANTED = ("RANK", "WORLD_SIZE", "MASTER_PORT")
 _PATIENCE = 5.0
 """For how many seconds a rank waits for others to begin."""
@@ -70,6 +70,7 @@ class Rank:
         self._launched = launched
         self._process = os.getpid()
         self._file = folder / f"{number}-{self._process}.findings"
+        (folder / _LOCK).touch()
         with _locked(folder):
             if not launched and not any(_runs(one) for one in folder.glob(_RUNS)):
                 for left in [*folder.glob("*.findings"), *folder.glob("reported")]:
@@ -87,25 +88,29 @@ class Rank:
     def end(self, findings: Sequence[Finding]) -> Said | None:
         """What is to be reported here, where this rank ends; None: nothing, others will."""
         self.tell(findings)
-        self._alive.close()
         if self._launched:
+            self._alive.close()
             return None
         if self.failed:
             time.sleep(_MOMENT)  # others may be where this one has just been
         until = time.monotonic() + _PATIENCE
-        while True:
-            with _locked(self._folder):
-                files = list(self._folder.glob(_RUNS))
-                running = any(map(_runs, files))
-                if self.failed or (not running and len(files) >= self._expected):
-                    return self._report(running)
-            if running or time.monotonic() > until:
-                break
-            time.sleep(0.05)
-        if running:
+        try:
+            while True:
+                with _locked(self._folder):
+                    # It ends where others cannot look: they would report, and remove the folder.
+                    self._alive.close()
+                    files = list(self._folder.glob(_RUNS))
+                    if not files:
+                        return None
+                    running = any(map(_runs, files))
+                    all_ended = not running and len(files) >= self._expected
+                    if self.failed or all_ended or (not running and time.monotonic() > until):
+                        return self._report(running)
+                if running:
+                    return None
+                time.sleep(0.05)
+        except FileNotFoundError:  # another rank has reported, and removed the folder
             return None
-        with _locked(self._folder):
-            return self._report(running)
 
     def _report(self, running: bool) -> Said:
         every = _read(self._folder)
@@ -164,9 +169,10 @@ def _read(folder: Path) -> list[Finding]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
+    """Alone among the ranks; FileNotFoundError: the folder has been removed."""
     import fcntl
 
-    with open(folder / "lock", "a") as lock:
+    with open(folder / _LOCK) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -105,6 +105,39 @@ def test_a_launcher_reports_what_killed_ranks_had_found(tmp_path: Path) -> None:
     assert found(report) == DUE
 
 
+ENDING = """
+import multiprocessing, sys
+from pathlib import Path
+
+from pytest_gradguard.cli.ranks import Rank
+
+def rank(folder, number, barrier, reports):
+    one = Rank(folder, number, 2, False)
+    barrier.wait()
+    reports.put(one.end([]) is not None)
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("fork")
+    for turn in range(200):
+        folder = Path(sys.argv[1], str(turn))
+        folder.mkdir()
+        barrier, reports = context.Barrier(2), context.SimpleQueue()
+        ranks = [context.Process(target=rank, args=(folder, n, barrier, reports)) for n in (0, 1)]
+        for one in ranks:
+            one.start()
+        for one in ranks:
+            one.join()
+        assert [one.exitcode for one in ranks] == [0, 0], turn
+        assert sorted(reports.get() for _ in ranks) == [False, True], turn
+        assert not folder.exists(), turn
+"""
+
+
+def test_of_ranks_that_end_at_once_one_reports(tmp_path: Path) -> None:
+    done = run_python("-c", ENDING, tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
 OPENED = """
 import os, torch.multiprocessing as mp, multiprocessing.connection
 
