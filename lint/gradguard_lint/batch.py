@@ -7,8 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-from gradguard_lint.analysis import Raw, analyse
-from gradguard_lint.engine.ports import Options
+from gradguard_lint.analysis import analyse
+from gradguard_lint.domain.options import Options
 from gradguard_lint.models.rows import Row, own_row
 from gradguard_lint.project.files import UNCHANGED, Trouble, absolute
 from gradguard_lint.project.modules import Reader
@@ -20,6 +20,7 @@ TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     from typing import Any, Literal
 
+    from gradguard_lint.judgement import Raw
     from gradguard_lint.project.cache import Cache
 
     Sought = Literal["workers", "loops", "all"]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gradguard_lint.domain.options import Options
 from gradguard_lint.domain.values import (
     Bound,
     Class,
@@ -26,7 +27,7 @@ from gradguard_lint.domain.values import (
     Value,
 )
 from gradguard_lint.engine.interpreter import interpret
-from gradguard_lint.engine.ports import Options
+from gradguard_lint.engine.relevance import Relevance
 from gradguard_lint.models.rows import registry
 from gradguard_lint.models.transfers.meaning import Meaning
 from gradguard_lint.project.modules import Modules, Reader
@@ -99,7 +100,8 @@ def test_a_program_of_the_pages(text, tmp_path):
     modules = Modules(str(path), Reader())
     meaning = Revealing()
     entry = parse(path.read_bytes(), str(path), modules.name, modules.package)
-    program = interpret(modules, meaning, Options(), entry)
+    relevance = Relevance(entry, modules, meaning.vocabulary())
+    program = interpret(modules, meaning, Options(), relevance)
     found = set()
     for rule in rules(codes()):
         for report in rule.check(program):

@@ -3,16 +3,32 @@ variable's name with one."""
 
 from __future__ import annotations
 
-import ast
+from pathlib import Path
 
-from gradguard_lint.engine.relevance import relevant, survey
+import pytest
+
+from gradguard_lint.engine.relevance import OWN_CODE, Relevance
 from gradguard_lint.models.rows import registry
+from gradguard_lint.project.modules import Modules, Reader
+from gradguard_lint.reading.source import parse
+
+OWN = "the module's own code"
+
+
+def found(source: str, *, loops: bool = False) -> set[str]:
+    modules = Modules(str(Path(__file__).parent / "nowhere" / "program.py"), Reader())
+    module = parse(source.encode(), "program.py", "program", "")
+    relevance = Relevance(module, modules, registry().words)
+    assert relevance.matters(loops=loops) == bool(relevance.definitions(loops=loops))
+    return {
+        OWN if ident == OWN_CODE else name
+        for ident, (name, _) in relevance.seen.definitions.items()
+        if ident in relevance.definitions(loops=loops)
+    }
 
 
 def wanted(source: str) -> set[str]:
-    seen = survey(ast.parse(source), frozenset({"forward"}))
-    found = relevant(seen, source.encode(), registry().words, lambda _: set(), lambda _: False)
-    return {name for ident, (name, _) in seen.definitions.items() if ident in found}
+    return found(source) - {OWN}
 
 
 def test_a_variable_of_one_function_is_none_of_another():
@@ -34,6 +50,16 @@ def test_what_is_kept_elsewhere_is_followed():
         "def begin():\n    global shared\n    shared = Pool(2)\n"
         "def use(f):\n    return shared.map(f, [1])\n"
     ) == {"__init__", "run", "begin", "use"}
+
+
+def test_what_is_kept_with_an_annotation_is_followed():
+    assert wanted(
+        "import torch\nfrom multiprocessing import Pool\n"
+        "class Runner:\n"
+        "    def __init__(self):\n        self.workers: Pool = Pool(2)\n"
+        "    def run(self, f):\n        return self.workers.map(f, [1])\n"
+        "    def rest(self):\n        return 1\n"
+    ) == {"__init__", "run"}
 
 
 def test_a_class_is_known_by_its_name():
@@ -63,3 +89,103 @@ def test_a_backend_matters_where_one_may_be_dask():
     )
     assert wanted(program.format("'loky'")) == set()
     assert wanted(program.format("'dask'")) == {"run"}
+
+
+def test_the_modules_own_code_is_told_apart():
+    imported = "import torch\nfrom multiprocessing import Pool\n"
+    assert found(imported + "def run(f):\n    return Pool(2).map(f, [1])\n") == {"run"}
+    assert found(imported + "pool = Pool(2)\ndef rest():\n    pass\n") == {OWN}
+    assert found(imported + "def rest():\n    pass\n") == set()
+    assert found("from keras.wrappers import scikit_learn\n") == {OWN}
+
+
+def test_a_string_matters_where_it_is_used():
+    program = (
+        "import os\nfrom joblib import Parallel\n{}"
+        "def hides(tasks):\n    os.environ[{}] = '0'\n    return Parallel(2)(tasks)\n"
+        "def sets(tasks):\n    os.environ['OTHER'] = '0'\n    return Parallel(2)(tasks)\n"
+    )
+    assert wanted(program.format("", "'CUDA_VISIBLE_DEVICES'")) == {"hides"}
+    assert wanted(program.format("NAME = 'CUDA_VISIBLE_DEVICES'\n", "NAME")) == {"hides"}
+
+
+THREADS = (
+    "import torch\nfrom concurrent.futures import ThreadPoolExecutor\n"
+    "class Runner:\n"
+    "    def __init__(self, model):\n"
+    "        self.model = model\n"
+    "        self.count = 0\n"
+    "        self.total = torch.zeros(())\n"
+    "        self.pool = ThreadPoolExecutor(2)\n"
+    "    def run(self, items):\n"
+    "        return [self.pool.submit(self.work, item) for item in items]\n"
+    "    def work(self, item):\n"
+    "        {}\n"
+    "        return self.model(item)\n"
+)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "self.count += 1",
+        "self.model.__dict__",
+        "found = []; found += [item]",
+        "self.results[0] = torch.ones(3)",
+        "with self.lock: pass",
+    ],
+)
+def test_threads_that_change_nothing_are_left_alone(line: str):
+    assert wanted(THREADS.format(line)) == set()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "self.total += 1",
+        "self.total[:] = 1",
+        "self.total.data = item",
+        "self.total.data[0] += 1",
+        "item += torch.ones(3)",
+        "self.weights.add_(torch.ones(3))",
+        "self.optimizer.step()",
+        "torch.manual_seed(0)",
+        "set_all_seeds(0)",
+        "self.model.register_buffer('n', item)",
+        "with torch.autocast('cpu'): pass",
+    ],
+)
+def test_threads_that_change_what_they_share_are_run(line: str):
+    assert wanted(THREADS.format(line)) == {"run"}
+
+
+def test_who_turns_gradients_off_around_threads_is_run():
+    program = THREADS.format("pass") + (
+        "def predicts(runner, items):\n"
+        "    with torch.no_grad():\n        return runner.run(items)\n"
+        "def trains(runner, items):\n    return runner.run(items)\n"
+    )
+    assert wanted(program) == {"predicts"}
+
+
+def test_an_executor_may_be_one_of_processes():
+    program = (
+        "import torch\nfrom concurrent.futures import ThreadPoolExecutor{}\n"
+        "def run(pool, f, x):\n    return pool.submit(f, x)\n"
+        "def main(f, x):\n    return run(ThreadPoolExecutor(2), f, x)\n"
+        "def other(f, x):\n    return run({}(2), f, x)\n"
+    )
+    assert wanted(program.format("", "ThreadPoolExecutor")) == set()
+    for name in ("Pool", "Process"):
+        source = f"import torch\nfrom multiprocessing import {name} as P\ndef run():\n    P()\n"
+        assert wanted(source) == {"run"}
+    assert {"run", "other"} <= wanted(
+        program.format(", ProcessPoolExecutor", "ProcessPoolExecutor")
+    )
+
+
+def test_a_starter_is_called_so_where_its_package_is_imported():
+    program = "import torch, {}\ndef connect():\n    return {}.Client()\n"
+    assert wanted(program.format("distributed", "distributed")) == {"connect"}
+    assert wanted(program.format("etcd", "etcd")) == set()
+    assert wanted("import torch\nfrom etcd import Client\ndef run():\n    Client()\n") == {"run"}

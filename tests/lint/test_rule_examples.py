@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gradguard_lint.analysis import analyse
-from gradguard_lint.engine.ports import Options
+from gradguard_lint.domain.options import Options
 from gradguard_lint.project.modules import Reader
 from gradguard_lint.rules import codes, rules
 

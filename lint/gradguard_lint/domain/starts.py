@@ -38,12 +38,19 @@ class Vocabulary:
 
     Attributes:
         starters: names by which work leaves the calling thread, or that are a pitfall alone.
+        homes: the packages that have them, for those that are only called by the names they have
+            there.
+        threads: those that start threads, and nothing else.
+        either: methods and packages by which work goes to threads as well as to processes.
         packages: packages whose every name may do so.
         beside: words that matter where a package is imported.
         loops: names by which gradients are taken.
         frameworks: packages whose programs may have gradients, or use a GPU.
         matters: names by which a program that imports none of them may have a pitfall.
         matters_beside: further such names, by a string that the program has beside them.
+        shared: names by which threads may have a pitfall.
+        telling: parts of names that say the same.
+        marks: names that are a pitfall alone where they are imported.
         hooks: methods that a library calls.
         called: methods that calling an object calls.
         ranks: names that are a pitfall of processes which train together.
@@ -51,12 +58,18 @@ class Vocabulary:
     """
 
     starters: frozenset[str]
+    homes: Mapping[str, frozenset[str]]
+    threads: frozenset[str]
+    either: frozenset[str]
     packages: frozenset[str]
     beside: Mapping[str, frozenset[str]]
     loops: frozenset[str]
     frameworks: frozenset[str]
     matters: frozenset[str]
     matters_beside: Mapping[str, frozenset[str]]
+    shared: frozenset[str]
+    telling: tuple[str, ...]
+    marks: frozenset[str]
     hooks: frozenset[str] = frozenset()
     called: frozenset[str] = frozenset()
     ranks: frozenset[str] = frozenset()

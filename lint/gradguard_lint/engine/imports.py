@@ -83,7 +83,7 @@ def do_Import(m: Machine, frame: Frame, node: ast.Import) -> None:
 
 
 def do_ImportFrom(m: Machine, frame: Frame, node: ast.ImportFrom) -> None:
-    base = base_of(frame.module, node)
+    base = frame.module.base_of(node)
     for alias in node.names:
         if alias.name == "*":
             if m.project.is_module(base):
@@ -131,11 +131,3 @@ def resolve(m: Machine, ident: int, name: str, value: Value) -> Value:
         found = of(ProjectModule(inner)) if m.project.is_module(inner) else UNKNOWN
     m.store[(ident, name)] = m.loaded[(ident, name)] = found
     return found
-
-
-def base_of(module: Module, node: ast.ImportFrom) -> str:
-    if node.level == 0:
-        return node.module or ""
-    parts = module.package.split(".") if module.package else []
-    parts = parts[: len(parts) - (node.level - 1)] if node.level > 1 else parts
-    return ".".join([*parts, node.module] if node.module else parts)

@@ -8,6 +8,7 @@ from functools import partial
 from types import ModuleType
 
 from gradguard_lint.domain.effects import Program
+from gradguard_lint.domain.options import Options
 from gradguard_lint.domain.state import State, join_states
 from gradguard_lint.domain.values import (
     UNKNOWN,
@@ -39,10 +40,9 @@ from gradguard_lint.engine.machine import (
     OutOfSteps,
     Parts,
 )
-from gradguard_lint.engine.ports import Args, Models, Options, Project
-from gradguard_lint.engine.relevance import relevant, survey
+from gradguard_lint.engine.ports import Args, Models, Project
+from gradguard_lint.engine.relevance import Relevance
 from gradguard_lint.engine.tree import descend
-from gradguard_lint.reading.source import Module
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
@@ -83,20 +83,22 @@ PARTS = Parts(
 
 
 def interpret(
-    project: Project, models: Models[Machine], options: Options, module: Module
+    project: Project, models: Models[Machine], options: Options, relevance: Relevance
 ) -> Program:
-    """Run `module` as a program, then every function of it that nothing here calls."""
-    return _Run(Machine(project, models, options, PARTS), module).program()
+    """Run a module as a program, then every function of it that may matter, and that nothing here
+    calls."""
+    return _Run(Machine(project, models, options, PARTS), relevance).program()
 
 
 class _Run:
     """One program: the module's own code, and the roots that follow it."""
 
-    def __init__(self, machine: Machine, module: Module) -> None:
+    def __init__(self, machine: Machine, relevance: Relevance) -> None:
         self.m = machine
-        self.module = module
+        self.relevance = relevance
+        self.seen = relevance.seen
+        self.module = module = relevance.module
         self.frame = Frame(machine.new_ident(), module)
-        self.seen = survey(module.tree, machine.models.vocabulary().called)
         machine.mentioned[module.name] = self.seen.loaded
         self.after = State()
         """How the module's own code leaves things."""
@@ -122,17 +124,9 @@ class _Run:
 
     def _functions(self, *, loops: bool) -> None:
         """Run the functions that nothing has called so far, where they may matter."""
-        m, frame, module = self.m, self.frame, self.module
-        definitions = _definitions(module.tree)
-        words = m.models.vocabulary()
-        wanted = relevant(
-            self.seen,
-            module.data,
-            words,
-            self._bringing_workers,
-            self._of_the_project,
-            loops=loops,
-        )
+        m, frame = self.m, self.frame
+        definitions = _definitions(self.module.tree)
+        wanted = self.relevance.definitions(loops=loops)
         made: dict[int, tuple[Instance, State] | None] = {}
         for again in (False, True):
             for cls, node in definitions:
@@ -164,10 +158,12 @@ class _Run:
         """Run the methods that start workers and that a class has from another module, where
         nothing here calls them: what they call may be its own."""
         m = self.m
-        bringing = {name for node in self.seen.imports for name in self._bringing_workers(node)}
+        bringing = {
+            name for node in self.seen.imports for name in self.relevance.bringing_workers(node)
+        }
         classes = [it for it in self.module.tree.body if isinstance(it, ast.ClassDef)]
         reached = set(m.reached)
-        starters = m.models.vocabulary().starters
+        starters = self.relevance.words.starters
         for cls in classes if bringing else ():
             if bringing.isdisjoint(map(_last_name, cls.bases)):
                 continue
@@ -185,23 +181,6 @@ class _Run:
                     continue
                 method = m.find_in_class(instance.cls, node.name)
                 self._root(partial(self._call_unknown, node, method, instance), state.copy())
-
-    def _of_the_project(self, node: ast.Import | ast.ImportFrom) -> bool:
-        """Whether an import is of the project."""
-        project = self.m.project
-        if isinstance(node, ast.Import):
-            return any(project.is_module(alias.name) for alias in node.names)
-        return project.is_module(imports.base_of(self.module, node))
-
-    def _bringing_workers(self, node: ast.Import | ast.ImportFrom) -> set[str]:
-        """The names that an import of the project gives to what starts workers."""
-        project = self.m.project
-        if isinstance(node, ast.Import):
-            bringing = [it for it in node.names if project.starts_workers(it.name)]
-        else:
-            base = imports.base_of(self.module, node)
-            bringing = [it for it in node.names if project.starts_workers(base, it.name)]
-        return {alias.asname or alias.name for alias in bringing}
 
     def _root(self, start: Callable[[], None], state: State) -> None:
         m = self.m

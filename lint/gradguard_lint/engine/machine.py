@@ -27,6 +27,7 @@ from gradguard_lint.domain.effects import (
     Step,
     TaskRun,
 )
+from gradguard_lint.domain.options import Options
 from gradguard_lint.domain.shapes import key_value
 from gradguard_lint.domain.starts import PROCESS
 from gradguard_lint.domain.state import Outcomes, Past, State, Store, join_states
@@ -53,7 +54,7 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
-from gradguard_lint.engine.ports import Args, Models, Options, Project
+from gradguard_lint.engine.ports import Args, Models, Project
 from gradguard_lint.engine.tree import fields_of
 from gradguard_lint.engine.truth import names_gpu
 from pytest_gradguard.records import fields, replace

@@ -19,7 +19,7 @@ from gradguard_lint.domain.values import (
     Unknown,
     Value,
 )
-from pytest_gradguard.records import Record, field, fields, record
+from pytest_gradguard.records import field, fields
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
@@ -50,19 +50,6 @@ class Project(Protocol):
     def starts_workers(self, name: str, wanted: str | None = None) -> bool:
         """Whether the project's module of that name (or what it gives as `wanted`) mentions a
         way to start workers."""
-
-
-@record
-class Options(Record):
-    """What the user's configuration says."""
-
-    start_method: str = "fork"
-    """How process workers start where the program does not say."""
-    set_elsewhere: str = ""
-    """How another program of the project lets them start: it may be the one that calls a function
-    which nothing here calls."""
-    loops: bool = False
-    """Whether functions are run that start no workers, but take gradients in loops."""
 
 
 SETTER = "<setter>"

@@ -1,9 +1,10 @@
-"""Which functions of a module can lead to a pitfall at all, told by the names they mention."""
+"""What of a module can lead to a pitfall at all, told by the names that it mentions."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+import sys
+from collections.abc import Set
 
 from gradguard_lint.domain.starts import Vocabulary
 from gradguard_lint.engine.tree import descend
@@ -12,6 +13,9 @@ from pytest_gradguard.records import field, fields
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     from typing import Any
+
+    from gradguard_lint.engine.ports import Project
+    from gradguard_lint.reading.source import Module
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 Import = ast.Import | ast.ImportFrom
@@ -34,6 +38,16 @@ class Binding:
     scope: int
 
 
+Place = tuple[int, str]
+"""A variable, by the outermost function around it (0: none) and its name; an attribute, by
+`_ATTRIBUTE` and its name, which is "" for what has none."""
+
+_ATTRIBUTE = -1
+
+OWN_CODE = 0
+"""What stands for the module's own code, where definitions are known by their nodes."""
+
+
 @fields
 class Survey:
     """What a module mentions, gathered in one walk."""
@@ -43,20 +57,37 @@ class Survey:
     imports: list[Import] = field(default_factory=list)
     bindings: list[Binding] = field(default_factory=list)
     """What assignments, ``with`` blocks and definitions give."""
+    own: set[str] = field(default_factory=set)
+    """What the module's own code mentions, outside its functions and imports."""
     definitions: dict[int, tuple[str, set[str]]] = field(default_factory=dict)
-    """Each function's name, and what it mentions, by the identity of its node."""
+    """Each function's name, and what it mentions, by the identity of its node; and `own`, by
+    `OWN_CODE`."""
     shared: set[str] = field(default_factory=set)
     """The variables that a function declares to be those of the module."""
     inheriting: list[tuple[set[str], set[str]]] = field(default_factory=list)
     """What each method mentions, and what its class extends."""
     called: frozenset[str] = frozenset()
     """The methods that calling an object calls."""
+    written: set[Place] = field(default_factory=set)
+    """What is written to as a whole: by ``+=``, ``[:] =``, ``.data =`` or a method that has the
+    name of one which works in place."""
+    given: set[Place] = field(default_factory=set)
+    """What gets its value otherwise than by an assignment."""
+    strings: frozenset[str] = frozenset()
+    """Strings that are mentioned like names, in quotes."""
+
+    @property
+    def mentioned(self) -> set[str]:
+        """Every name that is mentioned somewhere outside the imports of the module's own code."""
+        return self.loaded.union(*(said for _, said in self.definitions.values()))
 
 
-def survey(tree: ast.Module, called: frozenset[str]) -> Survey:
-    """Walk `tree` once; `called` are the methods that calling an object calls."""
-    found = Survey(called=called)
-    _visit(tree, (), 0, found)
+def survey(module: Module, words: Vocabulary) -> Survey:
+    """Walk the tree of `module` once."""
+    strings = [it for it in words.matters_beside if it.encode() in module.data]
+    found = Survey(called=words.called, strings=frozenset(strings))
+    found.definitions[OWN_CODE] = ("", found.own)
+    _visit(module.tree, (found.own,), 0, found)
     return found
 
 
@@ -74,7 +105,16 @@ def _visit(node: ast.AST, said: tuple[set[str], ...], scope: int, found: Survey)
             found.loaded.add(named.attr)
         for names in said:
             names.add(named.attr)
+        if (named.attr[-1:] == "_" and named.attr[-2:] != "__") or (
+            named.attr == "data" and type(named.ctx) is ast.Store
+        ):
+            _write(named.value, said, scope, found)
         _visit(named.value, said, scope, found)
+        return
+    if kind is ast.Constant:
+        if named.value in found.strings:
+            for names in said:
+                names.add(_quoted(named.value))
         return
     if kind is ast.keyword:
         if named.arg is not None:
@@ -86,7 +126,8 @@ def _visit(node: ast.AST, said: tuple[set[str], ...], scope: int, found: Survey)
         if kind is ast.ImportFrom and named.module:
             words.extend(named.module.split("."))
         for names in said:
-            names.update(words)
+            if names is not found.own:
+                names.update(words)
         return
     elif kind is ast.FunctionDef or kind is ast.AsyncFunctionDef:
         own: set[str] = set()
@@ -94,18 +135,35 @@ def _visit(node: ast.AST, said: tuple[set[str], ...], scope: int, found: Survey)
         within = {named.name} if scope else set()
         known_as = {named.name} - within - _IMPLIED
         found.bindings.append(Binding(within, known_as, own, scope))
-        said = (*said, own)
+        said = (*(names for names in said if names is not found.own), own)
         scope = scope or id(node)
     elif kind is ast.ClassDef:
         _visit_class(named, said, found)
         return
+    elif kind is ast.AugAssign:
+        _write(named.target, said, scope, found)
+    elif kind is ast.Subscript:
+        if type(named.ctx) is ast.Store and _whole(named.slice):
+            _write(named.value, said, scope, found)
+    elif kind is ast.arg:
+        found.given.add((scope, named.arg))
+    elif kind is ast.For or kind is ast.AsyncFor or kind is ast.comprehension:
+        found.given |= _places([named.target], scope)
+    elif (kind is ast.MatchAs or kind is ast.MatchStar) and named.name is not None:
+        found.given.add((scope, named.name))
     elif kind is ast.Global:
         found.shared.update(named.names)
-    elif kind is ast.Assign:
+    elif kind is ast.Assign or kind is ast.AnnAssign or kind is ast.NamedExpr:
         value: set[str] = set()
-        found.bindings.append(Binding(*_targets(named.targets), value, scope))
-        for target in named.targets:
+        targets = named.targets if kind is ast.Assign else [named.target]
+        found.bindings.append(Binding(*_targets(targets), value, scope))
+        for target in targets:
             _visit(target, said, scope, found)
+        if kind is ast.AnnAssign:
+            _visit(named.annotation, said, scope, found)
+            if named.value is None:
+                found.given |= _places(targets, scope)
+                return
         _visit(named.value, (*said, value), scope, found)
         return
     elif kind is ast.withitem and named.optional_vars is not None:
@@ -114,13 +172,45 @@ def _visit(node: ast.AST, said: tuple[set[str], ...], scope: int, found: Survey)
         _visit(named.context_expr, (*said, value), scope, found)
         _visit(named.optional_vars, said, scope, found)
         return
+    silent = _NO_NAMES if found.strings else _NO_NAMES_OR_STRINGS
     for part in node.__dict__.values():
         if type(part) is list:
             for item in part:
-                if type(item) not in _NO_NAMES:
+                if type(item) not in silent:
                     _visit(item, said, scope, found)
-        elif isinstance(part, ast.AST) and type(part) not in _NO_NAMES:
+        elif isinstance(part, ast.AST) and type(part) not in silent:
             _visit(part, said, scope, found)
+
+
+def _whole(index: ast.expr) -> bool:
+    """Whether `index` takes everything: ``[:]``, ``[...]``."""
+    if isinstance(index, ast.Slice):
+        return index.lower is None and index.upper is None
+    return isinstance(index, ast.Constant) and index.value is ...
+
+
+def _write(target: ast.expr, said: tuple[set[str], ...], scope: int, found: Survey) -> None:
+    """Something writes to `target`, or to what it is a part of."""
+    while isinstance(target, ast.Subscript) or (
+        isinstance(target, ast.Attribute) and target.attr == "data"
+    ):
+        target = target.value
+    place = (_ATTRIBUTE, target.attr if isinstance(target, ast.Attribute) else "")
+    if isinstance(target, ast.Name):
+        place = (scope, target.id)
+    found.written.add(place)
+    for names in said:
+        names.add(_writing(place))
+
+
+def _writing(place: Place) -> str:
+    """What is mentioned where `place` is written to; no name is like it."""
+    return f"{place[0]} {place[1]} ="
+
+
+def _quoted(string: str) -> str:
+    """What is mentioned where `string` stands."""
+    return f'"{string}"'
 
 
 def _visit_class(node: ast.ClassDef, said: tuple[set[str], ...], found: Survey) -> None:
@@ -147,68 +237,196 @@ def _visit_class(node: ast.ClassDef, said: tuple[set[str], ...], found: Survey) 
 _IMPLIED = frozenset({"__init__"})
 """Methods that are called by the name of their class."""
 
-_NO_NAMES = frozenset({str, type(None), ast.Constant, ast.Load, ast.Store, ast.Del, ast.Pass})
+_NO_NAMES = frozenset({str, int, type(None), ast.Load, ast.Store, ast.Del, ast.Pass})
 """What stands in trees, and mentions nothing."""
 
+_NO_NAMES_OR_STRINGS = _NO_NAMES | {ast.Constant}
 
-def relevant(
-    seen: Survey,
-    data: bytes,
-    words: Vocabulary,
-    bringing: Callable[[Import], set[str]],
-    comes_from_project: Callable[[Import], bool],
-    *,
-    loops: bool = False,
-) -> set[int]:
-    """The ids of the definitions that may hand something to workers, or hold another pitfall.
 
-    `data` is the module as it was read; `bringing` tells the names that an import gives to what
-    starts workers in a module of the project.
+class Relevance:
+    """What of one module can matter.
+
+    Attributes:
+        module: the module.
+        words: the words that tell it.
+        seen: what it mentions.
     """
-    interesting = set(words.starters | words.loops if loops else words.starters)
-    for node in seen.imports:
-        module = node.module if isinstance(node, ast.ImportFrom) else None
-        tops = {(module or "").partition(".")[0]} | (
-            {alias.name.partition(".")[0] for alias in node.names} if module is None else set()
+
+    def __init__(self, module: Module, project: Project, words: Vocabulary) -> None:
+        self.module = module
+        self.words = words
+        self.seen = survey(module, words)
+        self._project = project
+        self._of_project: dict[int, bool] = {}
+        self._found: dict[bool, set[int]] = {}
+
+    def matters(self, *, loops: bool) -> bool:
+        """Whether running the module can show anything, for taking gradients in `loops` too."""
+        return (
+            any(map(self._comes_from_project, self.seen.imports))
+            or bool(self.definitions(loops=False))
+            or (loops and bool(self.definitions(loops=True)))
         )
-        for top in tops:
-            interesting |= words.beside.get(top, frozenset())
-        if tops & words.packages:
-            interesting |= {alias.asname or alias.name for alias in node.names}
+
+    def definitions(self, *, loops: bool) -> set[int]:
+        """The ids of the definitions that may hand something to workers, or hold another pitfall
+        (or, for `loops`, take gradients); and `OWN_CODE`, where the module's own code does."""
+        if loops not in self._found:
+            self._found[loops] = self._relevant(loops)
+        return self._found[loops]
+
+    def bringing_workers(self, node: Import) -> set[str]:
+        """The names that an import of the project gives to what starts workers."""
+        project = self._project
+        if isinstance(node, ast.Import):
+            bringing = [it for it in node.names if project.starts_workers(it.name)]
         else:
-            brought = bringing(node)
-            interesting |= brought
-            for mentioned, extended in seen.inheriting if brought else ():
-                mentioned |= brought & extended  # it may call what it inherits
-    imported = _imported(seen)
-    if any(group in name for name in imported | seen.loaded for group in words.groups) or any(
-        map(comes_from_project, seen.imports)
-    ):
-        interesting |= words.ranks
-    interesting |= {
-        alias.asname
-        for node in seen.imports
-        for alias in node.names
-        if alias.asname and alias.name.rpartition(".")[2] in interesting
-    }
-    starting = _mentioning(seen, interesting)
-    if not loops:
+            base = self.module.base_of(node)
+            bringing = [it for it in node.names if project.starts_workers(base, it.name)]
+        return {alias.asname or alias.name for alias in bringing}
+
+    def _comes_from_project(self, node: Import) -> bool:
+        if id(node) not in self._of_project:
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            else:
+                names = [self.module.base_of(node)]
+            self._of_project[id(node)] = any(map(self._project.is_module, names))
+        return self._of_project[id(node)]
+
+    def _relevant(self, loops: bool) -> set[int]:
+        seen, words = self.seen, self.words
+        interesting = set(words.starters - self._foreign())
+        if loops:
+            interesting |= words.loops
+        either = set(words.either)
+        for node in seen.imports:
+            tops = _tops(node)
+            for top in tops:
+                interesting |= words.beside.get(top, frozenset())
+            if tops & words.packages:
+                interesting |= _names(node)
+                for alias in node.names if tops <= words.either else ():
+                    if alias.name.rpartition(".")[2] not in words.starters:
+                        either.add(alias.asname or alias.name)
+            else:
+                brought = self.bringing_workers(node)
+                interesting |= brought
+                for mentioned, extended in seen.inheriting if brought else ():
+                    mentioned |= brought & extended  # it may call what it inherits
+        imported = _imported(seen)
+        if any(group in name for name in imported | seen.loaded for group in words.groups) or any(
+            map(self._comes_from_project, seen.imports)
+        ):
+            interesting |= words.ranks
+        interesting |= {
+            alias.asname
+            for node in seen.imports
+            for alias in node.names
+            if alias.asname and alias.name.rpartition(".")[2] in interesting
+        }
+        if loops:
+            return _mentioning(seen, interesting)
+        starting = self._starting(interesting, either)
         starting |= {id_ for id_, (name, _) in seen.definitions.items() if name in words.hooks}
-    tops = {name.partition(".")[0] for name in imported}
-    if loops or not starting or not tops.isdisjoint(words.frameworks):
-        return starting
-    # Without a framework here, it has to come from another module; or nothing of one matters.
-    wanted = set(words.matters)
-    for string, beside in words.matters_beside.items():
-        if any(f"{quote}{string}{quote}".encode() in data for quote in "'\""):
-            wanted |= beside
-    for node in seen.imports:
-        names = {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
-        module = node.module if isinstance(node, ast.ImportFrom) else None
-        told = not words.matters.isdisjoint((module or "").split("."))
-        if told or "*" in names or comes_from_project(node):
-            wanted |= names
-    return starting if "*" in wanted else starting & _mentioning(seen, wanted)
+        if any(not words.marks.isdisjoint(name.split(".")) for name in imported):
+            starting.add(OWN_CODE)
+        tops = {name.partition(".")[0] for name in imported}
+        if not starting or not tops.isdisjoint(words.frameworks):
+            return starting
+        return starting & self._mattering(starting)
+
+    def _mattering(self, starting: set[int]) -> set[int]:
+        """Those of the `starting` definitions to which what matters can come: without a framework
+        here, it is from another module; or nothing of one matters."""
+        seen, words = self.seen, self.words
+        wanted = set(words.matters)
+        for node in seen.imports:
+            if _is_star(node):
+                return starting
+            module = node.module if isinstance(node, ast.ImportFrom) else None
+            told = not words.matters.isdisjoint((module or "").split("."))
+            if told or self._comes_from_project(node):
+                wanted |= {name.partition(".")[0] for name in _names(node)}
+        found = _mentioning(seen, wanted)
+        for string in seen.strings:
+            beside = _mentioning(seen, words.matters_beside[string])
+            found |= beside & _mentioning(seen, {_quoted(string)})
+        return found
+
+    def _foreign(self) -> set[str]:
+        """The names of starters that mean something else here: no package that has them is
+        imported, and nothing else of that name."""
+        imports = self.seen.imports
+        if any(_is_star(node) or self._comes_from_project(node) for node in imports):
+            return set()
+        tops = set().union(*map(_tops, imports))
+        named = {name.rpartition(".")[2] for name in _imported(self.seen)}
+        return {it for it, homes in self.words.homes.items() if tops.isdisjoint(homes)} - named
+
+    def _starting(self, interesting: set[str], either: set[str]) -> set[int]:
+        """The ids of the definitions that mention what is `interesting`; those that start threads,
+        where they change something, too, that threads share."""
+        seen, words = self.seen, self.words
+        mentioned = seen.mentioned
+        threads = words.threads & interesting
+        if mentioned.isdisjoint(interesting - threads - either - words.ranks):
+            threads = (words.threads | either) & interesting
+        starting = _mentioning(seen, interesting - threads)
+        in_threads = _mentioning(seen, threads) - starting
+        if not in_threads:
+            return starting
+        making = set(words.matters)
+        shared = set(words.shared)
+        for node in seen.imports:
+            if _is_star(node):
+                return starting | in_threads
+            names = {name.partition(".")[0] for name in _names(node)}
+            if self._comes_from_project(node):
+                shared |= names
+            elif not _tops(node) <= words.packages | sys.stdlib_module_names:
+                making |= names
+        shared |= {name for name in mentioned if any(part in name for part in words.telling)}
+        changing = _mentioning(seen, shared)
+        writes = {_writing(place) for place in seen.written - _harmless(seen, making)}
+        changing |= _mentioning(seen, writes) & _mentioning(seen, making)
+        return starting | in_threads & changing
+
+
+def _is_star(node: Import) -> bool:
+    return any(alias.name == "*" for alias in node.names)
+
+
+def _harmless(seen: Survey, making: Set[str]) -> set[Place]:
+    """What is written to, and gets its values from assignments alone, none of which mentions what
+    makes tensors."""
+    found, variables = _reached(seen, making)
+    assigned: set[Place] = set()
+    for binding in seen.bindings:
+        assigned |= {(binding.scope, name) for name in binding.names}
+        assigned |= {(_ATTRIBUTE, name) for name in binding.attributes}
+    harmless = set()
+    for place in seen.written:
+        scope, name = place
+        if scope > 0 and (name in seen.shared or place not in assigned | seen.given):
+            scope = 0  # of the module
+        origin = (scope, name)
+        known = variables.get(scope, set()) if scope > 0 else found
+        if origin in assigned and origin not in seen.given and name not in known:
+            harmless.add(place)
+    return harmless
+
+
+def _tops(node: Import) -> set[str]:
+    """The packages that are imported; "" for one of these around the module."""
+    if isinstance(node, ast.ImportFrom):
+        return {"" if node.level else (node.module or "").partition(".")[0]}
+    return {alias.name.partition(".")[0] for alias in node.names}
+
+
+def _names(node: Import) -> set[str]:
+    """The names that an import gives, of packages within packages with these."""
+    return {alias.asname or alias.name for alias in node.names}
 
 
 def _imported(seen: Survey) -> set[str]:
@@ -220,11 +438,17 @@ def _imported(seen: Survey) -> set[str]:
     }
 
 
-def _mentioning(seen: Survey, words: set[str]) -> set[int]:
+def _mentioning(seen: Survey, words: Set[str]) -> set[int]:
     """The ids of the definitions that mention one of `words`, or what does in turn."""
+    found, _ = _reached(seen, words)
+    return {ident for ident, (_, said) in seen.definitions.items() if not found.isdisjoint(said)}
+
+
+def _reached(seen: Survey, words: Set[str]) -> tuple[set[str], dict[int, set[str]]]:
+    """`words`, and the names of what mentions one of them, or does in turn; and the same of the
+    variables of a function: elsewhere their names mean something else."""
     found = set(words)
     variables: dict[int, set[str]] = {}
-    """The same, of the variables of a function: elsewhere their names mean something else."""
     waiting = seen.bindings
     changed = True
     while changed:
@@ -243,7 +467,13 @@ def _mentioning(seen: Survey, words: set[str]) -> set[int]:
             else:
                 found |= binding.names
         waiting = left
-    return {ident for ident, (_, said) in seen.definitions.items() if not found.isdisjoint(said)}
+    return found, variables
+
+
+def _places(targets: list[ast.expr], scope: int) -> set[Place]:
+    """The variables and the attributes that are set."""
+    names, attributes = _targets(targets)
+    return {(scope, name) for name in names} | {(_ATTRIBUTE, name) for name in attributes}
 
 
 def _targets(targets: list[ast.expr]) -> tuple[set[str], set[str]]:

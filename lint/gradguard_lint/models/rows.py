@@ -143,6 +143,9 @@ STARTERS = frozenset(
 """The transfers by which work leaves the calling thread."""
 
 
+PASSED_ON = frozenset({"task", "parallel"})
+"""Starters that projects hand on under their own names: whose they are says nothing."""
+
 RANKS = frozenset({"accelerator", "collective", "data-parallel", "sampler"})
 """The transfers that may be a pitfall of processes which train together."""
 
@@ -156,13 +159,23 @@ COMMON = frozenset({"map", "apply", "pipe"})
 """Methods whose names say nothing."""
 
 MATTERS = words(
-    "array backward cuda device environ fit gpu predict putenv random requires_grad "
-    "requires_grad_ step wrappers zero_grad"
+    "array backward cuda device fit gpu predict random requires_grad requires_grad_ step "
+    "wrappers zero_grad"
 )
 """Words of pitfalls that show in a module which imports no framework."""
 
-MATTERS_BESIDE = {"dask": words("backend")}
-"""The same, in a module that has a certain string."""
+MATTERS_BESIDE = {
+    "dask": words("backend"),
+    "CUDA_VISIBLE_DEVICES": words("environ putenv"),
+    "HIP_VISIBLE_DEVICES": words("environ putenv"),
+}
+"""The same, beside a certain string."""
+
+SHARED = words("apply_gradients assign buffers minimize register_buffer step zero_grad")
+"""Words of pitfalls that threads may have: they change a model that others use."""
+
+TELLING = ("autocast", "grad_enabled", "inference_mode", "no_grad", "seed", "set_state", "Tape")
+"""Parts of names that tell of a mode, which threads do not have from their caller, or of seeds."""
 
 CALLED_BY_HOSTS = words("training_step")
 """Methods that a library calls, and goes on with what they return."""
@@ -243,16 +256,33 @@ class Registry:
     def words(self) -> Vocabulary:
         """The words that tell which functions of a module may matter."""
         starters: set[str] = set()
+        homes: dict[str, set[str]] = {}
+        threads: set[str] = set()
+        processes: set[str] = set()
+        either: set[str] = set()
+        marks: set[str] = set()
         loops = {"backward"}
         packages: set[str] = set()
         ranks: set[str] = set()
         beside: dict[str, frozenset[str]] = {}
         for library in self.libraries:
             starters.update(library.marks, library.starts_by)
+            marks.update(library.marks)
+            if any(row.does in STARTERS and row.start == "thread" for row in library.rows):
+                either.update(library.tops, library.starts_by)
             for row in library.rows:
                 names = {name.rpartition(".")[2] for name in row.names.split()}
                 if row.does in STARTERS:
                     starters |= names | (row.methods.keys() - COMMON)
+                    anywhere = row.does in PASSED_ON or not library.tops
+                    for name in row.names.split():
+                        tops = {""} if anywhere else {*library.tops, name.partition(".")[0]}
+                        homes.setdefault(name.rpartition(".")[2], set()).update(tops)
+                    if row.start == "thread":
+                        threads |= names
+                        either |= row.methods.keys()
+                    else:
+                        processes |= names
                     if not library.framework:
                         packages.update(library.tops)
                 elif row.does in RANKS:
@@ -272,12 +302,18 @@ class Registry:
                 matters |= {name.rpartition(".")[2] for name in row.names.split()}
         return Vocabulary(
             frozenset(starters),
+            {name: frozenset(tops) for name, tops in homes.items() if "" not in tops},
+            frozenset(threads - processes),
+            frozenset(either - processes),
             frozenset(packages),
             beside,
             frozenset(loops),
             frozenset(frameworks),
             frozenset(matters),
             MATTERS_BESIDE,
+            SHARED,
+            TELLING,
+            frozenset(marks),
             CALLED_BY_HOSTS,
             CALLED_BY_CALLS,
             frozenset(ranks - starters),

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import re
 
-from gradguard_lint.models.rows import CALLED_BY_HOSTS, RANKS, STARTERS, Library, Row, libraries
+from gradguard_lint.models.rows import (
+    CALLED_BY_HOSTS,
+    PASSED_ON,
+    RANKS,
+    STARTERS,
+    Library,
+    Row,
+    libraries,
+)
 from gradguard_lint.project.literals import has
 
 _CALLED = rb"(?:[ \t]*\(|[ \t]+as\b)"
@@ -20,9 +28,6 @@ _EXTENSIBLE = frozenset({"executor", "parallel", "pool", "process"})
 
 _QUIET = frozenset({"dask-compute", "loader"})
 """Starters that tell nothing by themselves: other marks stand beside them, or are asked for."""
-
-_PASSED_ON = frozenset({"task", "parallel"})
-"""Starters that projects hand on under their own names: whose they are says nothing."""
 
 _COMMON = frozenset({"spawn", "Process", "Client"})
 """Names that stand at the end of many other names."""
@@ -106,7 +111,7 @@ def _homes(name: str) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
     for library, row, last in _ROWS:
         if not name or not last.endswith(name):
             continue
-        if row.does in _PASSED_ON:
+        if row.does in PASSED_ON:
             return (), ()
         for full in row.names.split():
             if full.rpartition(".")[2] != last:
@@ -145,7 +150,7 @@ WORKERS = tuple(
             if not library.framework
             for form in _forms(top)
         }
-        | {last.encode() for _, row, last in _ROWS if row.does in _PASSED_ON}
+        | {last.encode() for _, row, last in _ROWS if row.does in PASSED_ON}
     )
 )
 """What a module mentions that hands work to workers."""
@@ -197,7 +202,7 @@ HANDED_OUT = rb"(?:" + b"|".join(METHODS).replace(b".", rb"\.") + rb")[ \t]*(?=\
 """A call of one of them."""
 
 _HANDED_ON = tuple(
-    sorted({last.encode() for _, row, last in _ROWS if row.does in _PASSED_ON} | {b"import *"})
+    sorted({last.encode() for _, row, last in _ROWS if row.does in PASSED_ON} | {b"import *"})
 )
 
 

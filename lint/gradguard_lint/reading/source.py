@@ -46,6 +46,14 @@ class Module:
         """What the file says, in its own encoding."""
         return decode(self.data)
 
+    def base_of(self, node: ast.ImportFrom) -> str:
+        """The dotted name of the module that `node` imports from."""
+        if node.level == 0:
+            return node.module or ""
+        parts = self.package.split(".") if self.package else []
+        parts = parts[: len(parts) - (node.level - 1)] if node.level > 1 else parts
+        return ".".join([*parts, node.module] if node.module else parts)
+
     def column(self, line: int, offset: int) -> int:
         """The 1-based column in characters of byte `offset` in `line`."""
         try:

@@ -1,0 +1,115 @@
+"""A program's findings: what the rules say of it, as plain data, with how it would be repaired."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+
+from gradguard_lint.domain.effects import Program
+from gradguard_lint.domain.values import Site
+from gradguard_lint.fixes.changes import Fix
+from gradguard_lint.project.files import absolute
+from gradguard_lint.reading.source import Module
+from gradguard_lint.reading.suppress import skips_file, suppressed
+from gradguard_lint.rules import rules
+from gradguard_lint.rules.base import Report
+
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from typing import Any
+
+Raw = dict[str, "Any"]
+"""A finding as plain data, for the cache and for other processes."""
+
+Stated = list[tuple[Raw, Fix]]
+"""Findings, and how their rules would repair them."""
+
+
+def judge(program: Program, codes: Iterable[str]) -> tuple[list[Raw], Stated]:
+    """The findings of `codes` in `program`, and the repairs that rules state."""
+    found: dict[tuple[str, str, int, int], Raw] = {}
+    skipped: dict[str, bool] = {}
+    stated: Stated = []
+    for rule in rules(codes):
+        for report in rule.check(program):
+            module = report.site.module
+            if module.path not in skipped:
+                skipped[module.path] = skips_file(module.data)
+            if skipped[module.path] or _silenced(module, report.site, rule.CODE):
+                continue
+            raw = _raw(rule.CODE, report)
+            known = found.setdefault((rule.CODE, raw["path"], raw["line"], raw["column"]), raw)
+            if known is raw and report.fix is not None:
+                stated.append((raw, report.fix))
+    return list(found.values()), stated
+
+
+def _silenced(module: Module, site: Site, code: str) -> bool:
+    lines = {site.line}
+    statement = site.statement
+    if statement is not None:
+        lines.add(getattr(statement, "lineno", site.line))
+        if not hasattr(statement, "body"):  # a line in it may end in a string, or a backslash
+            lines.add(getattr(statement, "end_lineno", None) or site.line)
+    for line in lines:
+        if 0 < line <= len(module.byte_lines) and suppressed(module.byte_lines[line - 1], code):
+            return True
+    return False
+
+
+def _span(site: Site) -> tuple[int, int, int, int]:
+    node: Any = site.node
+    module = site.module
+    line = getattr(node, "lineno", 1)
+    start = getattr(node, "col_offset", 0)
+    end_line = getattr(node, "end_lineno", None) or line
+    end = getattr(node, "end_col_offset", None)
+    if end is None:
+        end = start
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.For, ast.While)):
+        end_line = line
+        end = len(module.byte_lines[line - 1].split(b"#")[0].rstrip())
+    return line, module.column(line, start), end_line, module.column(end_line, end)
+
+
+def _raw(code: str, report: Report) -> Raw:
+    line, column, end_line, end_column = _span(report.site)
+    steps: list[tuple[str, int, str]] = []
+    for step in report.trace:
+        item = (absolute(step.site.path), step.site.line, step.message)
+        if item not in steps:
+            steps.append(item)
+    return {
+        "code": code,
+        "path": absolute(report.site.path),
+        "line": line,
+        "column": column,
+        "end_line": end_line,
+        "end_column": end_column,
+        "function": report.site.function,
+        "message": report.message,
+        "severity": report.severity,
+        "trace": steps,
+        "case": report.case or (report.call.library if report.call is not None else ""),
+        "details": _details(report),
+        "edits": None,
+    }
+
+
+def _details(report: Report) -> dict[str, Any]:
+    """What tools may want to know of a finding, as plain data."""
+    details: dict[str, Any] = {}
+    if report.what:
+        details["what"] = report.what
+    if report.call is not None:
+        details["handed_out_at"] = _place(report.call.site)
+        details["library"] = report.call.library
+        details["start_method"] = report.call.start
+        details["workers"] = report.call.workers
+    if report.others:
+        details["also_from"] = [_place(site) for site in report.others]
+    return details
+
+
+def _place(site: Site) -> dict[str, Any]:
+    return {"path": absolute(site.path), "line": site.line}
