@@ -80,11 +80,23 @@ def _shown(self: object) -> str:
 def fields(cls: type[T]) -> type[T]:
     """Give `cls` a constructor that takes its annotated fields, after those of the class with
     fields that it extends; equality stays as it is."""
-    names = (*_names(cls), *cls.__annotations__)
-    cls.__match_args__ = names  # type: ignore[attr-defined, misc]
+    cls.__match_args__ = (*_names(cls), *cls.__annotations__)  # type: ignore[attr-defined, misc]
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        made: Any = cls
+        made.__init__ = made_for = _constructor(cls)  # few classes of many are ever used
+        made_for(self, *args, **kwargs)
+
+    cls.__init__ = __init__  # type: ignore[method-assign]
+    cls.__repr__ = _shown  # type: ignore[method-assign]
+    return cls
+
+
+def _constructor(cls: type) -> Callable[..., None]:
+    """``__init__`` of `cls`, written out: what dataclasses do, in one step."""
     namespace: dict[str, Any] = {}
     parameters, body = [], []
-    for name in names:
+    for name in _names(cls):
         value = name
         if hasattr(cls, name):
             default = namespace[f"_{name}"] = getattr(cls, name)
@@ -97,10 +109,9 @@ def fields(cls: type[T]) -> type[T]:
             parameters.append(name)
         body.append(f" self.{name} = {value}")
     made = "\n".join((f"def __init__(self, {', '.join(parameters)}):", *body))
-    exec(made, namespace)  # what dataclasses do, in one step
-    cls.__init__ = namespace["__init__"]  # type: ignore[method-assign]
-    cls.__repr__ = _shown  # type: ignore[method-assign]
-    return cls
+    exec(made, namespace)
+    constructor: Callable[..., None] = namespace["__init__"]
+    return constructor
 
 
 @dataclass_transform(frozen_default=True)

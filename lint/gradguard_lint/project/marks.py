@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 from gradguard_lint.models.rows import (
     CALLED_BY_HOSTS,
@@ -82,10 +83,11 @@ def _shortest(names: set[str]) -> list[str]:
     )
 
 
+@cache
 def _forms(top: str) -> tuple[bytes, ...]:
     """How the import of a package shows; one that is called as a framework's part, or by a short
     word, has to stand first."""
-    if len(top) > 4 and f".{top}." not in _PARTS:
+    if len(top) > 4 and top not in _PARTS:
         return (top.encode(),)
     return (b"import " + top.encode(), b"from " + top.encode())
 
@@ -125,6 +127,7 @@ def _homes(name: str) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
     return tuple(sorted(homes)), tuple(sorted(parts))
 
 
+@cache
 def _packages(library: Library, name: str) -> set[str]:
     """The packages of `library` that have `name`, under any spelling."""
     spellings = [name, *(it for it, ours in library.spelled.items() if name.startswith(ours))]
@@ -136,7 +139,14 @@ def _tops(libraries_: list[Library]) -> tuple[bytes, ...]:
 
 
 _FRAMEWORKS = [library for library in libraries() if library.framework]
-_PARTS = " ".join(row.names for library in _FRAMEWORKS for row in library.rows)
+_PARTS = {
+    part
+    for library in _FRAMEWORKS
+    for row in library.rows
+    for name in row.names.split()
+    for part in name.split(".")[1:-1]
+}
+"""The names of their modules."""
 
 FRAMEWORKS = _tops(_FRAMEWORKS)
 """Packages whose programs may have gradients, or use a GPU."""
