@@ -6,7 +6,7 @@ import re
 
 __all__ = ["shown"]
 
-_OBEYED = re.compile(
+_OBEYED = (
     "[\x00-\x1f\x7f-\x9f"  # control characters: escape sequences, newlines, tabs
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # the direction of text
     "\u2028\u2029"  # line and paragraph separators
@@ -21,7 +21,7 @@ def shown(text: str) -> str:
     Each character is replaced for itself, so that ``len(shown(line[:n]))`` is where the character
     at `n` begins in ``shown(line)``.
     """
-    return text if text.isascii() and text.isprintable() else _OBEYED.sub(_escape, text)
+    return text if text.isascii() and text.isprintable() else re.sub(_OBEYED, _escape, text)
 
 
 def _escape(match: re.Match[str]) -> str:

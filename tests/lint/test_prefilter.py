@@ -40,6 +40,7 @@ def kept(text, **others):
         "import numpy as np\nfrom joblib import delayed\ndef g():\n"
         "    rng = np.random.default_rng()\n    return delayed(f)(rng)\n",
         "import tensorflow as tf\ntf.map_fn(f, (x, (y)), parallel_iterations=4)\n",
+        "import tensorflow as tf\ntf.map_fn(f, x, fn_output_signature=tf.TensorSpec(dtype=d))\n",
         "from sklearn.model_selection import GridSearchCV\nimport xgboost\n"
         "GridSearchCV(xgboost.XGBClassifier(device='cuda'), {}, n_jobs=-1)\n",
         "from sklearn.model_selection import cross_val_score\n"
@@ -73,6 +74,8 @@ def test_what_may_have_a_pitfall_is_kept(text):
         "import random\nfrom joblib import Parallel, delayed\nx = [random.random()]\n"
         "random.seed(0)\nParallel(2)(delayed(f)(k) for k in x)\n",
         "import tensorflow as tf\ntf.map_fn(f, x)\nloop(parallel_iterations=1)\n",
+        "import tensorflow as tf\ntf.map_fn(f, x, fn_output_signature=tf.TensorSpec(shape=s))\n",
+        "import tensorflow as tf\ndef _vmap_fn(f, **options):\n    return f\n",
         "import xgboost\nxgboost.XGBClassifier(device='cuda', n_jobs=1)\n",
     ],
 )

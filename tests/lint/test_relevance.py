@@ -76,9 +76,20 @@ def test_a_class_is_known_by_its_name():
 
 
 def test_collectives_matter_where_the_module_can_have_them():
-    source = "import {}\ndef take(x):\n    return gather(x, 1)\n"
+    source = (
+        "import {}\n"
+        "def take(x):\n    return gather(x, 1)\n"
+        "def train(x):\n    take(x).sum().backward()\n"
+    )
     assert wanted(source.format("tensorflow")) == set()
-    assert wanted(source.format("torch.distributed")) == {"take"}
+    assert wanted(source.format("torch.distributed")) == {"train"}
+
+
+def test_samplers_matter_whatever_trains():
+    assert wanted(
+        "from torch.utils.data import DistributedSampler as Sampler\n"
+        "def load(data, epochs, learn):\n    sampler = Sampler(data)\n"
+    ) == {"load"}
 
 
 def test_a_backend_matters_where_one_may_be_dask():

@@ -53,8 +53,10 @@ class Vocabulary:
         marks: names that are a pitfall alone where they are imported.
         hooks: methods that a library calls.
         called: methods that calling an object calls.
-        ranks: names that are a pitfall of processes which train together.
-        groups: what a module mentions that has one of these from a library.
+        ranks: names that are a pitfall of processes which train together, beside one of `trains`.
+        trains: names by which gradients are taken, or used.
+        samplers: names that are a pitfall of such processes whatever they do.
+        groups: what a module mentions that has one of `ranks` or `samplers` from a library.
     """
 
     starters: frozenset[str]
@@ -73,4 +75,6 @@ class Vocabulary:
     hooks: frozenset[str] = frozenset()
     called: frozenset[str] = frozenset()
     ranks: frozenset[str] = frozenset()
+    trains: frozenset[str] = frozenset()
+    samplers: frozenset[str] = frozenset()
     groups: tuple[str, ...] = ()

@@ -297,19 +297,14 @@ class Relevance:
     def _relevant(self, loops: bool) -> set[int]:
         seen, words = self.seen, self.words
         interesting = set(words.starters - self._foreign())
+        ranks: set[str] = set()
         if loops:
             interesting |= words.loops
-        either = set(words.either)
         for node in seen.imports:
             tops = _tops(node)
             for top in tops:
                 interesting |= words.beside.get(top, frozenset())
-            if tops & words.packages:
-                interesting |= _names(node)
-                for alias in node.names if tops <= words.either else ():
-                    if alias.name.rpartition(".")[2] not in words.starters:
-                        either.add(alias.asname or alias.name)
-            else:
+            if not tops & words.packages:
                 brought = self.bringing_workers(node)
                 interesting |= brought
                 for mentioned, extended in seen.inheriting if brought else ():
@@ -318,16 +313,12 @@ class Relevance:
         if any(group in name for name in imported | seen.loaded for group in words.groups) or any(
             map(self._comes_from_project, seen.imports)
         ):
-            interesting |= words.ranks
-        interesting |= {
-            alias.asname
-            for node in seen.imports
-            for alias in node.names
-            if alias.asname and alias.name.rpartition(".")[2] in interesting
-        }
+            interesting |= words.samplers
+            ranks = self._renamed(words.ranks)
+        interesting = self._renamed(interesting)
         if loops:
-            return _mentioning(seen, interesting)
-        starting = self._starting(interesting, either)
+            return _mentioning(seen, interesting | ranks)
+        starting = self._starting(interesting) | self._together(ranks)
         starting |= {id_ for id_, (name, _) in seen.definitions.items() if name in words.hooks}
         if any(not words.marks.isdisjoint(name.split(".")) for name in imported):
             starting.add(OWN_CODE)
@@ -335,6 +326,24 @@ class Relevance:
         if not starting or not tops.isdisjoint(words.frameworks):
             return starting
         return starting & self._mattering(starting)
+
+    def _renamed(self, words: Set[str]) -> set[str]:
+        """`words`, and the other names that imports give them."""
+        aliases = (alias for node in self.seen.imports for alias in node.names)
+        return {*words} | {
+            it.asname for it in aliases if it.asname and it.name.rpartition(".")[2] in words
+        }
+
+    def _together(self, ranks: set[str]) -> set[int]:
+        """The ids of the definitions that mention one of `ranks`, and train."""
+        found = _mentioning(self.seen, ranks)
+        trains = set(self.words.trains)
+        for node in self.seen.imports if found else ():
+            if _is_star(node):
+                return found
+            if self._comes_from_project(node):
+                trains |= {name.partition(".")[0] for name in _names(node)}
+        return found & _mentioning(self.seen, trains)
 
     def _mattering(self, starting: set[int]) -> set[int]:
         """Those of the `starting` definitions to which what matters can come: without a framework
@@ -364,14 +373,14 @@ class Relevance:
         named = {name.rpartition(".")[2] for name in _imported(self.seen)}
         return {it for it, homes in self.words.homes.items() if tops.isdisjoint(homes)} - named
 
-    def _starting(self, interesting: set[str], either: set[str]) -> set[int]:
+    def _starting(self, interesting: set[str]) -> set[int]:
         """The ids of the definitions that mention what is `interesting`; those that start threads,
         where they change something, too, that threads share."""
         seen, words = self.seen, self.words
         mentioned = seen.mentioned
         threads = words.threads & interesting
-        if mentioned.isdisjoint(interesting - threads - either - words.ranks):
-            threads = (words.threads | either) & interesting
+        if mentioned.isdisjoint(interesting - threads - words.either - words.samplers):
+            threads = (words.threads | words.either) & interesting
         starting = _mentioning(seen, interesting - threads)
         in_threads = _mentioning(seen, threads) - starting
         if not in_threads:

@@ -171,6 +171,9 @@ MATTERS_BESIDE = {
 }
 """The same, beside a certain string."""
 
+TRAINS = words("backward grad manual_backward step")
+"""Words by which gradients are taken, or used."""
+
 SHARED = words("apply_gradients assign buffers minimize register_buffer step zero_grad")
 """Words of pitfalls that threads may have: they change a model that others use."""
 
@@ -264,6 +267,7 @@ class Registry:
         loops = {"backward"}
         packages: set[str] = set()
         ranks: set[str] = set()
+        samplers: set[str] = set()
         beside: dict[str, frozenset[str]] = {}
         for library in self.libraries:
             starters.update(library.marks, library.starts_by)
@@ -285,6 +289,8 @@ class Registry:
                         processes |= names
                     if not library.framework:
                         packages.update(library.tops)
+                elif row.does == "sampler":
+                    samplers |= names
                 elif row.does in RANKS:
                     ranks |= names
                 elif row.does in ALONE:
@@ -317,6 +323,8 @@ class Registry:
             CALLED_BY_HOSTS,
             CALLED_BY_CALLS,
             frozenset(ranks - starters),
+            TRAINS,
+            frozenset(samplers),
             GROUPS,
         )
 

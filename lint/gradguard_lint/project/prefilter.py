@@ -48,7 +48,8 @@ _MEMORY = ((b"Memory",), rb"\bMemory\b")
 _GPU_ESTIMATORS = (b"skorch", b"xgboost", b"lightgbm", b"catboost", b"cuml")
 _ON_GPU = (*_GPU, b"cuml")
 _SEVERAL_JOBS = rb"n_jobs(?![ \t]*=[ \t]*(?:1|None)\b)"
-_MAPPED = ((b"map_fn",), rb"map_fn[ \t]*(?=\()")
+_MAPPED = ((b"map_fn",), rb"\bmap_fn[ \t]*(?=\()")
+_SPEC = ((b"TensorSpec",), rb"TensorSpec[ \t]*(?=\()")
 _RANDOM = (
     rb"(?:np|numpy)\.random\.(?!default_rng|RandomState|Generator|SeedSequence|mtrand)"
     rb"[a-z]\w*[ \t]*\("
@@ -67,7 +68,7 @@ _ASKS = b"isinstance("
 _DEFINED = rb"\n[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)"
 _LOOP_GRADIENT = (b"GradientTape", b".backward(", b"autograd.grad")
 _DASK_ARRAY = rb"dask\.array|from[ \t]+dask[ \t]+import"
-_NOT_CODE = re.compile(
+_NOT_CODE = (
     rb"#[^\n]*"
     rb"|\"\"\"[^\"\\]*(?:(?:\\[\s\S]|\"(?!\"\"))[^\"\\]*)*\"\"\""
     rb"|'''[^'\\]*(?:(?:\\[\s\S]|'(?!''))[^'\\]*)*'''"
@@ -152,7 +153,9 @@ class _File:
         if self.framework and (
             (b"wrappers" in data and re.search(_REMOVED, data))
             or any(
-                b"parallel_iterations" in call or b"TensorSpec" in call or b"**" in call
+                b"parallel_iterations" in call
+                or b"**" in call
+                or any(b"shape" not in spec for spec in _calls(call, _SPEC))
                 for call in _calls(data, _MAPPED)
             )
             or (b"joblib" in data and has(data, *_MEMORY))
@@ -277,7 +280,7 @@ class _File:
             text: bytes = match[0]
             return b"" if text.startswith((b"#", b'"""', b"'''")) else text
 
-        file = _File(_NOT_CODE.sub(kept, self.data))
+        file = _File(re.sub(_NOT_CODE, kept, self.data))
         file.__dict__["code"] = file
         return file
 
