@@ -323,7 +323,7 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
     if node is code:
         message = f"`{function.name}` is called"  # by what is not seen
     inner = Frame(m.new_ident(), function.module, function.frame, function, born=m.worker_ident)
-    if "context" not in function.marks and _makes_generator(m, code):
+    if "context" not in function.marks and _makes_generator(m, function):
         bind_arguments(m, inner, function, args)
         return of(Generator(function, inner))
     entry = m.state
@@ -362,10 +362,12 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
     return result
 
 
-def _makes_generator(m: Machine, code: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> bool:
+def _makes_generator(m: Machine, function: Function) -> bool:
+    code = function.node
     known = m.yielding.get(code)
     if known is None:
-        known = m.yielding[code] = yields(code)
+        lines = function.module.byte_lines[code.lineno - 1 : code.end_lineno]
+        known = m.yielding[code] = any(b"yield" in line for line in lines) and yields(code)
     return known
 
 

@@ -540,11 +540,14 @@ class Machine:
 
     def filtered(self, value: Value) -> Value:
         """`value` as it is now, without the alternatives that the assumptions rule out."""
-        if len(value.choices) == 1:
-            choice = value.choices[0]
-            if not choice.when and type(choice.atom) not in _MAY_CHANGE:
-                return value
         assumed = self.state.assumed
+        if len(value.choices) == 1 and not value.choices[0].when:
+            atom = value.choices[0].atom
+            if type(atom) is Unknown:
+                known = self._known(atom.key) if assumed and atom.key is not None else None
+                return value if known is None else of(known)
+            if type(atom) not in _MAY_CHANGE or self.current(atom) is None:
+                return value
         kept: list[Choice] = []
         changed = False
         for choice in value.choices:
@@ -686,8 +689,8 @@ QUESTIONS = ("eq", "is", "lt", "le", "cmp", "gpu-present", "not")
 
 _PICKLING = ("__getstate__", "__reduce__", "__reduce_ex__", "__setstate__")
 
-_MAY_CHANGE = frozenset({Items, Table, Thing, Unknown})
-"""What may be something else by now, or be known by now."""
+_MAY_CHANGE = frozenset({Items, Table, Thing})
+"""What may be something else by now."""
 
 CHANGEABLE = frozenset({"list", "set", "deque"})
 

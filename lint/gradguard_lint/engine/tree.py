@@ -19,11 +19,7 @@ def descend(node: ast.AST) -> Iterator[ast.AST]:
     while pending:
         node = pending.pop()
         yield node
-        for value in node.__dict__.values():
-            if isinstance(value, ast.AST):
-                pending.append(value)
-            elif type(value) is list:
-                pending += [item for item in value if isinstance(item, ast.AST)]
+        pending += _children(node)
 
 
 def yields(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> bool:
@@ -34,8 +30,19 @@ def yields(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> bool:
         if isinstance(part, (ast.Yield, ast.YieldFrom)):
             return True
         if not isinstance(part, OWN_SCOPES):
-            pending.extend(ast.iter_child_nodes(part))
+            pending += _children(part)
     return False
+
+
+def _children(node: ast.AST) -> list[ast.AST]:
+    """What stands right below `node`."""
+    found: list[ast.AST] = []
+    for value in node.__dict__.values():
+        if isinstance(value, ast.AST):
+            found.append(value)
+        elif type(value) is list:
+            found += [item for item in value if isinstance(item, ast.AST)]
+    return found
 
 
 def stored_names(node: ast.AST) -> frozenset[str]:
