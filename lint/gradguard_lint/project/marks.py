@@ -56,14 +56,6 @@ class Mark:
         """Whether `data` has the call."""
         return has(data, (self.literal,), self.call)
 
-    def named(self, data: bytes, imported: bytes) -> bool:
-        """Whether `data` can have the name, by what it imports."""
-        if not self.homes or any(home in imported for home in self.homes):
-            return True
-        if b"import *" in imported:
-            return True
-        return any(part in data for part in self.parts)
-
 
 _ROWS: list[tuple[Library, Row, str]] = [
     (library, row, name.rpartition(".")[2])
@@ -173,6 +165,9 @@ GIVEN = {
     for home in sorted({home for mark in MARKS for home in mark.homes})
 }
 """The calls that a module can give others who imports what stands before them."""
+
+PARTS = tuple(sorted({part for mark in MARKS for part in mark.parts}))
+"""The modules of frameworks that have what is called."""
 
 _RANKED = sorted(
     {

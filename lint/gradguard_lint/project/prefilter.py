@@ -22,6 +22,7 @@ from gradguard_lint.project.marks import (
     HANDED_OUT,
     MARKS,
     METHODS,
+    PARTS,
     TOGETHER,
     TRAINS,
     WORKERS,
@@ -117,16 +118,35 @@ class _File:
             self._starts = bool(imported) and any(
                 mark.found(data)
                 for mark in MARKS
-                if (known or not mark.homes) and mark.named(data, imported)
+                if (known or not mark.homes) and self._can_name(mark)
             )
         return self._starts
+
+    def _can_name(self, mark: Mark) -> bool:
+        """Whether it can have the name of what `mark` calls, by what it imports."""
+        return (
+            not mark.homes
+            or not self._homes.isdisjoint(mark.homes)
+            or not self._parts.isdisjoint(mark.parts)
+        )
+
+    @cached_property
+    def _homes(self) -> set[bytes]:
+        """The packages that have starters and that it imports: all of them, where it imports what
+        is not named."""
+        lines = self.imported
+        return set(GIVEN) if b"import *" in lines else {home for home in GIVEN if home in lines}
+
+    @cached_property
+    def _parts(self) -> set[bytes]:
+        """The modules of frameworks that have starters and that it mentions."""
+        return {part for part in PARTS if part in self.data}
 
     @cached_property
     def gives(self) -> set[Mark]:
         """The calls that start workers of which it imports the names for others: it has no use
         for them."""
-        lines = self.imported
-        homes = [home for home in GIVEN if home in lines and not self._asks(home)]
+        homes = [home for home in GIVEN if home in self.imported and not self._asks(home)]
         if not homes or self.starts_workers:
             return set()
         return {mark for home in homes for mark in GIVEN[home]}
