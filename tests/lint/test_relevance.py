@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gradguard_lint.engine.relevance import OWN_CODE, Relevance
+from gradguard_lint.engine.relevance import Relevance
+from gradguard_lint.engine.survey import OWN_CODE
 from gradguard_lint.models.rows import registry
 from gradguard_lint.project.modules import Modules, Reader
 from gradguard_lint.reading.source import parse
@@ -157,6 +158,7 @@ def test_threads_that_change_nothing_are_left_alone(line: str):
         "self.total[:] = 1",
         "self.total.data = item",
         "self.total.data[0] += 1",
+        "self.model.grad = None; self.model.grad.add_(item)",
         "item += torch.ones(3)",
         "self.weights.add_(torch.ones(3))",
         "self.optimizer.step()",
