@@ -9,6 +9,7 @@ import pytest
 
 from gradguard_lint.analysis import analyse
 from gradguard_lint.domain.options import Options
+from gradguard_lint.engine.relevance import Relevance
 from gradguard_lint.project.modules import Reader
 from gradguard_lint.rules import codes, rules
 
@@ -53,6 +54,20 @@ def test_a_bad_example_is_reported_where_it_is_marked(code, name, tmp_path):
 def test_a_good_example_is_silent(code, name, tmp_path):
     files = write(tmp_path, RULES[code].GOOD[name])
     assert found(tmp_path) == marked(files) == set()
+
+
+def test_what_no_name_leads_to_has_no_finding(monkeypatch, tmp_path):
+    """Running every function of the examples finds what running the relevant ones does."""
+    sources = [RULES[code].BAD[name] for code, name in BAD]
+    sources += [RULES[code].GOOD[name] for code, name in GOOD]
+    folders = [tmp_path / str(number) for number in range(len(sources))]
+    for folder, source in zip(folders, sources, strict=True):
+        folder.mkdir()
+        write(folder, source)
+    relevant = [found(folder) for folder in folders]
+    monkeypatch.setattr(Relevance, "matters", lambda self, loops: True)
+    monkeypatch.setattr(Relevance, "definitions", lambda self, loops: set(self.seen.definitions))
+    assert [found(folder) for folder in folders] == relevant
 
 
 def test_every_rule_has_examples_of_both_kinds():
