@@ -93,6 +93,26 @@ def add(k):
 with ThreadPoolExecutor() as pool:
     list(pool.map(add, range(10)))
 """,
+    "an object's executor": """from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+
+class Trainer:
+    def __init__(self):
+        self.net = torch.nn.Linear(3, 1)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+        self.pool = ThreadPoolExecutor(4)
+
+    def train(self, batches):
+        return list(self.pool.map(self.step, batches))
+
+    def step(self, batch):
+        loss = self.net(batch).pow(2).mean()
+        loss.backward()
+        self.optimizer.step()  # GG302
+        return loss.item()
+""",
 }
 
 GOOD: Examples = {
