@@ -92,6 +92,16 @@ def test_workers_of_other_modules_are_followed():
     assert not kept(runs, jobs="import json\n", deep=TORCH)
 
 
+def test_workers_that_an_import_names_anew_are_followed():
+    start = "import joblib\n"
+    end = "joblib.Parallel(2)(joblib.delayed(f)(k) for k in x)\n"
+    assert kept(start + "from work import run as f\n" + end, work=TORCH + "def run(k): pass\n")
+    assert kept(
+        start + "import work as f\n" + end.replace("(f)", "(f.run)"),
+        work=TORCH + "def run(k): pass\n",
+    )
+
+
 def test_a_module_with_a_framework_is_followed_where_it_is_given_functions():
     launch = "import torch.multiprocessing as mp\ndef launch(fn):\n    mp.spawn(fn, nprocs=2)\n"
     own = launch.replace("(fn)", "()").replace("launch():", "fn():\n    pass\ndef launch():")

@@ -281,6 +281,8 @@ class _File:
         imported = set(re.findall(rb"\w+", self.imported))
         if not names or not names <= imported - own:
             return None
+        also = dict(re.findall(rb"(\w+)[ \t]+as[ \t]+(\w+)", self.imported))
+        names.update(name for name, other in also.items() if other in names)
         return {name.decode() for name in names}
 
     @cached_property
