@@ -281,6 +281,13 @@ LIBRARY = Library(
             "nothing",
         ),
         Row("torch.utils.data.DataLoader", "loader"),
+        Row("torch.utils.data.Subset", "dataset", argument=(0, "dataset")),
+        Row("torch.utils.data.random_split", "dataset", argument=(0, "dataset"), flag="several"),
+        Row(
+            "torch.utils.data.ConcatDataset torch.utils.data.ChainDataset",
+            "dataset",
+            argument=(0, "datasets"),
+        ),
         Row(
             "torch.distributed.init_process_group torch.distributed.rpc.init_rpc "
             "deepspeed.init_distributed horovod.torch.init",

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import (
+    Atom,
     Instance,
     Site,
     Tensor,
@@ -99,6 +100,13 @@ def captures(program: Program, task: TaskRun) -> Iterator[tuple[str, Value, Site
         ):
             continue
         yield effect.what, effect.value, effect.site
+
+
+def brought(task: TaskRun, value: Value) -> Iterator[Atom]:
+    """What is in a captured `value`, but for what the task has put there itself."""
+    for atom in inner(value, 2):
+        if not isinstance(atom, (Tensor, Thing)) or atom.born != task.ident:
+            yield atom
 
 
 def variables(task: TaskRun) -> Iterator[Effect]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Program, Step, TaskRun
-from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import (
     Atom,
     Tensor,
 )
-from gradguard_lint.rules.base import Examples, Report, captures, handed_out
+from gradguard_lint.rules.base import Examples, Report, brought, captures, handed_out
 
 CODE = "GG101"
 
@@ -35,7 +34,7 @@ def check(program: Program) -> Iterator[Report]:
                 break
         else:
             for name, value, site in captures(program, task):
-                if any(carries_graph(atom) for atom in inner(value, 2)):
+                if any(map(carries_graph, brought(task, value))):
                     yield Report(
                         task.task.site,
                         f"`{name}` requires grad and is pickled with `{task.name}` for "

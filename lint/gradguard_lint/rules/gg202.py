@@ -15,7 +15,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.fixes.changes import Fix, Wrap
 from gradguard_lint.fixes.recipes import argument
-from gradguard_lint.rules.base import Examples, Report, captures, handed_out
+from gradguard_lint.rules.base import Examples, Report, brought, captures, handed_out
 
 CODE = "GG202"
 
@@ -58,7 +58,7 @@ def _found(program: Program, task: TaskRun) -> tuple[str, Atom] | None:
         if on_gpu(atom):
             return path, atom
     for name, value, _ in captures(program, task):
-        for atom in inner(value, 2):
+        for atom in brought(task, value):
             if on_gpu(atom):
                 return name, atom
     return None

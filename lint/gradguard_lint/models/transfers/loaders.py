@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from gradguard_lint.domain.shapes import sequence
 from gradguard_lint.domain.values import (
@@ -12,6 +13,8 @@ from gradguard_lint.domain.values import (
     Frame,
     Function,
     Instance,
+    Items,
+    Partial,
     TaskCall,
     Thing,
     Value,
@@ -30,6 +33,7 @@ from pytest_gradguard.records import replace
 LOADER = "torch.utils.data"
 
 INFO = "worker-info"
+DATASET = "dataset"
 _DATASET = "<dataset>"
 
 _ARGUMENTS = (
@@ -78,6 +82,25 @@ def info_attribute(info: Thing, node: ast.AST, name: str) -> Value:
     return info.part(name) or unknown(("attr", ("node", id(node)), name))
 
 
+def dataset(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """A dataset that takes its samples from others: ``Subset``; with a flag, several of them."""
+    given = args.get(*row.argument) or UNKNOWN
+    made = of(Thing(DATASET, name, parts=(("samples", given),)))
+    return sequence(made) if row.flag else made
+
+
+def _datasets(m: Machine, value: Value, depth: int = 3) -> Iterator[Instance]:
+    """The project's datasets that give the samples of `value`."""
+    for atom in m.filtered(value).atoms:
+        if isinstance(atom, Instance):
+            yield atom
+        elif isinstance(atom, Thing) and atom.kind == DATASET and depth:
+            samples = atom.part("samples") or UNKNOWN
+            yield from _datasets(m, samples, depth - 1)
+            if any(samples.of(Items)):
+                yield from _datasets(m, m.element(samples), depth - 1)
+
+
 def iterate_loader(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> None:
     """The loader's workers start here, and call its dataset."""
     count = thing.part("num_workers")
@@ -97,7 +120,7 @@ def iterate_loader(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> Non
     dataset = thing.part("dataset") or UNKNOWN
     m.store[0, _DATASET] = dataset
     several = count.constant != 1
-    for instance in dataset.of(Instance):
+    for instance in _datasets(m, dataset):
         for wanted, given in (("__getitem__", (UNKNOWN,)), ("__iter__", ())):
             function = m.find_in_class(instance.cls, wanted)
             if function is not None:
@@ -129,4 +152,4 @@ def iterate_loader(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> Non
 
 
 def _followed(function: Value) -> bool:
-    return any(isinstance(atom, (Function, Bound, Instance)) for atom in function.atoms)
+    return any(isinstance(atom, (Function, Bound, Instance, Partial)) for atom in function.atoms)

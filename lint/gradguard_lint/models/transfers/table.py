@@ -95,6 +95,7 @@ TRANSFERS: dict[str, Transfer] = {
     "dask-compute": dask_work.compute_all,
     "dask-config": dask_work.config,
     "data-parallel": data_parallel.data_parallel,
+    "dataset": loaders.dataset,
     "default-dict": defaults.default_dict,
     "device": torch_calls.device,
     "device-scope": tensorflow_calls.device_scope,
