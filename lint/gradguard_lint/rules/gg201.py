@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
-from gradguard_lint.domain.values import Const
+from gradguard_lint.domain.values import Atom, Const
 from gradguard_lint.fixes.changes import Fix, Replace, Wrap
 from gradguard_lint.fixes.recipes import (
     evaluable,
@@ -23,8 +23,9 @@ CODE = "GG201"
 
 def check(program: Program) -> Iterator[Report]:
     reached: dict[ast.AST, list[tuple[TaskRun, Effect]]] = {}
+    chosen = _chosen(program)
     for task in program.process_tasks():
-        if task.call.meant or _has_a_gpu_of_its_own(task):
+        if task.call.meant or _has_a_gpu_of_its_own(task, chosen):
             continue  # one process for each GPU is how GPUs are meant to be used
         effect = _first(task)
         if effect is not None:
@@ -65,17 +66,33 @@ def check(program: Program) -> Iterator[Report]:
         )
 
 
-def _has_a_gpu_of_its_own(task: TaskRun) -> bool:
+def _has_a_gpu_of_its_own(task: TaskRun, chosen: dict[ast.AST, set[Atom]]) -> bool:
     """Whether the task joins a group of processes, or chooses a GPU for its process."""
     return any(
         effect.kind == "process-group"
-        or (
-            task.call.single
-            and effect.kind in ("set-visible", "gpu-init")
-            and not all(isinstance(atom, Const) for atom in effect.value.atoms)
-        )
+        or (_chooses(task, effect) and _differs(chosen[effect.site.node]))
         for effect in task.effects
     )
+
+
+def _chosen(program: Program) -> dict[ast.AST, set[Atom]]:
+    """Which GPUs each place chooses that processes reach which are started one by one."""
+    chosen: dict[ast.AST, set[Atom]] = {}
+    for task in program.process_tasks():
+        for effect in task.effects:
+            if _chooses(task, effect):
+                chosen.setdefault(effect.site.node, set()).update(effect.value.atoms)
+    return chosen
+
+
+def _chooses(task: TaskRun, effect: Effect) -> bool:
+    return task.call.single and effect.kind in ("set-visible", "gpu-init")
+
+
+def _differs(devices: set[Atom]) -> bool:
+    """Whether one process may use another GPU than the next."""
+    named = {atom.value for atom in devices if isinstance(atom, Const)}
+    return len(named) < len(devices) or len(named - {"cpu"}) > 1
 
 
 def _in_the_parent(program: Program, task: TaskRun, effect: Effect) -> Fix | None:
