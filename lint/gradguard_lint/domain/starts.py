@@ -14,13 +14,19 @@ if TYPE_CHECKING:
 PROCESS: WorkerKind = "process"
 THREAD: WorkerKind = "thread"
 
+UNTOLD = "unknown"
+"""The start method of processes that the program does not tell: forked, or not."""
+
+INHERITING = frozenset({"fork", UNTOLD})
+"""The start methods by which workers may have what is in the parent's memory."""
+
 
 @record
 class Start(Record):
     """How workers come into being.
 
     Attributes:
-        name: ``loky``, ``fork``, ``spawn``, ``thread``, ``dask`` ...
+        name: ``loky``, ``fork``, ``spawn``, ``thread``, ``dask`` ..., or `UNTOLD`.
         kind: processes, or threads of this process.
         workers: what reports call the workers.
         copies: whether arguments and results are copied, as they always are for processes.

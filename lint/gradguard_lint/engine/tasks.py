@@ -13,7 +13,7 @@ from gradguard_lint.domain.effects import (
     TaskRun,
 )
 from gradguard_lint.domain.shapes import ABSENT, known_items, owned
-from gradguard_lint.domain.starts import PROCESS, Start
+from gradguard_lint.domain.starts import INHERITING, PROCESS, Start
 from gradguard_lint.domain.state import Past
 from gradguard_lint.domain.values import (
     NOTHING,
@@ -230,7 +230,7 @@ def run_task(
     parent = m.state
     chain, loop_depth, statement, raised = m.chain, m.loop_depth, m.statement, m.raised
     m.state = parent.copy()
-    m.modes = replace(parent.modes, tape=None) if call.start == "fork" else Modes()
+    m.modes = replace(parent.modes, tape=None) if call.start in INHERITING else Modes()
     m.worker, m.raised = run, []
     m.last_returns = None
     process = call.kind == PROCESS

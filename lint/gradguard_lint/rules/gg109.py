@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
+from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import Tensor, Thing, Value
 from gradguard_lint.rules.base import Examples, Report, chain, idents
 
@@ -13,7 +14,7 @@ CODE = "GG109"
 
 def check(program: Program) -> Iterator[Report]:
     for task in program.process_tasks():
-        if task.call.start == "fork":
+        if task.call.start in INHERITING:
             continue
         own: set[tuple[str, str]] = set()
         """The globals that the worker, or its initializer, set itself."""

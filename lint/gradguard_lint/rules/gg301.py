@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun
+from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import Site
 from gradguard_lint.fixes.changes import Change, Decorate, Fix
 from gradguard_lint.fixes.recipes import (
@@ -26,7 +27,7 @@ _MODES = ("no_grad", "inference_mode", "set_grad_enabled", "autocast")
 def check(program: Program) -> Iterator[Report]:
     for call in program.calls:
         modes = call.modes
-        if call.start == "fork":
+        if call.start in INHERITING:
             continue
         for task in call.tasks:
             if not modes.grad and modes.grad_site is not None:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from gradguard_lint.domain.shapes import sequence
+from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import (
     UNKNOWN,
     Bound,
@@ -145,7 +146,7 @@ def iterate_loader(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> Non
         replace(start, workers="DataLoader workers"),
         LOADER,
         initializer=initializer,
-        ships=start.name != "fork",
+        ships=start.name not in INHERITING,
         answers=False,
         prepared=True,
     )

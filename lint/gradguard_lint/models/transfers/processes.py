@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import (
     NOTHING,
     UNKNOWN,
@@ -109,7 +110,7 @@ def run_processes(
         many=many,
         shares=row is not None and row.shares,
         forking_pickler=row is not None and row.forking_pickler,
-        ships=start.name != "fork",
+        ships=start.name not in INHERITING,
         answers=False,
         maker=maker,
         daemons=daemons,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from gradguard_lint.domain.shapes import items, known_items
-from gradguard_lint.domain.starts import Start
+from gradguard_lint.domain.starts import INHERITING, PROCESS, UNTOLD, Start
 from gradguard_lint.domain.values import (
     NOTHING,
     UNKNOWN,
@@ -66,11 +66,22 @@ def start_value(m: Machine, row: Row, args: Args) -> Value:
 
 
 def start_of(m: Machine, value: Value | None) -> Start | None:
-    """The way to start workers that `value` names; None where that is not known."""
-    only = value.only if value is not None else None
-    if not isinstance(only, Const) or not isinstance(only.value, str):
+    """The way to start workers that `value` names; None where they may be threads."""
+    if value is None:
         return None
-    return registry_of(m).starts.get(only.value)
+    known = registry_of(m).starts
+    found = [
+        known.get(atom.value) if isinstance(atom, Const) and isinstance(atom.value, str) else None
+        for atom in m.filtered(value).atoms
+    ]
+    if len(found) == 1 and found[0] is not None:
+        return found[0]
+    if any(start is not None and start.kind != PROCESS for start in found):
+        return None
+    fresh = [start for start in found if start is not None and start.name not in INHERITING]
+    if found and len(fresh) == len(found):
+        return fresh[0]
+    return Start(UNTOLD, PROCESS, "worker processes")
 
 
 def at_fork(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
