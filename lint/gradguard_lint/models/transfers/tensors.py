@@ -5,15 +5,17 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from gradguard_lint.domain.conditions import NONE, Conditions
+from gradguard_lint.domain.conditions import GPU_PRESENT, NONE, Conditions
 from gradguard_lint.domain.effects import Effect, Step
 from gradguard_lint.domain.shapes import inner, result_call
+from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import (
     NOTHING,
     Atom,
     Choice,
     Const,
     Frame,
+    Function,
     Instance,
     Items,
     Site,
@@ -35,6 +37,9 @@ SMALL = 1000
 
 FRAMEWORK_ORDER = ("torch", "tensorflow", "cupy", "dask", "numpy")
 
+
+WITH_A_GPU = frozenset({(GPU_PRESENT, True)})
+"""Where there is a GPU: elsewhere it does not matter."""
 
 RANK = ("int", "rank")
 """The key of the number of a process."""
@@ -302,15 +307,36 @@ def gpu_hidden(m: Machine, *, config: bool = False) -> bool:
 
     `config`: TensorFlow's own configuration counts too, where it reaches this process.
     """
-    here = m.worker
     for event, when in m.state.past.items():
-        if isinstance(event, Effect) and event.kind == "gpu-hidden" and not when:
-            if not event.framework:
-                return True  # in the environment, which children inherit
-            forked = here is not None and here.call.start == "fork"
-            if config and (event.worker is here or forked):
-                return True
+        if not isinstance(event, Effect) or when - WITH_A_GPU:
+            continue
+        if event.kind == "gpu-hidden" and (not event.framework or (config and _holds(m, event))):
+            return True
+        if config and event.kind == "gpu-grown":
+            return True  # in the environment, which children inherit
     return False
+
+
+def _holds(m: Machine, event: Effect) -> bool:
+    """Whether what `event` configured in its process is configured in this one as well."""
+    here = m.worker
+    if event.worker is here:
+        return True
+    if here is None or event.worker is not None:
+        return False
+    if here.call.start in INHERITING:
+        return True
+    on_import = event.site.module.name if event.site.function is None else None
+    if here.call.start in ("spawn", "forkserver"):  # the program is imported again
+        if m.before_main is not None and event in m.before_main:
+            return True
+        if m.before_main is None and on_import == m.program.entry:
+            return True
+    functions = [getattr(atom, "function", atom) for atom in here.task.function.atoms]
+    homes = {function.module.name for function in functions if isinstance(function, Function)}
+    if here.call.root == 1:
+        homes.discard(m.program.entry)  # what the program itself defines is pickled by value
+    return on_import in homes
 
 
 def operation_placed(m: Machine, frame: Frame, node: ast.AST, what: str) -> None:
