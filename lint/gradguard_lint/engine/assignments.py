@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from functools import partial
 
-from gradguard_lint.domain.shapes import as_key, items, known_items, sequence, without_item
+from gradguard_lint.domain.shapes import as_key, closed, items, known_items, sequence, without_item
 from gradguard_lint.domain.values import (
     Atom,
     Class,
@@ -16,6 +16,7 @@ from gradguard_lint.domain.values import (
     Partial,
     ProjectModule,
     Table,
+    Thing,
     Unknown,
     Value,
     join,
@@ -159,8 +160,17 @@ def _store_item(m: Machine, frame: Frame, target: ast.Subscript, value: Value) -
             bound = m.bind(frame, target, method, instance)
             m.call(frame, target, bound, Args([index, value]))
     m.models.set_item(m, frame, target, holder, index, value)
+    changed: Value | None
     for atom in holder.atoms:
-        changed = _with_item(atom, target, index, value)
+        if target in m.rewriting and isinstance(atom, Thing) and atom.gpu:
+            changed = of(replace(atom, gpu=any(tensor.gpu for tensor in value.tensors())))
+        elif target in m.rewriting and isinstance(atom, (Items, Table)) and atom.ident:
+            changed = _of_items(atom, value)
+        elif isinstance(atom, Items) and _is_whole(target.slice):
+            given = m.iterated(frame, target, value)
+            changed = of(replace(atom, items=known_items(given), element=m.element(given)))
+        else:
+            changed = _with_item(atom, target, index, value)
         if changed is None:
             continue
         if len(holder.choices) > 1:
@@ -169,6 +179,19 @@ def _store_item(m: Machine, frame: Frame, target: ast.Subscript, value: Value) -
             m.store[atom.ident, HEAP] = changed
         elif isinstance(target.value, (ast.Name, ast.Attribute)):
             rebind(m, frame, target.value, changed)
+
+
+def _is_whole(index: ast.expr) -> bool:
+    """Whether `index` is that of all items: ``xs[:]``."""
+    return isinstance(index, ast.Slice) and not (index.lower or index.upper or index.step)
+
+
+def _of_items(atom: Items | Table, value: Value) -> Value:
+    """The container `atom` where each of its items is `value`."""
+    if isinstance(atom, Items):
+        return of(replace(atom, items=None, element=value))
+    entries = tuple((key, value) for key, _ in atom.entries)
+    return of(replace(atom, entries=entries, rest=atom.rest if closed(atom) else value))
 
 
 def _with_item(atom: Atom, target: ast.Subscript, index: Value, value: Value) -> Value | None:

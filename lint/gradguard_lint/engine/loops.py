@@ -15,17 +15,21 @@ from gradguard_lint.domain.values import (
     Frame,
     Generator,
     Items,
+    Table,
     Unknown,
     Value,
     join,
+    of,
 )
 from gradguard_lint.engine.branches import TURN, enter_branch
 from gradguard_lint.engine.carried import carried_names
 from gradguard_lint.engine.comprehensions import iterated_object
 from gradguard_lint.engine.generators import run
 from gradguard_lint.engine.machine import (
+    HEAP,
     Machine,
 )
+from gradguard_lint.engine.rewritten import rewritten_items
 from gradguard_lint.engine.tree import stored_names
 
 Loop = ast.For | ast.AsyncFor | ast.While
@@ -42,14 +46,39 @@ def do_For(m: Machine, frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     m.models.iterated(m, frame, node.iter, source)
     source = iterated_object(m, frame, node.iter, source)
 
+    rewritten = _rewritten(m, node)
+    old = _held(m, frame, rewritten)
+
     def go(item: Value) -> None:
         m.assign(frame, node.target, item)
+        if rewritten and m.eval(frame, rewritten[0].slice).constant is None:
+            m.rewriting.update(rewritten)
+            for place, held in old.items():
+                m.store[place] = held  # each turn has another item, which is as it was
         m.block(frame, node.body)
+        m.rewriting.difference_update(rewritten)
 
     own = partial(_own, m, frame, node)
     exits = repeat(m, frame, node, node.iter, source, go, names=_stored(m, node), own=own)
     m.block(frame, node.orelse)
     m.meet([m.state, *exits.breaks])
+
+
+def _rewritten(m: Machine, node: ast.For | ast.AsyncFor) -> tuple[ast.Subscript, ...]:
+    places = m.rewritten.get(node)
+    if places is None:
+        places = m.rewritten[node] = rewritten_items(node)
+    return places
+
+
+def _held(m: Machine, frame: Frame, places: tuple[ast.Subscript, ...]) -> dict[Place, Value]:
+    """What the containers hold of which items are set."""
+    old: dict[Place, Value] = {}
+    for target in places:
+        for atom in m.eval(frame, target.value).atoms:
+            if isinstance(atom, (Items, Table)) and atom.ident:
+                old[atom.ident, HEAP] = m.store.get((atom.ident, HEAP)) or of(atom)
+    return old
 
 
 def repeat(

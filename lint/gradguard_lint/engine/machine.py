@@ -173,6 +173,10 @@ class Machine:
         """The names that each loop binds."""
         self.preparing = False
         """Whether methods only set the attributes of an object for others, roughly."""
+        self.rewritten: dict[ast.AST, tuple[ast.Subscript, ...]] = {}
+        """Where each loop gives a container a new item for each that it has."""
+        self.rewriting: set[ast.AST] = set()
+        """The same places, of the loops that are being run."""
         self.carried_by: dict[ast.AST, frozenset[str]] = {}
         """The names that each loop takes from one turn to the next."""
         self.moments: list[Past] = []
