@@ -16,6 +16,7 @@ from gradguard_lint.domain.values import (
     Const,
     Frame,
     Items,
+    Method,
     Site,
     Table,
     Tensor,
@@ -153,7 +154,16 @@ def tensor_function(
     m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
 ) -> Value:
     """A torch function on tensors."""
-    short = name.rpartition(".")[2]
+    home, _, short = name.rpartition(".")
+    if home == "torch.Tensor" and args.positional and any(args.positional[0].tensors()):
+        given = Args(args.positional[1:], args.keywords, args.rest)
+        return args.positional[0].map(
+            lambda atom: (
+                m.models.call_method(m, frame, node, Method(atom, short), given)
+                if isinstance(atom, Tensor)
+                else UNKNOWN
+            )
+        )
     if short.startswith(("set_", "get_", "is_", "use_", "_")):
         return UNKNOWN
     return function(m, frame, node, short, args, linalg=row.flag == "heavy")
