@@ -102,6 +102,22 @@ def test_workers_that_an_import_names_anew_are_followed():
     )
 
 
+def test_estimators_of_the_project_are_followed():
+    estimator = TORCH + "from sklearn.base import BaseEstimator\nclass A(BaseEstimator):\n"
+    fits = estimator + "    def fit(self, X, y):\n        self.net.to('cuda')\n"
+    search = "from sklearn.model_selection import GridSearchCV\nGridSearchCV(A(), g, n_jobs=2)\n"
+    assert kept(fits + search)
+    assert kept("from work import A\n" + search, work=fits)
+    assert not kept("from work import A\n" + search.replace("=2", "=1"), work=fits)
+    assert not kept(estimator + search)
+
+
+def test_loaders_over_tensors_are_kept():
+    loader = "from torch.utils import data as d\nx = load().cuda()\n"
+    assert kept(loader + "d.DataLoader(d.TensorDataset(x), num_workers=2)\n")
+    assert not kept(loader + "d.DataLoader(load(), num_workers=2)\n")
+
+
 def test_a_module_with_a_framework_is_followed_where_it_is_given_functions():
     launch = "import torch.multiprocessing as mp\ndef launch(fn):\n    mp.spawn(fn, nprocs=2)\n"
     own = launch.replace("(fn)", "()").replace("launch():", "fn():\n    pass\ndef launch():")

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         "gpu-init",  # a GPU context is made
         "gpu-meant",  # the program shows that it means to use a GPU
         "gpu-search",  # several jobs over an estimator on a GPU
+        "gpu-used",  # a forked worker computes with what lies on a GPU
         "grad-read",  # `.grad` of `target` is read
         "gradient-cut",  # a backward reaches the outputs of collectives in `target`
         "gradient-collected",  # the gradient of one example is collected in the loop at `place`

@@ -285,7 +285,7 @@ def _item(m: Machine, frame: Frame, node: ast.AST, atom: Atom, index: Value) -> 
             whole = items("tuple", m.parts_of(atom))
             return whole.map(lambda part: _item(m, frame, node, part, index))
     if isinstance(atom, Tensor):
-        return of(_part(m.models.derived(m, atom), written, index))
+        return of(_part(m.models.indexed(m, frame, node, atom), written, index))
     if isinstance(atom, (Thing, Method)):
         return m.models.item(m, atom, index)
     if isinstance(atom, Unknown) and atom.key is not None and isinstance(index.only, Const):

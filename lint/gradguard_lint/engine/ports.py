@@ -129,6 +129,9 @@ class Models(Protocol[M]):
     def derived(self, m: M, tensor: Tensor) -> Tensor:
         """A view or part of `tensor`."""
 
+    def indexed(self, m: M, frame: Frame, node: ast.AST, tensor: Tensor) -> Tensor:
+        """What indexing `tensor` gives: `derived`."""
+
     def enter_context(self, m: M, frame: Frame, node: ast.expr, value: Value) -> Value:
         """Enter a ``with`` item: change the modes; what ``as`` gives."""
 

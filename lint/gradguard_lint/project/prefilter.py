@@ -32,7 +32,13 @@ from gradguard_lint.project.marks import (
 _GROUPS = tuple(map(str.encode, GROUPS))
 _GPU = (b"cuda", b"gpu", b"GPU", b"device")
 _LOADERS = (b"DataLoader(", b"DataLoader)", b"(DataLoader", b"DataLoader as")
-_SAMPLES = (b"def __getitem__", b"def __iter__", b"collate_fn", b"worker_init_fn")
+_SAMPLES = (
+    b"def __getitem__",
+    b"def __iter__",
+    b"collate_fn",
+    b"worker_init_fn",
+    b"TensorDataset",
+)
 MANY = 50
 """From this many files on, who may import a helper is told by the helper's name first."""
 PACKAGES = 1
@@ -187,12 +193,28 @@ class _File:
         ):
             return True
         if (
-            has(data, (b"n_jobs",), _SEVERAL_JOBS)
+            self.asks_for_jobs
             and any(mark in data for mark in _ON_GPU)
             and any(name in data for name in _GPU_ESTIMATORS)
         ):
             return True
         return b"Parallel" in data and b"dask" in data and _wrong_backend(data)
+
+    @cached_property
+    def asks_for_jobs(self) -> bool:
+        """Whether something is told to run several jobs."""
+        return has(self.data, (b"n_jobs",), _SEVERAL_JOBS)
+
+    @property
+    def estimates(self) -> bool:
+        """Whether it has an estimator of its own, which may train on a GPU."""
+        data = self.data
+        return (
+            self.framework
+            and b"sklearn.base" in self.imported
+            and b"def fit" in data
+            and any(mark in data for mark in _GPU)
+        )
 
     @cached_property
     def together(self) -> bool:
@@ -447,6 +469,12 @@ class Prefilter:
     def _may(self, path: str, file: _File) -> bool:
         if file.alone:
             return True
+        if (
+            file.asks_for_jobs
+            and b"sklearn" in file.imported
+            and (file.estimates or self._imports_one(path, _estimates))
+        ):
+            return True
         if self._starts(file):
             return (
                 file.framework
@@ -660,6 +688,10 @@ def _may_harm(file: _File) -> bool:
 
 def _samples(file: _File) -> bool:
     return any(mark in file.data for mark in _SAMPLES)
+
+
+def _estimates(file: _File) -> bool:
+    return file.estimates
 
 
 def _trains(file: _File) -> bool:

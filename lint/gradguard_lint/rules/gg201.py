@@ -86,7 +86,9 @@ def _chosen(program: Program) -> dict[ast.AST, set[Atom]]:
 
 
 def _chooses(task: TaskRun, effect: Effect) -> bool:
-    return task.call.single and effect.kind in ("set-visible", "gpu-init")
+    """Whether `effect` chooses a GPU for all that its process does."""
+    once = task.call.single or effect in task.effects[: task.initialised]
+    return once and effect.kind in ("set-visible", "gpu-init")
 
 
 def _differs(devices: set[Atom]) -> bool:

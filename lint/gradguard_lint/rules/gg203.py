@@ -39,7 +39,7 @@ def _found(call: ParallelCall) -> tuple[Effect, TaskRun, Effect] | None:
     for first in call.earlier("gpu-init"):
         for task in call.tasks:
             for used in task.effects:
-                if used.kind == "gpu-init" and task.meets(used, first):
+                if used.kind in ("gpu-init", "gpu-used") and task.meets(used, first):
                     return first, task, used
     return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from gradguard_lint.domain.effects import Program
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import (
     UNKNOWN,
@@ -47,6 +48,21 @@ def _uses_gpu(m: Machine, atom: Atom) -> bool:
     return isinstance(atom, Thing) and atom.kind == "estimator" and atom.gpu
 
 
+def _fits_on_gpu(m: Machine, frame: Frame, node: ast.AST, instance: Instance) -> bool:
+    """Whether the `fit` of a project's own estimator uses a GPU; what else it does is not seen."""
+    fit = m.find_in_class(instance.cls, "fit")
+    if fit is None or m.worker is not None:
+        return False
+    program, state = m.program, m.state
+    recorded, reached = dict(m.recorded), set(m.reached)
+    m.program, m.state = Program(program.entry), state.copy()
+    try:
+        m.call(frame, node, m.bind(frame, node, fit, instance), Args([UNKNOWN, UNKNOWN]))
+        return any(effect.kind == "gpu-init" for effect in m.program.effects)
+    finally:
+        m.program, m.state, m.recorded, m.reached = program, state, recorded, reached
+
+
 def _on_gpu(args: Args) -> bool:
     for key in ("device", "task_type", "tree_method", "device_type", "predictor"):
         value = args.keywords.get(key)
@@ -67,7 +83,9 @@ def search(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
         not (isinstance(atom, Const) and atom.value in (1, None)) for atom in n_jobs.atoms
     )
     estimator = args.get(0, "estimator") or args.get(None, "base_estimator") or UNKNOWN
-    gpu = any(_uses_gpu(m, atom) for atom in inner(estimator))
-    if gpu and parallel:
+    atoms = list(inner(estimator))
+    gpu = any(_uses_gpu(m, atom) for atom in atoms)
+    own = (atom for atom in atoms if isinstance(atom, Instance) and parallel)
+    if parallel and (gpu or any(_fits_on_gpu(m, frame, node, instance) for instance in own)):
         m.effect(frame, "gpu-search", node, short)
     return of(Thing("estimator", name, gpu=gpu))

@@ -11,14 +11,17 @@ from gradguard_lint.domain.values import (
     UNKNOWN,
     Bound,
     Const,
+    External,
     Frame,
     Function,
     Instance,
     Items,
     Partial,
     TaskCall,
+    Tensor,
     Thing,
     Value,
+    join,
     of,
     unknown,
 )
@@ -84,22 +87,25 @@ def info_attribute(info: Thing, node: ast.AST, name: str) -> Value:
 
 
 def dataset(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """A dataset that takes its samples from others: ``Subset``; with a flag, several of them."""
-    given = args.get(*row.argument) or UNKNOWN
+    """A dataset that has tensors, or takes its samples from others: ``Subset``; or several."""
+    if row.flag == "tensors":
+        given = sequence(join(args.positional) if args.positional else UNKNOWN)
+    else:
+        given = args.get(*row.argument) or UNKNOWN
     made = of(Thing(DATASET, name, parts=(("samples", given),)))
-    return sequence(made) if row.flag else made
+    return sequence(made) if row.flag == "several" else made
 
 
-def _datasets(m: Machine, value: Value, depth: int = 3) -> Iterator[Instance]:
-    """The project's datasets that give the samples of `value`."""
+def _sources(m: Machine, value: Value, depth: int = 3) -> Iterator[Instance | Tensor]:
+    """The project's datasets, and the tensors, that the samples of `value` come from."""
     for atom in m.filtered(value).atoms:
-        if isinstance(atom, Instance):
+        if isinstance(atom, (Instance, Tensor)):
             yield atom
         elif isinstance(atom, Thing) and atom.kind == DATASET and depth:
             samples = atom.part("samples") or UNKNOWN
-            yield from _datasets(m, samples, depth - 1)
+            yield from _sources(m, samples, depth - 1)
             if any(samples.of(Items)):
-                yield from _datasets(m, m.element(samples), depth - 1)
+                yield from _sources(m, m.element(samples), depth - 1)
 
 
 def iterate_loader(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> None:
@@ -121,7 +127,10 @@ def iterate_loader(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> Non
     dataset = thing.part("dataset") or UNKNOWN
     m.store[0, _DATASET] = dataset
     several = count.constant != 1
-    for instance in _datasets(m, dataset):
+    sources = list(_sources(m, dataset))
+    for instance in sources:
+        if not isinstance(instance, Instance):
+            continue
         for wanted, given in (("__getitem__", (UNKNOWN,)), ("__iter__", ())):
             function = m.find_in_class(instance.cls, wanted)
             if function is not None:
@@ -132,6 +141,10 @@ def iterate_loader(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> Non
     collate = thing.part("collate_fn")
     if collate is not None and _followed(collate):
         tasks.append(TaskCall(collate, (sequence(sample),), (), site, library=LOADER))
+    on_gpu = [of(it) for it in sources if isinstance(it, Tensor) and it.gpu]
+    if on_gpu and collate is None and start.name == "fork":
+        stacks = of(External(f"{LOADER}.default_collate"))
+        tasks.append(TaskCall(stacks, (sequence(join(on_gpu)),), (), site, library=LOADER))
     first = thing.part("worker_init_fn")
     initializer = None
     if first is not None and _followed(first):

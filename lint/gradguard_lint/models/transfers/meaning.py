@@ -68,6 +68,7 @@ from gradguard_lint.models.transfers.table import TRANSFERS
 from gradguard_lint.models.transfers.tensors import (
     derived,
     device_argument,
+    gpu_used,
     operation,
     placed,
 )
@@ -343,6 +344,10 @@ class Meaning(Known):
         return collectives.with_own_slot(m, node, values, result, name)
 
     def derived(self, m: Machine, tensor: Tensor) -> Tensor:
+        return derived(m, tensor)
+
+    def indexed(self, m: Machine, frame: Frame, node: ast.AST, tensor: Tensor) -> Tensor:
+        gpu_used(m, frame, node, [tensor])
         return derived(m, tensor)
 
     def attribute(self, m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) -> Value:

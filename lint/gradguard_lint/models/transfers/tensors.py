@@ -264,6 +264,7 @@ def worked(
 
     `plain`: what is not known to require grad is taken for data that do not.
     """
+    gpu_used(m, frame, node, tensors)
     heavy = heavy and not (tensors and all(tensor.small or tensor.gpu for tensor in tensors))
     names = {tensor.framework for tensor in tensors}
     for framework in ("torch", "tensorflow"):
@@ -279,6 +280,13 @@ def worked(
             )
             if framework == "torch" and m.modes.grad and any(t.tracked for t in tensors):
                 m.effect(frame, "graph", node, framework, framework=framework)
+
+
+def gpu_used(m: Machine, frame: Frame, node: ast.AST, tensors: Iterable[Tensor]) -> None:
+    """Record that a forked worker uses the GPU that tensors lie on."""
+    forked = m.worker is not None and m.worker.call.start == "fork"
+    if forked and any(tensor.gpu for tensor in tensors):
+        m.effect(frame, "gpu-used", node, ast.unparse(node))
 
 
 def written(m: Machine, frame: Frame, node: ast.AST, what: str, target: Value) -> None:

@@ -55,6 +55,7 @@ from gradguard_lint.models.transfers.tensors import (
     derived,
     device_argument,
     gpu_touched,
+    gpu_used,
     move,
     placed,
     requires_grad,
@@ -113,6 +114,8 @@ def tensor_method(
     """``tensor.name(...)``."""
     if name == "detach":
         return of(replace(tensor, grad="none", severed=frozenset(), sources=tensor.sources & MARKS))
+    if name in STOPS or name == "cpu":
+        gpu_used(m, frame, node, [tensor])
     if name in STOPS:
         if name == "numpy":
             kept = tensor.sources & MARKS
