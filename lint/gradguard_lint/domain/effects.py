@@ -106,6 +106,8 @@ class Modes(Record):
     autocast: Site | None = None
     tape: Site | None = None
     gpu: bool = False
+    device: Value | None = None
+    """Where tensors are made that are not told where."""
     backend: Value | None = None
     n_jobs: Value | None = None
     maps: tuple[tuple[str, Value], ...] = ()
@@ -117,9 +119,10 @@ class Modes(Record):
 
     def met(self, other: Modes) -> Modes:
         """What is in force where two ways meet: nothing that only one of them put in force."""
+        device = self.device if self.device == other.device else None
         if self.grad == other.grad:
-            return self
-        return replace(self, grad=True, grad_site=None)
+            return self if device == self.device else replace(self, device=device)
+        return replace(self, device=device, grad=True, grad_site=None)
 
 
 @record

@@ -163,6 +163,8 @@ LIBRARY = Library(
     },
     rows=(
         Row("torch.device", "device"),
+        Row("torch.set_default_device", "default-device", argument=(0, "device")),
+        Row("torch.set_default_tensor_type", "default-device", argument=(0, "t")),
         Row(
             "torch.cuda.is_available torch.backends.cuda.is_built torch.cuda.is_bf16_supported",
             "asks-gpu",

@@ -75,6 +75,8 @@ def _enter(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value | Non
             m.modes = replace(modes, autocast=m.site(frame, node))
     elif kind == "tape":
         m.modes = replace(modes, tape=m.site(frame, node))
+    elif kind == "device":
+        m.modes = replace(modes, device=of(atom))
     elif kind == "tf-device":
         m.modes = replace(modes, gpu=atom.gpu and not m.gpu_absent)
     elif kind == "lock":

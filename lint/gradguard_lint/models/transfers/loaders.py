@@ -161,6 +161,7 @@ def iterate_loader(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> Non
         initializer=initializer,
         ships=start.name not in INHERITING,
         answers=False,
+        shares=True,
         prepared=True,
     )
 

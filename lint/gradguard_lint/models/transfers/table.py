@@ -33,6 +33,7 @@ from gradguard_lint.models.transfers import (
     tensorflow_calls,
     torch_calls,
     trainers,
+    unknown_calls,
     work,
 )
 
@@ -96,6 +97,7 @@ TRANSFERS: dict[str, Transfer] = {
     "dask-config": dask_work.config,
     "data-parallel": data_parallel.data_parallel,
     "dataset": loaders.dataset,
+    "default-device": torch_calls.default_device,
     "default-dict": defaults.default_dict,
     "device": torch_calls.device,
     "device-scope": tensorflow_calls.device_scope,
@@ -165,6 +167,7 @@ TRANSFERS: dict[str, Transfer] = {
     "task": parallel.task,
     "to-thread": work.to_thread,
     "tensor": torch_calls.tensor,
+    "told-device": unknown_calls.told_device,
     "tensor-function": torch_calls.tensor_function,
     "thing": python_calls.thing,
     "threads": torch_calls.threads,

@@ -227,6 +227,18 @@ def device(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     return value.map(change)
 
 
+def default_device(
+    m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
+) -> Value:
+    """``torch.set_default_device(...)``, or a default type, which lies somewhere too."""
+    given = args.get(*row.argument) or UNKNOWN
+    if not name.endswith("device"):
+        known = [getattr(atom, "name", getattr(atom, "value", "")) for atom in given.atoms]
+        given = constant("cuda" if all(".cuda." in str(it) for it in known) else "cpu")
+    m.modes = replace(m.modes, device=given)
+    return NOTHING
+
+
 def grad_mode(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``no_grad()`` and its like."""
     short = name.rpartition(".")[2]
@@ -254,6 +266,11 @@ def grad_mode(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
     return of(Thing("grad-mode", short, site=m.site(frame, node), parts=(("off", constant(off)),)))
 
 
+def _default(m: Machine) -> Value | None:
+    """Where a tensor is made whose call does not say."""
+    return m.filtered(m.modes.device) if m.modes.device is not None else None
+
+
 def tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """A torch function that makes a tensor without history."""
     short = name.rpartition(".")[2]
@@ -262,13 +279,17 @@ def tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
         return of(shared(m, frame, node, made, args) if row.flag == "shares" else made)
     grad = requires_grad(args)
     device = args.get(2 if short == "as_tensor" else None, "device")
-    gpu, when = placed(device, m)
     inherited = short.endswith("_like") and device is None
+    written = device is not None
+    if not written and not inherited and short not in ("as_tensor", "asarray"):
+        device = _default(m)
+    gpu, when = placed(device, m)
     if inherited:
         gpu = any(tensor.gpu for tensor, _ in tensors_in(args.values()))
     elif gpu:
         named = as_written(node, device) if "device" in args.keywords else shown(device)
-        gpu_touched(m, frame, node, f"{name}(..., device={named})", "torch")
+        told = f"{name}(..., device={named})" if written else f"{name}(...)"
+        gpu_touched(m, frame, node, told, "torch")
     if short in DRAWS and "generator" not in args.keywords:
         m.effect(frame, "draw", node, f"{name}()", framework="torch")
     generator = args.get(None, "generator")
@@ -352,10 +373,14 @@ def drawn(m: Machine, frame: Frame, node: ast.AST, generator: Value) -> None:
 def module(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """A torch module, or a loss."""
     device = args.get(None, "device")
+    short = name.rsplit(".", 1)[-1]
+    written = device is not None
+    if not written and short not in WEIGHTLESS:
+        device = _default(m)
     gpu, when = placed(device, m)
     if gpu:
-        gpu_touched(m, frame, node, f"{name}(..., device={as_written(node, device)})", "torch")
-    short = name.rsplit(".", 1)[-1]
+        told = f"{name}(..., device={as_written(node, device)})" if written else f"{name}(...)"
+        gpu_touched(m, frame, node, told, "torch")
     if name.startswith("torch.nn.") and ("Loss" in short or short in ("CosineSimilarity",)):
         return of(Thing("loss", name, m.ident_at(node), m.worker_ident))
     parts = [atom for value in args.values() for atom in inner(value) if isinstance(atom, Thing)]

@@ -7,21 +7,30 @@ import ast
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import (
     GRADIENT,
+    UNKNOWN,
     Const,
     Frame,
     Instance,
     Tensor,
     Thing,
+    Value,
 )
 from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers.tensors import gpu_hinted, placed, shown
+
+SPREADS = frozenset({"auto", "balanced", "balanced_low_0", "sequential", "cuda"})
+"""Words by which a model is put on the GPUs that there are."""
 
 
 def given_a_gpu(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args) -> None:
-    """A call of another library that is told by ``device=`` to use a GPU."""
+    """A call of another library that is told by ``device=`` or ``device_map=`` to use a GPU."""
+    spread = args.keywords.get("device_map")
+    if spread is not None and not SPREADS.isdisjoint(spread.constants()):
+        gpu_hinted(m, frame, node, f'{name}(..., device_map="{spread.constants()[0]}")')
     device = args.keywords.get("device")
     if device is None or any(
         isinstance(atom, Const) and not isinstance(atom.value, str) for atom in device.atoms
@@ -30,6 +39,17 @@ def given_a_gpu(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args) 
     gpu, when = placed(device, m)
     if gpu and not m.conflicts(when):
         gpu_hinted(m, frame, node, f"{name}(..., device={shown(device)})")
+
+
+def told_device(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """A call of another library whose device may be the number of a GPU."""
+    handed_on(m, frame, node, args)
+    gpu, when = placed(args.get(*row.argument), m)
+    if gpu and not m.conflicts(when):
+        gpu_hinted(m, frame, node, f"{name}(..., device={shown(args.get(*row.argument))})")
+    elif not gpu:
+        given_a_gpu(m, frame, node, name, args)
+    return UNKNOWN
 
 
 def switches(args: Args) -> bool:
