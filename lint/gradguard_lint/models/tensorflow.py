@@ -28,10 +28,8 @@ LIBRARY = Library(
         "tf_keras.": "keras.",
     },
     rows=(
-        Row(
-            _under("tensorflow.test", "is_gpu_available is_built_with_cuda gpu_device_name"),
-            "asks-gpu",
-        ),
+        Row("tensorflow.test.is_built_with_cuda", "asks-gpu"),
+        Row(_under("tensorflow.test", "is_gpu_available gpu_device_name"), "asks-gpu", gpu=True),
         Row("tensorflow.GradientTape tensorflow.autodiff.GradientTape", "thing", kind="tape"),
         Row(
             "tensorflow.config.list_physical_devices tensorflow.config.get_visible_devices "

@@ -48,6 +48,8 @@ def _tells(key: tuple[str, ...]) -> Transfer:
     """A question about the machine that the program runs on."""
 
     def tell(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+        if row.gpu:
+            m.effect(frame, "gpu-meant", node, name)
         return unknown(key)
 
     return tell
