@@ -47,6 +47,8 @@ def kept(text, **others):
         "from cuml.svm import SVC\ncross_val_score(SVC(), x, y, n_jobs=4)\n",
         TORCH + "from tqdm.contrib.concurrent import process_map\nprocess_map(f, xs)\n",
         TORCH + "import asyncio\nasyncio.to_thread(f, x)\n",
+        TORCH + "from joblib.externals.loky import get_reusable_executor\n"
+        "get_reusable_executor(2).submit(f, x)\n",
         TORCH + "import threading\nthreading.Thread(target=f).start()\n",
         TORCH + "import torch.distributed as dist\ndist.all_gather(o, y)\nloss.backward()\n",
         TORCH + "from torch.nn.parallel import DistributedDataParallel as DDP\nl.backward()\n",

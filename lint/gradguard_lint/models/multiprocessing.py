@@ -34,6 +34,7 @@ LIBRARY = Library(
     spelled={
         "billiard.": "multiprocess.",
         "pathos.multiprocessing.": "multiprocess.",
+        "pathos.helpers.mp.": "multiprocess.",
         "multiprocess.process.": "multiprocess.",
         "multiprocess.context.": "multiprocess.",
         "multiprocess.pool.": "multiprocess.",
