@@ -90,6 +90,8 @@ def refine(m: Machine, frame: Frame, node: ast.expr, truth: bool) -> None:
         m.assume(GPU_PRESENT, True)
     if isinstance(node, ast.Call):
         _narrow(m, frame, node, truth)
+    elif isinstance(node, (ast.Attribute, ast.Compare)):
+        _narrow_by_attribute(m, frame, node, truth)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         refine(m, frame, node.operand, not truth)
     elif isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And) is truth:
@@ -123,7 +125,30 @@ def _narrow(m: Machine, frame: Frame, node: ast.Call, truth: bool) -> None:
         m.store[home.ident, first.id] = Value(tuple(kept))
 
 
-_ASKS = ("isinstance", "is_")
+def _narrow_by_attribute(
+    m: Machine, frame: Frame, node: ast.Attribute | ast.Compare, truth: bool
+) -> None:
+    """Keep of the tensors that a name may be those of which an attribute tells so."""
+    asked = node.left if isinstance(node, ast.Compare) else node
+    if not isinstance(asked, ast.Attribute):
+        return
+    while isinstance(asked, ast.Attribute):
+        asked = asked.value
+    found = m.lookup(frame, asked.id) if isinstance(asked, ast.Name) else None
+    if found is None or len(found[0].choices) < 2 or not any(found[0].tensors()):
+        return
+    if not isinstance(asked, ast.Name) or not is_plain(m, node):
+        return
+    value, home = found
+    kept = []
+    for choice in value.choices:
+        m.store[home.ident, asked.id] = of(choice.atom)
+        if definite(m.eval(frame, node)) is not (not truth):
+            kept.append(choice)
+    m.store[home.ident, asked.id] = Value(tuple(kept)) if kept else value
+
+
+_ASKS = ("isinstance", "is_", "hasattr")
 
 
 def fork(

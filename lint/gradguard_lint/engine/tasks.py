@@ -74,6 +74,9 @@ def contents(
             parts = [(f"{path}.args[{index}]", item) for index, item in enumerate(atom.args)]
             parts += [(f"{path}.{name}", item) for name, item in atom.keywords]
             parts.append((path, atom.function))
+        elif isinstance(atom, Function) and isinstance(atom.node, ast.Lambda) and atom.defaults:
+            names = [item.arg for item in atom.node.args.args][-len(atom.defaults) :]
+            parts = list(zip(names, atom.defaults, strict=False))
         elif isinstance(atom, Bound):
             parts = [("self", of(atom.receiver))]
         elif isinstance(atom, Method):

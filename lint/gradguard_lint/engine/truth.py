@@ -26,7 +26,7 @@ from gradguard_lint.words import words
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeGuard
 
 GPU_FLAGS = words(
     "gpu gpus n_gpu n_gpus ngpus num_gpus gpu_count use_gpu use_gpus use_cuda with_gpu "
@@ -79,6 +79,10 @@ def truth_of(atom: Atom) -> bool | None:
     return None
 
 
+def _device(atom: Atom) -> TypeGuard[Thing]:
+    return isinstance(atom, Thing) and atom.kind == "device"
+
+
 def _asked(atom: Atom) -> Atom:
     """An attribute of a library is something unknown that stays the same."""
     return Unknown(("external", atom.name)) if isinstance(atom, External) else atom
@@ -112,6 +116,8 @@ def compare(op: ast.cmpop, left: Atom, right: Atom) -> Atom:
         if isinstance(left, Unknown) and isinstance(right, Unknown) and left.key and right.key:
             key = ("same", frozenset((left.key, right.key)))
             return Unknown(("not", key) if negative else key)
+        if _device(left) and _device(right) and left.gpu is not right.gpu:
+            return Const(negative, "bool")
         if isinstance(left, Thing) and left.kind == "device" and isinstance(right, Const):
             return Const(str(left.name).startswith(str(right.value)) is not negative, "bool")
         return Unknown()

@@ -24,6 +24,9 @@ HEAVY = words(
 STOPS = words("item tolist numpy data_ptr element_size storage")
 """Methods of tensors that give plain values."""
 
+OF_TENSORS = words("detach cpu cuda requires_grad grad grad_fn backward")
+"""Attributes that torch's tensors have, and neither arrays nor containers."""
+
 COUNTS = words("size dim numel ndimension nelement")
 """Methods of tensors that tell how large they are."""
 
@@ -195,6 +198,7 @@ LIBRARY = Library(
             framework="torch",
             kind="rng",
         ),
+        Row("torch.is_grad_enabled", "asks-grad"),
         Row(_under("torch", "no_grad inference_mode enable_grad set_grad_enabled"), "grad-mode"),
         Row(
             "torch.autocast torch.cuda.amp.autocast torch.amp.autocast torch.cpu.amp.autocast",
@@ -265,7 +269,7 @@ LIBRARY = Library(
         Row(
             _under(
                 "torch",
-                "is_grad_enabled get_num_threads typename set_default_dtype",
+                "get_num_threads typename set_default_dtype",
             ),
             "nothing",
         ),

@@ -38,6 +38,7 @@ from gradguard_lint.engine.machine import (
 )
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
+from gradguard_lint.models.torch import OF_TENSORS
 from gradguard_lint.models.transfers import data_parallel
 from gradguard_lint.models.transfers.tensors import operation
 from gradguard_lint.words import words
@@ -240,6 +241,19 @@ def environ_update(
     return UNKNOWN
 
 
+def has_attribute(value: Value, name: Value) -> Value:
+    """``hasattr(value, "detach")``."""
+
+    def ask(atom: Atom) -> Value:
+        if isinstance(atom, Tensor):
+            return constant(atom.framework == "torch")
+        return constant(False) if isinstance(atom, (Const, Items, Table)) else UNKNOWN
+
+    if name.constant not in OF_TENSORS:
+        return data_parallel.has_attribute(value, name)
+    return value.map(ask)
+
+
 def leave(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``sys.exit()``."""
     m.die()
@@ -357,7 +371,7 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
             return m.attribute(frame, node, args.positional[0], wanted)
         return UNKNOWN
     if short == "hasattr" and len(args.positional) == 2:
-        return data_parallel.has_attribute(*args.positional)
+        return has_attribute(*args.positional)
     if short == "setattr" and len(args.positional) == 3:
         owner, wanted, value = args.positional
         only, field = owner.only, wanted.constant

@@ -79,6 +79,7 @@ def _dispatch(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
 TRANSFERS: dict[str, Transfer] = {
     "accelerator": trainers.accelerator,
     "array": arrays.array,
+    "asks-grad": torch_calls.asks_grad,
     "asks-gpu": _tells(("gpu-present",)),
     "asks-module": python_calls.asks_module,
     "asks-group": _tells(("process-group",)),

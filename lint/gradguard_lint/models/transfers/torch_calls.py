@@ -7,6 +7,7 @@ from functools import partial
 
 from gradguard_lint.domain.conditions import NONE, Conditions
 from gradguard_lint.domain.shapes import inner, sequence
+from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import (
     GRADIENT,
     NOTHING,
@@ -237,6 +238,12 @@ def default_device(
         given = constant("cuda" if all(".cuda." in str(it) for it in known) else "cpu")
     m.modes = replace(m.modes, device=given)
     return NOTHING
+
+
+def asks_grad(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``torch.is_grad_enabled()``: known where it is off, and in workers that begin with it on."""
+    fresh = m.worker is not None and m.worker.call.start not in INHERITING
+    return constant(m.modes.grad) if fresh or not m.modes.grad else UNKNOWN
 
 
 def grad_mode(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:

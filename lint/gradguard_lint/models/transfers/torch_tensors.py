@@ -91,6 +91,10 @@ def tensor_attribute(m: Machine, frame: Frame, node: ast.AST, tensor: Tensor, na
         return constant(True)
     if name == "requires_grad" and tensor.grad in ("none", "leaf", "history"):
         return constant(tensor.grad != "none")
+    if name == "grad_fn" and tensor.grad in ("none", "leaf", "parameter"):
+        return NOTHING
+    if name == "grad_fn" and tensor.grad == "history":
+        return of(Thing("node", name))
     if name == "shape":
         return sequence(NUMBER, "tuple")
     if name in ("ndim", "itemsize", "nbytes"):
