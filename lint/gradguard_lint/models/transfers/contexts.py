@@ -56,8 +56,30 @@ def enter_context(m: Machine, frame: Frame, node: ast.expr, value: Value) -> Val
 
 
 def _looks_like_lock(node: ast.expr) -> bool:
+    if isinstance(node, ast.Call):
+        node = node.func
     name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
     return "lock" in str(name).lower() or "mutex" in str(name).lower()
+
+
+def lock_method(
+    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
+) -> Value | None:
+    """``lock.acquire()`` holds until ``lock.release()``."""
+    if name in ("acquire", "release"):
+        m.modes = replace(m.modes, locked=name == "acquire")
+    return None
+
+
+def unknown_lock_method(m: Machine, node: ast.AST, name: str) -> None:
+    """The same for what only its name shows to be a lock."""
+    called = node.func if isinstance(node, ast.Call) else None
+    if (
+        name in ("acquire", "release")
+        and isinstance(called, ast.Attribute)
+        and _looks_like_lock(called.value)
+    ):
+        m.modes = replace(m.modes, locked=name == "acquire")
 
 
 def _enter(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value | None:

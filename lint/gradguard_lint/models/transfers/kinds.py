@@ -148,6 +148,7 @@ METHODS: dict[str, Methods] = {
     "keras-layer": _keras,
     "keras-loss": _keras,
     "keras-model": _keras,
+    "lock": contexts.lock_method,
     "loss": _loss,
     "memory": _memory,
     "model": _model,

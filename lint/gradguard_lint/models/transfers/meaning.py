@@ -180,6 +180,7 @@ class Meaning(Known):
             return torch_tensors.hooked(m, frame, node, Unknown(base))
         if isinstance(name, str):
             given_a_gpu(m, frame, node, f".{name}", args)
+            contexts.unknown_lock_method(m, node, name)
             may_seed(m, frame, node, name)
             handed = work.by_method(m, frame, node, name, args)
             if handed is not None:
