@@ -23,6 +23,7 @@ from gradguard_lint.domain.values import (
     Thing,
     Unknown,
     Value,
+    constant,
     of,
 )
 from gradguard_lint.engine.machine import (
@@ -419,6 +420,38 @@ def requires_grad(args: Args) -> str:
     return "none" if constants and not any(value.of(Unknown)) else "unknown"
 
 
+def _computed(atom: Unknown) -> bool:
+    """Whether what names a GPU is a number, or a text with one, that is not written down."""
+    key = atom.key
+    return isinstance(key, tuple) and (key[0] == "int" or "{}" in str(key[1]))
+
+
+def chosen_gpu(device: Value | None) -> Value:
+    """Which GPU `device` names, where the program computes its number; else nothing."""
+    for atom in device.atoms if device is not None else ():
+        if isinstance(atom, Thing) and atom.kind == "device":
+            index = atom.part("index")
+            if index is not None:
+                return index
+        elif gpu_name(atom) and isinstance(atom, Unknown) and _computed(atom):
+            return of(atom)
+    return NOTHING
+
+
+def numbered(index: Value) -> Value:
+    """The GPU whose number is `index`."""
+    parts = () if index.constants() else (("index", index),)
+    return of(Thing("device", "cuda", gpu=True, parts=parts))
+
+
+def cuda_argument(args: Args) -> Value:
+    """The device that ``.cuda(...)`` names."""
+    given = args.get(0, "device")
+    if given is None or given.constants() or any(given.of(Thing)):
+        return constant("cuda")
+    return numbered(given)
+
+
 def move(
     m: Machine, frame: Frame, node: ast.AST, tensor: Tensor, device: Value | None, what: str
 ) -> Value:
@@ -429,7 +462,7 @@ def move(
             isinstance(atom, (Const, Thing)) for atom in device.atoms
         )
         return of(replace(derived(m, tensor), gpu=False if known else tensor.gpu))
-    gpu_touched(m, frame, node, what, tensor.framework)
+    gpu_touched(m, frame, node, what, tensor.framework, chosen_gpu(device))
     moved = replace(derived(m, tensor), gpu=True, place=m.site(frame, node), memory=None)
     if not when:
         return of(moved)

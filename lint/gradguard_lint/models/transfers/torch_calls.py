@@ -50,10 +50,12 @@ from gradguard_lint.models.transfers import arrays, collectives, data_parallel
 from gradguard_lint.models.transfers.extents import memory_of, same_element
 from gradguard_lint.models.transfers.tensors import (
     as_written,
+    chosen_gpu,
     combine,
     gpu_name,
     gpu_touched,
     known_small,
+    numbered,
     operation_placed,
     placed,
     requires_grad,
@@ -147,7 +149,7 @@ def load(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Ro
     on_gpu, when = placed(location, m)
     if on_gpu:
         what = f"{name}(..., {row.argument[1]}={as_written(node, location)})"
-        gpu_touched(m, frame, node, what, "torch")
+        gpu_touched(m, frame, node, what, "torch", chosen_gpu(location))
     return guarded(UNKNOWN, when)
 
 
@@ -216,13 +218,16 @@ def function(
 def device(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``torch.device(...)``."""
     value = args.get(0, "type") or args.get(0, "device") or UNKNOWN
+    index = args.get(1, "index")
 
     def change(atom: Atom) -> Value:
+        if index is not None and gpu_name(atom):
+            return numbered(index)
         if isinstance(atom, Const):
             text = f"cuda:{atom.value}" if isinstance(atom.value, int) else str(atom.value)
             return of(Thing("device", text, gpu=gpu_name(atom)))
         if gpu_name(atom) and not isinstance(atom, Thing):
-            return of(Thing("device", "cuda", gpu=True))
+            return numbered(chosen_gpu(of(atom)))
         return of(atom)
 
     return value.map(change)
@@ -296,7 +301,7 @@ def tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     elif gpu:
         named = as_written(node, device) if "device" in args.keywords else shown(device)
         told = f"{name}(..., device={named})" if written else f"{name}(...)"
-        gpu_touched(m, frame, node, told, "torch")
+        gpu_touched(m, frame, node, told, "torch", chosen_gpu(device))
     if short in DRAWS and "generator" not in args.keywords:
         m.effect(frame, "draw", node, f"{name}()", framework="torch")
     generator = args.get(None, "generator")
@@ -387,7 +392,7 @@ def module(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     gpu, when = placed(device, m)
     if gpu:
         told = f"{name}(..., device={as_written(node, device)})" if written else f"{name}(...)"
-        gpu_touched(m, frame, node, told, "torch")
+        gpu_touched(m, frame, node, told, "torch", chosen_gpu(device))
     if name.startswith("torch.nn.") and ("Loss" in short or short in ("CosineSimilarity",)):
         return of(Thing("loss", name, m.ident_at(node), m.worker_ident))
     parts = [atom for value in args.values() for atom in inner(value) if isinstance(atom, Thing)]

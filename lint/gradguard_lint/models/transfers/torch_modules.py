@@ -38,7 +38,9 @@ from gradguard_lint.models.torch import HOOKS, STATEFUL, WEIGHTLESS
 from gradguard_lint.models.transfers import data_parallel
 from gradguard_lint.models.transfers.tensors import (
     as_written,
+    chosen_gpu,
     combine,
+    cuda_argument,
     device_argument,
     gpu_touched,
     placed,
@@ -140,7 +142,7 @@ def model_method(
     """A method that every torch module has; None where it is none of these."""
     me = of(model)
     if name == "cuda":
-        gpu_touched(m, frame, node, "`.cuda()`", "torch")
+        gpu_touched(m, frame, node, "`.cuda()`", "torch", chosen_gpu(cuda_argument(args)))
         return moved_model(m, model, True, m.site(frame, node))
     if name == "cpu":
         return moved_model(m, model, False)
@@ -148,7 +150,8 @@ def model_method(
         device = device_argument(args)
         on_gpu, when = placed(device, m)
         if on_gpu:
-            gpu_touched(m, frame, node, f"`.to({as_written(node, device)})`", "torch")
+            what = f"`.to({as_written(node, device)})`"
+            gpu_touched(m, frame, node, what, "torch", chosen_gpu(device))
             return moved_model(m, model, True, m.site(frame, node), when)
         if device is not None and any(
             isinstance(a, Const) or (isinstance(a, Thing) and not a.gpu) for a in device.atoms

@@ -50,8 +50,10 @@ from gradguard_lint.models.transfers import collectives, data_parallel
 from gradguard_lint.models.transfers.extents import same_element
 from gradguard_lint.models.transfers.tensors import (
     as_written,
+    chosen_gpu,
     combine,
     counted,
+    cuda_argument,
     derived,
     device_argument,
     gpu_touched,
@@ -136,7 +138,7 @@ def tensor_method(
     if name in HOOKS:
         return hooked(m, frame, node, tensor)
     if name == "cuda":
-        return move(m, frame, node, tensor, constant("cuda"), "`.cuda()`")
+        return move(m, frame, node, tensor, cuda_argument(args), "`.cuda()`")
     if name in ("cpu",):
         return of(replace(derived(m, tensor), gpu=False))
     if name == "to":
@@ -216,7 +218,7 @@ def unknown_method(m: Machine, frame: Frame, node: ast.AST, name: str, args: Arg
             return of(Tensor("torch", "leaf", False, m.worker_ident, m.ident_at(node)))
         return None
     if name in ("cuda", "to"):
-        device = device_argument(args) if name == "to" else constant("cuda")
+        device = device_argument(args) if name == "to" else cuda_argument(args)
         if (
             name == "to"
             and device is not None
@@ -231,7 +233,7 @@ def unknown_method(m: Machine, frame: Frame, node: ast.AST, name: str, args: Arg
             return None
         what = "`.cuda()`" if name == "cuda" else f"`.to({as_written(node, device)})`"
         if not m.conflicts(when):
-            gpu_touched(m, frame, node, what, "torch")
+            gpu_touched(m, frame, node, what, "torch", chosen_gpu(device))
         place = m.site(frame, node)
         moved = Tensor("torch", "unknown", True, m.worker_ident, m.ident_at(node), place=place)
         if when:
