@@ -8,10 +8,35 @@ from collections.abc import Iterator
 from gradguard_lint.domain.effects import Program
 from gradguard_lint.domain.values import Site
 from gradguard_lint.fixes.changes import Change, Fix, RemoveKeyword, SetKeyword
-from gradguard_lint.fixes.recipes import is_open, keyword
+from gradguard_lint.fixes.recipes import is_open, keyword, meaning
+from gradguard_lint.reading.source import Module
 from gradguard_lint.rules.base import Examples, Report
 
 CODE = "GG403"
+
+_GRAPH = {
+    "placeholder",
+    "Session",
+    "InteractiveSession",
+    "disable_eager_execution",
+    "disable_v2_behavior",
+}
+"""What fails in eager mode, or ends it."""
+
+_GONE = _GRAPH | {
+    "app",
+    "contrib",
+    "flags",
+    "get_variable",
+    "global_variables_initializer",
+    "layers",
+    "logging",
+    "to_float",
+    "to_int32",
+    "variable_scope",
+    "ConfigProto",
+}
+"""What only TensorFlow 1 has, which makes graphs."""
 
 
 def check(program: Program) -> Iterator[Report]:
@@ -37,13 +62,28 @@ def check(program: Program) -> Iterator[Report]:
                 case="autotune",
                 fix=_default(effect.site),
             )
-        elif not effect.modes.compiled and constants not in ([1], [None]):
+        elif (
+            not effect.modes.compiled
+            and constants not in ([1], [None])
+            and not _makes_graphs(effect.site.module)
+        ):
             yield Report(
                 effect.site,
                 "In eager mode `tf.map_fn` runs its iterations one after the other and ignores "
                 "`parallel_iterations`.",
                 fix=_default(effect.site),
             )
+
+
+def _makes_graphs(module: Module) -> bool:
+    """Whether `module` can only run where TensorFlow makes graphs, as its first release does."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Attribute) and node.attr in _GONE:
+            package = (meaning(module, node) or "").rpartition(".")[0]
+            first = package == "tensorflow.compat.v1" or ast.unparse(node.value) == "tf.compat.v1"
+            if package == "tensorflow" or (first and node.attr in _GRAPH):
+                return True
+    return False
 
 
 def _without_shape(call: ast.Call) -> ast.Call | None:
@@ -140,5 +180,17 @@ def squares(values):
 
 print(squares(tf.range(10)))
 print(tf.vectorized_map(lambda x: x * x, tf.range(10)))
+""",
+    "TensorFlow 1": """\
+import tensorflow as tf
+
+images = tf.placeholder(tf.string, [None])
+decoded = tf.map_fn(tf.io.decode_image, images, dtype=tf.uint8, parallel_iterations=32)
+""",
+    "graphs, as in TensorFlow 1": """\
+import tensorflow.compat.v1 as tf
+
+tf.disable_v2_behavior()
+squares = tf.map_fn(lambda x: x * x, tf.range(3), parallel_iterations=8)
 """,
 }
