@@ -166,16 +166,20 @@ def _joined_stores(first: Store, second: Store, sides: tuple[Conditions, Conditi
 
 
 def _joined_values(first: Value, second: Value, sides: tuple[Conditions, Conditions]) -> Value:
-    left, right = set(first.atoms), set(second.atoms)
+    ones, others = _possible(first, sides[0]), _possible(second, sides[1])
+    left, right = {choice.atom for choice in ones}, {choice.atom for choice in others}
     choices = []
-    for value, others, here in ((first, right, sides[0]), (second, left, sides[1])):
-        impossible = {(key, not truth) for key, truth in here}
-        for choice in value.choices:
-            if choice.atom in others:
-                choices.append(choice)
-            elif not choice.when & impossible:  # else it cannot be on that way
-                choices.append(Choice(choice.atom, choice.when | here))
+    for own, there, here in ((ones, right, sides[0]), (others, left, sides[1])):
+        for choice in own:
+            known = choice.atom in there
+            choices.append(choice if known else Choice(choice.atom, choice.when | here))
     return join([Value(tuple(choices))]) if choices else join((first, second))
+
+
+def _possible(value: Value, here: Conditions) -> list[Choice]:
+    """The alternatives that `value` can be on the way where `here` holds."""
+    impossible = {(key, not truth) for key, truth in here}
+    return [choice for choice in value.choices if not choice.when & impossible]
 
 
 def widened(before: Store, after: Store) -> bool:
