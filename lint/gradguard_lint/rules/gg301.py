@@ -31,7 +31,7 @@ def check(program: Program) -> Iterator[Report]:
             continue
         for task in call.tasks:
             if not modes.grad and modes.grad_site is not None:
-                seen = _graph(task)
+                seen = _graph(task, loads=call.prepared)
                 if seen is not None and not _sets(task, "grad"):
                     yield Report(
                         call.site,
@@ -140,8 +140,14 @@ def _imports(source: Module, module: Module, node: ast.expr) -> tuple[Change, ..
     return tuple(changes)
 
 
-def _graph(task: TaskRun, *, any_compute: bool = False) -> Effect | None:
+def _graph(task: TaskRun, *, any_compute: bool = False, loads: bool = False) -> Effect | None:
+    """What makes a graph, or (`any_compute`) computes, in `task`.
+
+    `loads`: it loads data, of which nothing requires grad unless that is known.
+    """
     for effect in task.effects:
+        if loads and effect.kind != "graph":
+            continue
         near = len(effect.chain) <= 2  # what is far below may set the mode unseen
         if any_compute and effect.modes.autocast is not None:
             continue
