@@ -36,9 +36,18 @@ GPU_FLAGS = words(
 
 
 def denies_gpu(node: ast.expr, truth: bool) -> bool:
-    """Whether a test says by its names that no GPU is used: ``gpus == 0``, ``use_cuda`` false."""
+    """Whether a test says by its words that no GPU is used: ``gpus == 0``, ``use_cuda`` false,
+    ``device == "cpu"``."""
     if _flag(node):
         return not truth
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        right = node.comparators[0]
+        if (
+            isinstance(right, ast.Constant)
+            and right.value in ("cpu", "CPU")
+            and "device" in ast.unparse(node.left).lower()
+        ):
+            return isinstance(node.ops[0], ast.Eq if truth else ast.NotEq)
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and _flag(node.left):
         right = node.comparators[0]
         if isinstance(right, ast.Constant):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from gradguard_lint.domain.conditions import GPU_PRESENT
 from gradguard_lint.domain.effects import Program, Step, TaskRun
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import (
@@ -31,8 +32,8 @@ def on_gpu(atom: Atom) -> bool:
 
 def check(program: Program) -> Iterator[Report]:
     for task in program.process_tasks():
-        if task.call.shares:
-            continue  # the GPU's memory is handed over itself
+        if task.call.shares or (GPU_PRESENT, False) in task.call.when:
+            continue  # the GPU's memory is handed over itself, or no GPU is used here
         found = _found(program, task)
         if found is None:
             continue
