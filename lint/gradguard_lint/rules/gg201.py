@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
-from gradguard_lint.domain.values import Atom, Const
+from gradguard_lint.domain.values import Atom, Const, Thing
+from gradguard_lint.engine.truth import names_gpu
 from gradguard_lint.fixes.changes import Fix, Replace, Wrap
 from gradguard_lint.fixes.recipes import (
     evaluable,
@@ -67,7 +68,10 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _has_a_gpu_of_its_own(task: TaskRun, chosen: dict[ast.AST, set[Atom]]) -> bool:
-    """Whether the task joins a group of processes, or chooses a GPU for its process."""
+    """Whether the task joins a group of processes, chooses a GPU for its process, or is given
+    one."""
+    if task.call.single and any(private and _names_gpu(atom) for _, atom, private in task.given):
+        return True
     return any(
         effect.kind == "process-group"
         or (_chooses(task, effect) and _differs(chosen[effect.site.node]))
@@ -95,6 +99,12 @@ def _differs(devices: set[Atom]) -> bool:
     """Whether one process may use another GPU than the next."""
     named = {atom.value for atom in devices if isinstance(atom, Const)}
     return len(named) < len(devices) or len(named - {"cpu"}) > 1
+
+
+def _names_gpu(atom: Atom) -> bool:
+    if isinstance(atom, Thing):
+        return atom.kind == "device" and atom.gpu
+    return isinstance(atom, Const) and isinstance(atom.value, str) and names_gpu(atom.value)
 
 
 def _in_the_parent(program: Program, task: TaskRun, effect: Effect) -> Fix | None:
