@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradguard_lint.domain.effects import Program
+from gradguard_lint.domain.effects import Program, TaskRun
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import (
+    Class,
     Const,
     Unknown,
     Value,
@@ -17,8 +18,8 @@ CODE = "GG204"
 
 
 def check(program: Program) -> Iterator[Report]:
-    # a process that ends with its task is the way to give each a GPU of its own
-    tasks = [task for task in program.process_tasks() if not task.call.single]
+    # a process of one's own is the way to get a GPU of one's own
+    tasks = [task for task in program.process_tasks() if not _is_alone(task)]
     values: dict[int, set[Value]] = {}
     for task in tasks:
         for effect in task.effects:
@@ -45,6 +46,11 @@ def check(program: Program) -> Iterator[Report]:
                     case="tensorflow",
                 )
                 break
+
+
+def _is_alone(task: TaskRun) -> bool:
+    """Whether the process ends with the task, or belongs to one actor."""
+    return task.call.single or task.call.resident or any(task.task.function.of(Class))
 
 
 def _always_the_same(values: set[Value]) -> bool:
@@ -106,5 +112,24 @@ def work(index):
 
 
 scores = Parallel(n_jobs=2)(delayed(work)(index) for index in range(4))
+""",
+    "each actor for itself": """\
+import os
+
+import ray
+
+
+@ray.remote
+class Worker:
+    def __init__(self, gpu):
+        os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)
+
+    def see(self, gpus):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
+
+
+for gpu in range(4):
+    worker = Worker.remote(gpu)
+    ray.get(worker.see.remote([gpu, gpu + 1]))
 """,
 }
