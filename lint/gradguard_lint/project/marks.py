@@ -9,7 +9,9 @@ from gradguard_lint.models.rows import (
     CALLED_BY_HOSTS,
     PASSED_ON,
     RANKS,
+    SHARED,
     STARTERS,
+    TELLING,
     Library,
     Row,
     libraries,
@@ -42,6 +44,7 @@ class Mark:
         call: the pattern of the call, from there on.
         homes: what a module that has the name imports; empty where that says nothing.
         parts: the modules of frameworks that have the name, with the dot before them.
+        threads: whether the workers are threads.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Mark:
         self.call = call
         self.homes = homes
         self.parts = parts
+        self.threads = literal in _THREADS
 
     def found(self, data: bytes) -> bool:
         """Whether `data` has the call."""
@@ -64,6 +68,15 @@ _ROWS: list[tuple[Library, Row, str]] = [
     if row.does in STARTERS and row.does not in _QUIET
     for name in row.names.split()
 ]
+
+
+_THREADS = {last.encode() for _, row, last in _ROWS if row.start == "thread"} - {
+    last.encode() for _, row, last in _ROWS if row.start != "thread"
+}
+"""Starters of threads, and of nothing else."""
+
+CHANGES = tuple(sorted(word.encode() for word in (*SHARED, *TELLING)))
+"""What a module mentions that changes what threads share, or a mode that they do not have."""
 
 
 def _shortest(names: set[str]) -> list[str]:

@@ -15,8 +15,9 @@ from functools import cached_property
 
 from gradguard_lint.models.rows import GROUPS
 from gradguard_lint.project.imports import import_lines, imports
-from gradguard_lint.project.literals import has, matches
+from gradguard_lint.project.literals import has, matches, words_of
 from gradguard_lint.project.marks import (
+    CHANGES,
     FRAMEWORKS,
     GIVEN,
     HANDED_OUT,
@@ -106,6 +107,11 @@ class _File:
         return imports(self.imported)
 
     @cached_property
+    def words(self) -> set[bytes]:
+        """The words of its imports."""
+        return words_of(self.imported)
+
+    @cached_property
     def stands_on_framework(self) -> bool:
         """Whether a framework is imported by all that import this module."""
         lines = self.imported
@@ -127,6 +133,11 @@ class _File:
                 if (known or not mark.homes) and self._can_name(mark)
             )
         return self._starts
+
+    @property
+    def starts_threads_alone(self) -> bool:
+        """Whether all that it calls to hand out work starts threads."""
+        return all(mark.threads for mark in MARKS if self._can_name(mark) and mark.found(self.data))
 
     def _can_name(self, mark: Mark) -> bool:
         """Whether it can have the name of what `mark` calls, by what it imports."""
@@ -232,6 +243,14 @@ class _File:
         """Whether it takes gradients, or gives a library a loss."""
         return self.framework and any(mark in self.data for mark in TRAINS)
 
+    @cached_property
+    def changes_what_threads_share(self) -> bool:
+        """Whether it uses a framework to change what threads share, or a mode they do not have."""
+        data = self.data
+        return self.framework and (
+            any(word in data for word in CHANGES) or re.search(rb"[a-z0-9]_\(", data) is not None
+        )
+
     @property
     def wraps(self) -> bool:
         """Whether it wraps a model for processes that train together."""
@@ -300,7 +319,7 @@ class _File:
         """The names that are given to workers; None where some are not of an import alone."""
         names = {name.partition(b".")[0] for name in _workers(self.data)}
         own = {b"self", *re.findall(rb"def[ \t]+(\w+)", self.data)}
-        imported = set(re.findall(rb"\w+", self.imported))
+        imported = self.words
         if not names or not names <= imported - own:
             return None
         also = dict(re.findall(rb"(\w+)[ \t]+as[ \t]+(\w+)", self.imported))
@@ -313,8 +332,7 @@ class _File:
         data = self.code.data
         given = {name.rpartition(b".")[2] for name in _workers(data)}
         known = {b"lambda", b"partial", *re.findall(rb"\b(?:def|class)[ \t]+(\w+)", data)}
-        imported = re.findall(rb"\w+", self.imported)
-        return not given or not given <= known.union(imported)
+        return not given or not given <= known | self.words
 
     @cached_property
     def code(self) -> _File:
@@ -446,8 +464,9 @@ class Prefilter:
         self._wrappers = rb"\b(?:" + b"|".join(names) + rb")\b" if names else None
         self._others: dict[str, _File] = {}
         self._given: dict[tuple[str, int], list[_File]] = {}
-        self._imports: dict[str, list[tuple[str, _File]]] = {}
-        self._reach: dict[tuple[str, int, bool], bool] = {}
+        self._found: dict[str, list[_File]] = {}
+        self._helping: dict[_File, bool] = {}
+        self._reach: dict[tuple[str, int, str], bool] = {}
         self.files = {path: _File(data) for path, data in contents.items()}
         self.helpers: set[bytes] | None = None
         """The names of modules that start workers for others, where there are many files."""
@@ -506,7 +525,7 @@ class Prefilter:
         """Whether it calls what starts workers, and has the name from a module of the project."""
         names = None
         if len(self.files) > MANY:
-            giving = {name for name in self._giving if name in file.imported}
+            giving = self._giving & file.words
             if not giving:
                 return False
             names = [it for it in file.imports if giving.intersection(os.fsencode(it).split(b"."))]
@@ -523,13 +542,7 @@ class Prefilter:
         """Whether it imports what gives others' functions to workers, and beside it a module
         with a framework."""
         handing, frameworks = self._modules
-        lines = file.imported
-        if not any(name in lines for name in frameworks) or not any(
-            name in lines for name in handing
-        ):
-            return False
-        words = set(re.findall(rb"\w+", lines))
-        if words.isdisjoint(handing) or words.isdisjoint(frameworks):
+        if file.words.isdisjoint(handing) or file.words.isdisjoint(frameworks):
             return False
         return self._imports_one(path, self._hands_on) and self._imports_one(
             path, _stands_on_framework
@@ -541,7 +554,7 @@ class Prefilter:
         return (
             file.starts_program
             and self._imports_one(path, self._starts)
-            and any(self._reaches(name, path, 3, False) for name in file.imports)
+            and any(self._reaches(name, path, 3, "") for name in file.imports)
         )
 
     @cached_property
@@ -568,7 +581,7 @@ class Prefilter:
     def _names_a_helper(self, data: bytes) -> bool:
         helpers = self.helpers or set()
         if len(helpers) > MANY:  # each of them in each file would be a square
-            return not helpers.isdisjoint(re.findall(rb"\w+", data))
+            return not helpers.isdisjoint(words_of(data))
         return any(name in data for name in helpers)
 
     def _trains_together(self, path: str, file: _File) -> bool:
@@ -593,9 +606,10 @@ class Prefilter:
     def _helps(self, file: _File) -> bool:
         """Whether a module starts workers for others: with a framework it is checked itself, and
         others only where it is given their functions."""
-        if not self._starts(file) or not self._starts(file.code):
-            return False
-        return not file.framework or file.hands_on
+        if file not in self._helping:
+            starts = self._starts(file) and self._starts(file.code)
+            self._helping[file] = starts and (not file.framework or file.hands_on)
+        return self._helping[file]
 
     # -- the modules of the project ------------------------------------------------------------
 
@@ -612,14 +626,23 @@ class Prefilter:
         self, path: str, wanted: Callable[[_File], bool], names: list[str] | None = None
     ) -> bool:
         """Whether a module of the project that `path` imports (as one of `names`) is `wanted`."""
-        for name in self.files[path].imports if names is None else names:
-            other = self._followed(name, path)
-            if other is None:
-                continue
-            package = other[0].endswith("__init__.py")
-            if wanted(other[1]) or (package and any(map(wanted, self._given_by(*other)))):
-                return True
-        return False
+        if names is not None:
+            return any(map(wanted, self._imported(path, names)))
+        if path not in self._found:
+            self._found[path] = self._imported(path, self.files[path].imports)
+        return any(map(wanted, self._found[path]))
+
+    def _imported(self, path: str, names: list[str]) -> list[_File]:
+        """The modules of the project that `path` imports as `names`, and what the packages among
+        them give."""
+        named = dict.fromkeys(self._followed(name, path) for name in names)
+        found: dict[_File, None] = {}
+        for other in named:
+            if other is not None:
+                found[other[1]] = None
+                if other[0].endswith("__init__.py"):
+                    found.update(dict.fromkeys(self._given_by(*other)))
+        return list(found)
 
     def _given_by(self, path: str, package: _File, depth: int = PACKAGES) -> list[_File]:
         """The modules that a package imports, and those of the packages among them."""
@@ -639,16 +662,20 @@ class Prefilter:
         """Whether what the workers run may come to a framework through the project's imports, or
         to a global generator: to draw from it in a forked process, or to seed it."""
         workers = file.worker_names
-        forks = has(file.data, _FORKS, _FORK)
+        kind = ""
+        if has(file.data, _FORKS, _FORK):
+            kind = "fork"
+        elif workers is None and file.code.starts_threads_alone:
+            kind = "thread"
         for name in file.imports:
             given = workers is not None and name.rpartition(".")[2] in workers
-            if (given or workers is None) and self._reaches(name, path, 3 if given else 2, forks):
+            if (given or workers is None) and self._reaches(name, path, 3 if given else 2, kind):
                 return True
         return False
 
-    def _reaches(self, name: str, path: str, depth: int, forks: bool) -> bool:
-        """Whether the import of `name` brings in a framework, or a global generator that matters
-        (more does where the worker `forks`), over at most `depth` modules."""
+    def _reaches(self, name: str, path: str, depth: int, kind: str) -> bool:
+        """Whether the import of `name` brings in what matters to workers of this `kind`, over at
+        most `depth` modules."""
         other = self._followed(name, path)
         if other is None and not name.startswith("."):
             other = self._followed(name.rpartition(".")[0], path)  # a name that the module gives
@@ -656,21 +683,22 @@ class Prefilter:
             other = self._followed(name[: name.rindex(".")], path)
         if other is None:
             return False
-        key = (other[0], depth, forks)
+        key = (other[0], depth, kind)
         if key not in self._reach:
             self._reach[key] = False  # what a circle finds
-            self._reach[key] = (
-                other[1].framework
-                or _SEED in other[1].data
-                or (forks and other[1].draws)
-                or (
-                    depth > 1
-                    and any(
-                        self._reaches(item, other[0], depth - 1, forks) for item in other[1].imports
-                    )
-                )
+            self._reach[key] = _matters_to(other[1], kind) or (
+                depth > 1
+                and any(self._reaches(item, other[0], depth - 1, kind) for item in other[1].imports)
             )
         return self._reach[key]
+
+
+def _matters_to(file: _File, kind: str) -> bool:
+    """Whether a module has a framework, or a global generator, that matters to such workers: more
+    does where they are forked, and less where they are threads."""
+    if _SEED in file.data or (kind == "fork" and file.draws):
+        return True
+    return file.changes_what_threads_share if kind == "thread" else file.framework
 
 
 def _has_framework(file: _File) -> bool:
