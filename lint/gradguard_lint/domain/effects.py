@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gradguard_lint.domain.starts import WorkerKind
 
     Kind = Literal[
-        "backward",  # a backward, or the asking for gradients, of `target`
+        "backward",  # a backward, or the asking for gradients, of `target` (to `value`)
         "capture",  # a worker uses a variable from outside: `value`, of module `home`
         "collective",  # a collective gives `target` to other processes, as `ident`
         "compute",  # a computation with `framework`

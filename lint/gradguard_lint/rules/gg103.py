@@ -12,7 +12,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.fixes.changes import Change, Fix
 from gradguard_lint.fixes.recipes import in_threads
-from gradguard_lint.rules.base import Examples, Report
+from gradguard_lint.rules.base import Examples, Report, severed_by
 
 CODE = "GG103"
 
@@ -22,6 +22,9 @@ _TRANSFORMS = re.compile(rb"torch\.func|functorch|forward_ad|\b(?:vmap|jvp|vjp|j
 def check(program: Program) -> Iterator[Report]:
     # Where torch itself pickles, it refuses such a result: no backward is reached.
     calls = {call.ident: call for call in program.calls if not call.forking_pickler}
+    # Where the gradient of the results themselves is asked for, it goes on from there by hand.
+    read = [effect.target for effect in program.kinds("grad-read") if effect.worker is None]
+    wanted = set().union(*map(severed_by, read))
     for effect in program.kinds("backward"):
         if effect.worker is not None:
             continue
@@ -31,6 +34,7 @@ def check(program: Program) -> Iterator[Report]:
             if isinstance(atom, Tensor)
             for ident in (atom.severed or atom.maybe)
         }
+        severed -= wanted | severed_by(effect.value)
         found = [calls[ident] for ident in sorted(severed) if ident in calls]
         if not found:
             continue

@@ -129,8 +129,8 @@ def variable(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
 def gradients(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``autograd.grad(outputs, inputs)``."""
     target = args.get(0, "outputs") or UNKNOWN
-    m.effect(frame, "backward", node, f"{name}(...)", target=target)
     asked = None if name.endswith("backward") else args.get(1, "inputs") or UNKNOWN
+    m.effect(frame, "backward", node, f"{name}(...)", target=target, value=asked or UNKNOWN)
     data_parallel.backward(m, frame, node, target, asked)
     return sequence(of(Tensor("torch", "none", False, m.worker_ident, GRADIENT)))
 
