@@ -290,7 +290,7 @@ LIBRARY = Library(
         Row("torch.utils.data.Subset", "dataset", argument=(0, "dataset")),
         Row("torch.utils.data.random_split", "dataset", argument=(0, "dataset"), flag="several"),
         Row("torch.utils.data.TensorDataset", "dataset", flag="tensors"),
-        Row("torch.utils.data.default_collate", "tensor-function"),
+        Row("torch.utils.data.default_collate", "collate", argument=(0, "batch")),
         Row(
             "torch.utils.data.ConcatDataset torch.utils.data.ChainDataset",
             "dataset",

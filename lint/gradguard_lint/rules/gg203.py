@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gradguard_lint.domain.conditions import GPU_PRESENT
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, TaskRun
 from gradguard_lint.fixes.spawning import without_fork
 from gradguard_lint.rules.base import Examples, Report, code, way_to
@@ -39,9 +40,16 @@ def _found(call: ParallelCall) -> tuple[Effect, TaskRun, Effect] | None:
     for first in call.earlier("gpu-init"):
         for task in call.tasks:
             for used in task.effects:
-                if used.kind in ("gpu-init", "gpu-used") and task.meets(used, first):
+                if _uses(call, used) and task.meets(used, first):
                     return first, task, used
     return None
+
+
+def _uses(call: ParallelCall, effect: Effect) -> bool:
+    """Whether `effect` needs CUDA: it says so, or certainly works on what lies on the GPU."""
+    if effect.kind == "gpu-used":
+        return effect.when <= call.when | {(GPU_PRESENT, True)}
+    return effect.kind == "gpu-init"
 
 
 BAD: Examples = {

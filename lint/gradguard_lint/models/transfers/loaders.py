@@ -10,6 +10,7 @@ from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import (
     UNKNOWN,
     Bound,
+    Choice,
     Const,
     External,
     Frame,
@@ -32,6 +33,7 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tasks import hand_out
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers.starting import start_of, start_value
+from gradguard_lint.models.transfers.tensors import certainly_on_gpu
 from pytest_gradguard.records import replace
 
 LOADER = "torch.utils.data"
@@ -96,16 +98,26 @@ def dataset(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     return sequence(made) if row.flag == "several" else made
 
 
-def _sources(m: Machine, value: Value, depth: int = 3) -> Iterator[Instance | Tensor]:
+def collate(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``default_collate(...)``: it stacks the samples where they lie."""
+    samples = m.element(args.get(*row.argument) or UNKNOWN)
+    if m.worker is not None and m.worker.call.start == "fork" and certainly_on_gpu(samples):
+        m.effect(frame, "gpu-used", node, ast.unparse(node))
+    return UNKNOWN
+
+
+def _sources(m: Machine, value: Value, depth: int = 3) -> Iterator[Choice]:
     """The project's datasets, and the tensors, that the samples of `value` come from."""
-    for atom in m.filtered(value).atoms:
+    for choice in m.filtered(value).choices:
+        atom = choice.atom
         if isinstance(atom, (Instance, Tensor)):
-            yield atom
+            yield choice
         elif isinstance(atom, Thing) and atom.kind == DATASET and depth:
             samples = atom.part("samples") or UNKNOWN
-            yield from _sources(m, samples, depth - 1)
-            if any(samples.of(Items)):
-                yield from _sources(m, m.element(samples), depth - 1)
+            inside = [samples, *([m.element(samples)] if any(samples.of(Items)) else ())]
+            for part in inside:
+                for found in _sources(m, part, depth - 1):
+                    yield Choice(found.atom, found.when | choice.when)
 
 
 def iterate_loader(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> None:
@@ -128,9 +140,7 @@ def iterate_loader(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> Non
     m.store[0, _DATASET] = dataset
     several = count.constant != 1
     sources = list(_sources(m, dataset))
-    for instance in sources:
-        if not isinstance(instance, Instance):
-            continue
+    for instance in (it.atom for it in sources if isinstance(it.atom, Instance)):
         for wanted, given in (("__getitem__", (UNKNOWN,)), ("__iter__", ())):
             function = m.find_in_class(instance.cls, wanted)
             if function is not None:
@@ -141,10 +151,11 @@ def iterate_loader(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> Non
     collate = thing.part("collate_fn")
     if collate is not None and _followed(collate):
         tasks.append(TaskCall(collate, (sequence(sample),), (), site, library=LOADER))
-    on_gpu = [of(it) for it in sources if isinstance(it, Tensor) and it.gpu]
-    if on_gpu and collate is None and start.name == "fork":
+    tensors = [it for it in sources if isinstance(it.atom, Tensor)]
+    if tensors and collate is None:
         stacks = of(External(f"{LOADER}.default_collate"))
-        tasks.append(TaskCall(stacks, (sequence(join(on_gpu)),), (), site, library=LOADER))
+        given = (sequence(Value(tuple(tensors))),)
+        tasks.append(TaskCall(stacks, given, (), site, library=LOADER))
     first = thing.part("worker_init_fn")
     initializer = None
     if first is not None and _followed(first):

@@ -90,6 +90,7 @@ TRANSFERS: dict[str, Transfer] = {
     "buffers-made": torch_calls.buffers_made,
     "builtin": python_calls.builtin,
     "chain": python_calls.chain,
+    "collate": loaders.collate,
     "collective": collectives.collective,
     "compiled": tensorflow_calls.compiled,
     "context-manager": python_calls.identity,

@@ -26,6 +26,7 @@ from gradguard_lint.domain.values import (
     constant,
     of,
 )
+from gradguard_lint.engine.branches import is_plain
 from gradguard_lint.engine.machine import (
     Machine,
 )
@@ -284,10 +285,28 @@ def worked(
 
 
 def gpu_used(m: Machine, frame: Frame, node: ast.AST, tensors: Iterable[Tensor]) -> None:
-    """Record that a forked worker uses the GPU that tensors lie on."""
+    """Record that a forked worker uses the GPU that tensors lie on, whatever way was taken."""
     forked = m.worker is not None and m.worker.call.start == "fork"
-    if forked and any(tensor.gpu for tensor in tensors):
+    if not forked or not any(tensor.gpu for tensor in tensors):
+        return
+    operands = [part for part in _operands(node) if is_plain(m, part)]
+    if any(certainly_on_gpu(m.eval(frame, part)) for part in operands):
         m.effect(frame, "gpu-used", node, ast.unparse(node))
+
+
+def _operands(node: ast.AST) -> list[ast.expr]:
+    """The expressions whose values `node` works on."""
+    if isinstance(node, ast.Call):
+        own = [node.func.value] if isinstance(node.func, ast.Attribute) else [node.func]
+        return [*own, *node.args]
+    return [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)]
+
+
+def certainly_on_gpu(value: Value) -> bool:
+    """Whether all of `value` is on a GPU, or what is there depends on no more than there is one."""
+    known = [(getattr(choice.atom, "gpu", False), choice.when) for choice in value.choices]
+    there = [when for gpu, when in known if gpu]
+    return bool(there) and (len(there) == len(known) or all(it == WITH_A_GPU for it in there))
 
 
 def written(m: Machine, frame: Frame, node: ast.AST, what: str, target: Value) -> None:
