@@ -36,17 +36,17 @@ def plain_condition(key: Key, truth: bool) -> Condition:
 
 
 @lru_cache(maxsize=4096)
-def _parts(key: Key) -> frozenset[Key]:
+def parts_of(key: Key) -> frozenset[Key]:
     """All that the question `key` is about, and itself."""
     whole = frozenset((key,))
-    return whole.union(*map(_parts, key)) if isinstance(key, tuple) else whole
+    return whole.union(*map(parts_of, key)) if isinstance(key, tuple) else whole
 
 
 def without(when: Conditions, about: frozenset[Key]) -> Conditions:
     """`when` without what it says about any of these."""
-    if not when or all(about.isdisjoint(_parts(key)) for key, _ in when):
+    if not when or all(about.isdisjoint(parts_of(key)) for key, _ in when):
         return when
-    return frozenset(item for item in when if about.isdisjoint(_parts(item[0])))
+    return frozenset(item for item in when if about.isdisjoint(parts_of(item[0])))
 
 
 def compatible(when: Conditions, assumed: Mapping[Key, Hashable]) -> bool:

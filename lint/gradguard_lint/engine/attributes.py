@@ -251,6 +251,12 @@ def filled(m: Machine, table: Table, index: Value, made: Value) -> Value:
     return join((*(value for _, value in table.entries), rest))
 
 
+def _is_fixed(index: ast.Slice) -> bool:
+    """Whether the bounds of a slice stand in the source."""
+    bounds = (index.lower, index.upper, index.step)
+    return all(bound is None or isinstance(bound, ast.Constant) for bound in bounds)
+
+
 def _item(m: Machine, frame: Frame, node: ast.AST, atom: Atom, index: Value) -> Value:
     written = node.slice if isinstance(node, ast.Subscript) else ast.Constant(None)
     if isinstance(atom, Items):
@@ -288,8 +294,11 @@ def _item(m: Machine, frame: Frame, node: ast.AST, atom: Atom, index: Value) -> 
         return of(_part(m.models.indexed(m, frame, node, atom), written, index))
     if isinstance(atom, (Thing, Method)):
         return m.models.item(m, atom, index)
-    if isinstance(atom, Unknown) and atom.key is not None and isinstance(index.only, Const):
-        return unknown(("item", atom.key, index.constant))
+    if isinstance(atom, Unknown) and atom.key is not None:
+        if isinstance(index.only, Const):
+            return unknown(("item", atom.key, index.constant))
+        if isinstance(written, ast.Slice) and _is_fixed(written):
+            return unknown(("item", atom.key, ast.unparse(written)))
     if isinstance(atom, External) and atom.name == "os.environ":
         return unknown(("env", index.constant))
     return UNKNOWN

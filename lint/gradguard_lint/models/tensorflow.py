@@ -60,6 +60,12 @@ LIBRARY = Library(
             "threads",
             framework="tensorflow",
         ),
+        Row(
+            _under("tensorflow", "ConfigProto GPUOptions")
+            + " "
+            + _under("tensorflow.compat.v1", "ConfigProto GPUOptions"),
+            "session-options",
+        ),
         Row("tensorflow.device", "device-scope", argument=(0, "device_name")),
         Row(
             "tensorflow.random.set_seed tensorflow.set_random_seed "

@@ -144,6 +144,7 @@ def set_attribute(
     if isinstance(atom, Thing) and atom.kind == "optimizer" and target.attr == "param_groups":
         m.effect(frame, "optimizer-change", target, "`.param_groups`", target=of(atom))
     if isinstance(atom, Unknown):
+        tensorflow_calls.session_option(m, frame, target, value)
         if target.attr == "requires_grad" and True in value.constants():
             return of(Tensor("torch", "leaf", False, m.worker_ident, m.ident_at(target)))
         return None
@@ -176,6 +177,8 @@ def set_item(
 
 def in_place(m: Machine, frame: Frame, node: ast.AugAssign, old: Value) -> None:
     """``x += ...``: an in-place write, where `x` is a tensor."""
+    if old.only == External("os.environ"):
+        python_calls.environ_from(m, frame, node, m.eval(frame, node.value))
     if not isinstance(node.target, ast.Subscript):
         written(m, frame, node, f"`{ast.unparse(node.target)} ...=`", old)
     else:

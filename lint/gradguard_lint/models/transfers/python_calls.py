@@ -40,7 +40,7 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.torch import OF_TENSORS
 from gradguard_lint.models.transfers import data_parallel
-from gradguard_lint.models.transfers.tensors import operation
+from gradguard_lint.models.transfers.tensors import NO_GPUS, operation
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
@@ -234,11 +234,15 @@ def environ_update(
         return UNKNOWN
     for key, value in args.keywords.items():
         environ_set(m, frame, node, constant(key), value)
-    first = args.get(0)
-    for atom in first.of(Table) if first is not None else ():
-        for entry, value in atom.entries:
-            environ_set(m, frame, node, constant(entry), value)
+    environ_from(m, frame, node, args.get(0) or UNKNOWN)
     return UNKNOWN
+
+
+def environ_from(m: Machine, frame: Frame, node: ast.AST, given: Value) -> None:
+    """Record that environment variables are set, as a dict says."""
+    for table in given.of(Table):
+        for entry, value in table.entries:
+            environ_set(m, frame, node, constant(entry), value)
 
 
 def has_attribute(value: Value, name: Value) -> Value:
@@ -539,7 +543,7 @@ def environ_set(m: Machine, frame: Frame, node: ast.AST, key: Value, value: Valu
     """Record that an environment variable is set."""
     name = key.constant
     if name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
-        if value.constant in ("", "-1"):
+        if value.constant in NO_GPUS:
             m.effect(frame, "gpu-hidden", node, f'os.environ["{name}"] = ...')
         elif value.constant is not None:
             m.effect(frame, "gpu-meant", node, f'os.environ["{name}"] = ...')

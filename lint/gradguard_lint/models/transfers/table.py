@@ -164,6 +164,7 @@ TRANSFERS: dict[str, Transfer] = {
     "sampler": samplers.sampler,
     "search": estimators.search,
     "seed": arrays.seed,
+    "session-options": tensorflow_calls.session_options,
     "spawn": processes.spawn,
     "start-context": starting.start_context,
     "start-method": starting.start_method,

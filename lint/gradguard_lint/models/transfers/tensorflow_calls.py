@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.conditions import NONE, Conditions
+from gradguard_lint.domain.conditions import NONE, Conditions, parts_of
 from gradguard_lint.domain.shapes import sequence
 from gradguard_lint.domain.values import (
     GRADIENT,
@@ -15,8 +15,10 @@ from gradguard_lint.domain.values import (
     Frame,
     Function,
     Items,
+    Table,
     Tensor,
     Thing,
+    Unknown,
     Value,
     of,
     unknown,
@@ -39,6 +41,9 @@ from gradguard_lint.models.transfers.tensors import (
 )
 from pytest_gradguard.records import replace
 
+CPUS = ("cpu-list",)
+"""The key of the list of all CPUs."""
+
 
 def device_scope(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``tf.device(...)``."""
@@ -58,7 +63,7 @@ def gpu_list(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
         for value in item.constants()
     ]
     if kinds and "GPU" not in kinds:
-        return UNKNOWN
+        return unknown(CPUS)
     m.effect(frame, "gpu-meant", node, name)
     if row.gpu:
         gpu_touched(m, frame, node, f"{name}(...)", "tensorflow")
@@ -73,7 +78,9 @@ def visible_devices(
     devices = args.get(0, "devices") or UNKNOWN
     m.effect(frame, "visible-devices", node, name, value=devices)
     only = devices.only
-    if isinstance(only, Items) and only.items == ():
+    key = only.key if isinstance(only, Unknown) else None
+    just_cpus = args.get(1, "device_type") is None and key is not None and CPUS in parts_of(key)
+    if just_cpus or (isinstance(only, Items) and only.items == ()):
         m.effect(frame, "gpu-hidden", node, name, framework="tensorflow")
     else:
         m.effect(frame, "gpu-meant", node, name)
@@ -82,8 +89,41 @@ def visible_devices(
 
 def grown(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """The GPU's memory is taken as it is needed."""
+    enable = args.get(1, "enable")
+    if enable is not None and enable.constant is False:
+        return NOTHING
     m.effect(frame, "gpu-hidden", node, name, framework="tensorflow")
     return NOTHING
+
+
+def session_options(
+    m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
+) -> Value:
+    """``ConfigProto(...)``, ``GPUOptions(...)``: how TensorFlow 1 is told what to take."""
+    counts = args.keywords.get("device_count")
+    table = counts.only if counts is not None else None
+    gpus = table.get("GPU") if isinstance(table, Table) else None
+    share = args.keywords.get("per_process_gpu_memory_fraction")
+    grows = args.keywords.get("allow_growth")
+    if (gpus is not None and gpus.constant == 0) or share is not None or truthy(grows):
+        m.effect(frame, "gpu-hidden", node, name, framework="tensorflow")
+    return UNKNOWN
+
+
+def session_option(m: Machine, frame: Frame, target: ast.Attribute, value: Value) -> None:
+    """``config.gpu_options.allow_growth = True``, or a share of the memory."""
+    owner = target.value
+    if not isinstance(owner, ast.Attribute) or owner.attr != "gpu_options":
+        return
+    if target.attr == "per_process_gpu_memory_fraction" or (
+        target.attr == "allow_growth" and truthy(value)
+    ):
+        m.effect(frame, "gpu-hidden", target, ast.unparse(target), framework="tensorflow")
+
+
+def truthy(value: Value | None) -> bool:
+    """Whether `value` is a constant that is true."""
+    return value is not None and bool(value.constant)
 
 
 def map_fn(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:

@@ -34,6 +34,9 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.torch import HEAVY, NOT_SMOOTH
 from pytest_gradguard.records import replace
 
+NO_GPUS = ("", "-1")
+"""What the variable of visible GPUs says where none is."""
+
 SMALL = 1000
 """Up to this many elements, no operation uses several threads."""
 
@@ -335,14 +338,21 @@ def gpu_hidden(m: Machine, *, config: bool = False) -> bool:
 
     `config`: TensorFlow's own configuration counts too, where it reaches this process.
     """
+    hidden = False
     for event, when in m.state.past.items():
         if not isinstance(event, Effect) or when - WITH_A_GPU:
             continue
-        if event.kind == "gpu-hidden" and (not event.framework or (config and _holds(m, event))):
+        if event.worker is None and m.worker is not None and event not in m.worker.call.before:
+            continue  # done once the worker was there
+        if event.kind == "gpu-hidden" and not event.framework:
+            hidden = True  # in the environment, which children inherit
+        elif event.kind == "set-visible" and event.value.constant not in NO_GPUS:
+            hidden = False
+        elif config and (
+            event.kind == "gpu-grown" or (event.kind == "gpu-hidden" and _holds(m, event))
+        ):
             return True
-        if config and event.kind == "gpu-grown":
-            return True  # in the environment, which children inherit
-    return False
+    return hidden
 
 
 def _holds(m: Machine, event: Effect) -> bool:
