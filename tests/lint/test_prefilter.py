@@ -104,6 +104,24 @@ def test_workers_that_an_import_names_anew_are_followed():
     )
 
 
+def test_what_a_package_gives_is_followed():
+    files = {
+        "task.py": TORCH + "def embed(x):\n    return x\n",
+        "utils/__init__.py": "from .par import pmap\n",
+        "utils/par.py": "from joblib import Parallel, delayed\n"
+        "def pmap(fn, xs):\n    return Parallel(2)(delayed(fn)(x) for x in xs)\n",
+        "entry.py": "from task import embed\nfrom utils import pmap\npmap(embed, [1])\n",
+    }
+    names = {"task": "task.py", "utils": "utils/__init__.py", ".par": "utils/par.py"}
+
+    def follow(name, path):
+        found = names.get(name)
+        return None if found is None else (found, files[found].encode())
+
+    contents = {path: text.encode() for path, text in files.items()}
+    assert Prefilter(contents, follow).keeps("entry.py")
+
+
 def test_estimators_of_the_project_are_followed():
     estimator = TORCH + "from sklearn.base import BaseEstimator\nclass A(BaseEstimator):\n"
     fits = estimator + "    def fit(self, X, y):\n        self.net.to('cuda')\n"

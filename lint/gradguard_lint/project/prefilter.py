@@ -567,7 +567,17 @@ class Prefilter:
         if not frameworks:
             return set(), frameworks
         handing = {_module_name(path) for path, file in self.files.items() if self._hands_on(file)}
-        return handing, frameworks
+        return handing | self._packages_giving(handing), frameworks
+
+    def _packages_giving(self, modules: set[bytes]) -> set[bytes]:
+        """The names of the packages that import one of `modules`, for others perhaps."""
+        return {
+            _module_name(path)
+            for path, file in self.files.items()
+            if modules
+            and path.endswith("__init__.py")
+            and not modules.isdisjoint(re.findall(rb"\w+", file.imported))
+        }
 
     def _hands_on(self, file: _File) -> bool:
         return self._helps(file) and file.hands_on
