@@ -308,6 +308,7 @@ LIBRARY = Library(
     ),
     bases={
         "torch.nn.Parameter": "",
+        "torch.utils.data.DataLoader": "loader",
         "torch.nn.functional.*": "",
         "torch.nn.*": "torch",
         "torch.optim.lr_scheduler.*": "",

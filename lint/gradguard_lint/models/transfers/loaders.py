@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from gradguard_lint.domain.shapes import sequence
 from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import (
+    NOTHING,
     UNKNOWN,
     Bound,
     Choice,
@@ -31,12 +32,16 @@ from gradguard_lint.engine.machine import (
 )
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tasks import hand_out
+from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers.starting import start_of, start_value
 from gradguard_lint.models.transfers.tensors import certainly_on_gpu
 from pytest_gradguard.records import replace
 
 LOADER = "torch.utils.data"
+
+_LOADER = "<loader>"
+"""The name under which an object of a project's subclass has the loader that it is."""
 
 INFO = "worker-info"
 DATASET = "dataset"
@@ -86,6 +91,23 @@ def worker_info(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, 
 def info_attribute(info: Thing, node: ast.AST, name: str) -> Value:
     """An attribute of what ``get_worker_info()`` gives."""
     return info.part(name) or unknown(("attr", ("node", id(node)), name))
+
+
+def init_instance(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args) -> Value:
+    """``DataLoader.__init__`` of an object of a project's subclass."""
+    name = f"{LOADER}.DataLoader"
+    m.store[instance.ident, _LOADER] = loader(
+        m, frame, node, name, args, registry_of(m).exact[name]
+    )
+    return NOTHING
+
+
+def loaders_in(m: Machine, value: Value) -> Iterator[Thing]:
+    """The loaders in `value`: torch's own, and what objects of subclasses are."""
+    yield from value.things("loader")
+    for instance in value.of(Instance):
+        if instance.cls.what == "loader" and m.find_in_class(instance.cls, "__iter__") is None:
+            yield from (m.read(instance.ident, _LOADER) or UNKNOWN).things("loader")
 
 
 def dataset(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:

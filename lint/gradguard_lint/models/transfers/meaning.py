@@ -454,7 +454,7 @@ class Meaning(Known):
 
     def iterated(self, m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
         samplers.passed(m, frame, node, value)
-        for thing in value.things("loader"):
+        for thing in loaders.loaders_in(m, value):
             loaders.iterate_loader(m, frame, node, thing)
 
     def instantiated(
@@ -496,6 +496,7 @@ _MADE = {
     "process": processes.init_instance,
     "thread": processes.init_instance,
     "pool": work.init_pool,
+    "loader": loaders.init_instance,
     optimizers.KIND: optimizers.init_instance,
 }
 """By what a project's class is: the ``__init__`` that it extends."""
