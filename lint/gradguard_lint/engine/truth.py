@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable, Hashable
 
 from gradguard_lint.domain.conditions import GPU_PRESENT, Key
+from gradguard_lint.domain.shapes import ABSENT
 from gradguard_lint.domain.values import (
     Atom,
     Bound,
@@ -136,6 +137,10 @@ def compare(op: ast.cmpop, left: Atom, right: Atom) -> Atom:
             if all(isinstance(item, Const) for item in values):
                 found = any(isinstance(item, Const) and item.value == left.value for item in values)
                 return Const(found is not negative, "bool")
+        if isinstance(left, Const) and isinstance(right, Table):
+            if right.get(left.value) is not None:
+                return Const(not negative, "bool")
+            return Const(negative, "bool") if right.rest == ABSENT else Unknown()
         if isinstance(left, Unknown) and left.key is not None and isinstance(right, Items):
             names = [item.constant for item in right.items or ()]
             key = ("among", left.key, tuple(names))

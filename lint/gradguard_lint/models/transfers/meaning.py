@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 
 from gradguard_lint.domain.effects import ParallelCall
 from gradguard_lint.domain.shapes import result_call
@@ -80,6 +81,9 @@ from gradguard_lint.models.transfers.unknown_calls import (
 )
 from gradguard_lint.models.transfers.wrapping import marked
 from pytest_gradguard.records import replace
+
+_BUILTIN = frozenset(dir(builtins)) - {"eval", "exec"}
+"""Names of Python's own, exceptions above all, which compute nothing with tensors."""
 
 MODULE_METHODS = ("parameters", "named_parameters", "state_dict", "load_state_dict", "zero_grad")
 """What only a torch module has."""
@@ -193,6 +197,7 @@ class Meaning(Known):
             m.worker is not None
             and args.positional
             and isinstance(called, ast.Name)
+            and called.id not in _BUILTIN
             and not called.id.endswith(("fn", "func", "function", "callback", "transform"))
         ):
             m.effect(frame, "unknown-call", node, "an unknown callable")
