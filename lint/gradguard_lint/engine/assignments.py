@@ -7,7 +7,6 @@ from functools import partial
 
 from gradguard_lint.domain.shapes import as_key, closed, items, known_items, sequence, without_item
 from gradguard_lint.domain.values import (
-    UNKNOWN,
     Atom,
     Class,
     Const,
@@ -22,7 +21,6 @@ from gradguard_lint.domain.values import (
     Value,
     join,
     of,
-    unknown,
 )
 from gradguard_lint.engine.calls import rebind
 from gradguard_lint.engine.comprehensions import iterated
@@ -37,9 +35,6 @@ from pytest_gradguard.records import replace
 
 def do_Assign(m: Machine, frame: Frame, node: ast.Assign) -> None:
     value = m.eval(frame, node.value)
-    if value == UNKNOWN and not frame.loop_names:
-        # What nothing is known of stays the same, however often the program asks for it.
-        value = unknown(("assigned", frame.ident, id(node)))
     for target in node.targets:
         assign(m, frame, target, value)
 

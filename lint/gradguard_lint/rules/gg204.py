@@ -60,12 +60,8 @@ def _always_the_same(values: set[Value]) -> bool:
 
 def _depends_on_task(value: Value | None) -> bool:
     return value is not None and any(
-        isinstance(atom, Unknown) and _may_be_anything(atom) for atom in inner(value)
+        isinstance(atom, Unknown) and atom.key is None for atom in inner(value)
     )
-
-
-def _may_be_anything(atom: Unknown) -> bool:
-    return atom.key is None or (isinstance(atom.key, tuple) and atom.key[0] == "assigned")
 
 
 BAD: Examples = {
