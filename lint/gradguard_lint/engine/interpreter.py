@@ -228,7 +228,7 @@ class _Run:
         count, parallel = len(m.program.effects), len(m.program.calls)
         recorded, reached = dict(m.recorded), set(m.reached)
         state, m.preparing = m.state, True
-        for item in _preparing(cls):
+        for item in self._preparing(cls):
             method = m.find_in_class(instance.cls, item.name)
             before = state.copy()
             self._root(partial(self._call_unknown, item, method, instance), state.copy())
@@ -239,6 +239,30 @@ class _Run:
         state.past = past
         state.assumed = {}
         m.state = state
+
+    def _preparing(self, cls: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+        """The methods that set attributes; a private one that may make tensors by those that call
+        it, as they call it."""
+        methods = [it for it in cls.body if isinstance(it, (ast.FunctionDef, ast.AsyncFunctionDef))]
+        uses = {
+            node: {part.attr for part in descend(node) if isinstance(part, ast.Attribute)}
+            - {node.name}
+            for node in methods
+        }
+        used = frozenset[str]().union(*uses.values())
+        setting = {node for node in methods if _sets_attributes(node)}
+        making = self.relevance.making()
+        while True:
+            inner = {
+                node.name
+                for node in setting
+                if _is_private(node.name) and node.name in used and id(node) in making
+            }
+            calling = {node for node in methods if inner & uses[node]} - setting
+            if not calling:
+                break
+            setting |= calling
+        return [it for it in methods if it in setting and it.name not in inner | {"__init__"}]
 
     def _call_unknown(
         self,
@@ -296,24 +320,6 @@ def _last_name(node: ast.expr) -> str:
 def _names(node: ast.AST, words: frozenset[str]) -> bool:
     """Whether `node` mentions one of `words`."""
     return any(_last_name(part) in words for part in descend(node) if isinstance(part, ast.expr))
-
-
-def _preparing(cls: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """The methods that set attributes; a private one by those that call it, as they call it."""
-    methods = [it for it in cls.body if isinstance(it, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    uses = {
-        node: {part.attr for part in descend(node) if isinstance(part, ast.Attribute)} - {node.name}
-        for node in methods
-    }
-    used = frozenset[str]().union(*uses.values())
-    setting = {node for node in methods if _sets_attributes(node)}
-    while True:
-        inner = {node.name for node in setting if _is_private(node.name) and node.name in used}
-        calling = {node for node in methods if inner & uses[node]} - setting
-        if not calling:
-            break
-        setting |= calling
-    return [it for it in methods if it in setting and it.name not in inner | {"__init__"}]
 
 
 def _is_private(name: str) -> bool:

@@ -75,6 +75,18 @@ class Relevance:
             self._of_project[id(node)] = any(map(self._project.is_module, names))
         return self._of_project[id(node)]
 
+    def making(self) -> set[int]:
+        """The ids of the definitions that may make tensors, or say on which device."""
+        return _mentioning(self.seen, self._makers())
+
+    def _makers(self) -> set[str]:
+        """The names by which tensors may be made."""
+        found = set(self.words.matters | self.words.trains)
+        for node in self.seen.imports:
+            if not _tops(node) <= self.words.packages | sys.stdlib_module_names:
+                found |= {name.partition(".")[0] for name in _names(node)}
+        return found
+
     def _relevant(self, loops: bool) -> set[int]:
         seen, words = self.seen, self.words
         interesting = set(words.starters - self._foreign())
@@ -166,18 +178,15 @@ class Relevance:
         in_threads = _mentioning(seen, threads) - starting
         if not in_threads:
             return starting
-        making = set(words.matters | words.trains)
         shared = set(words.shared)
         for node in seen.imports:
             if _is_star(node):
                 return starting | in_threads
-            names = {name.partition(".")[0] for name in _names(node)}
             if self._comes_from_project(node):
-                shared |= names
-            elif not _tops(node) <= words.packages | sys.stdlib_module_names:
-                making |= names
+                shared |= {name.partition(".")[0] for name in _names(node)}
         shared |= {name for name in mentioned if any(part in name for part in words.telling)}
         changing = _mentioning(seen, shared)
+        making = self._makers()
         writes = {writing(place) for place in seen.written - _harmless(seen, making)}
         changing |= _mentioning(seen, writes) & _mentioning(seen, making)
         return starting | in_threads & changing

@@ -136,7 +136,8 @@ def _homes(name: str) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
 def _packages(library: Library, name: str) -> set[str]:
     """The packages of `library` that have `name`, under any spelling."""
     spellings = [name, *(it for it, ours in library.spelled.items() if name.startswith(ours))]
-    tops = {*library.tops, *(other.partition(".")[0] for other in library.spelled)}
+    tops = {other.partition(".")[0] for other in library.spelled}
+    tops = tops.difference(*(it.tops for it in _FRAMEWORKS)).union(library.tops)
     return {top for top in tops for it in spellings if f"{it}.".startswith(f"{top}.")}
 
 

@@ -489,9 +489,9 @@ class Prefilter:
         if file.alone:
             return True
         if (
-            file.asks_for_jobs
-            and b"sklearn" in file.imported
-            and (file.estimates or self._imports_one(path, _estimates))
+            b"sklearn" in file.imported
+            and file.asks_for_jobs
+            and (file.estimates or self._imports_estimator(path, file))
         ):
             return True
         if self._starts(file):
@@ -532,6 +532,18 @@ class Prefilter:
         return self._imports_one(
             path, lambda it: any(call.found(file.data) for call in it.gives), names
         )
+
+    def _imports_estimator(self, path: str, file: _File) -> bool:
+        """Whether it imports an estimator of the project's own, which may train on a GPU."""
+        if len(self.files) > MANY and file.words.isdisjoint(self._estimating):
+            return False
+        return self._imports_one(path, _estimates)
+
+    @cached_property
+    def _estimating(self) -> set[bytes]:
+        """The names of the modules with such estimators, and of the packages that import them."""
+        names = {_module_name(path) for path, file in self.files.items() if file.estimates}
+        return names | self._packages_giving(names)
 
     @cached_property
     def _giving(self) -> set[bytes]:
@@ -574,9 +586,7 @@ class Prefilter:
         return {
             _module_name(path)
             for path, file in self.files.items()
-            if modules
-            and path.endswith("__init__.py")
-            and not modules.isdisjoint(re.findall(rb"\w+", file.imported))
+            if modules and path.endswith("__init__.py") and not modules.isdisjoint(file.words)
         }
 
     def _hands_on(self, file: _File) -> bool:
