@@ -30,6 +30,7 @@ from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.ports import SETTER, Args
+from gradguard_lint.engine.tree import takes_all
 from pytest_gradguard.records import replace
 
 
@@ -166,7 +167,7 @@ def _store_item(m: Machine, frame: Frame, target: ast.Subscript, value: Value) -
             changed = of(replace(atom, gpu=any(tensor.gpu for tensor in value.tensors())))
         elif target in m.rewriting and isinstance(atom, (Items, Table)) and atom.ident:
             changed = _of_items(atom, value)
-        elif isinstance(atom, Items) and _is_whole(target.slice):
+        elif isinstance(atom, Items) and takes_all(target.slice):
             given = m.iterated(frame, target, value)
             changed = of(replace(atom, items=known_items(given), element=m.element(given)))
         else:
@@ -179,11 +180,6 @@ def _store_item(m: Machine, frame: Frame, target: ast.Subscript, value: Value) -
             m.store[atom.ident, HEAP] = changed
         elif isinstance(target.value, (ast.Name, ast.Attribute)):
             rebind(m, frame, target.value, changed)
-
-
-def _is_whole(index: ast.expr) -> bool:
-    """Whether `index` is that of all items: ``xs[:]``."""
-    return isinstance(index, ast.Slice) and not (index.lower or index.upper or index.step)
 
 
 def _of_items(atom: Items | Table, value: Value) -> Value:

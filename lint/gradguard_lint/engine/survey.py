@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from gradguard_lint.domain.starts import Vocabulary
-from gradguard_lint.engine.tree import descend
+from gradguard_lint.engine.tree import descend, takes_all
 from pytest_gradguard.records import field, fields
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -141,7 +141,7 @@ def _visit(node: ast.AST, said: tuple[set[str], ...], scope: int, found: Survey)
     elif kind is ast.AugAssign:
         _write(named.target, said, scope, found)
     elif kind is ast.Subscript:
-        if type(named.ctx) is ast.Store and _whole(named.slice):
+        if type(named.ctx) is ast.Store and takes_all(named.slice):
             _write(named.value, said, scope, found)
     elif kind is ast.arg:
         found.given.add((scope, named.arg))
@@ -178,13 +178,6 @@ def _visit(node: ast.AST, said: tuple[set[str], ...], scope: int, found: Survey)
                     _visit(item, said, scope, found)
         elif isinstance(part, ast.AST) and type(part) not in silent:
             _visit(part, said, scope, found)
-
-
-def _whole(index: ast.expr) -> bool:
-    """Whether `index` takes everything: ``[:]``, ``[...]``."""
-    if isinstance(index, ast.Slice):
-        return index.lower is None and index.upper is None
-    return isinstance(index, ast.Constant) and index.value is ...
 
 
 def _write(target: ast.expr, said: tuple[set[str], ...], scope: int, found: Survey) -> None:

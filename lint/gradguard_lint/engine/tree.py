@@ -45,6 +45,13 @@ def _children(node: ast.AST) -> list[ast.AST]:
     return found
 
 
+def takes_all(index: ast.expr) -> bool:
+    """Whether `index` takes everything: ``[:]``, ``[...]``."""
+    if isinstance(index, ast.Slice):
+        return not (index.lower or index.upper or index.step)
+    return isinstance(index, ast.Constant) and index.value is ...
+
+
 def stored_names(node: ast.AST) -> frozenset[str]:
     """The names that are bound in `node`."""
     return frozenset(

@@ -24,7 +24,7 @@ from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.tree import descend
+from gradguard_lint.engine.tree import descend, takes_all
 from gradguard_lint.models.torch import BUFFERS, PARAMETERS
 from gradguard_lint.models.transfers import (
     collectives,
@@ -171,7 +171,7 @@ def set_item(
             python_calls.environ_set(m, frame, target, index, value)
     what = f"`{ast.unparse(target)} = ...`"
     written(m, frame, target, what, holder)
-    if _whole(target.slice) and any(it.framework == "torch" for it in holder.tensors()):
+    if takes_all(target.slice) and any(it.framework == "torch" for it in holder.tensors()):
         m.effect(frame, "in-place", target, what, target=holder)
 
 
@@ -191,13 +191,6 @@ def in_place(m: Machine, frame: Frame, node: ast.AugAssign, old: Value) -> None:
         return
     if any(tensor.framework == "torch" for tensor in old.tensors()):
         m.effect(frame, "in-place", node, f"`{ast.unparse(node.target)} ...=`", target=old)
-
-
-def _whole(index: ast.expr) -> bool:
-    """Whether `index` takes everything: ``[:]``, ``[...]``."""
-    if isinstance(index, ast.Slice):
-        return index.lower is None and index.upper is None
-    return isinstance(index, ast.Constant) and index.value is ...
 
 
 def _own_slot(frame: Frame, index: ast.expr) -> bool:
