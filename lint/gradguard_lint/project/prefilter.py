@@ -10,446 +10,26 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
+from operator import attrgetter
 
-from gradguard_lint.models.rows import GROUPS
-from gradguard_lint.project.imports import import_lines, imports
-from gradguard_lint.project.literals import has, matches, words_of
-from gradguard_lint.project.marks import (
-    CHANGES,
-    FRAMEWORKS,
-    GIVEN,
-    HANDED_OUT,
-    MARKS,
-    METHODS,
-    PARTS,
-    TOGETHER,
-    TRAINS,
-    WORKERS,
-    Mark,
-)
+from gradguard_lint.project.file_bytes import File
+from gradguard_lint.project.literals import words_of
 
-_GROUPS = tuple(map(str.encode, GROUPS))
-_GPU = (b"cuda", b"gpu", b"GPU", b"device")
-_LOADERS = (b"DataLoader(", b"DataLoader)", b"(DataLoader", b"DataLoader as")
-_SAMPLES = (
-    b"def __getitem__",
-    b"def __iter__",
-    b"collate_fn",
-    b"worker_init_fn",
-    b"TensorDataset",
-)
 MANY = 50
 """From this many files on, who may import a helper is told by the helper's name first."""
 PACKAGES = 1
 """How many packages within packages hand on what they import."""
-_FRAMEWORK = (
-    rb"(?:^|.*[;:\r\xbf])[ \t\f]*(?:(?:import|from)[ \t\f\\\r]+"
-    rb"|(?:from[ \t]+[\w.]+[ \t]+)?import[ \t\f(][^\n#]*,[ \t\f]*"
-    rb"|from[ \t]+\.*\w*[ \t]+import[ \t\f(]+)\Z"
-)
-"""A line that imports something, up to the name of that: of a package, or through a module."""
-_REMOVED = rb"wrappers\.scikit_learn|wrappers[ \t]+import[ \t(]+scikit_learn"
-_RIGHT_BACKEND = (b"parallel_config", b"parallel_backend")
-_MEMORY = ((b"Memory",), rb"\bMemory\b")
-_GPU_ESTIMATORS = (b"skorch", b"xgboost", b"lightgbm", b"catboost", b"cuml")
-_ON_GPU = (*_GPU, b"cuml")
-_SEVERAL_JOBS = rb"n_jobs(?![ \t]*=[ \t]*(?:1|None)\b)"
-_MAPPED = ((b"map_fn",), rb"\bmap_fn[ \t]*(?=\()")
-_SPEC = ((b"TensorSpec",), rb"TensorSpec[ \t]*(?=\()")
-_RANDOM = (
-    rb"(?:np|numpy)\.random\.(?!default_rng|RandomState|Generator|SeedSequence|mtrand)"
-    rb"[a-z]\w*[ \t]*\("
-    rb"|from[ \t]+numpy(?:\.random)?[ \t]+import[^\n]*\brand"
-)
-_DRAWS = (b"np.random", b"numpy.random", b"from")
-_FORKS = (b"Pool", b"ProcessPoolExecutor", b'"multiprocessing', b"'multiprocessing")
-_FORK = rb"\bPool\b|ProcessPoolExecutor|[\"']multiprocessing[\"']"
-_SEED = b"random.seed("
-_OF_RANDOM = rb"\brandom\.[a-z]\w*[ \t]*\("
-_GENERATORS = (b"default_rng", b"RandomState", b"Generator", b"Random")
-_PROCESS = ((b"Process",), rb"Process[ \t]*(?=\()")
-_GIVEN_TO = rb"\b(\w+)[ \t]*=[ \t]*[\w.]*\Z"
-_GIVEN = rb"[=(\[{,:][ \t]*[\w.]*\Z"
-_ASKS = b"isinstance("
-_DEFINED = rb"\n[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)"
-_LOOP_GRADIENT = (b"GradientTape", b".backward(", b"autograd.grad")
-_DASK_ARRAY = rb"dask\.array|from[ \t]+dask[ \t]+import"
-_NOT_CODE = (
-    rb"#[^\n]*"
-    rb"|\"\"\"[^\"\\]*(?:(?:\\[\s\S]|\"(?!\"\"))[^\"\\]*)*\"\"\""
-    rb"|'''[^'\\]*(?:(?:\\[\s\S]|'(?!''))[^'\\]*)*'''"
-    rb"|\"[^\"\\\n]*(?:\\[\s\S][^\"\\\n]*)*\"|'[^'\\\n]*(?:\\[\s\S][^'\\\n]*)*'"
-)
-"""Comments and strings."""
-
-
-class _File:
-    """What the bytes of one file say; each question is asked once."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.imported = import_lines(data)
-        self.framework = self._uses_framework()
-        self._starts: bool | None = None
-
-    def _uses_framework(self) -> bool:
-        """Whether a framework is imported."""
-        lines = self.imported
-        if any(_imports_it(lines, name) for name in FRAMEWORKS if name in lines):
-            return True
-        return b"import *" in lines and any(name + b"." in self.data for name in FRAMEWORKS)
-
-    @cached_property
-    def imports(self) -> list[str]:
-        """The dotted names that it imports."""
-        return imports(self.imported)
-
-    @cached_property
-    def words(self) -> set[bytes]:
-        """The words of its imports."""
-        return words_of(self.imported)
-
-    @cached_property
-    def stands_on_framework(self) -> bool:
-        """Whether a framework is imported by all that import this module."""
-        lines = self.imported
-        return self.framework and any(
-            re.search(rb"^(?:import|from)[ \t]+" + name + rb"\b", lines, re.MULTILINE) is not None
-            for name in FRAMEWORKS
-            if name in lines
-        )
-
-    @property
-    def starts_workers(self) -> bool:
-        """Whether it calls what hands work to workers."""
-        if self._starts is None:
-            data, imported = self.data, self.imported
-            known = any(word in imported for word in WORKERS) or self.framework
-            self._starts = bool(imported) and any(
-                mark.found(data)
-                for mark in MARKS
-                if (known or not mark.homes) and self._can_name(mark)
-            )
-        return self._starts
-
-    @property
-    def starts_threads_alone(self) -> bool:
-        """Whether all that it calls to hand out work starts threads."""
-        return all(mark.threads for mark in MARKS if self._can_name(mark) and mark.found(self.data))
-
-    def _can_name(self, mark: Mark) -> bool:
-        """Whether it can have the name of what `mark` calls, by what it imports."""
-        return (
-            not mark.homes
-            or not self._homes.isdisjoint(mark.homes)
-            or not self._parts.isdisjoint(mark.parts)
-        )
-
-    @cached_property
-    def _homes(self) -> set[bytes]:
-        """The packages that have starters and that it imports: all of them, where it imports what
-        is not named."""
-        lines = self.imported
-        return set(GIVEN) if b"import *" in lines else {home for home in GIVEN if home in lines}
-
-    @cached_property
-    def _parts(self) -> set[bytes]:
-        """The modules of frameworks that have starters and that it mentions."""
-        return {part for part in PARTS if part in self.data}
-
-    @cached_property
-    def gives(self) -> set[Mark]:
-        """The calls that start workers of which it imports the names for others: it has no use
-        for them."""
-        homes = [home for home in GIVEN if home in self.imported and not self._asks(home)]
-        if not homes or self.starts_workers:
-            return set()
-        return {mark for home in homes for mark in GIVEN[home]}
-
-    def _asks(self, home: bytes) -> bool:
-        """Whether it asks a package for anything."""
-        asked = home.rpartition(b" ")[2] + b"."
-        data = self.data
-        place = data.find(asked)
-        while place >= 0 and data[max(place - 7, 0) : place].endswith((b"import ", b"from ")):
-            place = data.find(asked, place + 1)
-        return place >= 0
-
-    @property
-    def loads(self) -> bool:
-        """Whether a loader with workers is made."""
-        data = self.data
-        return b"num_workers" in data and any(made in data for made in _LOADERS)
-
-    @property
-    def alone(self) -> bool:
-        """Whether it may have a pitfall that needs no worker."""
-        data = self.data
-        if self.framework and (
-            (b"wrappers" in data and re.search(_REMOVED, data))
-            or any(
-                b"parallel_iterations" in call
-                or b"**" in call
-                or any(b"shape" not in spec for spec in _calls(call, _SPEC))
-                for call in _calls(data, _MAPPED)
-            )
-            or (b"joblib" in data and has(data, *_MEMORY))
-            or (
-                b"dask" in data
-                and (b"keras" in data or b"tensorflow" in data)
-                and re.search(_DASK_ARRAY, data)
-            )
-        ):
-            return True
-        if (
-            self.asks_for_jobs
-            and any(mark in data for mark in _ON_GPU)
-            and any(name in data for name in _GPU_ESTIMATORS)
-        ):
-            return True
-        return b"Parallel" in data and b"dask" in data and _wrong_backend(data)
-
-    @cached_property
-    def asks_for_jobs(self) -> bool:
-        """Whether something is told to run several jobs."""
-        return has(self.data, (b"n_jobs",), _SEVERAL_JOBS)
-
-    @property
-    def estimates(self) -> bool:
-        """Whether it has an estimator of its own, which may train on a GPU."""
-        data = self.data
-        return (
-            self.framework
-            and b"sklearn.base" in self.imported
-            and b"def fit" in data
-            and any(mark in data for mark in _GPU)
-        )
-
-    @cached_property
-    def together(self) -> bool:
-        """Whether it calls what processes do that train together."""
-        data = self.data
-        if not self.framework or not any(name in data for name in _GROUPS):
-            return False
-        return any(
-            named.group(1) is None or _is_given(data, named.start())
-            for named in matches(data, *TOGETHER)
-        )
-
-    @cached_property
-    def trains(self) -> bool:
-        """Whether it takes gradients, or gives a library a loss."""
-        return self.framework and any(mark in self.data for mark in TRAINS)
-
-    @cached_property
-    def changes_what_threads_share(self) -> bool:
-        """Whether it uses a framework to change what threads share, or a mode they do not have."""
-        data = self.data
-        return self.framework and (
-            any(word in data for word in CHANGES) or re.search(rb"[a-z0-9]_\(", data) is not None
-        )
-
-    @property
-    def wraps(self) -> bool:
-        """Whether it wraps a model for processes that train together."""
-        return b"DistributedDataParallel" in self.data or b"Accelerator" in self.data
-
-    @property
-    def starts_program(self) -> bool:
-        """Whether it is started as a program."""
-        return b"__main__" in self.data
-
-    @property
-    def samples_together(self) -> bool:
-        """Whether it loads the data of processes that train together."""
-        return b"DistributedSampler" in self.data and b"DataLoader" in self.data and self.together
-
-    @property
-    def random_tasks(self) -> bool:
-        """Whether forked workers may draw from NumPy, workers from a generator that is seeded, or
-        a generator may be given to tasks."""
-        data = self.data
-        if has(data, _FORKS, _FORK) and any(
-            self._can_be_given(draw.start()) for draw in matches(data, _DRAWS, _RANDOM)
-        ):
-            return True
-        if _SEED in data and any(
-            self._can_be_given(call.start()) for call in matches(data, (b"random.",), _OF_RANDOM)
-        ):
-            return True
-        for made in matches(data, _GENERATORS, rb"\w+[ \t]*\("):
-            name = _given_to(data, made.start())
-            if not name:
-                continue
-            if _is_held(data, made.start()):
-                return True
-            around = _around(data, made.start())
-            if any(
-                has(call, (name,), rb"\b" + name + rb"\b")
-                for calls in ((METHODS, HANDED_OUT), _PROCESS)
-                for call in _calls(around, calls)
-            ):
-                return True
-        return False
-
-    @cached_property
-    def draws(self) -> bool:
-        """Whether it draws from NumPy's global generator."""
-        return has(self.data, _DRAWS, _RANDOM)
-
-    def _can_be_given(self, place: int) -> bool:
-        """Whether what stands at `place` is in a function that the file mentions elsewhere."""
-        data = self.data
-        line = data[data.rfind(b"\n", 0, place) + 1 : place]
-        if b"lambda" in line or b"from" in line:
-            return True
-        indent = len(line) - len(line.lstrip())
-        for head in reversed([*re.finditer(_DEFINED, data[:place])]):
-            own = head.group()[1:]
-            if len(own) - len(own.lstrip()) < indent:
-                name = head.group(1)
-                said = matches(data, (name,), rb"\b" + name + rb"\b")
-                return name[:2] == b"__" or sum(1 for _ in said) > 1
-        return False
-
-    @property
-    def worker_names(self) -> set[str] | None:
-        """The names that are given to workers; None where some are not of an import alone."""
-        names = {name.partition(b".")[0] for name in _workers(self.data)}
-        own = {b"self", *re.findall(rb"def[ \t]+(\w+)", self.data)}
-        imported = self.words
-        if not names or not names <= imported - own:
-            return None
-        also = dict(re.findall(rb"(\w+)[ \t]+as[ \t]+(\w+)", self.imported))
-        names.update(name for name, other in also.items() if other in names)
-        return {name.decode() for name in names}
-
-    @cached_property
-    def hands_on(self) -> bool:
-        """Whether it gives to workers what others give it, or the workers to others."""
-        data = self.code.data
-        given = {name.rpartition(b".")[2] for name in _workers(data)}
-        known = {b"lambda", b"partial", *re.findall(rb"\b(?:def|class)[ \t]+(\w+)", data)}
-        return not given or not given <= known | self.words
-
-    @cached_property
-    def code(self) -> _File:
-        """The file without comments and docstrings."""
-
-        def kept(match: re.Match[bytes]) -> bytes:
-            text: bytes = match[0]
-            return b"" if text.startswith((b"#", b'"""', b"'''")) else text
-
-        file = _File(re.sub(_NOT_CODE, kept, self.data))
-        file.__dict__["code"] = file
-        return file
-
-
-def _workers(data: bytes) -> Iterator[bytes]:
-    """What is given to calls that hand out work."""
-    first = re.compile(rb"\(\s*([A-Za-z_][\w.]*)")
-    for match in matches(data, METHODS, HANDED_OUT):
-        given = first.match(data, match.end())
-        if given is not None:
-            yield given.group(1)
-    for match in matches(data, (b"target",), rb"\btarget[ \t]*=[ \t]*([A-Za-z_][\w.]*)"):
-        yield match.group(1)
-
-
-def _is_given(data: bytes, place: int) -> bool:
-    """Whether what stands at `place` is given a name, or to a call that may run it."""
-    line = data[data.rfind(b"\n", 0, place) + 1 : place]
-    return re.search(_GIVEN, line) is not None and b"import" not in line and _ASKS not in line
-
-
-def _given_to(data: bytes, place: int) -> bytes:
-    """The name that is set to what stands at `place`; none where there is none."""
-    found = re.search(_GIVEN_TO, data[data.rfind(b"\n", 0, place) + 1 : place])
-    return b"" if found is None else found.group(1)
-
-
-def _is_held(data: bytes, place: int) -> bool:
-    """Whether an object gets what stands at `place` for its attribute."""
-    return b"self." in data[data.rfind(b"\n", 0, place) + 1 : place]
-
-
-def _wrong_backend(data: bytes) -> bool:
-    """Whether a call other than those that take it has the backend dask."""
-    for quoted in matches(data, (b'"dask"', b"'dask'"), rb"."):
-        given = re.search(
-            _GIVEN_TO, data[data.rfind(b"\n", 0, quoted.start()) + 1 : quoted.start()]
-        )
-        if given is None:
-            continue
-        name = given.group(1)
-        if name and name != b"backend":
-            if re.search(rb"\bbackend[ \t]*=[ \t]*(?:[\w.]*\.)?" + name + rb"\b", data):
-                return True
-        elif name and not _caller(data, quoted.start()).endswith(_RIGHT_BACKEND):
-            return True
-    return False
-
-
-def _around(data: bytes, place: int) -> bytes:
-    """The function or class around `place`; the whole of `data`, where it is in none."""
-    start = data.rfind(b"\n", 0, place)
-    while start >= 0 and data[start + 1 : start + 2] in b" \t\r\n)":
-        start = data.rfind(b"\n", 0, start)
-    if not data.startswith((b"\ndef ", b"\nclass ", b"\nasync "), max(start, 0)):
-        return data
-    end = re.compile(rb"\n[^\s)#]").search(data, place)
-    return data[start : end.start() if end is not None else len(data)]
-
-
-def _calls(data: bytes, called: tuple[tuple[bytes, ...], bytes]) -> Iterator[bytes]:
-    """The arguments of each call of `called`, literals and their pattern; where what is called
-    gives something that is called at once, the arguments of that too."""
-    for match in matches(data, *called):
-        end = _closed(data, match.end())
-        if data[end : end + 1] == b"(":
-            end = _closed(data, end)
-        yield data[match.end() : end]
-
-
-def _closed(data: bytes, place: int) -> int:
-    """The end of the brackets that open at `place`."""
-    depth = 0
-    for found in re.compile(rb"[()]").finditer(data, place):
-        depth += 1 if found.group() == b"(" else -1
-        if not depth:
-            return found.end()
-    return len(data)
-
-
-def _caller(data: bytes, place: int) -> bytes:
-    """The beginning of the call around `place`, up to its bracket."""
-    depth = 0
-    for at in range(place - 1, max(place - 2000, -1), -1):
-        sign = data[at : at + 1]
-        depth += (sign == b")") - (sign == b"(")
-        if depth < 0:
-            return data[max(at - 40, 0) : at].rstrip()
-    return b""
-
-
-def _imports_it(lines: bytes, name: bytes) -> bool:
-    """Whether one of the `lines` imports `name`."""
-    place = lines.find(name)
-    while place >= 0:
-        end = place + len(name)
-        if not lines[end : end + 1].isalnum() and lines[end : end + 1] != b"_":
-            start = lines.rfind(b"\n", 0, place) + 1
-            if re.match(_FRAMEWORK, lines[start:place]):
-                return True
-        place = lines.find(name, end)
-    return False
-
 
 Project = Callable[[str, str], "tuple[str, bytes] | None"]
 """``project(name, path)``: the file and the bytes of what the module at `path` imports as
 `name`."""
+
+
+_trains, _estimates = attrgetter("trains"), attrgetter("estimates")
+_framework, _stands_on_framework = attrgetter("framework"), attrgetter("stands_on_framework")
+_may_harm, _samples = attrgetter("may_harm"), attrgetter("samples")
 
 
 class Prefilter:
@@ -462,12 +42,12 @@ class Prefilter:
         self._project = project
         names = [re.escape(name.rpartition(".")[2].encode()) for name in wrappers]
         self._wrappers = rb"\b(?:" + b"|".join(names) + rb")\b" if names else None
-        self._others: dict[str, _File] = {}
-        self._given: dict[tuple[str, int], list[_File]] = {}
-        self._found: dict[str, list[_File]] = {}
-        self._helping: dict[_File, bool] = {}
+        self._others: dict[str, File] = {}
+        self._given: dict[tuple[str, int], list[File]] = {}
+        self._found: dict[str, list[File]] = {}
+        self._helping: dict[File, bool] = {}
         self._reach: dict[tuple[str, int, str], bool] = {}
-        self.files = {path: _File(data) for path, data in contents.items()}
+        self.files = {path: File(data) for path, data in contents.items()}
         self.helpers: set[bytes] | None = None
         """The names of modules that start workers for others, where there are many files."""
         if len(contents) > MANY:
@@ -482,10 +62,9 @@ class Prefilter:
 
     def loops(self, path: str) -> bool:
         """Whether the file at `path` may take gradients in a loop."""
-        file = self.files[path]
-        return file.framework and any(mark in file.data for mark in _LOOP_GRADIENT)
+        return self.files[path].takes_gradients
 
-    def _may(self, path: str, file: _File) -> bool:
+    def _may(self, path: str, file: File) -> bool:
         if file.alone:
             return True
         if (
@@ -505,7 +84,7 @@ class Prefilter:
             return True
         if (
             file.loads
-            and (file.framework or self._imports_one(path, _has_framework))
+            and (file.framework or self._imports_one(path, _framework))
             and self._loads_with_harm(path, file)
         ):
             return True
@@ -521,7 +100,7 @@ class Prefilter:
             return False
         return self._imports_one(path, self._helps)
 
-    def _is_given(self, path: str, file: _File) -> bool:
+    def _is_given(self, path: str, file: File) -> bool:
         """Whether it calls what starts workers, and has the name from a module of the project."""
         names = None
         if len(self.files) > MANY:
@@ -533,7 +112,7 @@ class Prefilter:
             path, lambda it: any(call.found(file.data) for call in it.gives), names
         )
 
-    def _imports_estimator(self, path: str, file: _File) -> bool:
+    def _imports_estimator(self, path: str, file: File) -> bool:
         """Whether it imports an estimator of the project's own, which may train on a GPU."""
         if len(self.files) > MANY and file.words.isdisjoint(self._estimating):
             return False
@@ -550,7 +129,7 @@ class Prefilter:
         """The names of modules that import a library for others."""
         return {_module_name(path) for path, file in self.files.items() if file.gives}
 
-    def _brings_together(self, path: str, file: _File) -> bool:
+    def _brings_together(self, path: str, file: File) -> bool:
         """Whether it imports what gives others' functions to workers, and beside it a module
         with a framework."""
         handing, frameworks = self._modules
@@ -560,7 +139,7 @@ class Prefilter:
             path, _stands_on_framework
         )
 
-    def _runs_both(self, path: str, file: _File) -> bool:
+    def _runs_both(self, path: str, file: File) -> bool:
         """Whether it is a program that imports what starts workers, and over a few modules a
         framework: it may give what these work on."""
         return (
@@ -589,10 +168,10 @@ class Prefilter:
             if modules and path.endswith("__init__.py") and not modules.isdisjoint(file.words)
         }
 
-    def _hands_on(self, file: _File) -> bool:
+    def _hands_on(self, file: File) -> bool:
         return self._helps(file) and file.hands_on
 
-    def _loads_with_harm(self, path: str, file: _File) -> bool:
+    def _loads_with_harm(self, path: str, file: File) -> bool:
         """Whether a dataset, or what it calls, may use a GPU or a generator of its own."""
         return all(
             wanted(file) or self._imports_one(path, wanted) for wanted in (_may_harm, _samples)
@@ -604,7 +183,7 @@ class Prefilter:
             return not helpers.isdisjoint(words_of(data))
         return any(name in data for name in helpers)
 
-    def _trains_together(self, path: str, file: _File) -> bool:
+    def _trains_together(self, path: str, file: File) -> bool:
         """Whether the program that the file starts may train in several processes."""
         if not file.framework:
             return False
@@ -618,12 +197,12 @@ class Prefilter:
             return False
         return self._imports_one(path, lambda other: other.together)
 
-    def _starts(self, file: _File) -> bool:
+    def _starts(self, file: File) -> bool:
         if file.starts_workers:
             return True
         return self._wrappers is not None and re.search(self._wrappers, file.data) is not None
 
-    def _helps(self, file: _File) -> bool:
+    def _helps(self, file: File) -> bool:
         """Whether a module starts workers for others: with a framework it is checked itself, and
         others only where it is given their functions."""
         if file not in self._helping:
@@ -633,17 +212,17 @@ class Prefilter:
 
     # -- the modules of the project ------------------------------------------------------------
 
-    def _followed(self, name: str, path: str) -> tuple[str, _File] | None:
+    def _followed(self, name: str, path: str) -> tuple[str, File] | None:
         found = self._project(name, path)
         if found is None:
             return None
         other = self.files.get(found[0]) or self._others.get(found[0])
         if other is None:
-            other = self._others[found[0]] = _File(found[1])
+            other = self._others[found[0]] = File(found[1])
         return found[0], other
 
     def _imports_one(
-        self, path: str, wanted: Callable[[_File], bool], names: list[str] | None = None
+        self, path: str, wanted: Callable[[File], bool], names: list[str] | None = None
     ) -> bool:
         """Whether a module of the project that `path` imports (as one of `names`) is `wanted`."""
         if names is not None:
@@ -652,11 +231,11 @@ class Prefilter:
             self._found[path] = self._imported(path, self.files[path].imports)
         return any(map(wanted, self._found[path]))
 
-    def _imported(self, path: str, names: list[str]) -> list[_File]:
+    def _imported(self, path: str, names: list[str]) -> list[File]:
         """The modules of the project that `path` imports as `names`, and what the packages among
         them give."""
         named = dict.fromkeys(self._followed(name, path) for name in names)
-        found: dict[_File, None] = {}
+        found: dict[File, None] = {}
         for other in named:
             if other is not None:
                 found[other[1]] = None
@@ -664,7 +243,7 @@ class Prefilter:
                     found.update(dict.fromkeys(self._given_by(*other)))
         return list(found)
 
-    def _given_by(self, path: str, package: _File, depth: int = PACKAGES) -> list[_File]:
+    def _given_by(self, path: str, package: File, depth: int = PACKAGES) -> list[File]:
         """The modules that a package imports, and those of the packages among them."""
         known = self._given.get((path, depth))
         if known is None:
@@ -678,12 +257,12 @@ class Prefilter:
                     known += self._given_by(*other, depth - 1)
         return known
 
-    def _worker_imports_framework(self, path: str, file: _File) -> bool:
+    def _worker_imports_framework(self, path: str, file: File) -> bool:
         """Whether what the workers run may come to a framework through the project's imports, or
         to a global generator: to draw from it in a forked process, or to seed it."""
         workers = file.worker_names
         kind = ""
-        if has(file.data, _FORKS, _FORK):
+        if file.forks:
             kind = "fork"
         elif workers is None and file.code.starts_threads_alone:
             kind = "thread"
@@ -713,37 +292,12 @@ class Prefilter:
         return self._reach[key]
 
 
-def _matters_to(file: _File, kind: str) -> bool:
+def _matters_to(file: File, kind: str) -> bool:
     """Whether a module has a framework, or a global generator, that matters to such workers: more
     does where they are forked, and less where they are threads."""
-    if _SEED in file.data or (kind == "fork" and file.draws):
+    if file.seeds or (kind == "fork" and file.draws):
         return True
     return file.changes_what_threads_share if kind == "thread" else file.framework
-
-
-def _has_framework(file: _File) -> bool:
-    return file.framework
-
-
-def _stands_on_framework(file: _File) -> bool:
-    return file.stands_on_framework
-
-
-def _may_harm(file: _File) -> bool:
-    data = file.data
-    return any(mark in data for mark in _GPU) or has(data, _GENERATORS, rb"\w+[ \t]*\(")
-
-
-def _samples(file: _File) -> bool:
-    return any(mark in file.data for mark in _SAMPLES)
-
-
-def _estimates(file: _File) -> bool:
-    return file.estimates
-
-
-def _trains(file: _File) -> bool:
-    return file.trains
 
 
 def _module_name(path: str) -> bytes:
