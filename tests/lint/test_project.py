@@ -60,6 +60,23 @@ def test_a_program_that_brings_a_helper_and_a_worker_together(project):
     assert project.codes() == [("GG201", "jobs.py", 5)]
 
 
+@pytest.mark.parametrize("others", [0, 60])
+def test_helpers_that_packages_give_are_found_among_many_files(project, others):
+    for number in range(others):
+        project.write(f"filler/f{number}.py", "import json\n")
+    pmap = "def pmap(f, items):\n    return Parallel(2)(delayed(f)(it) for it in items)\n"
+    project.write("tools/deep/spread.py", f"from joblib import Parallel, delayed\n\n\n{pmap}")
+    project.write("tools/deep/__init__.py", "from .spread import pmap\n")
+    project.write("tools/__init__.py", "from .deep import pmap\n")
+    project.write("jobs.py", WORK)
+    project.write(
+        "run.py",
+        "from jobs import work\nfrom tools import pmap\n\n"
+        "if __name__ == '__main__':\n    print(pmap(work, range(3)))\n",
+    )
+    assert project.codes() == [("GG201", "jobs.py", 5)]
+
+
 def test_what_a_dataset_calls_in_another_file(project):
     project.write(
         "data.py",

@@ -23,6 +23,7 @@ from gradguard_lint.project.marks import (
     Mark,
 )
 
+_FRAMEWORKS = frozenset(FRAMEWORKS)
 _GROUPS = tuple(map(str.encode, GROUPS))
 _GPU = (b"cuda", b"gpu", b"GPU", b"device")
 _LOADERS = (b"DataLoader(", b"DataLoader)", b"(DataLoader", b"DataLoader as")
@@ -80,13 +81,15 @@ class File:
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.imported = import_lines(data)
+        self.words = words_of(self.imported)
+        """The words of its imports."""
         self.framework = self._uses_framework()
         self._starts: bool | None = None
 
     def _uses_framework(self) -> bool:
         """Whether a framework is imported."""
         lines = self.imported
-        if any(_imports_it(lines, name) for name in FRAMEWORKS if name in lines):
+        if any(_imports_it(lines, name) for name in self.words & _FRAMEWORKS):
             return True
         return b"import *" in lines and any(name + b"." in self.data for name in FRAMEWORKS)
 
@@ -94,11 +97,6 @@ class File:
     def imports(self) -> list[str]:
         """The dotted names that it imports."""
         return imports(self.imported)
-
-    @cached_property
-    def words(self) -> set[bytes]:
-        """The words of its imports."""
-        return words_of(self.imported)
 
     @cached_property
     def stands_on_framework(self) -> bool:
@@ -115,7 +113,7 @@ class File:
         """Whether it calls what hands work to workers."""
         if self._starts is None:
             data, imported = self.data, self.imported
-            known = any(word in imported for word in WORKERS) or self.framework
+            known = self.framework or not self.words.isdisjoint(WORKERS)
             self._starts = bool(imported) and any(
                 mark.found(data)
                 for mark in MARKS

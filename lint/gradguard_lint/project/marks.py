@@ -158,7 +158,7 @@ _PARTS = {
 FRAMEWORKS = _tops(_FRAMEWORKS)
 """Packages whose programs may have gradients, or use a GPU."""
 
-WORKERS = tuple(
+_WORKERS = tuple(
     sorted(
         {
             form
@@ -170,7 +170,10 @@ WORKERS = tuple(
         | {last.encode() for _, row, last in _ROWS if row.does in PASSED_ON}
     )
 )
-"""What a module mentions that hands work to workers."""
+"""How what hands work to workers is imported."""
+
+WORKERS = frozenset(form.split()[-1].rpartition(b".")[2] for form in _WORKERS)
+"""A word of each."""
 
 MARKS = _marks()
 """The calls that hand something to workers."""
@@ -237,7 +240,7 @@ LIBRARY_TOPS = frozenset(top for library in libraries() for top in library.tops)
 
 _FOLLOWED = (
     *FRAMEWORKS,
-    *WORKERS,
+    *_WORKERS,
     *(b"cuda", b"gpu", b"GPU", b"device", b"default_rng", b"RandomState", b"np.random"),
     *(b"n_jobs", b"functools", b"import *"),
 )

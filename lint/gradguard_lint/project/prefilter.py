@@ -142,11 +142,19 @@ class Prefilter:
     def _runs_both(self, path: str, file: File) -> bool:
         """Whether it is a program that imports what starts workers, and over a few modules a
         framework: it may give what these work on."""
+        if len(self.files) > MANY and file.words.isdisjoint(self._starting):
+            return False
         return (
             file.starts_program
             and self._imports_one(path, self._starts)
             and any(self._reaches(name, path, 3, "") for name in file.imports)
         )
+
+    @cached_property
+    def _starting(self) -> set[bytes]:
+        """The names of the modules that start workers, and of the packages that import them."""
+        names = {_module_name(path) for path, file in self.files.items() if self._starts(file)}
+        return names | self._packages_giving(names)
 
     @cached_property
     def _modules(self) -> tuple[set[bytes], set[bytes]]:
@@ -161,12 +169,17 @@ class Prefilter:
         return handing | self._packages_giving(handing), frameworks
 
     def _packages_giving(self, modules: set[bytes]) -> set[bytes]:
-        """The names of the packages that import one of `modules`, for others perhaps."""
-        return {
-            _module_name(path)
-            for path, file in self.files.items()
-            if modules and path.endswith("__init__.py") and not modules.isdisjoint(file.words)
-        }
+        """The names of the packages that import one of `modules`, for others perhaps, and of those
+        that import these packages."""
+        found: set[bytes] = set()
+        for _ in range(PACKAGES + 1):
+            modules = {
+                _module_name(path)
+                for path, file in self.files.items()
+                if modules and path.endswith("__init__.py") and not modules.isdisjoint(file.words)
+            }
+            found |= modules
+        return found
 
     def _hands_on(self, file: File) -> bool:
         return self._helps(file) and file.hands_on
