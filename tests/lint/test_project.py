@@ -47,12 +47,17 @@ def test_a_package_without_init_knows_its_own_name(project):
     assert project.codes() == [("GG201", "app/jobs.py", 5)]
 
 
+PMAP = """\
+from joblib import Parallel, delayed
+
+
+def pmap(f, items):
+    return Parallel(2)(delayed(f)(it) for it in items)
+"""
+
+
 def test_a_program_that_brings_a_helper_and_a_worker_together(project):
-    project.write(
-        "tools.py",
-        "from joblib import Parallel, delayed\n\n\n"
-        "def pmap(f, items):\n    return Parallel(2)(delayed(f)(it) for it in items)\n",
-    )
+    project.write("tools.py", PMAP)
     project.write("jobs.py", WORK)
     project.write(
         "run.py", "from jobs import work\nfrom tools import pmap\n\nprint(pmap(work, range(3)))\n"
@@ -64,8 +69,7 @@ def test_a_program_that_brings_a_helper_and_a_worker_together(project):
 def test_helpers_that_packages_give_are_found_among_many_files(project, others):
     for number in range(others):
         project.write(f"filler/f{number}.py", "import json\n")
-    pmap = "def pmap(f, items):\n    return Parallel(2)(delayed(f)(it) for it in items)\n"
-    project.write("tools/deep/spread.py", f"from joblib import Parallel, delayed\n\n\n{pmap}")
+    project.write("tools/deep/spread.py", PMAP)
     project.write("tools/deep/__init__.py", "from .spread import pmap\n")
     project.write("tools/__init__.py", "from .deep import pmap\n")
     project.write("jobs.py", WORK)

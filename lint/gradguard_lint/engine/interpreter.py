@@ -251,7 +251,7 @@ class _Run:
         }
         used = frozenset[str]().union(*uses.values())
         setting = {node for node in methods if _sets_attributes(node)}
-        making = self.relevance.making()
+        making = self.relevance.making
         while True:
             inner = {
                 node.name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Set
+from functools import cached_property
 
 from gradguard_lint.domain.starts import Vocabulary
 from gradguard_lint.engine.survey import (
@@ -75,6 +76,7 @@ class Relevance:
             self._of_project[id(node)] = any(map(self._project.is_module, names))
         return self._of_project[id(node)]
 
+    @cached_property
     def making(self) -> set[int]:
         """The ids of the definitions that may make tensors, or say on which device."""
         return _mentioning(self.seen, self._makers())
@@ -84,8 +86,20 @@ class Relevance:
         found = set(self.words.matters | self.words.trains)
         for node in self.seen.imports:
             if not _tops(node) <= self.words.packages | sys.stdlib_module_names:
-                found |= {name.partition(".")[0] for name in _names(node)}
+                found |= _names(node)
         return found
+
+    @cached_property
+    def _has_star(self) -> bool:
+        """Whether names come in that no import says."""
+        return any(alias.name == "*" for node in self.seen.imports for alias in node.names)
+
+    @cached_property
+    def _brought(self) -> set[str]:
+        """The names that imports of the project give."""
+        return set().union(
+            *(_names(node) for node in self.seen.imports if self._comes_from_project(node))
+        )
 
     def _relevant(self, loops: bool) -> set[int]:
         seen, words = self.seen, self.words
@@ -130,26 +144,21 @@ class Relevance:
     def _together(self, ranks: set[str]) -> set[int]:
         """The ids of the definitions that mention one of `ranks`, and train."""
         found = _mentioning(self.seen, ranks)
-        trains = set(self.words.trains)
-        for node in self.seen.imports if found else ():
-            if _is_star(node):
-                return found
-            if self._comes_from_project(node):
-                trains |= {name.partition(".")[0] for name in _names(node)}
-        return found & _mentioning(self.seen, trains)
+        if not found or self._has_star:
+            return found
+        return found & _mentioning(self.seen, self.words.trains | self._brought)
 
     def _mattering(self, starting: set[int]) -> set[int]:
         """Those of the `starting` definitions to which what matters can come: without a framework
         here, it is from another module; or nothing of one matters."""
         seen, words = self.seen, self.words
-        wanted = set(words.matters)
+        if self._has_star:
+            return starting
+        wanted = words.matters | self._brought
         for node in seen.imports:
-            if _is_star(node):
-                return starting
             module = node.module if isinstance(node, ast.ImportFrom) else None
-            told = not words.matters.isdisjoint((module or "").split("."))
-            if told or self._comes_from_project(node):
-                wanted |= {name.partition(".")[0] for name in _names(node)}
+            if not words.matters.isdisjoint((module or "").split(".")):
+                wanted |= _names(node)
         found = _mentioning(seen, wanted)
         for string in seen.strings:
             beside = _mentioning(seen, words.matters_beside[string])
@@ -160,7 +169,7 @@ class Relevance:
         """The names of starters that mean something else here: no package that has them is
         imported, and nothing else of that name."""
         imports = self.seen.imports
-        if any(_is_star(node) or self._comes_from_project(node) for node in imports):
+        if self._has_star or any(map(self._comes_from_project, imports)):
             return set()
         tops = set().union(*map(_tops, imports))
         named = {name.rpartition(".")[2] for name in _imported(self.seen)}
@@ -178,22 +187,15 @@ class Relevance:
         in_threads = _mentioning(seen, threads) - starting
         if not in_threads:
             return starting
-        shared = set(words.shared)
-        for node in seen.imports:
-            if _is_star(node):
-                return starting | in_threads
-            if self._comes_from_project(node):
-                shared |= {name.partition(".")[0] for name in _names(node)}
+        if self._has_star:
+            return starting | in_threads
+        shared = words.shared | self._brought
         shared |= {name for name in mentioned if any(part in name for part in words.telling)}
         changing = _mentioning(seen, shared)
         making = self._makers()
         writes = {writing(place) for place in seen.written - _harmless(seen, making)}
         changing |= _mentioning(seen, writes) & _mentioning(seen, making)
         return starting | in_threads & changing
-
-
-def _is_star(node: Import) -> bool:
-    return any(alias.name == "*" for alias in node.names)
 
 
 def _harmless(seen: Survey, making: Set[str]) -> set[Place]:
@@ -224,8 +226,8 @@ def _tops(node: Import) -> set[str]:
 
 
 def _names(node: Import) -> set[str]:
-    """The names that an import gives, of packages within packages with these."""
-    return {alias.asname or alias.name for alias in node.names}
+    """The variables that an import sets."""
+    return {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
 
 
 def _imported(seen: Survey) -> set[str]:

@@ -128,7 +128,7 @@ def compare(op: ast.cmpop, left: Atom, right: Atom) -> Atom:
             return Unknown(("not", key) if negative else key)
         if _device(left) and _device(right) and left.gpu is not right.gpu:
             return Const(negative, "bool")
-        if isinstance(left, Thing) and left.kind == "device" and isinstance(right, Const):
+        if _device(left) and isinstance(right, Const):
             return Const(str(left.name).startswith(str(right.value)) is not negative, "bool")
         return Unknown()
     if isinstance(op, (ast.In, ast.NotIn)):

@@ -23,7 +23,6 @@ from gradguard_lint.project.marks import (
     Mark,
 )
 
-_FRAMEWORKS = frozenset(FRAMEWORKS)
 _GROUPS = tuple(map(str.encode, GROUPS))
 _GPU = (b"cuda", b"gpu", b"GPU", b"device")
 _LOADERS = (b"DataLoader(", b"DataLoader)", b"(DataLoader", b"DataLoader as")
@@ -89,7 +88,7 @@ class File:
     def _uses_framework(self) -> bool:
         """Whether a framework is imported."""
         lines = self.imported
-        if any(_imports_it(lines, name) for name in self.words & _FRAMEWORKS):
+        if any(_imports_it(lines, name) for name in self.words & FRAMEWORKS):
             return True
         return b"import *" in lines and any(name + b"." in self.data for name in FRAMEWORKS)
 
@@ -104,8 +103,7 @@ class File:
         lines = self.imported
         return self.framework and any(
             re.search(rb"^(?:import|from)[ \t]+" + name + rb"\b", lines, re.MULTILINE) is not None
-            for name in FRAMEWORKS
-            if name in lines
+            for name in self.words & FRAMEWORKS
         )
 
     @property

@@ -141,10 +141,6 @@ def _packages(library: Library, name: str) -> set[str]:
     return {top for top in tops for it in spellings if f"{it}.".startswith(f"{top}.")}
 
 
-def _tops(libraries_: list[Library]) -> tuple[bytes, ...]:
-    return tuple(sorted({top.encode() for library in libraries_ for top in library.tops}))
-
-
 _FRAMEWORKS = [library for library in libraries() if library.framework]
 _PARTS = {
     part
@@ -155,7 +151,7 @@ _PARTS = {
 }
 """The names of their modules."""
 
-FRAMEWORKS = _tops(_FRAMEWORKS)
+FRAMEWORKS = frozenset(top.encode() for library in _FRAMEWORKS for top in library.tops)
 """Packages whose programs may have gradients, or use a GPU."""
 
 _WORKERS = tuple(

@@ -93,7 +93,8 @@ def add(k):
 with ThreadPoolExecutor() as pool:
     list(pool.map(add, range(10)))
 """,
-    "an object's executor": """from concurrent.futures import ThreadPoolExecutor
+    "an object's executor": """\
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
