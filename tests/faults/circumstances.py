@@ -260,6 +260,11 @@ def _asked() -> list[Any]:
     return told
 
 
+def _run_until(runs: Any, ended: Any) -> None:
+    runs.set()
+    ended.wait()
+
+
 @case
 def counted() -> Any:
     told: list[Any] = []
@@ -273,11 +278,14 @@ def counted() -> Any:
             with FORK.Pool(1) as pool:
                 told += [pool.apply(function, args), _asked()]
     for kind in (EqualProcess, EqualThread):
-        started = FORK.Event()  # a start asks of the others that have ended by then
-        others = [kind(target=started.wait) for _ in range(2)]
-        for other in others:
-            other.start()
-        started.set()
+        ended = FORK.Event()  # a start asks of the others that have ended by then
+        others = []
+        for _ in range(2):
+            runs = FORK.Event()  # until a thread runs, the start of the next asks of it as well
+            others += [kind(target=_run_until, args=(runs, ended))]
+            others[-1].start()
+            runs.wait()
+        ended.set()
         for other in others:
             other.join()
         told += [_asked()]
