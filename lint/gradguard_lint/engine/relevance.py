@@ -40,12 +40,13 @@ class Relevance:
         self.seen = survey(module, words)
         self._project = project
         self._of_project: dict[int, bool] = {}
+        self._bringing: dict[int, set[str]] = {}
         self._found: dict[bool, set[int]] = {}
 
     def matters(self, *, loops: bool) -> bool:
         """Whether running the module can show anything, for taking gradients in `loops` too."""
         return (
-            any(map(self._comes_from_project, self.seen.imports))
+            (self.seen.is_program and any(map(self._comes_from_project, self.seen.imports)))
             or bool(self.definitions(loops=False))
             or (loops and bool(self.definitions(loops=True)))
         )
@@ -59,13 +60,28 @@ class Relevance:
 
     def bringing_workers(self, node: Import) -> set[str]:
         """The names that an import of the project gives to what starts workers."""
+        if id(node) not in self._bringing:
+            self._bringing[id(node)] = self._bring(node)
+        return self._bringing[id(node)]
+
+    def _bring(self, node: Import) -> set[str]:
         project = self._project
+        modules: list[str] = []
+        found: set[str] = set()
         if isinstance(node, ast.Import):
-            bringing = [it for it in node.names if project.starts_workers(it.name)]
+            modules += [it.name for it in node.names]
         else:
             base = self.module.base_of(node)
-            bringing = [it for it in node.names if project.starts_workers(base, it.name)]
-        return {alias.asname or alias.name for alias in bringing}
+            for it in node.names:
+                if it.name == "*":
+                    modules.append(base)
+                elif project.is_module(f"{base}.{it.name}"):
+                    modules.append(f"{base}.{it.name}")
+                elif project.starts_workers(base, it.name):
+                    found.add(it.asname or it.name)
+        for module in filter(project.is_module, modules):
+            found |= {it for it in self.seen.loaded if project.starts_workers(module, it)}
+        return found
 
     def _comes_from_project(self, node: Import) -> bool:
         if id(node) not in self._of_project:

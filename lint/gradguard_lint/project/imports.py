@@ -38,7 +38,8 @@ def import_lines(data: bytes) -> bytes:
 
 
 def imports(data: bytes) -> list[str]:
-    """The dotted names that the imports of `data` mention, relative ones with their dots."""
+    """The dotted names that the imports of `data` mention, relative ones with their dots; all the
+    names of a module end in a star."""
     found: list[str] = []
     for match in _matches(data):
         base, names, plain = match.groups()
@@ -52,7 +53,7 @@ def imports(data: bytes) -> list[str]:
         found.append(start)
         for part in names.strip(b"()").replace(b"\\", b"").split(b","):
             name = part.split(b" as ")[0].strip().decode("utf-8", "replace")
-            if name.isidentifier():
+            if name.isidentifier() or name == "*":
                 found.append(start + name if start.endswith(".") else f"{start}.{name}")
     return found
 

@@ -220,14 +220,24 @@ METHODS = tuple(
 HANDED_OUT = rb"(?:" + b"|".join(METHODS).replace(b".", rb"\.") + rb")[ \t]*(?=\()"
 """A call of one of them."""
 
-_HANDED_ON = tuple(
-    sorted({last.encode() for _, row, last in _ROWS if row.does in PASSED_ON} | {b"import *"})
-)
+_HANDED_ON = tuple(sorted({last.encode() for _, row, last in _ROWS if row.does in PASSED_ON}))
+_AS_A_WORD = rb"\b(?:" + b"|".join(_HANDED_ON) + rb")\b"
+
+STARTING = frozenset(last.encode() for _, _, last in _ROWS)
+"""The names of what starts workers."""
+
+STAR = b"import *"
+"""What brings names that no import says."""
+
+
+def starts_workers(data: bytes) -> bool:
+    """Whether a module calls what starts workers, or mentions something that does."""
+    return has(data, _HANDED_ON, _AS_A_WORD) or any(mark.found(data) for mark in MARKS)
 
 
 def may_start_workers(data: bytes) -> bool:
-    """Whether a module calls what starts workers, or passes on something that does."""
-    return any(word in data for word in _HANDED_ON) or any(mark.found(data) for mark in MARKS)
+    """Whether a module calls what starts workers, or passes on something that may."""
+    return STAR in data or starts_workers(data)
 
 
 LIBRARY_TOPS = frozenset(top for library in libraries() for top in library.tops)

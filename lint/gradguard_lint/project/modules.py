@@ -6,9 +6,8 @@ import os
 from collections.abc import Mapping
 
 from gradguard_lint.project.contents import Unusable, read
-from gradguard_lint.project.definitions import Definitions
-from gradguard_lint.project.imports import imports
-from gradguard_lint.project.marks import LIBRARY_TOPS, may_start_workers, worth_following
+from gradguard_lint.project.definitions import Names
+from gradguard_lint.project.marks import LIBRARY_TOPS, worth_following
 from gradguard_lint.reading.source import Module, SourceError, parse
 from gradguard_lint.words import words
 
@@ -47,6 +46,10 @@ def project_root(folder: str) -> str:
         current = parent
 
 
+def _is_package(path: str) -> bool:
+    return os.path.basename(path) == "__init__.py"
+
+
 class Modules:
     """The modules that one entry file can import, read when they are asked for."""
 
@@ -72,7 +75,7 @@ class Modules:
             self.roots = [root]
             self._beside = ("", "")
             self._only = self.name.partition(".")[0]  # what is installed beside it is no part of it
-        if os.path.basename(entry) == "__init__.py":
+        if _is_package(entry):
             self.package = self.name
         else:
             self.package = self.name.rpartition(".")[0]
@@ -92,15 +95,18 @@ class Modules:
         own = not self._only or parts[0] == self._only
         if name and own and parts[0] not in LIBRARIES and all(parts):
             outer, own_name = self._beside
+            *above, last = parts
             for root in (*self.roots, outer) if parts[0] == own_name else self.roots:
-                base = os.path.join(root, *parts)
-                if os.path.isfile(base + ".py"):
+                folder = os.path.join(root, *above)
+                listed = self.read.listed(folder)
+                base = os.path.join(folder, last)
+                if last + ".py" in listed and os.path.isfile(base + ".py"):
                     found = base + ".py"
-                elif not os.path.isdir(base):
+                elif last not in listed or not os.path.isdir(base):
                     self.absent += [base + ".py", base]
                 elif os.path.isfile(os.path.join(base, "__init__.py")):
                     found = os.path.join(base, "__init__.py")
-                elif os.path.isdir(base) and not OUTSIDE & set(parts):
+                elif not OUTSIDE & set(parts):
                     found = base
                 if found is not None:
                     break
@@ -113,7 +119,9 @@ class Modules:
 
     def starts_workers(self, name: str, wanted: str | None = None, depth: int = 3) -> bool:
         """Whether the module of that name, or what it gives as `wanted`, mentions workers."""
-        if wanted is not None and self.path_of(f"{name}.{wanted}") is not None:
+        path = self.path_of(name)
+        holds_modules = path is not None and (not path.endswith(".py") or _is_package(path))
+        if wanted is not None and holds_modules and self.is_module(f"{name}.{wanted}"):
             return self.starts_workers(f"{name}.{wanted}", None, depth)
         key = (name, wanted, depth)
         if key not in self._starting:
@@ -128,25 +136,21 @@ class Modules:
         self.used[path] = data
         if data is None:
             return False
-        needed: set[bytes] | None = None
-        if may_start_workers(data):
-            known = self.read.definitions(path, data)
-            if wanted is None or wanted not in known.mentions or wanted in known.starting:
+        names = self.read.names(path, data)
+        is_package = _is_package(path)
+        if names.start_workers:
+            if wanted is None or names.definitions.starts(wanted):
                 return True
-            needed = known.mentions[wanted]
-        elif not path.endswith("__init__.py"):
+        elif not is_package and not names.have_star:
             return False
-        package = name if path.endswith("__init__.py") else name.rpartition(".")[0]
-        for item in imports(data) if depth else ():
-            base, _, last = item.rpartition(".")
-            if last.encode() in needed if needed is not None else wanted in (None, last):
-                inner = package + base if base.startswith(".") else base
-                if (
-                    base.strip(".")
-                    and inner != name
-                    and self.starts_workers(inner, last, depth - 1)
-                ):
-                    return True
+        if not depth:
+            return False
+        package = name if is_package else name.rpartition(".")[0]
+        for base, last in names.behind(wanted):
+            inner = package + base if base.startswith(".") else base
+            sought = wanted if last == "*" else last
+            if base.strip(".") and inner != name and self.starts_workers(inner, sought, depth - 1):
+                return True
         return False
 
     def load(self, name: str) -> Module | None:
@@ -161,10 +165,9 @@ class Modules:
         self.used[path] = data
         if data is None:
             return None
-        if len(data) > 20_000 and not path.endswith("__init__.py") and not worth_following(data):
+        if len(data) > 20_000 and not _is_package(path) and not worth_following(data):
             return None
-        is_package = os.path.basename(path) == "__init__.py"
-        package = name if is_package else name.rpartition(".")[0]
+        package = name if _is_package(path) else name.rpartition(".")[0]
         module = self.read.parsed(path, data, name, package)
         self._modules[name] = module
         return module
@@ -177,13 +180,23 @@ class Reader:
         self.known: dict[str, bytes | None] = {}
         self.modules: dict[tuple[str, str], Module | None] = {}
         self._projects: dict[str, str] = {}
-        self._definitions: dict[str, Definitions] = {}
+        self._listed: dict[str, frozenset[str]] = {}
+        self._names: dict[str, Names] = {}
 
     def project_of(self, folder: str) -> str:
         """The folder of the project around `folder`, looked for once."""
         if folder not in self._projects:
             self._projects[folder] = project_root(folder)
         return self._projects[folder]
+
+    def listed(self, folder: str) -> frozenset[str]:
+        """What is in `folder`, looked at once."""
+        if folder not in self._listed:
+            try:
+                self._listed[folder] = frozenset(os.listdir(folder))
+            except OSError:
+                self._listed[folder] = frozenset()
+        return self._listed[folder]
 
     def over(self, contents: Mapping[str, bytes]) -> Reader:
         """A reader of the same files, but for those that hold `contents` instead."""
@@ -192,13 +205,14 @@ class Reader:
         other.modules = {
             key: module for key, module in self.modules.items() if key[0] not in contents
         }
+        other._names = {path: it for path, it in self._names.items() if path not in contents}
         return other
 
-    def definitions(self, path: str, data: bytes) -> Definitions:
-        """What the functions and classes of the module at `path` mention, looked for once."""
-        if path not in self._definitions:
-            self._definitions[path] = Definitions(data)
-        return self._definitions[path]
+    def names(self, path: str, data: bytes) -> Names:
+        """What gives the names of the module at `path`, looked for once."""
+        if path not in self._names:
+            self._names[path] = Names(data)
+        return self._names[path]
 
     def parsed(self, path: str, data: bytes, name: str, package: str) -> Module | None:
         """The module at `path`, parsed once; None where it is no Python (its own check says so)."""
