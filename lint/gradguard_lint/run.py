@@ -344,6 +344,7 @@ class _Follow:
         self.read: Any = None
 
     def __call__(self, name: str, path: str) -> tuple[str, bytes] | None:
+        from gradguard_lint.project.imports import absolute_name
         from gradguard_lint.project.modules import LIBRARIES, Modules, Reader
 
         if not name.startswith(".") and name.partition(".")[0] in LIBRARIES:
@@ -355,12 +356,7 @@ class _Follow:
         modules = self.modules.get(path)
         if modules is None:
             modules = self.modules[path] = Modules(path, self.read)
-        if name.startswith("."):
-            level = len(name) - len(name.lstrip("."))
-            parts = modules.package.split(".")
-            base = ".".join(parts[: len(parts) - level + 1])
-            name = f"{base}.{name[level:]}".strip(".")
-        found = modules.path_of(name)
+        found = modules.path_of(absolute_name(name, modules.package))
         if found is None or not found.endswith(".py"):
             return None
         data = self.read(found)

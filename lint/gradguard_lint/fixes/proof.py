@@ -1,7 +1,8 @@
 """Which of the repairs that rules state are written: those that are seen to do what they should.
 
-A repair is made in memory and the program is read again: the finding has to be gone, no other may
-have come, and what was Python has to be Python still.
+Repairs are made in memory and the program is read again: the findings have to be gone, no other may
+have come, and what was Python has to be Python still. Those that have nothing to do with each other
+are made at once; where that does not come out, each half of them by itself.
 """
 
 from __future__ import annotations
@@ -11,7 +12,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradguard_lint.fixes.changes import Change, Fix
-from gradguard_lint.fixes.edits import RawEdit, between, decoded, edited_bytes, lines_of, moved
+from gradguard_lint.fixes.edits import (
+    RawEdit,
+    between,
+    decoded,
+    distinct,
+    edited_bytes,
+    lines_of,
+    moved,
+    overlap,
+)
+from gradguard_lint.fixes.rewrite import Source
 from gradguard_lint.fixes.unwritable import Unwritable
 from gradguard_lint.project.files import absolute
 from gradguard_lint.reading.source import Module
@@ -21,21 +32,76 @@ Again = Callable[[dict[str, bytes]], list[Raw]]
 """The findings of the program where files hold something else."""
 
 
+class Repair:
+    """A repair that was written.
+
+    Attributes:
+        raw: the finding.
+        fix: what its rule states.
+        edits: the edits that make it.
+    """
+
+    def __init__(self, raw: Raw, fix: Fix, edits: list[RawEdit]) -> None:
+        self.raw = raw
+        self.fix = fix
+        self.edits = edits
+        details = raw["details"]
+        self.about = {(raw["path"], raw["function"]), str(details.get("handed_out_at", raw))}
+
+    def is_apart(self, other: Repair) -> bool:
+        """Whether neither has to do with what the other repairs."""
+        return self.about.isdisjoint(other.about) and not overlap(self.edits, other.edits)
+
+
 def settle(stated: Sequence[tuple[Raw, Fix]], found: Sequence[Raw], again: Again) -> None:
     """Put the edits of each repair that does what it should into its finding."""
+    sources: dict[Module, Source] = {}
+    waiting = []
     for raw, fix in stated:
         try:
-            edits, contents = _written(fix)
-            proved = bool(edits) and repairs(raw, found, edits, again(contents))
+            edits = _edits(fix, sources)
         except Exception:  # whatever is wrong with a repair, the finding stands
             continue
-        if proved:
-            raw["edits"] = {
-                "applicability": fix.applicability,
-                "message": fix.message,
-                "edits": edits,
-                "alone": list(fix.alone),
+        if edits:
+            waiting.append(Repair(raw, fix, edits))
+    data = {absolute(module.path): module.data for module in sources}
+    while waiting:
+        together: list[Repair] = []
+        for repair in waiting:
+            if all(map(repair.is_apart, together)):
+                together.append(repair)
+        for repair in _proved(together, data, found, again):
+            repair.raw["edits"] = {
+                "applicability": repair.fix.applicability,
+                "message": repair.fix.message,
+                "edits": repair.edits,
+                "alone": list(repair.fix.alone),
             }
+        waiting = [repair for repair in waiting if repair not in together]
+
+
+def _proved(
+    together: list[Repair], data: dict[str, bytes], found: Sequence[Raw], again: Again
+) -> list[Repair]:
+    """Those of the repairs, all apart from each other, that do what they should."""
+    edits = list(distinct(edit for repair in together for edit in repair.edits))
+    contents = {
+        path: edited_bytes(data[path], [edit for edit in edits if edit["path"] == path])
+        for path in {edit["path"] for edit in edits}
+    }
+    try:
+        after = again(contents)
+        if all(repairs(repair.raw, found, edits, after) for repair in together):
+            return together
+    except Exception:
+        pass  # whatever is wrong with a repair, the finding stands
+    if len(together) == 1:
+        return []
+    half = len(together) // 2
+    return [
+        *_proved(together[:half], data, found, again),
+        *_proved(together[half:], data, found, again),
+    ]
 
 
 def repairs(
@@ -58,25 +124,21 @@ def _place(raw: Raw, edits: Sequence[RawEdit]) -> tuple[str, str, int]:
     return raw["code"], path, moved(edits, path, raw["line"], raw["column"])
 
 
-def _written(fix: Fix) -> tuple[list[RawEdit], dict[str, bytes]]:
-    """The edits that make the changes, and what the files hold then."""
-    from gradguard_lint.fixes.rewrite import rewritten
-
+def _edits(fix: Fix, sources: dict[Module, Source]) -> list[RawEdit]:
+    """The edits that make the changes."""
     by_module: dict[Module, list[Change]] = {}
     for change in fix.changes:
         by_module.setdefault(change.module, []).append(change)
     edits: list[RawEdit] = []
-    contents = {}
     for module, changes in by_module.items():
-        path = absolute(module.path)
-        text, *_ = decoded(module.data)
-        before, after = rewritten(text, module, changes)
-        own = between(path, before, after)
-        if before != text:
-            _check_lines(text, before, own)
-        contents[path] = edited_bytes(module.data, own)
+        if module not in sources:
+            sources[module] = Source(module, decoded(module.data)[0])
+        source = sources[module]
+        own = between(absolute(module.path), source.read, source.changed(changes))
+        if source.read != source.text:
+            _check_lines(source.text, source.read, own)
         edits += own
-    return edits, contents
+    return edits
 
 
 def _check_lines(text: str, read: str, edits: Sequence[RawEdit]) -> None:

@@ -37,23 +37,44 @@ _PRIMARY = (
 _PLACE = "_gradguard_place_"
 
 
-def rewritten(text: str, module: Module, changes: Sequence[Change]) -> tuple[str, str]:
-    """The source `text` of `module` as libcst reads it, and with the `changes` made.
+class Source:
+    """A module as libcst reads it: once for all of its repairs.
 
-    Raises:
-        Unwritable: one of them has no place in the source, or no plain way to be written there.
+    Attributes:
+        text: the source.
+        read: what libcst gives back as it.
     """
-    try:
-        tree = cst.parse_module(text)
-        transformer = _Changes(module, changes)
-        changed = MetadataWrapper(tree, unsafe_skip_copy=True).visit(transformer)
-        for change in changes:
-            if isinstance(change, Import):
-                changed = with_import(changed, change.name, change.package)
-        transformer.check()
-        return tree.code, changed.code
-    except (cst.ParserSyntaxError, cst.CSTValidationError, RecursionError) as error:
-        raise Unwritable(str(error)) from None
+
+    def __init__(self, module: Module, text: str) -> None:
+        """Read the source `text` of `module`.
+
+        Raises:
+            Unwritable: libcst does not read it.
+        """
+        self.text = text
+        self._module = module
+        try:
+            self._tree = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
+            self.read = self._tree.module.code
+        except (cst.ParserSyntaxError, RecursionError) as error:
+            raise Unwritable(str(error)) from None
+
+    def changed(self, changes: Sequence[Change]) -> str:
+        """The source with the `changes` made.
+
+        Raises:
+            Unwritable: one of them has no place in the source, or no plain way to be written there.
+        """
+        try:
+            transformer = _Changes(self._module, changes)
+            changed = self._tree.visit(transformer)
+            for change in changes:
+                if isinstance(change, Import):
+                    changed = with_import(changed, change.name, change.package)
+            transformer.check()
+            return changed.code
+        except (cst.ParserSyntaxError, cst.CSTValidationError, RecursionError) as error:
+            raise Unwritable(str(error)) from None
 
 
 class _Changes(cst.CSTTransformer):
@@ -61,12 +82,19 @@ class _Changes(cst.CSTTransformer):
 
     def __init__(self, module: Module, changes: Sequence[Change]) -> None:
         super().__init__()
-        self.module = module
         self.wanted: dict[tuple[str, Span], list[Change]] = {}
         for change in changes:
             if not isinstance(change, Import):
                 key = (_kind(change.node), _span(module, change.node))
                 self.wanted.setdefault(key, []).append(change)
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        """Go only to where something changes."""
+        if not isinstance(node, (cst.BaseStatement, cst.BaseSuite)):
+            return True
+        place = self.get_metadata(PositionProvider, node)
+        first, last = place.start.line, place.end.line
+        return any(first <= span[0] and span[2] <= last for _, span in self.wanted)
 
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:
         kind = _kind_of(original_node)

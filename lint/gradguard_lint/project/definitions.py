@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from functools import cached_property
 
-from gradguard_lint.project.imports import imports
-from gradguard_lint.project.marks import STAR, STARTING, starts_workers
+from gradguard_lint.project.imports import imported_names
+from gradguard_lint.project.marks import STAR, starts_workers
 
 _DEFINITION = re.compile(rb"^(?:(?:async[ \t]+)?def|class)[ \t]+(\w+)|^@", re.MULTILINE)
 """Where a function or class of a module, or its first decorator, begins."""
@@ -21,8 +21,6 @@ _IMPORT = re.compile(
 
 _STATEMENT = re.compile(rb"^(?=[^\s#)\]}])", re.MULTILINE)
 """Where a statement of the module's own begins."""
-
-_ALIAS = re.compile(rb"\bas[ \t]+(\w+)")
 
 
 class Names:
@@ -41,15 +39,15 @@ class Names:
 
     @cached_property
     def _imported(self) -> dict[bytes, list[tuple[str, str]]]:
-        """The imports, each the module and the name there, by that name."""
+        """What is imported, the module and the name there, by the name here."""
         found: dict[bytes, list[tuple[str, str]]] = {}
-        for item in imports(self._data):
-            base, _, last = item.rpartition(".")
-            found.setdefault(last.encode(), []).append((base, last))
+        for module, name, local in imported_names(self._data):
+            found.setdefault(local.encode(), []).append((module, name))
         return found
 
     def behind(self, name: str | None) -> list[tuple[str, str]]:
-        """The imports (module, name there) that `name` may hang on; None: all of them."""
+        """The imports that `name` (None: anything) may hang on: the module, and the name there, ""
+        for the module itself, "*" for all of them."""
         imported = self._imported
         if name is None:
             return [item for items in imported.values() for item in items]
@@ -82,11 +80,8 @@ class Definitions:
             waiting = self.mentions.keys() - self._starting
             new = {name for name in waiting if not known.isdisjoint(self.mentions[name])}
             self._starting |= new
-        imported = b"\n".join(match[0] for match in _IMPORT.finditer(own))
         self._own = [(text, _words(text)) for text in _STATEMENT.split(_IMPORT.sub(b"", own))]
         """The statements of the module's own code, but for its imports, and what each mentions."""
-        self._starting |= {it.decode() for it in _words(imported) & STARTING}
-        self._starting |= {it.decode("utf-8", "replace") for it in _ALIAS.findall(imported)}
 
     def starts(self, name: str) -> bool:
         """Whether what the module gives as `name` starts workers, or mentions what does."""

@@ -95,7 +95,7 @@ class File:
     @cached_property
     def imports(self) -> list[str]:
         """The dotted names that it imports."""
-        return [name for name in imports(self.imported) if not name.endswith("*")]
+        return imports(self.imported)
 
     @cached_property
     def stands_on_framework(self) -> bool:

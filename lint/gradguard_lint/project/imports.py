@@ -37,25 +37,58 @@ def import_lines(data: bytes) -> bytes:
     return _CONTINUED.sub(b" ", found) if b"\\" in found else found
 
 
+def absolute_name(name: str, package: str) -> str:
+    """The dotted `name` without the dots that lead it, which count from `package` upwards."""
+    level = len(name) - len(name.lstrip("."))
+    if not level:
+        return name
+    parts = package.split(".")
+    base = ".".join(parts[: len(parts) - level + 1])
+    return f"{base}.{name[level:]}".strip(".")
+
+
 def imports(data: bytes) -> list[str]:
-    """The dotted names that the imports of `data` mention, relative ones with their dots; all the
-    names of a module end in a star."""
+    """The dotted names that the imports of `data` mention, relative ones with their dots."""
     found: list[str] = []
+    for base, names in _statements(data):
+        if base is not None:
+            found.append(base)
+            names = [name for name in names if name[0] != "*"]
+        found.extend(_dotted(base, name) for name, _ in names)
+    return found
+
+
+def imported_names(data: bytes) -> list[tuple[str, str, str]]:
+    """What the imports of `data` give: the module (relative ones with their dots), the name there
+    ("" for the module itself, "*" for all), and the name here."""
+    found = []
+    for base, names in _statements(data):
+        if base is not None:
+            found += [(base, name, local or name) for name, local in names]
+        else:
+            found += [(name, "", local or name.partition(".")[0]) for name, local in names]
+    return found
+
+
+def _dotted(base: str | None, name: str) -> str:
+    if base is None:
+        return name
+    return base + name if base.endswith(".") else f"{base}.{name}"
+
+
+def _statements(data: bytes) -> Iterator[tuple[str | None, list[tuple[str, str]]]]:
+    """Each import: the module that it is from, if it says so, and the names, each with the one
+    that it gets, if it says so."""
     for match in _matches(data):
         base, names, plain = match.groups()
-        if plain:
-            found.extend(
-                part.split(b" as ")[0].strip().decode("utf-8", "replace")
-                for part in plain.split(b",")
-            )
-            continue
-        start = base.decode("utf-8", "replace")
-        found.append(start)
-        for part in names.strip(b"()").replace(b"\\", b"").split(b","):
-            name = part.split(b" as ")[0].strip().decode("utf-8", "replace")
-            if name.isidentifier() or name == "*":
-                found.append(start + name if start.endswith(".") else f"{start}.{name}")
-    return found
+        text = plain or names.strip(b"()").replace(b"\\", b"")
+        pairs = []
+        for part in text.decode("utf-8", "replace").split(","):
+            name, _, local = part.partition(" as ")
+            name = name.strip()
+            if plain or name.isidentifier() or name == "*":
+                pairs.append((name, local.strip()))
+        yield None if plain else base.decode("utf-8", "replace"), pairs
 
 
 def _matches(data: bytes) -> Iterator[re.Match[bytes]]:

@@ -223,7 +223,7 @@ HANDED_OUT = rb"(?:" + b"|".join(METHODS).replace(b".", rb"\.") + rb")[ \t]*(?=\
 _HANDED_ON = tuple(sorted({last.encode() for _, row, last in _ROWS if row.does in PASSED_ON}))
 _AS_A_WORD = rb"\b(?:" + b"|".join(_HANDED_ON) + rb")\b"
 
-STARTING = frozenset(last.encode() for _, _, last in _ROWS)
+STARTING = frozenset(last for _, _, last in _ROWS)
 """The names of what starts workers."""
 
 STAR = b"import *"

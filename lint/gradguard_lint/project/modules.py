@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from gradguard_lint.project.contents import Unusable, read
 from gradguard_lint.project.definitions import Names
-from gradguard_lint.project.marks import LIBRARY_TOPS, worth_following
+from gradguard_lint.project.imports import absolute_name
+from gradguard_lint.project.marks import LIBRARY_TOPS, STARTING, worth_following
 from gradguard_lint.reading.source import Module, SourceError, parse
 from gradguard_lint.words import words
 
@@ -143,14 +144,16 @@ class Modules:
                 return True
         elif not is_package and not names.have_star:
             return False
-        if not depth:
-            return False
         package = name if is_package else name.rpartition(".")[0]
-        for base, last in names.behind(wanted):
-            inner = package + base if base.startswith(".") else base
-            sought = wanted if last == "*" else last
-            if base.strip(".") and inner != name and self.starts_workers(inner, sought, depth - 1):
-                return True
+        for module, given in names.behind(wanted):
+            inner = absolute_name(module, package)
+            if not self.is_module(inner):
+                if given in STARTING:
+                    return True
+            elif depth and inner != name:
+                sought = wanted if given == "*" else given or None
+                if self.starts_workers(inner, sought, depth - 1):
+                    return True
         return False
 
     def load(self, name: str) -> Module | None:
