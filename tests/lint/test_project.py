@@ -574,3 +574,80 @@ def test_a_global_that_the_initializer_sets(project):
     assert project.codes() == []
     project.write("main.py", CHANGES.format(given=""))
     assert project.codes() == [("GG109", "uses.py", 9)]
+
+
+RUN_ALL = (
+    "import torch\nfrom multiprocessing import Pool\n\n\nclass Config:\n    size = 2\n\n\n"
+    "def double(x):\n    return x * 2\n\n\n"
+    "def run_all(w):\n    with Pool(2) as pool:\n        return pool.map(double, [w, w])\n\n\n"
+    "runner = run_all\n"
+)
+WAYS_IN = {
+    "by its name": ("", "from app.workers import run_all", "run_all"),
+    "by all names": ("", "from app.workers import *", "run_all"),
+    "as a module": ("", "import app.workers", "app.workers.run_all"),
+    "as a module of another name": ("", "import app.workers as aw", "aw.run_all"),
+    "as a module of a package": ("", "from app import workers", "workers.run_all"),
+    "as a variable": ("", "from app.workers import runner", "runner"),
+    "by all names of a package": ("from .workers import *\n", "from app import run_all", "run_all"),
+    "by another name of a package": (
+        "from .workers import run_all as spread\n",
+        "from app import spread",
+        "spread",
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS_IN)
+def test_a_function_that_gives_work_to_workers_comes_from_another_file(project, way):
+    package, line, name = WAYS_IN[way]
+    project.write("app/workers.py", RUN_ALL)
+    project.write("app/__init__.py", package)
+    project.write(
+        "train.py",
+        f"import torch\n{line}\n\n\ndef train():\n    w = torch.ones(3, requires_grad=True)\n"
+        f"    sum({name}(w)).sum().backward()\n",
+    )
+    assert project.codes() == [("GG102", "app/workers.py", 10), ("GG101", "app/workers.py", 15)]
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "asked"),
+    [
+        ("from app.workers import run_all", "run_all(1)", {"use"}),
+        ("from app.workers import runner", "runner(1)", {"use"}),
+        ("from app.workers import Config", "Config()", set()),
+        ("from app.workers import *", "Config()", set()),
+        ("from app.lazy import Config", "Config()", set()),
+        ("from app.lazy import run_all", "run_all(1)", {"use"}),
+        ("import app.workers", "app.workers.Config()", set()),
+        ("import app.workers", "app.workers.run_all(1)", {"use"}),
+        ("from app.settings import ContextParallel", "ContextParallel()", set()),
+        ("from app.settings import Parallel", "Parallel(2)", {"use"}),
+    ],
+)
+def test_which_names_of_a_module_start_workers(project, line, name, asked):
+    from gradguard_lint.engine.relevance import Relevance
+    from gradguard_lint.models.rows import registry
+    from gradguard_lint.project.modules import Modules, Reader
+    from gradguard_lint.reading.source import parse
+
+    project.write("app/__init__.py", "")
+    project.write("app/workers.py", RUN_ALL)
+    project.write(
+        "app/lazy.py",
+        "_structure = {'workers': ['Config', 'run_all']}\nif CHECKING:\n"
+        "    from .nothing import *\n    from .workers import (\n"
+        "        Config,\n        run_all,\n    )\n",
+    )
+    project.write(
+        "app/settings.py",
+        "from joblib import Parallel\n\n\nclass ContextParallel:\n    degree = 2\n",
+    )
+    source = f"import torch\n{line}\n\n\ndef use():\n    return {name}\n"
+    path = project.write("train.py", source)
+    modules = Modules(str(path), Reader())
+    module = parse(source.encode(), str(path), modules.name, modules.package)
+    relevance = Relevance(module, modules, registry().words)
+    seen = relevance.seen.definitions
+    assert {seen[ident][0] for ident in relevance.definitions(loops=False)} == asked

@@ -87,3 +87,47 @@ def test_repaired_programs_have_what_was_lost(tensorflow, tmp_path):
         promised = re.findall(r"repaired: (.*)", FIXED[code][name])
         assert outcome["prints"] == promised or not promised, label
         assert code not in outcome["found"], label
+
+
+def _functions_that_lose_a_mode(count: int) -> str:
+    return (
+        "import torch\nfrom joblib import Parallel, delayed\n\nnet = torch.nn.Linear(3, 1)\n"
+        + "".join(
+            f"\n\ndef predict_{n}(batch):\n    return net(batch)\n\n\n"
+            f"def rows_{n}(xs):\n    with torch.no_grad():\n"
+            f'        return Parallel(2, prefer="threads")(delayed(predict_{n})(x) for x in xs)\n'
+            for n in range(count)
+        )
+    )
+
+
+def _repaired(project) -> dict[int, bool]:
+    """Whether there is a repair, by the line of the finding."""
+    found = project.lint("--no-cache", "--jobs", "1", json_output=True).json["findings"]
+    return {item["location"]["line"]: bool(item["edits"]) for item in found}
+
+
+def test_repairs_of_many_functions_are_proved_at_once(project, monkeypatch):
+    from gradguard_lint import batch
+
+    project.write("score.py", _functions_that_lose_a_mode(12))
+    read = []
+    analyse = batch.analyse
+    monkeypatch.setattr(batch, "analyse", lambda *args: read.append(args) or analyse(*args))
+    repaired = _repaired(project)
+    assert len(repaired) == 12
+    assert all(repaired.values())
+    assert len(read) == 2
+
+
+def test_a_repair_that_is_none_spoils_no_other(project, monkeypatch):
+    """Where all together do not come out, it is found, and the others are proved without it."""
+    from gradguard_lint.fixes import proof
+
+    project.write("score.py", _functions_that_lose_a_mode(5))
+    lines = sorted(_repaired(project))
+    repairs = proof.repairs
+    monkeypatch.setattr(
+        proof, "repairs", lambda raw, *args: raw["line"] != lines[3] and repairs(raw, *args)
+    )
+    assert _repaired(project) == {line: line != lines[3] for line in lines}

@@ -90,8 +90,8 @@ class Prefilter:
             return True
         if not file.framework:
             return self._brings_together(path, file) or self._runs_both(path, file)
-        if file.starts_program and self._imports_one(path, self._starts):
-            return True  # it may make the objects whose methods start them
+        if (file.starts_program or file.trains) and self._imports_one(path, self._starts):
+            return True  # it may make the objects whose methods start them, and wants gradients
         if self._is_given(path, file):
             return True
         if self.helpers == set():
