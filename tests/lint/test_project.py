@@ -651,3 +651,64 @@ def test_which_names_of_a_module_start_workers(project, line, name, asked):
     relevance = Relevance(module, modules, registry().words)
     seen = relevance.seen.definitions
     assert {seen[ident][0] for ident in relevance.definitions(loops=False)} == asked
+
+
+OWN_LOADER = """\
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+
+def set_states(dataset, seed):
+    for name in vars(dataset):
+        dataset.renew(name, seed)
+
+
+def takes(worker):
+    set_states(get_worker_info().dataset, get_worker_info().seed)
+
+
+def leaves(worker):
+    np.random.seed(worker)
+
+
+class Loader(DataLoader):
+    def __init__(self, dataset, **options):
+        if "worker_init_fn" not in options:
+            options["worker_init_fn"] = {first}
+        super().__init__(dataset, num_workers=2, **options)
+
+
+class Noisy(Dataset):
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return self.rng.normal()
+
+
+def run(**more):
+    for batch in {loader}:
+        print(batch)
+
+
+run()
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "loader", "codes"),
+    [
+        ("takes", "Loader(Noisy(), batch_size=2)", []),
+        ("leaves", "Loader(Noisy(), batch_size=2)", [("GG305", "run.py", 23)]),
+        ("leaves", "DataLoader(Noisy(), num_workers=2)", [("GG305", "run.py", 38)]),
+        ("leaves", "DataLoader(Noisy(), num_workers=2, worker_init_fn=takes)", []),
+        ("leaves", "DataLoader(Noisy(), num_workers=2, **unknown())", []),
+    ],
+)
+def test_a_loader_whose_workers_may_renew_the_datasets_generator(project, first, loader, codes):
+    project.write("run.py", OWN_LOADER.replace("{first}", first).replace("{loader}", loader))
+    assert project.codes() == codes

@@ -22,6 +22,7 @@ from gradguard_lint.domain.values import (
     TaskCall,
     Tensor,
     Thing,
+    Unknown,
     Value,
     join,
     of,
@@ -32,6 +33,7 @@ from gradguard_lint.engine.machine import (
 )
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tasks import hand_out
+from gradguard_lint.engine.tree import descend
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers.starting import start_of, start_value
@@ -68,6 +70,8 @@ def loader(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     for word in ("worker_init_fn", "multiprocessing_context"):
         if word in args.keywords:
             parts[word] = args.keywords[word]
+    if args.open:
+        parts.setdefault("worker_init_fn", UNKNOWN)
     return of(
         Thing(
             "loader",
@@ -160,7 +164,8 @@ def iterate_loader(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> Non
     sample = UNKNOWN
     dataset = thing.part("dataset") or UNKNOWN
     m.store[0, _DATASET] = dataset
-    several = count.constant != 1
+    first = thing.part("worker_init_fn")
+    several = count.constant != 1 and not _takes_dataset(first)
     sources = list(_sources(m, dataset))
     for instance in (it.atom for it in sources if isinstance(it.atom, Instance)):
         for wanted, given in (("__getitem__", (UNKNOWN,)), ("__iter__", ())):
@@ -178,7 +183,6 @@ def iterate_loader(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> Non
         stacks = of(External(f"{LOADER}.default_collate"))
         given = (sequence(Value(tuple(tensors))),)
         tasks.append(TaskCall(stacks, given, (), site, library=LOADER))
-    first = thing.part("worker_init_fn")
     initializer = None
     if first is not None and _followed(first):
         initializer = TaskCall(first, (UNKNOWN,), (), site, library=LOADER)
@@ -196,6 +200,24 @@ def iterate_loader(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> Non
         answers=False,
         shares=True,
         prepared=True,
+    )
+
+
+def _takes_dataset(initializer: Value | None) -> bool:
+    """Whether the workers' initializer may give the dataset another generator: it is not known, or
+    takes the dataset to whatever it does with it."""
+    if initializer is None:
+        return False
+    return any(
+        isinstance(atom, Unknown)
+        or (
+            isinstance(atom, Function)
+            and any(
+                isinstance(part, ast.Attribute) and part.attr == "dataset"
+                for part in descend(atom.node)
+            )
+        )
+        for atom in initializer.atoms
     )
 
 
