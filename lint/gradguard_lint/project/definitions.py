@@ -6,7 +6,7 @@ import re
 from functools import cached_property
 
 from gradguard_lint.project.imports import imported_names
-from gradguard_lint.project.marks import STAR, starts_workers
+from gradguard_lint.project.marks import starts_workers
 
 _DEFINITION = re.compile(rb"^(?:(?:async[ \t]+)?def|class)[ \t]+(\w+)|^@", re.MULTILINE)
 """Where a function or class of a module, or its first decorator, begins."""
@@ -30,7 +30,7 @@ class Names:
         self._data = data
         self.start_workers = starts_workers(data)
         """Whether anything here starts workers."""
-        self.have_star = STAR in data
+        self.have_star = b"import *" in data
         """Whether some come from an import that does not say them."""
 
     @cached_property

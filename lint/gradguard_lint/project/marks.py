@@ -226,18 +226,10 @@ _AS_A_WORD = rb"\b(?:" + b"|".join(_HANDED_ON) + rb")\b"
 STARTING = frozenset(last for _, _, last in _ROWS)
 """The names of what starts workers."""
 
-STAR = b"import *"
-"""What brings names that no import says."""
-
 
 def starts_workers(data: bytes) -> bool:
     """Whether a module calls what starts workers, or mentions something that does."""
     return has(data, _HANDED_ON, _AS_A_WORD) or any(mark.found(data) for mark in MARKS)
-
-
-def may_start_workers(data: bytes) -> bool:
-    """Whether a module calls what starts workers, or passes on something that may."""
-    return STAR in data or starts_workers(data)
 
 
 LIBRARY_TOPS = frozenset(top for library in libraries() for top in library.tops)
