@@ -28,7 +28,7 @@ from pytest_gradguard.runtime.lineage import LINEAGE
 from pytest_gradguard.runtime.patching import Patch, Patches
 from pytest_gradguard.runtime.pipes import Line
 from pytest_gradguard.runtime.provenance import names_in
-from pytest_gradguard.runtime.references import Reference
+from pytest_gradguard.runtime.references import Reference, refer
 
 
 class _Waiting:
@@ -70,7 +70,13 @@ class _Waiting:
     def after_step(self) -> None:
         """After an optimizer's step, which may have changed its values."""
         self._values = digest(self.tensor) or self._values
-        _used[id(self.tensor)] = self._reference, gradient_state(self.tensor)
+        with torch._C.DisableTorchFunctionSubclass():
+            gradient = None if self.tensor is None else self.tensor.grad
+        if gradient is None:
+            _used.pop(id(self.tensor), None)
+        else:
+            used = refer(gradient), gradient_state(self.tensor)
+            _used[id(self.tensor)] = self._reference, *used
 
     def backward_ended(self, before: Any, penalty: bool) -> None:
         """After a backward pass in this process.
@@ -102,9 +108,13 @@ class _Waiting:
 
     @property
     def _used(self) -> GradientState | None:
-        """The gradient that a step has used last."""
-        reference, used = _used.get(id(self.tensor), (None, None))
-        return used if reference is not None and reference() is self.tensor else None
+        """The gradient that a step has used last, where it is still there: another one may have
+        come to lie in its place."""
+        reference, used, state = _used.get(id(self.tensor), (None, None, None))
+        if reference is None or used is None or reference() is not self.tensor:
+            return None
+        with torch._C.DisableTorchFunctionSubclass():
+            return state if used() is self.tensor.grad else None
 
 
 _MANY = 64
@@ -112,8 +122,9 @@ _MANY = 64
 _GRAPH = 5_000
 """How many nodes of a graph are looked at."""
 _waiting: dict[int, _Waiting] = {}
-_used: dict[int, tuple[Callable[[], Any], GradientState | None]] = {}
-"""By the id of a tensor that was waited for: the tensor, and the gradient of its last step."""
+_used: dict[int, tuple[Callable[[], Any], Reference, GradientState | None]] = {}
+"""By the id of a tensor that was waited for: the tensor, the gradient of its last step, and the
+state of that."""
 _expected: list[_Expected] = []
 _inherited: dict[int, tuple[Call, KeptGradients, str, GradientState | None]] = {}
 """By the id of a tensor that a forked process has inherited: what it has told of it."""
@@ -130,7 +141,7 @@ def remember(call: Call, notes: Iterable[KeptGradients], *, running: bool = Fals
     for identity, known in list(_waiting.items()):
         if known.tensor is None:
             del _waiting[identity]
-    for identity, (reference, _) in list(_used.items()):
+    for identity, (reference, *_) in list(_used.items()):
         if reference() is None:  # the id may be another's by now
             del _used[identity]
     for left in notes:

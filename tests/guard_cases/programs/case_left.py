@@ -52,6 +52,7 @@ EXPECT = {
     "test_initializer_of_a_forked_pool": {"GG106"},
     "test_initializer_of_a_spawned_pool": {"GG106"},
     "test_measured_between_backward_and_step": set(),
+    "test_new_gradients_where_used_ones_lay": set(),
     "test_returned_in_some_form": set(),
     "test_gradient_of_one_number": set(),
     "test_gradient_by_autograd_grad": set(),
@@ -629,6 +630,17 @@ def test_measured_between_backward_and_step():
         backward(model, x)
         run(norm_of, model)
         start(FORK, norm_of, model, x)
+        optimizer.step()
+
+
+def test_new_gradients_where_used_ones_lay():
+    """Of so many, some take the memory that the same parameter's had before."""
+    model = nn.Sequential(nn.Linear(3, 1), *(nn.Linear(1, 1) for _ in range(60)))
+    optimizer = sgd(model)
+    for x in [*X] * 8:
+        optimizer.zero_grad()
+        backward(model, x)
+        Parallel(n_jobs=2)(delayed(norm_of)(model, x) for x in X)
         optimizer.step()
 
 
