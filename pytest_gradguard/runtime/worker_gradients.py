@@ -69,14 +69,14 @@ class _Waiting:
 
     def after_step(self) -> None:
         """After an optimizer's step, which may have changed its values."""
-        self._values = digest(self.tensor) or self._values
+        tensor = self.tensor
+        self._values = digest(tensor) or self._values
         with torch._C.DisableTorchFunctionSubclass():
-            gradient = None if self.tensor is None else self.tensor.grad
+            gradient = tensor.grad
         if gradient is None:
-            _used.pop(id(self.tensor), None)
+            _used.pop(id(tensor), None)
         else:
-            used = refer(gradient), gradient_state(self.tensor)
-            _used[id(self.tensor)] = self._reference, *used
+            _used[id(tensor)] = self._reference, refer(gradient), gradient_state(tensor)
 
     def backward_ended(self, before: Any, penalty: bool) -> None:
         """After a backward pass in this process.
