@@ -45,8 +45,9 @@ class Relevance:
 
     def matters(self, *, loops: bool) -> bool:
         """Whether running the module can show anything, for taking gradients in `loops` too."""
+        started = b"__main__" in self.module.data  # it may make objects whose methods start workers
         return (
-            (self.seen.is_program and any(map(self._comes_from_project, self.seen.imports)))
+            (started and any(map(self._comes_from_project, self.seen.imports)))
             or bool(self.definitions(loops=False))
             or (loops and bool(self.definitions(loops=True)))
         )

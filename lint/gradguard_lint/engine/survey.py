@@ -74,10 +74,6 @@ class Survey:
     strings: frozenset[str] = frozenset()
     """Strings that are mentioned like names, in quotes."""
 
-    is_program: bool = False
-    """Whether the module says what it does when it is started: it may make objects whose methods
-    start workers."""
-
     @property
     def mentioned(self) -> set[str]:
         """Every name that is mentioned somewhere outside the imports of the module's own code."""
@@ -88,7 +84,6 @@ def survey(module: Module, words: Vocabulary) -> Survey:
     """Walk the tree of `module` once."""
     strings = [it for it in words.matters_beside if it.encode() in module.data]
     found = Survey(called=words.called, strings=frozenset(strings))
-    found.is_program = b"__main__" in module.data
     found.definitions[OWN_CODE] = ("", found.own)
     _visit(module.tree, (found.own,), 0, found)
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
@@ -122,7 +122,24 @@ def moved(edits: Iterable[RawEdit], path: str, line: int, column: int) -> int:
     return line + shift
 
 
-def distinct(edits: Iterable[RawEdit]) -> Iterator[RawEdit]:
+def edited_files(
+    repairs: Iterable[Sequence[RawEdit]], held: Callable[[str], bytes]
+) -> tuple[list[RawEdit], dict[str, bytes]]:
+    """The edits of `repairs`, each once, and what the files that they change hold then.
+
+    `held` tells what a file holds now.
+
+    Raises:
+        UnicodeEncodeError: the encoding of a file does not have a character of them.
+    """
+    edits = list(_distinct(edit for repair in repairs for edit in repair))
+    return edits, {
+        path: edited_bytes(held(path), [edit for edit in edits if edit["path"] == path])
+        for path in sorted({edit["path"] for edit in edits})
+    }
+
+
+def _distinct(edits: Iterable[RawEdit]) -> Iterator[RawEdit]:
     """`edits`, each once: two repairs may need the same import."""
     seen: list[RawEdit] = []
     for edit in edits:

@@ -16,16 +16,18 @@ from gradguard_lint.fixes.edits import (
     RawEdit,
     between,
     decoded,
-    distinct,
-    edited_bytes,
+    edited_files,
     lines_of,
     moved,
     overlap,
 )
-from gradguard_lint.fixes.rewrite import Source
 from gradguard_lint.fixes.unwritable import Unwritable
 from gradguard_lint.project.files import absolute
 from gradguard_lint.reading.source import Module
+
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from gradguard_lint.fixes.rewrite import Source
 
 Raw = dict[str, Any]
 Again = Callable[[dict[str, bytes]], list[Raw]]
@@ -39,14 +41,17 @@ class Repair:
         raw: the finding.
         fix: what its rule states.
         edits: the edits that make it.
+        about: the function that it is in, and the place where that is handed out.
     """
 
     def __init__(self, raw: Raw, fix: Fix, edits: list[RawEdit]) -> None:
         self.raw = raw
         self.fix = fix
         self.edits = edits
-        details = raw["details"]
-        self.about = {(raw["path"], raw["function"]), str(details.get("handed_out_at", raw))}
+        self.about: set[tuple[str, Any]] = {(raw["path"], raw["function"])}
+        place = raw["details"].get("handed_out_at")
+        if place is not None:
+            self.about.add((place["path"], place["line"]))
 
     def is_apart(self, other: Repair) -> bool:
         """Whether neither has to do with what the other repairs."""
@@ -84,12 +89,8 @@ def _proved(
     together: list[Repair], data: dict[str, bytes], found: Sequence[Raw], again: Again
 ) -> list[Repair]:
     """Those of the repairs, all apart from each other, that do what they should."""
-    edits = list(distinct(edit for repair in together for edit in repair.edits))
-    contents = {
-        path: edited_bytes(data[path], [edit for edit in edits if edit["path"] == path])
-        for path in {edit["path"] for edit in edits}
-    }
     try:
+        edits, contents = edited_files([repair.edits for repair in together], data.__getitem__)
         after = again(contents)
         if all(repairs(repair.raw, found, edits, after) for repair in together):
             return together
@@ -126,6 +127,8 @@ def _place(raw: Raw, edits: Sequence[RawEdit]) -> tuple[str, str, int]:
 
 def _edits(fix: Fix, sources: dict[Module, Source]) -> list[RawEdit]:
     """The edits that make the changes."""
+    from gradguard_lint.fixes.rewrite import Source  # which imports libcst
+
     by_module: dict[Module, list[Change]] = {}
     for change in fix.changes:
         by_module.setdefault(change.module, []).append(change)

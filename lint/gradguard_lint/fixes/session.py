@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from gradguard_lint.fixes.edits import RawEdit, distinct, edited_bytes, overlap
+from gradguard_lint.fixes.edits import RawEdit, edited_files, overlap
 from gradguard_lint.fixes.proof import places
 from gradguard_lint.fixes.unwritable import Unwritable
 from gradguard_lint.project.contents import Unusable, read
@@ -75,11 +75,8 @@ class Session:
 
     def _make(self, chosen: Sequence[Raw]) -> bool:
         """Make repairs; whether they hold where all files are read again."""
-        edits = list(distinct(edit for raw in chosen for edit in raw["edits"]["edits"]))
-        changed = dict(self.after)
-        for path in sorted({edit["path"] for edit in edits}):
-            own = [edit for edit in edits if edit["path"] == path]
-            changed[path] = edited_bytes(self._now(path), own)
+        edits, contents = edited_files([raw["edits"]["edits"] for raw in chosen], self._now)
+        changed = {**self.after, **contents}
         outcome = self._again(changed)
         then, now = places(self.outcome.findings, edits), places(outcome.findings)
         new_errors = {(e.path, e.message) for e in outcome.errors} - {

@@ -8,19 +8,16 @@ from functools import cached_property
 from gradguard_lint.project.imports import imported_names
 from gradguard_lint.project.marks import starts_workers
 
-_DEFINITION = re.compile(rb"^(?:(?:async[ \t]+)?def|class)[ \t]+(\w+)|^@", re.MULTILINE)
+_DEFINITION = rb"(?m)^(?:(?:async[ \t]+)?def|class)[ \t]+(\w+)|^@"
 """Where a function or class of a module, or its first decorator, begins."""
 
-_OWN = re.compile(rb"^[^\s#)\]}@]", re.MULTILINE)
-"""Where the module's own code may go on after a definition."""
-
-_IMPORT = re.compile(
-    rb"^[ \t]*(?:from[ \t]+[\w.]+[ \t]+import[ \t]*(?:\([^)]*\)|[^\n;]*)|import[ \t][^\n;]*)",
-    re.MULTILINE,
-)
-
-_STATEMENT = re.compile(rb"^(?=[^\s#)\]}])", re.MULTILINE)
+_STATEMENT = rb"(?m)^(?=[^\s#)\]}])"
 """Where a statement of the module's own begins."""
+
+_IMPORT = (
+    rb"(?m)^[ \t]*"
+    rb"(?:from[ \t]+[\w.]+[ \t]+import[ \t]*(?:\([^)]*\)|[^\n;]*)|import[ \t][^\n;]*)"
+)
 
 
 class Names:
@@ -80,7 +77,9 @@ class Definitions:
             waiting = self.mentions.keys() - self._starting
             new = {name for name in waiting if not known.isdisjoint(self.mentions[name])}
             self._starting |= new
-        self._own = [(text, _words(text)) for text in _STATEMENT.split(_IMPORT.sub(b"", own))]
+        self._own = [
+            (text, _words(text)) for text in re.split(_STATEMENT, re.sub(_IMPORT, b"", own))
+        ]
         """The statements of the module's own code, but for its imports, and what each mentions."""
 
     def starts(self, name: str) -> bool:
@@ -109,14 +108,15 @@ def _parts(data: bytes) -> tuple[list[tuple[str, bytes]], bytes]:
     begins like code may be one of a string."""
     found = []
     begins = -1
-    matches = list(_DEFINITION.finditer(data))
+    statement = re.compile(_STATEMENT)
+    matches = list(re.finditer(_DEFINITION, data))
     starts = [*(match.start() for match in matches), len(data)]
     own = [data[: starts[0]]]
     for match, end in zip(matches, starts[1:], strict=True):
         begins = match.start() if begins < 0 else begins
         if match.group(1) is not None:
             found.append((match.group(1).decode("utf-8", "replace"), data[begins:end]))
-            after = _OWN.search(data, match.end(), end)
+            after = statement.search(data, match.end(), end)
             own.append(data[after.start() : end] if after is not None else b"")
             begins = -1
     return found, b"\n".join(own)

@@ -50,11 +50,14 @@ def absolute_name(name: str, package: str) -> str:
 def imports(data: bytes) -> list[str]:
     """The dotted names that the imports of `data` mention, relative ones with their dots."""
     found: list[str] = []
-    for base, names in _statements(data):
-        if base is not None:
-            found.append(base)
-            names = [name for name in names if name[0] != "*"]
-        found.extend(_dotted(base, name) for name, _ in names)
+    for base, parts in _statements(data):
+        names = [part.split(b" as ")[0].strip().decode("utf-8", "replace") for part in parts]
+        if base is None:
+            found += names
+            continue
+        found.append(base)
+        start = base if base.endswith(".") else base + "."
+        found += [start + name for name in names if name.isidentifier()]
     return found
 
 
@@ -62,33 +65,25 @@ def imported_names(data: bytes) -> list[tuple[str, str, str]]:
     """What the imports of `data` give: the module (relative ones with their dots), the name there
     ("" for the module itself, "*" for all), and the name here."""
     found = []
-    for base, names in _statements(data):
-        if base is not None:
-            found += [(base, name, local or name) for name, local in names]
-        else:
-            found += [(name, "", local or name.partition(".")[0]) for name, local in names]
+    for base, parts in _statements(data):
+        for part in parts:
+            name, _, alias = map(str.strip, part.decode("utf-8", "replace").partition(" as "))
+            if base is None:
+                found.append((name, "", alias or name.partition(".")[0]))
+            elif name.isidentifier() or name == "*":
+                found.append((base, name, alias or name))
     return found
 
 
-def _dotted(base: str | None, name: str) -> str:
-    if base is None:
-        return name
-    return base + name if base.endswith(".") else f"{base}.{name}"
-
-
-def _statements(data: bytes) -> Iterator[tuple[str | None, list[tuple[str, str]]]]:
-    """Each import: the module that it is from, if it says so, and the names, each with the one
-    that it gets, if it says so."""
+def _statements(data: bytes) -> Iterator[tuple[str | None, list[bytes]]]:
+    """Each import: the module that it is from, if it says so, and what it imports, as written."""
     for match in _matches(data):
         base, names, plain = match.groups()
-        text = plain or names.strip(b"()").replace(b"\\", b"")
-        pairs = []
-        for part in text.decode("utf-8", "replace").split(","):
-            name, _, local = part.partition(" as ")
-            name = name.strip()
-            if plain or name.isidentifier() or name == "*":
-                pairs.append((name, local.strip()))
-        yield None if plain else base.decode("utf-8", "replace"), pairs
+        if plain:
+            yield None, plain.split(b",")
+        else:
+            parts = names.strip(b"()").replace(b"\\", b"").split(b",")
+            yield base.decode("utf-8", "replace"), parts
 
 
 def _matches(data: bytes) -> Iterator[re.Match[bytes]]:

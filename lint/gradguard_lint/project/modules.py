@@ -51,6 +51,20 @@ def _is_package(path: str) -> bool:
     return os.path.basename(path) == "__init__.py"
 
 
+def _package_of(name: str, path: str) -> str:
+    """The package that the relative imports of the module `name` start from."""
+    return name if _is_package(path) else name.rpartition(".")[0]
+
+
+def _found_at(base: str) -> str | None:
+    if os.path.isfile(base + ".py"):
+        return base + ".py"
+    if not os.path.isdir(base):
+        return None
+    code = os.path.join(base, "__init__.py")
+    return code if os.path.isfile(code) else base
+
+
 class Modules:
     """The modules that one entry file can import, read when they are asked for."""
 
@@ -76,10 +90,7 @@ class Modules:
             self.roots = [root]
             self._beside = ("", "")
             self._only = self.name.partition(".")[0]  # what is installed beside it is no part of it
-        if _is_package(entry):
-            self.package = self.name
-        else:
-            self.package = self.name.rpartition(".")[0]
+        self.package = _package_of(self.name, entry)
         self.read = read
         self.used: dict[str, bytes | None] = {}
         self.absent: list[str] = []
@@ -96,20 +107,13 @@ class Modules:
         own = not self._only or parts[0] == self._only
         if name and own and parts[0] not in LIBRARIES and all(parts):
             outer, own_name = self._beside
-            *above, last = parts
             for root in (*self.roots, outer) if parts[0] == own_name else self.roots:
-                folder = os.path.join(root, *above)
-                listed = self.read.listed(folder)
-                base = os.path.join(folder, last)
-                if last + ".py" in listed and os.path.isfile(base + ".py"):
-                    found = base + ".py"
-                elif last not in listed or not os.path.isdir(base):
+                base = os.path.join(root, *parts)
+                at = self.read.found_at(base)
+                if at is None:
                     self.absent += [base + ".py", base]
-                elif os.path.isfile(os.path.join(base, "__init__.py")):
-                    found = os.path.join(base, "__init__.py")
-                elif not OUTSIDE & set(parts):
-                    found = base
-                if found is not None:
+                elif at != base or not OUTSIDE & set(parts):
+                    found = at
                     break
         self._paths[name] = found
         return found
@@ -138,13 +142,12 @@ class Modules:
         if data is None:
             return False
         names = self.read.names(path, data)
-        is_package = _is_package(path)
         if names.start_workers:
             if wanted is None or names.definitions.starts(wanted):
                 return True
-        elif not is_package and not names.have_star:
+        elif not _is_package(path) and not names.have_star:
             return False
-        package = name if is_package else name.rpartition(".")[0]
+        package = _package_of(name, path)
         for module, given in names.behind(wanted):
             inner = absolute_name(module, package)
             if not self.is_module(inner):
@@ -170,8 +173,7 @@ class Modules:
             return None
         if len(data) > 20_000 and not _is_package(path) and not worth_following(data):
             return None
-        package = name if _is_package(path) else name.rpartition(".")[0]
-        module = self.read.parsed(path, data, name, package)
+        module = self.read.parsed(path, data, name, _package_of(name, path))
         self._modules[name] = module
         return module
 
@@ -183,7 +185,7 @@ class Reader:
         self.known: dict[str, bytes | None] = {}
         self.modules: dict[tuple[str, str], Module | None] = {}
         self._projects: dict[str, str] = {}
-        self._listed: dict[str, frozenset[str]] = {}
+        self._found: dict[str, str | None] = {}
         self._names: dict[str, Names] = {}
 
     def project_of(self, folder: str) -> str:
@@ -192,14 +194,11 @@ class Reader:
             self._projects[folder] = project_root(folder)
         return self._projects[folder]
 
-    def listed(self, folder: str) -> frozenset[str]:
-        """What is in `folder`, looked at once."""
-        if folder not in self._listed:
-            try:
-                self._listed[folder] = frozenset(os.listdir(folder))
-            except OSError:
-                self._listed[folder] = frozenset()
-        return self._listed[folder]
+    def found_at(self, base: str) -> str | None:
+        """The module or package at `base`, or the folder where it has no code; looked for once."""
+        if base not in self._found:
+            self._found[base] = _found_at(base)
+        return self._found[base]
 
     def over(self, contents: Mapping[str, bytes]) -> Reader:
         """A reader of the same files, but for those that hold `contents` instead."""

@@ -55,7 +55,11 @@ _ARGUMENTS = (
     (4, "batch_sampler"),
     (5, "num_workers"),
     (6, "collate_fn"),
+    (None, "worker_init_fn"),
+    (None, "multiprocessing_context"),
 )
+_PERHAPS_AMONG_OTHERS = ("num_workers", "worker_init_fn")
+"""What is unknown where options that are not known are unpacked."""
 
 
 def loader(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -63,15 +67,10 @@ def loader(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     parts = {"start": start_value(m, row, args)}
     for position, word in _ARGUMENTS:
         value = args.get(position, word)
-        if value is None and word == "num_workers" and args.open:
+        if value is None and word in _PERHAPS_AMONG_OTHERS and args.open:
             value = UNKNOWN
         if value is not None:
             parts[word] = value
-    for word in ("worker_init_fn", "multiprocessing_context"):
-        if word in args.keywords:
-            parts[word] = args.keywords[word]
-    if args.open:
-        parts.setdefault("worker_init_fn", UNKNOWN)
     return of(
         Thing(
             "loader",
