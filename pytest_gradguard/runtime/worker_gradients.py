@@ -98,13 +98,13 @@ class _Waiting:
             return None if self._gradient else State.MISSING  # or it was cleared here since
         if self._others:  # what was computed from data here may be all that is wanted
             return State.PENALTY if all(self._others) else None
-        if _all_zero(self.tensor.grad):
-            return State.ZERO
-        if gradient != self._gradient or self.left.for_inputs:
-            return None  # the program has set it; or it is the one that is wanted
+        if gradient != self._gradient:
+            return None  # the program has set it, or made it zero
         if self.left.anew and gradient != self._used:
             return None  # what the task computed instead of it was not for this step
-        return State.STALE
+        if _all_zero(self.tensor.grad):
+            return State.ZERO
+        return None if self.left.for_inputs else State.STALE
 
     @property
     def _used(self) -> GradientState | None:

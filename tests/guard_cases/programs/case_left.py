@@ -56,8 +56,10 @@ EXPECT = {
     "test_returned_in_some_form": set(),
     "test_gradient_of_one_number": set(),
     "test_gradient_by_autograd_grad": set(),
+    "test_gradients_that_are_zero": set(),
     "test_cleared_here_since": set(),
     "test_cleared_here_by_hand": set(),
+    "test_zeroed_here_by_hand": set(),
     "test_cleared_there_and_others_trained": set(),
     "test_own_data_here": set(),
     "test_parameters_in_a_file": set(),
@@ -644,6 +646,17 @@ def test_new_gradients_where_used_ones_lay():
         optimizer.step()
 
 
+def test_gradients_that_are_zero():
+    """What a model gets whose outputs are right."""
+    model = nn.Linear(3, 1)
+    nn.init.zeros_(model.weight), nn.init.zeros_(model.bias)
+    optimizer = sgd(model)
+    optimizer.zero_grad()
+    backward(model, X[0])
+    run(norm_of, model)
+    optimizer.step()
+
+
 def test_cleared_here_since():
     body, head = nn.Linear(3, 2), nn.Linear(2, 1)
     optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.1)
@@ -661,6 +674,16 @@ def test_cleared_here_by_hand():
         for p in group["params"]:
             p.grad = None
     head(torch.cat(out)).sum().backward()
+    optimizer.step()
+
+
+def test_zeroed_here_by_hand():
+    model = nn.Linear(3, 1)
+    optimizer = sgd(model)
+    backward(model, X[0])
+    run(loss_of, model)
+    for p in model.parameters():
+        p.grad.zero_()
     optimizer.step()
 
 
