@@ -8,6 +8,11 @@ import random
 
 import pytest
 
+from gradguard_lint.engine.relevance import Relevance
+from gradguard_lint.models.rows import registry
+from gradguard_lint.project.modules import Modules, Reader
+from gradguard_lint.reading.source import parse
+
 RUN = """\
 from joblib import Parallel, delayed
 
@@ -624,14 +629,15 @@ def test_a_function_that_gives_work_to_workers_comes_from_another_file(project, 
         ("import app.workers", "app.workers.run_all(1)", {"use"}),
         ("from app.settings import ContextParallel", "ContextParallel()", set()),
         ("from app.settings import Parallel", "Parallel(2)", {"use"}),
+        ("from app.other import log", "log.info(1)", set()),
+        ("from app.other import Layer", "Layer()", set()),
+        ("from app.other import Local", "Local()", set()),
+        ("from app.other import READY", "READY", set()),
+        ("from app.other import spread", "spread(1)", {"use"}),
+        ("from app import other", "other.len(1)", set()),
     ],
 )
 def test_which_names_of_a_module_start_workers(project, line, name, asked):
-    from gradguard_lint.engine.relevance import Relevance
-    from gradguard_lint.models.rows import registry
-    from gradguard_lint.project.modules import Modules, Reader
-    from gradguard_lint.reading.source import parse
-
     project.write("app/__init__.py", "")
     project.write("app/workers.py", RUN_ALL)
     project.write(
@@ -644,13 +650,88 @@ def test_which_names_of_a_module_start_workers(project, line, name, asked):
         "app/settings.py",
         "from joblib import Parallel\n\n\nclass ContextParallel:\n    degree = 2\n",
     )
-    source = f"import torch\n{line}\n\n\ndef use():\n    return {name}\n"
+    project.write("app/other.py", OTHER)
+    assert (
+        read_as_a_program(project, f"import torch\n{line}\n\n\ndef use():\n    {name}\n") == asked
+    )
+
+
+OTHER = '''\
+import logging
+from multiprocessing import Pool
+
+from app import workers
+from app.recipes import Recipe
+from app.workers import run_all
+
+log = logging.getLogger("workers")
+
+
+class Layer:
+    """Parallel attention, with delayed scaling."""
+
+    def forward(self, x):
+        return "Parallel" if x == Recipe.delayed else 'delayed'  # not Parallel
+
+
+class Local:
+    def spawn(self, function):
+        function()
+
+
+READY = bool(log)
+
+
+def pool():
+    return Pool(2)
+
+
+if READY:
+    spread = run_all
+'''
+
+
+def read_as_a_program(project, source):
+    """The functions of a program that are run."""
     path = project.write("train.py", source)
     modules = Modules(str(path), Reader())
     module = parse(source.encode(), str(path), modules.name, modules.package)
     relevance = Relevance(module, modules, registry().words)
     seen = relevance.seen.definitions
-    assert {seen[ident][0] for ident in relevance.definitions(loops=False)} == asked
+    return {seen[ident][0] for ident in relevance.definitions(loops=False)}
+
+
+@pytest.mark.parametrize(
+    ("line", "asked"),
+    [
+        ("from app.train import learn as act", {"use"}),
+        ("from app.train import fit as act", {"use"}),
+        ("import app.train\nact = app.train.learn", {"use"}),
+        ("from app.train import weigh as act", set()),
+        ("from app.train import Learner as act", {"use"}),
+    ],
+)
+def test_collectives_matter_beside_names_that_train(project, line, asked):
+    project.write("app/__init__.py", "")
+    project.write(
+        "app/train.py",
+        "def learn(loss):\n    loss.backward()\n\n\ndef weigh(loss):\n"
+        '    """One step of the backward pass needs it."""\n    return loss * 2\n\n\n'
+        "def fit(loss):\n    learn(loss)\n\n\nclass Learner:\n"
+        "    def training_step(self, batch):\n        return batch\n",
+    )
+    source = f"import torch.distributed\n{line}\n\n\ndef use(x):\n    gather(x, 1)\n    act(x)\n"
+    assert read_as_a_program(project, source) - {""} == asked
+
+
+@pytest.mark.parametrize(
+    ("loads", "asked"), [("import dask.dataframe", {"use"}), ("import pandas", set())]
+)
+def test_a_method_of_a_library_is_one_where_the_project_has_it(project, loads, asked):
+    project.write("app/__init__.py", "from .frames import load\n")
+    project.write("app/frames.py", f"{loads}\n\n\ndef load():\n    return 1\n")
+    source = "import torch\nfrom app import load\n\n\ndef use():\n    load().persist()\n"
+    assert read_as_a_program(project, source) == asked
 
 
 OWN_LOADER = """\

@@ -51,6 +51,13 @@ class Project(Protocol):
         """Whether the project's module of that name (or what it gives as `wanted`) mentions a
         way to start workers."""
 
+    def trains(self, name: str, wanted: str | None = None) -> bool:
+        """Whether it (or what it gives as `wanted`) takes gradients."""
+
+    def packages_of(self, name: str) -> set[str]:
+        """The packages from outside the project that its module of that name imports, or one of
+        those of the project that this imports."""
+
 
 SETTER = "<setter>"
 """What is added to the name of a property for the function that sets it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Set
+from collections.abc import Callable, Set
 from functools import cached_property
 
 from gradguard_lint.domain.starts import Vocabulary
@@ -45,12 +45,7 @@ class Relevance:
 
     def matters(self, *, loops: bool) -> bool:
         """Whether running the module can show anything, for taking gradients in `loops` too."""
-        started = b"__main__" in self.module.data  # it may make objects whose methods start workers
-        return (
-            (started and any(map(self._comes_from_project, self.seen.imports)))
-            or bool(self.definitions(loops=False))
-            or (loops and bool(self.definitions(loops=True)))
-        )
+        return bool(self.definitions(loops=False) or (loops and self.definitions(loops=True)))
 
     def definitions(self, *, loops: bool) -> set[int]:
         """The ids of the definitions that may hand something to workers, or hold another pitfall
@@ -62,10 +57,12 @@ class Relevance:
     def bringing_workers(self, node: Import) -> set[str]:
         """The names that an import of the project gives to what starts workers."""
         if id(node) not in self._bringing:
-            self._bringing[id(node)] = self._bring(node)
+            self._bringing[id(node)] = self._bring(node, self._project.starts_workers)
         return self._bringing[id(node)]
 
-    def _bring(self, node: Import) -> set[str]:
+    def _bring(self, node: Import, gives: Callable[[str, str], bool]) -> set[str]:
+        """The names that an import of the project brings, of those that its modules say to be what
+        is sought: `gives` takes a module and a name in it."""
         project = self._project
         modules: list[str] = []
         found: set[str] = set()
@@ -78,20 +75,23 @@ class Relevance:
                     modules.append(base)
                 elif project.is_module(f"{base}.{it.name}"):
                     modules.append(f"{base}.{it.name}")
-                elif project.starts_workers(base, it.name):
+                elif gives(base, it.name):
                     found.add(it.asname or it.name)
         for module in filter(project.is_module, modules):
-            found |= {it for it in self.seen.loaded if project.starts_workers(module, it)}
+            found |= {it for it in self.seen.loaded if gives(module, it)}
         return found
 
     def _comes_from_project(self, node: Import) -> bool:
         if id(node) not in self._of_project:
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            else:
-                names = [self.module.base_of(node)]
-            self._of_project[id(node)] = any(map(self._project.is_module, names))
+            self._of_project[id(node)] = any(map(self._project.is_module, self._modules_of(node)))
         return self._of_project[id(node)]
+
+    def _modules_of(self, node: Import) -> list[str]:
+        """The modules that an import may name."""
+        if isinstance(node, ast.Import):
+            return [alias.name for alias in node.names]
+        base = self.module.base_of(node)
+        return [base, *(f"{base}.{alias.name}" for alias in node.names)]
 
     @cached_property
     def making(self) -> set[int]:
@@ -163,7 +163,10 @@ class Relevance:
         found = _mentioning(self.seen, ranks)
         if not found or self._has_star:
             return found
-        return found & _mentioning(self.seen, self.words.trains | self._brought)
+        training = set(self.words.trains)
+        for node in self.seen.imports:
+            training |= self._bring(node, self._project.trains)
+        return found & _mentioning(self.seen, training)
 
     def _mattering(self, starting: set[int]) -> set[int]:
         """Those of the `starting` definitions to which what matters can come: without a framework
@@ -185,10 +188,13 @@ class Relevance:
     def _foreign(self) -> set[str]:
         """The names of starters that mean something else here: no package that has them is
         imported, and nothing else of that name."""
-        imports = self.seen.imports
-        if self._has_star or any(map(self._comes_from_project, imports)):
+        if self._has_star:
             return set()
-        tops = set().union(*map(_tops, imports))
+        tops: set[str] = set()
+        for node in self.seen.imports:
+            tops |= _tops(node)
+            if self._comes_from_project(node):
+                tops = tops.union(*map(self._project.packages_of, self._modules_of(node)))
         named = {name.rpartition(".")[2] for name in _imported(self.seen)}
         return {it for it, homes in self.words.homes.items() if tops.isdisjoint(homes)} - named
 

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from gradguard_lint.models.rows import GROUPS
 from gradguard_lint.project.imports import import_lines, imports
-from gradguard_lint.project.literals import has, matches, words_of
+from gradguard_lint.project.literals import has, matches, without_comments, words_of
 from gradguard_lint.project.marks import (
     CHANGES,
     FRAMEWORKS,
@@ -65,13 +65,6 @@ _ASKS = b"isinstance("
 _DEFINED = rb"\n[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)"
 _LOOP_GRADIENT = (b"GradientTape", b".backward(", b"autograd.grad")
 _DASK_ARRAY = rb"dask\.array|from[ \t]+dask[ \t]+import"
-_NOT_CODE = (
-    rb"#[^\n]*"
-    rb"|\"\"\"[^\"\\]*(?:(?:\\[\s\S]|\"(?!\"\"))[^\"\\]*)*\"\"\""
-    rb"|'''[^'\\]*(?:(?:\\[\s\S]|'(?!''))[^'\\]*)*'''"
-    rb"|\"[^\"\\\n]*(?:\\[\s\S][^\"\\\n]*)*\"|'[^'\\\n]*(?:\\[\s\S][^'\\\n]*)*'"
-)
-"""Comments and strings."""
 
 
 class File:
@@ -348,12 +341,7 @@ class File:
     @cached_property
     def code(self) -> File:
         """The file without comments and docstrings."""
-
-        def kept(match: re.Match[bytes]) -> bytes:
-            text: bytes = match[0]
-            return b"" if text.startswith((b"#", b'"""', b"'''")) else text
-
-        file = File(re.sub(_NOT_CODE, kept, self.data))
+        file = File(without_comments(self.data))
         file.__dict__["code"] = file
         return file
 

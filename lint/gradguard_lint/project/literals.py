@@ -1,5 +1,5 @@
 """Patterns that are tried only where their literal stands: a plain search is many times as fast;
-and the words of a text."""
+the words of a text, and what of it is code."""
 
 from __future__ import annotations
 
@@ -34,3 +34,32 @@ _APART = bytes(
     byte if chr(byte).isascii() and re.match(r"\w", chr(byte)) else 32 for byte in range(256)
 )
 """What is no part of a word, as a space."""
+
+
+_NOT_CODE = (
+    rb"#[^\n]*"
+    rb"|\"\"\"[^\"\\]*(?:(?:\\[\s\S]|\"(?!\"\"))[^\"\\]*)*\"\"\""
+    rb"|'''[^'\\]*(?:(?:\\[\s\S]|'(?!''))[^'\\]*)*'''"
+    rb"|\"[^\"\\\n]*(?:\\[\s\S][^\"\\\n]*)*\"|'[^'\\\n]*(?:\\[\s\S][^'\\\n]*)*'"
+)
+"""Comments and strings."""
+
+_DOCUMENTING = (b"#", b'"""', b"'''")
+
+
+def without_comments(data: bytes) -> bytes:
+    """`data` without its comments and docstrings."""
+
+    def kept(match: re.Match[bytes]) -> bytes:
+        return b"" if match[0].startswith(_DOCUMENTING) else match[0]
+
+    return re.sub(_NOT_CODE, kept, data)
+
+
+def without_strings(data: bytes) -> bytes:
+    """`data` without its comments, and with nothing in its strings."""
+
+    def kept(match: re.Match[bytes]) -> bytes:
+        return b"" if match[0].startswith(b"#") else b'""'
+
+    return re.sub(_NOT_CODE, kept, data)

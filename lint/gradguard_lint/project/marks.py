@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
+from gradguard_lint.models import rows as models
 from gradguard_lint.models.rows import (
     CALLED_BY_HOSTS,
     PASSED_ON,
@@ -16,12 +17,14 @@ from gradguard_lint.models.rows import (
     Row,
     libraries,
 )
-from gradguard_lint.project.literals import has
+from gradguard_lint.project.literals import matches
 
 _CALLED = rb"(?:[ \t]*\(|[ \t]+as\b)"
 _WRAPPING = rb"(?:[ \t]*\(|[ \t]+as\b|[ \t]*\r?\n)"
 _EXTENDED = rb"[ \t]*(?:,[^()\n]*)?\)[ \t]*:"
 """What stands after the name of a class that another one extends."""
+
+_DEFINED = rb"\bdef[ \t]+\w*\Z"
 
 _BY_ITSELF = frozenset({"task", "remote"})
 """Starters that are decorators, too."""
@@ -57,8 +60,11 @@ class Mark:
         self.threads = literal in _THREADS
 
     def found(self, data: bytes) -> bool:
-        """Whether `data` has the call."""
-        return has(data, (self.literal,), self.call)
+        """Whether `data` has the call; a function of that name is none."""
+        return any(
+            not re.search(_DEFINED, _before(data, call.start()))
+            for call in matches(data, (self.literal,), self.call)
+        )
 
 
 _ROWS: list[tuple[Library, Row, str]] = [
@@ -221,7 +227,12 @@ HANDED_OUT = rb"(?:" + b"|".join(METHODS).replace(b".", rb"\.") + rb")[ \t]*(?=\
 """A call of one of them."""
 
 _HANDED_ON = tuple(sorted({last.encode() for _, row, last in _ROWS if row.does in PASSED_ON}))
-_AS_A_WORD = rb"\b(?:" + b"|".join(_HANDED_ON) + rb")\b"
+_AS_A_WORD = rb"\b(?:" + b"|".join(_HANDED_ON) + rb")\b(?P<called>[ \t]*\()?"
+_OF_A_MODULE = rb"(?:^|[^\w.])(?:[a-z_]\w*\.)*\Z"
+"""What stands before a name that a module gives: a class of that name has something else."""
+
+_TRAINING = tuple(word.encode() for word in (*models.TRAINS, *CALLED_BY_HOSTS))
+_TRAINING_WORD = rb"\b(?:" + b"|".join(_TRAINING) + rb")\b"
 
 STARTING = frozenset(last for _, _, last in _ROWS)
 """The names of what starts workers."""
@@ -229,7 +240,20 @@ STARTING = frozenset(last for _, _, last in _ROWS)
 
 def starts_workers(data: bytes) -> bool:
     """Whether a module calls what starts workers, or mentions something that does."""
-    return has(data, _HANDED_ON, _AS_A_WORD) or any(mark.found(data) for mark in MARKS)
+    return any(
+        word["called"] or re.search(_OF_A_MODULE, _before(data, word.start()))
+        for word in matches(data, _HANDED_ON, _AS_A_WORD)
+    ) or any(mark.found(data) for mark in MARKS)
+
+
+def trains(data: bytes) -> bool:
+    """Whether a module mentions what takes gradients, or uses them."""
+    return any(True for _ in matches(data, _TRAINING, _TRAINING_WORD))
+
+
+def _before(data: bytes, place: int) -> bytes:
+    """What stands before `place` on its line."""
+    return data[data.rfind(b"\n", 0, place) + 1 : place]
 
 
 LIBRARY_TOPS = frozenset(top for library in libraries() for top in library.tops)

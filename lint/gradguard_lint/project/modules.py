@@ -6,9 +6,15 @@ import os
 from collections.abc import Mapping
 
 from gradguard_lint.project.contents import Unusable, read
-from gradguard_lint.project.definitions import Names
+from gradguard_lint.project.definitions import Names, Tells
 from gradguard_lint.project.imports import absolute_name
-from gradguard_lint.project.marks import LIBRARY_TOPS, STARTING, worth_following
+from gradguard_lint.project.marks import (
+    LIBRARY_TOPS,
+    STARTING,
+    starts_workers,
+    trains,
+    worth_following,
+)
 from gradguard_lint.reading.source import Module, SourceError, parse
 from gradguard_lint.words import words
 
@@ -96,7 +102,7 @@ class Modules:
         self.absent: list[str] = []
         self._paths: dict[str, str | None] = {}
         self._modules: dict[str, Module | None] = {}
-        self._starting: dict[tuple[str, str | None, int], bool] = {}
+        self._giving: dict[tuple[Tells, str, str | None, int], bool] = {}
 
     def path_of(self, name: str) -> str | None:
         """The file (or namespace folder) of a dotted name."""
@@ -122,18 +128,25 @@ class Modules:
         """Whether the project has a module or package of that name."""
         return self.path_of(name) is not None
 
-    def starts_workers(self, name: str, wanted: str | None = None, depth: int = 3) -> bool:
+    def starts_workers(self, name: str, wanted: str | None = None) -> bool:
         """Whether the module of that name, or what it gives as `wanted`, mentions workers."""
+        return self._gives(starts_workers, name, wanted)
+
+    def trains(self, name: str, wanted: str | None = None) -> bool:
+        """Whether the module of that name, or what it gives as `wanted`, takes gradients."""
+        return self._gives(trains, name, wanted)
+
+    def _gives(self, what: Tells, name: str, wanted: str | None, depth: int = 3) -> bool:
         path = self.path_of(name)
         holds_modules = path is not None and (not path.endswith(".py") or _is_package(path))
         if wanted is not None and holds_modules and self.is_module(f"{name}.{wanted}"):
-            return self.starts_workers(f"{name}.{wanted}", None, depth)
-        key = (name, wanted, depth)
-        if key not in self._starting:
-            self._starting[key] = self._starts_workers(*key)
-        return self._starting[key]
+            return self._gives(what, f"{name}.{wanted}", None, depth)
+        key = (what, name, wanted, depth)
+        if key not in self._giving:
+            self._giving[key] = self._found_to_give(*key)
+        return self._giving[key]
 
-    def _starts_workers(self, name: str, wanted: str | None, depth: int) -> bool:
+    def _found_to_give(self, what: Tells, name: str, wanted: str | None, depth: int) -> bool:
         path = self.path_of(name)
         if path is None or not path.endswith(".py"):
             return False
@@ -142,8 +155,8 @@ class Modules:
         if data is None:
             return False
         names = self.read.names(path, data)
-        if names.start_workers:
-            if wanted is None or names.definitions.starts(wanted):
+        if names.tell(what):
+            if wanted is None or names.definitions.tell(wanted, what):
                 return True
         elif not _is_package(path) and not names.have_star:
             return False
@@ -151,13 +164,31 @@ class Modules:
         for module, given in names.behind(wanted):
             inner = absolute_name(module, package)
             if not self.is_module(inner):
-                if given in STARTING:
+                if what is starts_workers and given in STARTING:
                     return True
             elif depth and inner != name:
                 sought = wanted if given == "*" else given or None
-                if self.starts_workers(inner, sought, depth - 1):
+                if self._gives(what, inner, sought, depth - 1):
                     return True
         return False
+
+    def packages_of(self, name: str, depth: int = 1) -> set[str]:
+        """The packages from outside the project that the module of that name imports, or one of
+        those of the project that it imports."""
+        path = self.path_of(name)
+        data = self.read(path) if path is not None and path.endswith(".py") else None
+        if path is None or data is None:
+            return set()
+        self.used[path] = data
+        found: set[str] = set()
+        package = _package_of(name, path)
+        for module in self.read.names(path, data).modules:
+            inner = absolute_name(module, package)
+            if not self.is_module(inner):
+                found.add(inner.partition(".")[0])
+            elif depth and inner != name:
+                found |= self.packages_of(inner, depth - 1)
+        return found
 
     def load(self, name: str) -> Module | None:
         """The module of that name, parsed; None where there is nothing to follow."""
