@@ -9,13 +9,11 @@ from collections.abc import Iterable, Mapping
 from gradguard_lint.project.configuration import Configuration, Configurations
 from gradguard_lint.project.contents import Unusable, read
 from gradguard_lint.project.files import ALWAYS_OUT, UNCHANGED, Trouble, absolute, discover
-from gradguard_lint.project.prefilter import Prefilter
+from gradguard_lint.project.prefilter import Prefilter, Project
 from pytest_gradguard.records import fields
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
-    from typing import Any
-
     from gradguard_lint.batch import Raw, Result, Sought
     from gradguard_lint.reading.notebooks import Notebook
 
@@ -307,7 +305,7 @@ def _entries(request: Request, contents: dict[str, bytes], outcome: Outcome) -> 
         for model in of_file.models
         for name in dict(model)["name"]
     }
-    prefilter = Prefilter(contents, _Follow(contents), wrappers)
+    prefilter = Prefilter(contents, _followed(contents), wrappers)
     loops = {path for path in contents if prefilter.loops(path)}
     cheap = sum(len(contents[path]) for path in loops) <= LOOPS_AT_NO_COST
     entries: dict[str, Sought] = {}
@@ -335,32 +333,18 @@ def _info(request: Request, path: str) -> bool:
     return request.configurations.of(path).settings.min_severity == "info"
 
 
-class _Follow:
-    """Finds the modules that a file imports, among the files of the project."""
+def _followed(contents: dict[str, bytes]) -> Project:
+    """What finds the modules that a file imports; it is made where it is asked first."""
+    found: list[Project] = []
 
-    def __init__(self, contents: dict[str, bytes]) -> None:
-        self.contents = contents
-        self.modules: dict[str, Any] = {}
-        self.read: Any = None
+    def follow(name: str, path: str) -> tuple[str, bytes] | None:
+        if not found:
+            from gradguard_lint.project.following import Following
 
-    def __call__(self, name: str, path: str) -> tuple[str, bytes] | None:
-        from gradguard_lint.project.imports import absolute_name
-        from gradguard_lint.project.modules import LIBRARIES, Modules, Reader
+            found.append(Following(contents))
+        return found[0](name, path)
 
-        if not name.startswith(".") and name.partition(".")[0] in LIBRARIES:
-            return None
-        if self.read is None:
-            self.read = Reader()
-            for known, data in self.contents.items():
-                self.read.known[os.path.abspath(known)] = data
-        modules = self.modules.get(path)
-        if modules is None:
-            modules = self.modules[path] = Modules(path, self.read)
-        found = modules.path_of(absolute_name(name, modules.package))
-        if found is None or not found.endswith(".py"):
-            return None
-        data = self.read(found)
-        return None if data is None else (found, data)
+    return follow
 
 
 def _unreadable(data: bytes, path: str, *, in_full: bool) -> Trouble | None:

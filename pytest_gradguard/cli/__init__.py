@@ -7,6 +7,8 @@ Only the module of the subcommand that was asked for is imported.
 from __future__ import annotations
 
 import argparse
+import atexit
+import gc
 import importlib
 import signal
 import sys
@@ -47,6 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments[:1] == ["run"]:  # signals and streams are the program's own affair
             return _dispatch(arguments)
         with _interruptible():
+            if argv is None:  # this process ends with the command: nothing need be searched then
+                atexit.register(gc.freeze)
             status = _dispatch(arguments)
             flush()
         return status

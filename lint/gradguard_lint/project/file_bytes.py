@@ -15,7 +15,6 @@ from gradguard_lint.project.marks import (
     GIVEN,
     HANDED_OUT,
     MARKS,
-    METHODS,
     PARTS,
     TOGETHER,
     TRAINS,
@@ -42,7 +41,7 @@ _FRAMEWORK = (
 _REMOVED = rb"wrappers\.scikit_learn|wrappers[ \t]+import[ \t(]+scikit_learn"
 _RIGHT_BACKEND = (b"parallel_config", b"parallel_backend")
 _MEMORY = ((b"Memory",), rb"\bMemory\b")
-_GPU_ESTIMATORS = (b"skorch", b"xgboost", b"lightgbm", b"catboost", b"cuml")
+_GPU_ESTIMATORS = frozenset({b"skorch", b"xgboost", b"lightgbm", b"catboost", b"cuml"})
 _ON_GPU = (*_GPU, b"cuml")
 _SEVERAL_JOBS = rb"n_jobs(?![ \t]*=[ \t]*(?:1|None)\b)"
 _MAPPED = ((b"map_fn",), rb"\bmap_fn[ \t]*(?=\()")
@@ -182,9 +181,9 @@ class File:
         ):
             return True
         if (
-            self.asks_for_jobs
+            not self.words.isdisjoint(_GPU_ESTIMATORS)
+            and self.asks_for_jobs
             and any(mark in data for mark in _ON_GPU)
-            and any(name in data for name in _GPU_ESTIMATORS)
         ):
             return True
         return b"Parallel" in data and b"dask" in data and _wrong_backend(data)
@@ -292,7 +291,7 @@ class File:
             around = _around(data, made.start())
             if any(
                 has(call, (name,), rb"\b" + name + rb"\b")
-                for calls in ((METHODS, HANDED_OUT), _PROCESS)
+                for calls in (HANDED_OUT, _PROCESS)
                 for call in _calls(around, calls)
             ):
                 return True
@@ -349,7 +348,7 @@ class File:
 def _workers(data: bytes) -> Iterator[bytes]:
     """What is given to calls that hand out work."""
     first = re.compile(rb"\(\s*([A-Za-z_][\w.]*)")
-    for match in matches(data, METHODS, HANDED_OUT):
+    for match in matches(data, *HANDED_OUT):
         given = first.match(data, match.end())
         if given is not None:
             yield given.group(1)

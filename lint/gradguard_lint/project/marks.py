@@ -215,16 +215,17 @@ TRAINS = (
 )
 """What takes gradients, or gives a library a loss."""
 
-METHODS = tuple(
-    sorted(
-        {f".{method}".encode() for _, row, _ in _ROWS for method in row.methods}
-        | {last.encode() for _, row, last in _ROWS if row.does in ("task", "spawn")}
-    )
+_METHODS = sorted(
+    {f".{method}".encode() for _, row, _ in _ROWS for method in row.methods}
+    | {last.encode() for _, row, last in _ROWS if row.does in ("task", "spawn")}
 )
-"""The methods, and the wrappers of functions, by which work is handed out."""
 
-HANDED_OUT = rb"(?:" + b"|".join(METHODS).replace(b".", rb"\.") + rb")[ \t]*(?=\()"
-"""A call of one of them."""
+HANDED_OUT = (
+    tuple(it for it in _METHODS if not it.startswith(tuple({*_METHODS} - {it}))),
+    rb"(?:" + b"|".join(_METHODS).replace(b".", rb"\.") + rb")[ \t]*(?=\()",
+)
+"""The methods, and the wrappers of functions, by which work is handed out, where they are called:
+literals, and their pattern."""
 
 _HANDED_ON = tuple(sorted({last.encode() for _, row, last in _ROWS if row.does in PASSED_ON}))
 _AS_A_WORD = rb"\b(?:" + b"|".join(_HANDED_ON) + rb")\b(?P<called>[ \t]*\()?"

@@ -67,11 +67,7 @@ class Prefilter:
     def _may(self, path: str, file: File) -> bool:
         if file.alone:
             return True
-        if (
-            b"sklearn" in file.imported
-            and file.asks_for_jobs
-            and (file.estimates or self._imports_estimator(path, file))
-        ):
+        if b"sklearn" in file.imported and self._has_estimator(path, file):
             return True
         if self._starts(file):
             return (
@@ -112,11 +108,14 @@ class Prefilter:
             path, lambda it: any(call.found(file.data) for call in it.gives), names
         )
 
-    def _imports_estimator(self, path: str, file: File) -> bool:
-        """Whether it imports an estimator of the project's own, which may train on a GPU."""
+    def _has_estimator(self, path: str, file: File) -> bool:
+        """Whether it runs several jobs, and has or imports an estimator of the project's own, which
+        may train on a GPU."""
+        if file.estimates:
+            return file.asks_for_jobs
         if len(self.files) > MANY and file.words.isdisjoint(self._estimating):
             return False
-        return self._imports_one(path, _estimates)
+        return file.asks_for_jobs and self._imports_one(path, _estimates)
 
     @cached_property
     def _estimating(self) -> set[bytes]:
@@ -132,8 +131,7 @@ class Prefilter:
     def _brings_together(self, path: str, file: File) -> bool:
         """Whether it imports what gives others' functions to workers, and beside it a module
         with a framework."""
-        handing, frameworks = self._modules
-        if file.words.isdisjoint(handing) or file.words.isdisjoint(frameworks):
+        if file.words.isdisjoint(self._frameworks) or file.words.isdisjoint(self._handing):
             return False
         return self._imports_one(path, self._hands_on) and self._imports_one(
             path, _stands_on_framework
@@ -157,16 +155,16 @@ class Prefilter:
         return names | self._packages_giving(names)
 
     @cached_property
-    def _modules(self) -> tuple[set[bytes], set[bytes]]:
-        """The names of the modules that hand on what they are given, and of those that import a
-        framework."""
-        frameworks = {
-            _module_name(path) for path, file in self.files.items() if file.stands_on_framework
-        }
-        if not frameworks:
-            return set(), frameworks
+    def _frameworks(self) -> set[bytes]:
+        """The names of the modules that import a framework."""
+        return {_module_name(path) for path, file in self.files.items() if file.stands_on_framework}
+
+    @cached_property
+    def _handing(self) -> set[bytes]:
+        """The names of the modules that hand on what they are given, and of the packages that
+        import them."""
         handing = {_module_name(path) for path, file in self.files.items() if self._hands_on(file)}
-        return handing | self._packages_giving(handing), frameworks
+        return handing | self._packages_giving(handing)
 
     def _packages_giving(self, modules: set[bytes]) -> set[bytes]:
         """The names of the packages that import one of `modules`, for others perhaps, and of those
@@ -273,17 +271,16 @@ class Prefilter:
     def _worker_imports_framework(self, path: str, file: File) -> bool:
         """Whether what the workers run may come to a framework through the project's imports, or
         to a global generator: to draw from it in a forked process, or to seed it."""
+        kind = "fork" if file.forks else ""
+        reached = [name for name in file.imports if self._reaches(name, path, 3, kind)]
+        if not reached:
+            return False
         workers = file.worker_names
-        kind = ""
-        if file.forks:
-            kind = "fork"
-        elif workers is None and file.code.starts_threads_alone:
+        if workers is not None:
+            return any(name.rpartition(".")[2] in workers for name in reached)
+        if not kind and file.code.starts_threads_alone:
             kind = "thread"
-        for name in file.imports:
-            given = workers is not None and name.rpartition(".")[2] in workers
-            if (given or workers is None) and self._reaches(name, path, 3 if given else 2, kind):
-                return True
-        return False
+        return any(self._reaches(name, path, 2, kind) for name in reached)
 
     def _reaches(self, name: str, path: str, depth: int, kind: str) -> bool:
         """Whether the import of `name` brings in what matters to workers of this `kind`, over at

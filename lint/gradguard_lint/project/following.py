@@ -1,0 +1,42 @@
+"""Which file of the project an import leads to, for the byte search."""
+
+from __future__ import annotations
+
+import os
+
+from gradguard_lint.project.imports import absolute_name
+from gradguard_lint.project.modules import LIBRARIES, Modules, Reader
+
+
+class Following:
+    """Finds the modules that a file imports, among the files of the project.
+
+    Args:
+        contents: what is checked, by path.
+    """
+
+    def __init__(self, contents: dict[str, bytes]) -> None:
+        self._read = Reader()
+        for path, data in contents.items():
+            self._read.known[os.path.abspath(path)] = data
+        self._modules: dict[str, Modules] = {}
+        """By the folder of a package, whose files find the same; by the file, where it is none."""
+
+    def __call__(self, name: str, path: str) -> tuple[str, bytes] | None:
+        """The file and the bytes of what the module at `path` imports as `name`."""
+        if not name.startswith(".") and name.partition(".")[0] in LIBRARIES:
+            return None
+        modules = self._modules_of(path)
+        found = modules.path_of(absolute_name(name, modules.package))
+        if found is None or not found.endswith(".py"):
+            return None
+        data = self._read(found)
+        return None if data is None else (found, data)
+
+    def _modules_of(self, path: str) -> Modules:
+        folder = os.path.dirname(path)
+        known = self._modules.get(folder) or self._modules.get(path)
+        if known is None:
+            known = Modules(path, self._read)
+            self._modules[folder if known.package else path] = known
+        return known
