@@ -635,6 +635,8 @@ def test_a_function_that_gives_work_to_workers_comes_from_another_file(project, 
         ("from app.other import READY", "READY", set()),
         ("from app.other import spread", "spread(1)", {"use"}),
         ("from app import other", "other.len(1)", set()),
+        ("from app.scores import score_all", "score_all(1)", {"use"}),
+        ("from app.scores import score_one", "score_one(1)", set()),
     ],
 )
 def test_which_names_of_a_module_start_workers(project, line, name, asked):
@@ -651,9 +653,43 @@ def test_which_names_of_a_module_start_workers(project, line, name, asked):
         "from joblib import Parallel\n\n\nclass ContextParallel:\n    degree = 2\n",
     )
     project.write("app/other.py", OTHER)
+    project.write("app/spread.py", SPREAD)
+    project.write("app/scores.py", SCORES)
     assert (
         read_as_a_program(project, f"import torch\n{line}\n\n\ndef use():\n    {name}\n") == asked
     )
+
+
+SPREAD = (
+    "from joblib import Parallel, delayed\n\n\ndef spread(f, items):\n"
+    "    return Parallel(2)(delayed(f)(item) for item in items)\n"
+)
+SCORES = (
+    "from app.spread import spread\n\n\ndef score(w):\n    return (w**2).sum()\n\n\n"
+    "def score_all(w):\n    return spread(score, [w, w])\n\n\ndef score_one(w):\n"
+    "    return score(w)\n"
+)
+
+
+@pytest.mark.parametrize("others", [0, 60])
+def test_what_a_module_between_gives_to_a_helper_of_a_third_file(project, others):
+    project.write("app/__init__.py", "")
+    project.write("app/spread.py", SPREAD)
+    project.write("app/scores.py", SCORES)
+    for number in range(others):
+        project.write(f"app/other_{number}.py", "import torch\n")
+    program = (
+        "import torch\nfrom app.scores import {0}\n\nw = torch.ones(3, requires_grad=True)\n"
+        "sum({0}(w)).backward()\n"
+    )
+    project.write("train.py", program.format("score_one"))
+    assert project.codes() == []
+    project.write("train.py", program.format("score_all"))
+    assert project.codes() == [
+        ("GG102", "app/scores.py", 5),
+        ("GG101", "app/spread.py", 5),
+        ("GG103", "train.py", 5),
+    ]
 
 
 OTHER = '''\

@@ -102,6 +102,10 @@ class Definitions:
         """The statements of the module's own code, but for its imports, and what each mentions."""
         self._telling: dict[Tells, set[bytes]] = {}
 
+    def have(self, name: str) -> bool:
+        """Whether a function or class has that name."""
+        return name in self.mentions
+
     def tell(self, name: str, of: Tells) -> bool:
         """Whether what the module gives as `name` does what is sought, or mentions what does."""
         word = name.encode()

@@ -24,6 +24,9 @@ LIBRARIES = LIBRARY_TOPS | words(
 )
 """Names that mean the library, even where a folder of that name is checked."""
 
+THROUGH = 1
+"""How many modules that do not do themselves what is sought are followed on one way to it."""
+
 OUTSIDE = frozenset({"site-packages", "dist-packages", "node_modules"})
 
 
@@ -102,7 +105,7 @@ class Modules:
         self.absent: list[str] = []
         self._paths: dict[str, str | None] = {}
         self._modules: dict[str, Module | None] = {}
-        self._giving: dict[tuple[Tells, str, str | None, int], bool] = {}
+        self._giving: dict[tuple[Tells, str, str | None, int, int], bool] = {}
 
     def path_of(self, name: str) -> str | None:
         """The file (or namespace folder) of a dotted name."""
@@ -136,17 +139,21 @@ class Modules:
         """Whether the module of that name, or what it gives as `wanted`, takes gradients."""
         return self._gives(trains, name, wanted)
 
-    def _gives(self, what: Tells, name: str, wanted: str | None, depth: int = 3) -> bool:
+    def _gives(
+        self, what: Tells, name: str, wanted: str | None, depth: int = 3, through: int = THROUGH
+    ) -> bool:
         path = self.path_of(name)
         holds_modules = path is not None and (not path.endswith(".py") or _is_package(path))
         if wanted is not None and holds_modules and self.is_module(f"{name}.{wanted}"):
-            return self._gives(what, f"{name}.{wanted}", None, depth)
-        key = (what, name, wanted, depth)
+            return self._gives(what, f"{name}.{wanted}", None, depth, through)
+        key = (what, name, wanted, depth, through)
         if key not in self._giving:
             self._giving[key] = self._found_to_give(*key)
         return self._giving[key]
 
-    def _found_to_give(self, what: Tells, name: str, wanted: str | None, depth: int) -> bool:
+    def _found_to_give(
+        self, what: Tells, name: str, wanted: str | None, depth: int, through: int
+    ) -> bool:
         path = self.path_of(name)
         if path is None or not path.endswith(".py"):
             return False
@@ -159,7 +166,9 @@ class Modules:
             if wanted is None or names.definitions.tell(wanted, what):
                 return True
         elif not _is_package(path) and not names.have_star:
-            return False
+            if not through or wanted is None or not names.definitions.have(wanted):
+                return False
+            through -= 1
         package = _package_of(name, path)
         for module, given in names.behind(wanted):
             inner = absolute_name(module, package)
@@ -168,7 +177,7 @@ class Modules:
                     return True
             elif depth and inner != name:
                 sought = wanted if given == "*" else given or None
-                if self._gives(what, inner, sought, depth - 1):
+                if self._gives(what, inner, sought, depth - 1, through):
                     return True
         return False
 

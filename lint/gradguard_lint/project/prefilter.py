@@ -43,6 +43,8 @@ class Prefilter:
         names = [re.escape(name.rpartition(".")[2].encode()) for name in wrappers]
         self._wrappers = rb"\b(?:" + b"|".join(names) + rb")\b" if names else None
         self._others: dict[str, File] = {}
+        self._paths: dict[File, str] = {}
+        self._passing: dict[File, bool] = {}
         self._given: dict[tuple[str, int], list[File]] = {}
         self._found: dict[str, list[File]] = {}
         self._helping: dict[File, bool] = {}
@@ -88,6 +90,8 @@ class Prefilter:
             return self._brings_together(path, file) or self._runs_both(path, file)
         if (file.starts_program or file.trains) and self._imports_one(path, self._starts):
             return True  # it may make the objects whose methods start them, and wants gradients
+        if file.trains and self._imports_one(path, self._passes_on):
+            return True
         if self._is_given(path, file):
             return True
         if self.helpers == set():
@@ -127,6 +131,13 @@ class Prefilter:
     def _giving(self) -> set[bytes]:
         """The names of modules that import a library for others."""
         return {_module_name(path) for path, file in self.files.items() if file.gives}
+
+    def _passes_on(self, file: File) -> bool:
+        """Whether a module may give what it is given to a helper that hands it to workers."""
+        if file not in self._passing:
+            path = self._paths[file]
+            self._passing[file] = self._imports_one(path, self._helps, file.imports)
+        return self._passing[file]
 
     def _brings_together(self, path: str, file: File) -> bool:
         """Whether it imports what gives others' functions to workers, and beside it a module
@@ -230,6 +241,7 @@ class Prefilter:
         other = self.files.get(found[0]) or self._others.get(found[0])
         if other is None:
             other = self._others[found[0]] = File(found[1])
+        self._paths[other] = found[0]
         return found[0], other
 
     def _imports_one(
