@@ -1,0 +1,199 @@
+"""Which names of the project's modules start workers, or train: what is run as a program because
+of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradguard_lint.engine.relevance import Relevance
+from gradguard_lint.models.rows import registry
+from gradguard_lint.project.modules import Modules, Reader
+from gradguard_lint.reading.source import parse
+
+RUN_ALL = (
+    "import torch\nfrom multiprocessing import Pool\n\n\nclass Config:\n    size = 2\n\n\n"
+    "def double(x):\n    return x * 2\n\n\n"
+    "def run_all(w):\n    with Pool(2) as pool:\n        return pool.map(double, [w, w])\n\n\n"
+    "runner = run_all\n"
+)
+WAYS_IN = {
+    "by its name": ("", "from app.workers import run_all", "run_all"),
+    "by all names": ("", "from app.workers import *", "run_all"),
+    "as a module": ("", "import app.workers", "app.workers.run_all"),
+    "as a module of another name": ("", "import app.workers as aw", "aw.run_all"),
+    "as a module of a package": ("", "from app import workers", "workers.run_all"),
+    "as a variable": ("", "from app.workers import runner", "runner"),
+    "by all names of a package": ("from .workers import *\n", "from app import run_all", "run_all"),
+    "by another name of a package": (
+        "from .workers import run_all as spread\n",
+        "from app import spread",
+        "spread",
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS_IN)
+def test_a_function_that_gives_work_to_workers_comes_from_another_file(project, way):
+    package, line, name = WAYS_IN[way]
+    project.write("app/workers.py", RUN_ALL)
+    project.write("app/__init__.py", package)
+    project.write(
+        "train.py",
+        f"import torch\n{line}\n\n\ndef train():\n    w = torch.ones(3, requires_grad=True)\n"
+        f"    sum({name}(w)).sum().backward()\n",
+    )
+    assert project.codes() == [("GG102", "app/workers.py", 10), ("GG101", "app/workers.py", 15)]
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "asked"),
+    [
+        ("from app.workers import run_all", "run_all(1)", {"use"}),
+        ("from app.workers import runner", "runner(1)", {"use"}),
+        ("from app.workers import Config", "Config()", set()),
+        ("from app.workers import *", "Config()", set()),
+        ("from app.lazy import Config", "Config()", set()),
+        ("from app.lazy import run_all", "run_all(1)", {"use"}),
+        ("import app.workers", "app.workers.Config()", set()),
+        ("import app.workers", "app.workers.run_all(1)", {"use"}),
+        ("from app.settings import ContextParallel", "ContextParallel()", set()),
+        ("from app.settings import Parallel", "Parallel(2)", {"use"}),
+        ("from app.other import log", "log.info(1)", set()),
+        ("from app.other import Layer", "Layer()", set()),
+        ("from app.other import Local", "Local()", set()),
+        ("from app.other import READY", "READY", set()),
+        ("from app.other import spread", "spread(1)", {"use"}),
+        ("from app import other", "other.len(1)", set()),
+        ("from app.scores import score_all", "score_all(1)", {"use"}),
+        ("from app.scores import score_one", "score_one(1)", set()),
+    ],
+)
+def test_which_names_of_a_module_start_workers(project, line, name, asked):
+    project.write("app/__init__.py", "")
+    project.write("app/workers.py", RUN_ALL)
+    project.write(
+        "app/lazy.py",
+        "_structure = {'workers': ['Config', 'run_all']}\nif CHECKING:\n"
+        "    from .nothing import *\n    from .workers import (\n"
+        "        Config,\n        run_all,\n    )\n",
+    )
+    project.write(
+        "app/settings.py",
+        "from joblib import Parallel\n\n\nclass ContextParallel:\n    degree = 2\n",
+    )
+    project.write("app/other.py", OTHER)
+    project.write("app/spread.py", SPREAD)
+    project.write("app/scores.py", SCORES)
+    assert (
+        read_as_a_program(project, f"import torch\n{line}\n\n\ndef use():\n    {name}\n") == asked
+    )
+
+
+SPREAD = (
+    "from joblib import Parallel, delayed\n\n\ndef spread(f, items):\n"
+    "    return Parallel(2)(delayed(f)(item) for item in items)\n"
+)
+SCORES = (
+    "from app.spread import spread\n\n\ndef score(w):\n    return (w**2).sum()\n\n\n"
+    "def score_all(w):\n    return spread(score, [w, w])\n\n\ndef score_one(w):\n"
+    "    return score(w)\n"
+)
+
+
+@pytest.mark.parametrize("others", [0, 60])
+def test_what_a_module_between_gives_to_a_helper_of_a_third_file(project, others):
+    project.write("app/__init__.py", "")
+    project.write("app/spread.py", SPREAD)
+    project.write("app/scores.py", SCORES)
+    for number in range(others):
+        project.write(f"app/other_{number}.py", "import torch\n")
+    program = (
+        "import torch\nfrom app.scores import {0}\n\nw = torch.ones(3, requires_grad=True)\n"
+        "sum({0}(w)).backward()\n"
+    )
+    project.write("train.py", program.format("score_one"))
+    assert project.codes() == []
+    project.write("train.py", program.format("score_all"))
+    assert project.codes() == [
+        ("GG102", "app/scores.py", 5),
+        ("GG101", "app/spread.py", 5),
+        ("GG103", "train.py", 5),
+    ]
+
+
+OTHER = '''\
+import logging
+from multiprocessing import Pool
+
+from app import workers
+from app.recipes import Recipe
+from app.workers import run_all
+
+log = logging.getLogger("workers")
+
+
+class Layer:
+    """Parallel attention, with delayed scaling."""
+
+    def forward(self, x):
+        return "Parallel" if x == Recipe.delayed else 'delayed'  # not Parallel
+
+
+class Local:
+    def spawn(self, function):
+        function()
+
+
+READY = bool(log)
+
+
+def pool():
+    return Pool(2)
+
+
+if READY:
+    spread = run_all
+'''
+
+
+def read_as_a_program(project, source):
+    """The functions of a program that are run."""
+    path = project.write("train.py", source)
+    modules = Modules(str(path), Reader())
+    module = parse(source.encode(), str(path), modules.name, modules.package)
+    relevance = Relevance(module, modules, registry().words)
+    seen = relevance.seen.definitions
+    return {seen[ident][0] for ident in relevance.definitions(loops=False)}
+
+
+@pytest.mark.parametrize(
+    ("line", "asked"),
+    [
+        ("from app.train import learn as act", {"use"}),
+        ("from app.train import fit as act", {"use"}),
+        ("import app.train\nact = app.train.learn", {"use"}),
+        ("from app.train import weigh as act", set()),
+        ("from app.train import Learner as act", {"use"}),
+    ],
+)
+def test_collectives_matter_beside_names_that_train(project, line, asked):
+    project.write("app/__init__.py", "")
+    project.write(
+        "app/train.py",
+        "def learn(loss):\n    loss.backward()\n\n\ndef weigh(loss):\n"
+        '    """One step of the backward pass needs it."""\n    return loss * 2\n\n\n'
+        "def fit(loss):\n    learn(loss)\n\n\nclass Learner:\n"
+        "    def training_step(self, batch):\n        return batch\n",
+    )
+    source = f"import torch.distributed\n{line}\n\n\ndef use(x):\n    gather(x, 1)\n    act(x)\n"
+    assert read_as_a_program(project, source) - {""} == asked
+
+
+@pytest.mark.parametrize(
+    ("loads", "asked"), [("import dask.dataframe", {"use"}), ("import pandas", set())]
+)
+def test_a_method_of_a_library_is_one_where_the_project_has_it(project, loads, asked):
+    project.write("app/__init__.py", "from .frames import load\n")
+    project.write("app/frames.py", f"{loads}\n\n\ndef load():\n    return 1\n")
+    source = "import torch\nfrom app import load\n\n\ndef use():\n    load().persist()\n"
+    assert read_as_a_program(project, source) == asked
