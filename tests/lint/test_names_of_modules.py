@@ -56,6 +56,7 @@ def test_a_function_that_gives_work_to_workers_comes_from_another_file(project, 
         ("from app.lazy import run_all", "run_all(1)", {"use"}),
         ("import app.workers", "app.workers.Config()", set()),
         ("import app.workers", "app.workers.run_all(1)", {"use"}),
+        ("import app.workers", "app.workers.Config(run_all)", set()),
         ("from app.settings import ContextParallel", "ContextParallel()", set()),
         ("from app.settings import Parallel", "Parallel(2)", {"use"}),
         ("from app.other import log", "log.info(1)", set()),
@@ -119,6 +120,26 @@ def test_what_a_module_between_gives_to_a_helper_of_a_third_file(project, others
         ("GG101", "app/spread.py", 5),
         ("GG103", "train.py", 5),
     ]
+
+
+TRAINS_ALL = (
+    "from app.spread import spread\n\n\ndef train(pair):\n    net, x = pair\n"
+    "    loss = net(x).sum()\n    loss.backward()\n    return loss.item()\n\n\n"
+    "def train_all(net, xs):\n    return spread(train, [(net, x) for x in xs])\n"
+)
+
+
+def test_a_program_that_steps_alone_with_what_a_module_between_trains(project):
+    project.write("app/__init__.py", "")
+    project.write("app/spread.py", SPREAD)
+    project.write("app/learn.py", TRAINS_ALL)
+    project.write(
+        "train.py",
+        "import torch\nfrom app.learn import train_all\n\nnet = torch.nn.Linear(3, 1)\n"
+        "opt = torch.optim.SGD(net.parameters(), lr=0.1)\nfor _ in range(3):\n"
+        "    opt.zero_grad()\n    train_all(net, [torch.ones(3)] * 2)\n    opt.step()\n",
+    )
+    assert [code for code, _, _ in project.codes()] == ["GG106"]
 
 
 OTHER = '''\

@@ -63,22 +63,26 @@ class Relevance:
     def _bring(self, node: Import, gives: Callable[[str, str], bool]) -> set[str]:
         """The names that an import of the project brings, of those that its modules say to be what
         is sought: `gives` takes a module and a name in it."""
-        project = self._project
-        modules: list[str] = []
+        project, seen = self._project, self.seen
+        modules: list[tuple[str, Set[str]]] = []
         found: set[str] = set()
         if isinstance(node, ast.Import):
-            modules += [it.name for it in node.names]
+            for it in node.names:
+                held = (it.asname or it.name).partition(".")[0]
+                modules.append((it.name, seen.read_from.get(held, set())))
         else:
             base = self.module.base_of(node)
             for it in node.names:
+                held = it.asname or it.name
                 if it.name == "*":
-                    modules.append(base)
+                    modules.append((base, seen.loaded))
                 elif project.is_module(f"{base}.{it.name}"):
-                    modules.append(f"{base}.{it.name}")
+                    modules.append((f"{base}.{it.name}", seen.read_from.get(held, set())))
                 elif gives(base, it.name):
-                    found.add(it.asname or it.name)
-        for module in filter(project.is_module, modules):
-            found |= {it for it in self.seen.loaded if gives(module, it)}
+                    found.add(held)
+        for module, names in modules:
+            if project.is_module(module):
+                found |= {it for it in names if gives(module, it)}
         return found
 
     def _comes_from_project(self, node: Import) -> bool:

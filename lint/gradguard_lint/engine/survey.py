@@ -55,6 +55,8 @@ class Survey:
     imports: list[Import] = field(default_factory=list)
     bindings: list[Binding] = field(default_factory=list)
     """What assignments, ``with`` blocks and definitions give."""
+    read_from: dict[str, set[str]] = field(default_factory=dict)
+    """The attributes that are read from what a variable holds, and from those in turn."""
     own: set[str] = field(default_factory=set)
     """What the module's own code mentions, outside its functions and imports."""
     definitions: dict[int, tuple[str, set[str]]] = field(default_factory=dict)
@@ -101,6 +103,11 @@ def _visit(node: ast.AST, said: tuple[set[str], ...], scope: int, found: Survey)
     if kind is ast.Attribute:
         if type(named.ctx) is ast.Load:
             found.loaded.add(named.attr)
+            root = named.value
+            while type(root) is ast.Attribute:
+                root = root.value
+            if type(root) is ast.Name:
+                found.read_from.setdefault(root.id, set()).add(named.attr)
         for names in said:
             names.add(named.attr)
         if (named.attr[-1:] == "_" and named.attr[-2:] != "__") or (

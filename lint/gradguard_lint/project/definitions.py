@@ -75,7 +75,7 @@ class Names:
             return [item for items in imported.values() for item in items]
         mentioned = self.definitions.mentions.get(name)
         if mentioned is None:
-            given = [*imported.get(name.encode(), ()), *imported.get(b"*", ())]
+            given = imported.get(name.encode()) or imported.get(b"*")
             if given:
                 return given
             mentioned = self.definitions.beside(name)

@@ -220,6 +220,11 @@ class File:
         """Whether it takes gradients, or gives a library a loss."""
         return self.framework and any(mark in self.data for mark in TRAINS)
 
+    @property
+    def uses_gradients(self) -> bool:
+        """Whether it takes gradients, or steps with them."""
+        return self.trains or (self.framework and b".step(" in self.data)
+
     @cached_property
     def changes_what_threads_share(self) -> bool:
         """Whether it uses a framework to change what threads share, or a mode they do not have."""

@@ -102,7 +102,7 @@ class Modules:
         self.package = _package_of(self.name, entry)
         self.read = read
         self.used: dict[str, bytes | None] = {}
-        self.absent: list[str] = []
+        self._absent: dict[str, None] = {}
         self._paths: dict[str, str | None] = {}
         self._modules: dict[str, Module | None] = {}
         self._giving: dict[tuple[Tells, str, str | None, int, int], bool] = {}
@@ -117,15 +117,27 @@ class Modules:
         if name and own and parts[0] not in LIBRARIES and all(parts):
             outer, own_name = self._beside
             for root in (*self.roots, outer) if parts[0] == own_name else self.roots:
-                base = os.path.join(root, *parts)
-                at = self.read.found_at(base)
-                if at is None:
-                    self.absent += [base + ".py", base]
-                elif at != base or not OUTSIDE & set(parts):
+                at = self._found_in(root, parts)
+                if at is not None and (at.endswith(".py") or not OUTSIDE & set(parts)):
                     found = at
                     break
         self._paths[name] = found
         return found
+
+    def _found_in(self, root: str, parts: list[str]) -> str | None:
+        """What of that dotted name is below `root`; where its first part is not, nothing is."""
+        first = self.read.found_in(root, parts[0])
+        at, base = (
+            first if len(parts) == 1 or first[0] is None else self.read.found_in(root, *parts)
+        )
+        if at is None:
+            self._absent[base] = None
+        return at
+
+    @property
+    def absent(self) -> list[str]:
+        """The places where there was no module, so far."""
+        return [place for base in self._absent for place in (base + ".py", base)]
 
     def is_module(self, name: str) -> bool:
         """Whether the project has a module or package of that name."""
@@ -225,7 +237,7 @@ class Reader:
         self.known: dict[str, bytes | None] = {}
         self.modules: dict[tuple[str, str], Module | None] = {}
         self._projects: dict[str, str] = {}
-        self._found: dict[str, str | None] = {}
+        self._found: dict[tuple[str, ...], tuple[str | None, str]] = {}
         self._names: dict[str, Names] = {}
 
     def project_of(self, folder: str) -> str:
@@ -234,11 +246,15 @@ class Reader:
             self._projects[folder] = project_root(folder)
         return self._projects[folder]
 
-    def found_at(self, base: str) -> str | None:
-        """The module or package at `base`, or the folder where it has no code; looked for once."""
-        if base not in self._found:
-            self._found[base] = _found_at(base)
-        return self._found[base]
+    def found_in(self, root: str, *parts: str) -> tuple[str | None, str]:
+        """The module or package that is called so below `root`, or the folder where it has no code;
+        and where it was looked for, once."""
+        key = (root, *parts)
+        known = self._found.get(key)
+        if known is None:
+            base = os.path.join(root, *parts)
+            known = self._found[key] = _found_at(base), base
+        return known
 
     def over(self, contents: Mapping[str, bytes]) -> Reader:
         """A reader of the same files, but for those that hold `contents` instead."""

@@ -90,7 +90,7 @@ class Prefilter:
             return self._brings_together(path, file) or self._runs_both(path, file)
         if (file.starts_program or file.trains) and self._imports_one(path, self._starts):
             return True  # it may make the objects whose methods start them, and wants gradients
-        if file.trains and self._imports_one(path, self._passes_on):
+        if file.uses_gradients and self._imports_one(path, self._passes_on):
             return True
         if self._is_given(path, file):
             return True
