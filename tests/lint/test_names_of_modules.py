@@ -129,6 +129,25 @@ TRAINS_ALL = (
 )
 
 
+def test_a_program_that_only_asks_for_gradients_and_a_package_that_takes_them(project):
+    project.write("app/__init__.py", "from .fits import fit\n")
+    project.write("app/spread.py", SPREAD)
+    project.write(
+        "app/fits.py",
+        "from . import spread\n\n\ndef one(w):\n    return (w * 2).sum()\n\n\n"
+        "def fit(w):\n    sum(spread.spread(one, [w, w])).backward()\n",
+    )
+    project.write(
+        "run.py",
+        "import torch\nfrom app import fit\n\nfit(torch.ones(3, requires_grad=True))\n",
+    )
+    assert project.codes() == [
+        ("GG102", "app/fits.py", 5),
+        ("GG103", "app/fits.py", 9),
+        ("GG101", "app/spread.py", 5),
+    ]
+
+
 def test_a_program_that_steps_alone_with_what_a_module_between_trains(project):
     project.write("app/__init__.py", "")
     project.write("app/spread.py", SPREAD)

@@ -222,8 +222,12 @@ class File:
 
     @property
     def uses_gradients(self) -> bool:
-        """Whether it takes gradients, or steps with them."""
-        return self.trains or (self.framework and b".step(" in self.data)
+        """Whether it takes gradients, steps with them, or asks for them."""
+        data = self.data
+        return self.trains or (
+            self.framework
+            and (b".step(" in data or b"requires_grad=True" in data or b".requires_grad_(" in data)
+        )
 
     @cached_property
     def changes_what_threads_share(self) -> bool:
