@@ -229,11 +229,12 @@ def test_collectives_matter_beside_names_that_train(project, line, asked):
     assert read_as_a_program(project, source) - {""} == asked
 
 
+@pytest.mark.parametrize("way", ["from .frames import load", "from . import frames"])
 @pytest.mark.parametrize(
     ("loads", "asked"), [("import dask.dataframe", {"use"}), ("import pandas", set())]
 )
-def test_a_method_of_a_library_is_one_where_the_project_has_it(project, loads, asked):
-    project.write("app/__init__.py", "from .frames import load\n")
+def test_a_method_of_a_library_is_one_where_the_project_has_it(project, loads, asked, way):
+    project.write("app/__init__.py", f"{way}\n")
     project.write("app/frames.py", f"{loads}\n\n\ndef load():\n    return 1\n")
     source = "import torch\nfrom app import load\n\n\ndef use():\n    load().persist()\n"
     assert read_as_a_program(project, source) == asked

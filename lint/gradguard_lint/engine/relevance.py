@@ -61,8 +61,8 @@ class Relevance:
         return self._bringing[id(node)]
 
     def _bring(self, node: Import, gives: Callable[[str, str], bool]) -> set[str]:
-        """The names that an import of the project brings, of those that its modules say to be what
-        is sought: `gives` takes a module and a name in it."""
+        """The names that an import of the project brings and that do what is sought, as
+        `gives(module, name)` tells of a name in a module."""
         project, seen = self._project, self.seen
         modules: list[tuple[str, Set[str]]] = []
         found: set[str] = set()

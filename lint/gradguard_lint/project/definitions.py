@@ -62,11 +62,6 @@ class Names:
             found.setdefault(local.encode(), []).append((module, name))
         return found
 
-    @property
-    def modules(self) -> set[str]:
-        """The modules that are imported, or imported from."""
-        return {module for items in self._imported.values() for module, _ in items}
-
     def behind(self, name: str | None) -> list[tuple[str, str]]:
         """The imports that `name` (None: anything) may hang on: the module, and the name there, ""
         for the module itself, "*" for all of them."""

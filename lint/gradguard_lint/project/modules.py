@@ -105,6 +105,7 @@ class Modules:
         self._absent: dict[str, None] = {}
         self._paths: dict[str, str | None] = {}
         self._modules: dict[str, Module | None] = {}
+        self._packages: dict[tuple[str, int], set[str]] = {}
         self._giving: dict[tuple[Tells, str, str | None, int, int], bool] = {}
 
     def path_of(self, name: str) -> str | None:
@@ -196,6 +197,12 @@ class Modules:
     def packages_of(self, name: str, depth: int = 1) -> set[str]:
         """The packages from outside the project that the module of that name imports, or one of
         those of the project that it imports."""
+        key = (name, depth)
+        if key not in self._packages:
+            self._packages[key] = self._found_packages(*key)
+        return self._packages[key]
+
+    def _found_packages(self, name: str, depth: int) -> set[str]:
         path = self.path_of(name)
         data = self.read(path) if path is not None and path.endswith(".py") else None
         if path is None or data is None:
@@ -203,8 +210,10 @@ class Modules:
         self.used[path] = data
         found: set[str] = set()
         package = _package_of(name, path)
-        for module in self.read.names(path, data).modules:
+        for module, given in self.read.names(path, data).behind(None):
             inner = absolute_name(module, package)
+            if given and self.is_module(f"{inner}.{given}"):
+                inner = f"{inner}.{given}"
             if not self.is_module(inner):
                 found.add(inner.partition(".")[0])
             elif depth and inner != name:
