@@ -8,7 +8,7 @@ from functools import cached_property
 
 from gradguard_lint.models.rows import GROUPS
 from gradguard_lint.project.imports import import_lines, imports
-from gradguard_lint.project.literals import has, matches, without_comments, words_of
+from gradguard_lint.project.literals import before, has, matches, without_comments, words_of
 from gradguard_lint.project.marks import (
     CHANGES,
     FRAMEWORKS,
@@ -314,7 +314,7 @@ class File:
     def _can_be_given(self, place: int) -> bool:
         """Whether what stands at `place` is in a function that the file mentions elsewhere."""
         data = self.data
-        line = data[data.rfind(b"\n", 0, place) + 1 : place]
+        line = before(data, place)
         if b"lambda" in line or b"from" in line:
             return True
         indent = len(line) - len(line.lstrip())
@@ -367,27 +367,25 @@ def _workers(data: bytes) -> Iterator[bytes]:
 
 def _is_given(data: bytes, place: int) -> bool:
     """Whether what stands at `place` is given a name, or to a call that may run it."""
-    line = data[data.rfind(b"\n", 0, place) + 1 : place]
+    line = before(data, place)
     return re.search(_GIVEN, line) is not None and b"import" not in line and _ASKS not in line
 
 
 def _given_to(data: bytes, place: int) -> bytes:
     """The name that is set to what stands at `place`; none where there is none."""
-    found = re.search(_GIVEN_TO, data[data.rfind(b"\n", 0, place) + 1 : place])
+    found = re.search(_GIVEN_TO, before(data, place))
     return b"" if found is None else found.group(1)
 
 
 def _is_held(data: bytes, place: int) -> bool:
     """Whether an object gets what stands at `place` for its attribute."""
-    return b"self." in data[data.rfind(b"\n", 0, place) + 1 : place]
+    return b"self." in before(data, place)
 
 
 def _wrong_backend(data: bytes) -> bool:
     """Whether a call other than those that take it has the backend dask."""
     for quoted in matches(data, (b'"dask"', b"'dask'"), rb"."):
-        given = re.search(
-            _GIVEN_TO, data[data.rfind(b"\n", 0, quoted.start()) + 1 : quoted.start()]
-        )
+        given = re.search(_GIVEN_TO, before(data, quoted.start()))
         if given is None:
             continue
         name = given.group(1)

@@ -17,7 +17,7 @@ from gradguard_lint.models.rows import (
     Row,
     libraries,
 )
-from gradguard_lint.project.literals import matches
+from gradguard_lint.project.literals import before, has, matches
 
 _CALLED = rb"(?:[ \t]*\(|[ \t]+as\b)"
 _WRAPPING = rb"(?:[ \t]*\(|[ \t]+as\b|[ \t]*\r?\n)"
@@ -62,7 +62,7 @@ class Mark:
     def found(self, data: bytes) -> bool:
         """Whether `data` has the call; a function of that name is none."""
         return any(
-            not re.search(_DEFINED, _before(data, call.start()))
+            not re.search(_DEFINED, before(data, call.start()))
             for call in matches(data, (self.literal,), self.call)
         )
 
@@ -242,19 +242,14 @@ STARTING = frozenset(last for _, _, last in _ROWS)
 def starts_workers(data: bytes) -> bool:
     """Whether a module calls what starts workers, or mentions something that does."""
     return any(
-        word["called"] or re.search(_OF_A_MODULE, _before(data, word.start()))
+        word["called"] or re.search(_OF_A_MODULE, before(data, word.start()))
         for word in matches(data, _HANDED_ON, _AS_A_WORD)
     ) or any(mark.found(data) for mark in MARKS)
 
 
 def trains(data: bytes) -> bool:
     """Whether a module mentions what takes gradients, or uses them."""
-    return any(True for _ in matches(data, _TRAINING, _TRAINING_WORD))
-
-
-def _before(data: bytes, place: int) -> bytes:
-    """What stands before `place` on its line."""
-    return data[data.rfind(b"\n", 0, place) + 1 : place]
+    return has(data, _TRAINING, _TRAINING_WORD)
 
 
 LIBRARY_TOPS = frozenset(top for library in libraries() for top in library.tops)
