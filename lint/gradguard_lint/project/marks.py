@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from gradguard_lint.models import rows as models
 from gradguard_lint.models.rows import (
     CALLED_BY_HOSTS,
     PASSED_ON,
@@ -17,6 +16,7 @@ from gradguard_lint.models.rows import (
     Row,
     libraries,
 )
+from gradguard_lint.models.rows import TRAINS as TRAINING_WORDS
 from gradguard_lint.project.literals import before, has, matches
 
 _CALLED = rb"(?:[ \t]*\(|[ \t]+as\b)"
@@ -25,6 +25,7 @@ _EXTENDED = rb"[ \t]*(?:,[^()\n]*)?\)[ \t]*:"
 """What stands after the name of a class that another one extends."""
 
 _DEFINED = rb"\bdef[ \t]+\w*\Z"
+"""What stands before the name of a function that is defined."""
 
 _BY_ITSELF = frozenset({"task", "remote"})
 """Starters that are decorators, too."""
@@ -232,7 +233,7 @@ _AS_A_WORD = rb"\b(?:" + b"|".join(_HANDED_ON) + rb")\b(?P<called>[ \t]*\()?"
 _OF_A_MODULE = rb"(?:^|[^\w.])(?:[a-z_]\w*\.)*\Z"
 """What stands before a name that a module gives: a class of that name has something else."""
 
-_TRAINING = tuple(word.encode() for word in (*models.TRAINS, *CALLED_BY_HOSTS))
+_TRAINING = tuple(word.encode() for word in (*TRAINING_WORDS, *CALLED_BY_HOSTS))
 _TRAINING_WORD = rb"\b(?:" + b"|".join(_TRAINING) + rb")\b"
 
 STARTING = frozenset(last for _, _, last in _ROWS)

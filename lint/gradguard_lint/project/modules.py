@@ -167,13 +167,10 @@ class Modules:
     def _found_to_give(
         self, what: Tells, name: str, wanted: str | None, depth: int, through: int
     ) -> bool:
-        path = self.path_of(name)
-        if path is None or not path.endswith(".py"):
+        file = self._file_of(name)
+        if file is None:
             return False
-        data = self.read(path)
-        self.used[path] = data
-        if data is None:
-            return False
+        path, data = file
         names = self.read.names(path, data)
         if names.tell(what):
             if wanted is None or names.definitions.tell(wanted, what):
@@ -203,11 +200,10 @@ class Modules:
         return self._packages[key]
 
     def _found_packages(self, name: str, depth: int) -> set[str]:
-        path = self.path_of(name)
-        data = self.read(path) if path is not None and path.endswith(".py") else None
-        if path is None or data is None:
+        file = self._file_of(name)
+        if file is None:
             return set()
-        self.used[path] = data
+        path, data = file
         found: set[str] = set()
         package = _package_of(name, path)
         for module, given in self.read.names(path, data).behind(None):
@@ -220,18 +216,23 @@ class Modules:
                 found |= self.packages_of(inner, depth - 1)
         return found
 
+    def _file_of(self, name: str) -> tuple[str, bytes] | None:
+        """The file of the module of that name, and its bytes; None where it has no code."""
+        path = self.path_of(name)
+        if path is None or not path.endswith(".py"):
+            return None
+        data = self.used[path] = self.read(path)
+        return None if data is None else (path, data)
+
     def load(self, name: str) -> Module | None:
         """The module of that name, parsed; None where there is nothing to follow."""
         if name in self._modules:
             return self._modules[name]
         self._modules[name] = None
-        path = self.path_of(name)
-        if path is None or not path.endswith(".py"):
+        file = self._file_of(name)
+        if file is None:
             return None
-        data = self.read(path)
-        self.used[path] = data
-        if data is None:
-            return None
+        path, data = file
         if len(data) > 20_000 and not _is_package(path) and not worth_following(data):
             return None
         module = self.read.parsed(path, data, name, _package_of(name, path))
