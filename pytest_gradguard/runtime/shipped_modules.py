@@ -72,9 +72,12 @@ def _forget(identity: int) -> None:
         del _copies[identity]
 
 
-def copies() -> list[Copy]:
-    """The modules in this process that came with tasks."""
-    return [copy for copy in list(_copies.values()) if copy.module is not None]
+def copies() -> Iterator[tuple[Copy, Any]]:
+    """What came to this process with tasks, with the module that each is: it lives that long."""
+    for copy in list(_copies.values()):
+        module = copy.module
+        if module is not None:
+            yield copy, module
 
 
 def origin_of(module: Any) -> tuple[Copy, str] | None:
@@ -82,8 +85,8 @@ def origin_of(module: Any) -> tuple[Copy, str] | None:
     known = _copies.get(id(module))
     if known is not None and known.module is module:
         return known, ""
-    for copy in copies():
-        for name, part in _parts(copy.module):
+    for copy, whole in copies():
+        for name, part in _parts(whole):
             if part is module:
                 return copy, name
     return None

@@ -120,8 +120,8 @@ def _listen() -> None:
         _patches.apply()
         steps.after.subscribe(_stepped)
         torch_modules.copied.append(_copied)
-    evaluated = any(one.module is not None and not one.module.training for one in _waiting)
-    if evaluated and not _forward:
+    modules = [one.module for one in _waiting]
+    if not _forward and any(one is not None and not one.training for one in modules):
         hook = torch.nn.modules.module.register_module_forward_pre_hook(_called)
         _forward.append(hook)
 
@@ -151,8 +151,8 @@ watching.at_end(undo)
 def _stepped(optimizer: Any) -> None:
     held = {id(one) for group in optimizer.param_groups for one in group["params"]}
 
-    def is_stepped(lost: _Lost) -> bool:
-        return any(id(one) in held for one in lost.module.parameters())
+    def is_stepped(lost: _Lost, module: Any) -> bool:
+        return any(id(one) in held for one in module.parameters())
 
     _used(Use.STEPS, is_stepped)
 
@@ -167,7 +167,7 @@ def _evaluating(original: Callable[..., Any]) -> Callable[..., Any]:
             raise
         if not mode and attempt(_by_the_program, sys._getframe(1)):
             with theirs_only:
-                attempt(_used, Use.EVALUATES, lambda lost: lost.is_in(self))
+                attempt(_used, Use.EVALUATES, lambda lost, _: lost.is_in(self))
         return outcome
 
     return train
@@ -183,14 +183,14 @@ def _by_the_program(frame: Any) -> bool:
 
 def _called(module: Any, args: Any) -> None:
     if not module.training:
-        attempt(_used, Use.EVALUATES, lambda lost: lost.is_evaluated_by(module))
+        attempt(_used, Use.EVALUATES, lambda lost, _: lost.is_evaluated_by(module))
 
 
 def _saving(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def save(obj: Any, *args: Any, **kwargs: Any) -> Any:
         with theirs_only:
-            attempt(_used, Use.SAVES, lambda lost: _holds(obj, lost))
+            attempt(_used, Use.SAVES, functools.partial(_holds, obj))
         try:
             return original(obj, *args, **kwargs)
         except BaseException as error:
@@ -200,11 +200,11 @@ def _saving(original: Callable[..., Any]) -> Callable[..., Any]:
     return save
 
 
-def _holds(item: Any, lost: _Lost) -> bool:
-    """Whether `item` holds these buffers, as a module or as its state."""
+def _holds(item: Any, lost: _Lost, module: Any) -> bool:
+    """Whether `item` holds these buffers of `module`, as a module or as its state."""
     memory = {
         one.untyped_storage().data_ptr()
-        for name, _, one in kept_by(lost.module)
+        for name, _, one in kept_by(module)
         if name in lost.kept.names
     }
 
@@ -218,7 +218,7 @@ def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not args and not {"destination", "prefix"} & kwargs.keys():
-            attempt(_used, Use.COPIES, lambda lost: lost.is_in(self))
+            attempt(_used, Use.COPIES, lambda lost, _: lost.is_in(self))
         try:
             return original(self, *args, **kwargs)
         except BaseException as error:
@@ -229,7 +229,7 @@ def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _copied(module: Any) -> None:
-    _used(Use.COPIES, lambda lost: lost.module is module)
+    _used(Use.COPIES, lambda _, lost: lost is module)
 
 
 _patches = Patches(
@@ -247,13 +247,14 @@ _CERTAIN = frozenset({Use.EVALUATES, Use.SAVES})
 """After these, new values come too late."""
 
 
-def _used(use: Use, concerned: Callable[[_Lost], bool]) -> None:
+def _used(use: Use, concerned: Callable[[_Lost, Any], bool]) -> None:
     certain: list[tuple[collector.Collector, Evidence]] = []
     try:
         for lost, call in list(_waiting.items()):
-            if lost.module is None:
+            module = lost.module  # it lives while it is looked at
+            if module is None:
                 del _waiting[lost]
-            elif concerned(lost):
+            elif concerned(lost, module):
                 if not lost.is_stale():
                     lost.settle()
                     del _waiting[lost]

@@ -78,14 +78,15 @@ class _Waiting:
         else:
             _used[id(tensor)] = self._reference, refer(gradient), gradient_state(tensor)
 
-    def backward_ended(self, before: Any, penalty: bool) -> None:
+    def backward_ended(self, tensor: Any, before: Any, penalty: bool) -> None:
         """After a backward pass in this process.
 
         Args:
+            tensor: the tensor, which the pass may have been the last to hold.
             before: the state of the gradient before it.
             penalty: it began at a penalty on parameters.
         """
-        if gradient_state(self.tensor) != before:
+        if gradient_state(tensor) != before:
             self._others.add(penalty)
 
     @property
@@ -291,15 +292,14 @@ def _backward(backward: torch_engine.Backward) -> torch_engine.End | None:
         _known(tensors.leaves_of(backward.outputs))
     if not backward.accumulates:
         return None
-    open_ones = [one for one in _waiting.values() if not one.settled]
-    alive = [one for one in open_ones if one.tensor is not None]
-    before = [(one, gradient_state(one.tensor)) for one in alive]
+    open_ones = [(one, one.tensor) for one in _waiting.values() if not one.settled]
+    before = [(*one, gradient_state(one[1])) for one in open_ones if one[1] is not None]
     penalty = bool(before) and _penalty(backward.outputs)
 
     def ended(_: Any, raised: BaseException | None) -> None:
         if raised is None:
-            for one, state in before:
-                one.backward_ended(state, penalty)
+            for one, tensor, state in before:
+                one.backward_ended(tensor, state, penalty)
 
     return ended
 

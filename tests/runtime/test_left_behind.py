@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 from pathlib import Path
@@ -12,6 +13,7 @@ torch = pytest.importorskip("torch")
 joblib = pytest.importorskip("joblib")
 
 from pytest_gradguard import guard  # noqa: E402
+from pytest_gradguard.runtime import probes, shipped_modules  # noqa: E402
 
 
 def gradients(model, x):
@@ -48,6 +50,23 @@ def test_no_descriptor_of_a_process_that_has_been_joined(computed):
 
 def normed():
     return torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+
+
+def test_a_module_lives_as_long_as_it_is_looked_at():
+    arrived = shipped_modules.arrived(0, 1, 1, normed, ())
+    try:
+        arrived.circle = [arrived]  # the garbage collector frees it, whenever that runs
+        del arrived
+        looked_at = shipped_modules.copies()
+        _, module = next(looked_at)
+        gc.collect()
+        assert len(list(module.named_modules())) == 3
+        looked_at.close()
+        del looked_at, module
+        gc.collect()
+        assert not list(shipped_modules.copies())
+    finally:
+        probes.rest("gg111")
 
 
 PLACES = [

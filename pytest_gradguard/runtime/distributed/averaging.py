@@ -347,10 +347,11 @@ def _confirm(optimizer: Any, models: list[_Model]) -> None:
     averaged = {i for one in _models if one.averaged for i in _parameters(one.module)}
     for model in models:
         if model.backward is not None and not model.settled and _heard == model.heard:
-            mine = [i for i in _parameters(model.module) if i in held and i not in averaged]
+            module = model.module
+            mine = [i for i in _parameters(module) if i in held and i not in averaged]
             own = [held[i] for i in mine if _received(held[i], model)]
             if own and torch.distributed.is_initialized():
-                _report(model.module, model.backward, own, len(held))
+                _report(module, model.backward, own, len(held))
 
 
 def _received(parameter: Any, model: _Model) -> bool:

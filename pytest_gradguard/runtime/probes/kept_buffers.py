@@ -39,9 +39,9 @@ class _Seen(NamedTuple):
 def begin(asked: None, process: bool) -> After | None:
     """Look at the modules that are here, before the tasks of a batch run."""
     seen = False
-    for copy in shipped_modules.copies():
+    for copy, module in shipped_modules.copies():
         if copy.looked_at is None:
-            copy.looked_at = _see(copy.module)
+            copy.looked_at = _see(module)
         seen = seen or bool(copy.looked_at.buffers)
     if not seen:
         probes.rest("gg111")
@@ -52,11 +52,10 @@ def begin(asked: None, process: bool) -> After | None:
 def _after(items: Any, results: Any, error: BaseException | None) -> list[KeptBuffers] | None:
     """Which buffers of modules that are here have changed in the tasks `items`."""
     found = []
-    for copy in shipped_modules.copies():
+    for copy, module in shipped_modules.copies():
         seen: _Seen | None = copy.looked_at
         if seen is None or not seen.buffers:
             continue
-        module = copy.module
         changed = _changed(module, seen)
         if not changed:
             continue
