@@ -76,7 +76,9 @@ def attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) ->
         if name in BUFFERS and atom.part("statistics") is not None:
             return of(torch_modules.buffer_of(m, atom.ident))
         if name in PARAMETERS:
-            return of(Tensor("torch", "parameter", atom.gpu, atom.born, atom.ident))
+            return of(
+                Tensor("torch", "parameter", atom.gpu, atom.born, atom.ident, small=atom.small)
+            )
     if kind in KERAS_KINDS:
         values = (
             tensorflow_calls.model_method(m, frame, node, atom, name, Args(), atom.ident, atom.gpu)

@@ -105,9 +105,11 @@ def optimizer(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
 def parameter(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``Parameter(...)``, or a list or dict of them."""
     data = args.get(0, "data")
-    gpu = not row.flag and data is not None and any(t.gpu for t in data.tensors())
-    made = Tensor("torch", "parameter", gpu, m.worker_ident, m.ident_at(node))
-    under = {t.memory for t in data.tensors()} if data is not None and not row.flag else set()
+    of_data = [] if data is None or row.flag else list(data.tensors())
+    gpu = any(tensor.gpu for tensor in of_data)
+    small = bool(of_data) and all(tensor.small for tensor in of_data)
+    made = Tensor("torch", "parameter", gpu, m.worker_ident, m.ident_at(node), small=small)
+    under = {tensor.memory for tensor in of_data}
     if len(under) == 1 and m.in_process_worker:
         made = replace(made, memory=under.pop())
         m.effect(frame, "parameter", node, ast.unparse(node), target=of(made))

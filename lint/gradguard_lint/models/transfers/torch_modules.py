@@ -95,13 +95,11 @@ def _forward(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args) 
         m.effect(frame, "draw", node, "dropout in training mode", framework="torch")
     if is_frozen(m, model.ident):
         tensor = replace(tensor, grad="none")
-    found.append((tensor, frozenset()))
-    worked(m, frame, node, [t for t, _ in found], heavy=True)
-    weightless = model.name.rpartition(".")[2] in WEIGHTLESS
-    if weightless:
-        found = found[:-1]
-        if not found:
-            return of(Tensor("torch", "unknown", False, m.worker_ident))
+    if model.name.rpartition(".")[2] not in WEIGHTLESS:
+        found.append((tensor, frozenset()))
+    worked(m, frame, node, [t for t, _ in found] or [tensor], heavy=True)
+    if not found:
+        return of(Tensor("torch", "unknown", False, m.worker_ident))
     return combine(m, found, framework="torch").map(
         lambda atom: of(replace(atom, ident=OUTPUT)) if isinstance(atom, Tensor) else of(atom)
     )
