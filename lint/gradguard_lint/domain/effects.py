@@ -235,6 +235,7 @@ class Effect:
         chain: the calls that lead to it, from the worker's (or the program's) start.
         when: the conditions that it happens under.
         calls: the parallel calls that came before it on some way.
+        waits: those of them for whose gradients it may wait: none were cleared since.
     """
 
     kind: Kind
@@ -246,6 +247,7 @@ class Effect:
     modes: Modes = field(default_factory=Modes)
     when: Conditions = NONE
     calls: set[int] = field(default_factory=set)
+    waits: set[int] = field(default_factory=set)
     framework: str = ""
     heavy: bool = False
     unknown: bool = False

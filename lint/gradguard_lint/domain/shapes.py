@@ -141,6 +141,22 @@ def inner(value: Value, depth: int = 4) -> Iterator[Atom]:
                 yield from inner(item, depth - 1)
 
 
+def idents(value: Value) -> set[int]:
+    """The identities of the models and tensors in `value`."""
+    found: set[int] = set()
+    for atom in inner(value):
+        if isinstance(atom, Thing):
+            found.add(atom.ident)
+            for name, part in atom.parts:
+                if name == "parameters":
+                    found |= idents(part)
+        elif isinstance(atom, Instance):
+            found.add(atom.ident)
+        elif isinstance(atom, Tensor):
+            found |= {atom.ident, *atom.sources}
+    return {ident for ident in found if ident > 0}
+
+
 def owned(value: Value, worker: int) -> Value:
     """`value` as the worker's own: no other task has the same objects."""
 

@@ -8,7 +8,7 @@ imports in a circle.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 
 from gradguard_lint.domain.conditions import (
@@ -350,8 +350,12 @@ class Machine:
         is_global: bool = False,
         place: Site | None = None,
         origin: Step | None = None,
+        settled: Set[object] = frozenset(),
     ) -> None:
-        """Record that `kind` happens at `node`, and on this way."""
+        """Record that `kind` happens at `node`, and on this way.
+
+        `settled`: the calls before it of which it does not wait for anything.
+        """
         if self.state.dead:
             return
         links = tuple(id(step.site.node) for step in self.chain)
@@ -390,7 +394,9 @@ class Machine:
             effect.when &= when
             effect.heavy = effect.heavy or heavy
         past = self.state.past
-        effect.calls |= {event.ident for event in past if isinstance(event, ParallelCall)}
+        calls = {event: event.ident for event in past if isinstance(event, ParallelCall)}
+        effect.calls.update(calls.values())
+        effect.waits.update(calls[event] for event in calls.keys() - settled)
         if kind in ORDERED:
             known = past.get(effect)
             past[effect] = when if known is None else known & when

@@ -21,6 +21,9 @@ HEAVY = words(
 )
 """Operations that start the native compute threads."""
 
+CLEARS = words("zero_ fill_")
+"""Methods of tensors after which nothing is left of what a gradient was."""
+
 STOPS = words("item tolist numpy data_ptr element_size storage")
 """Methods of tensors that give plain values."""
 

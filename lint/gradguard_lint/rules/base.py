@@ -14,7 +14,6 @@ from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, T
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import (
     Atom,
-    Instance,
     Site,
     Tensor,
     Thing,
@@ -119,19 +118,3 @@ def variables(task: TaskRun) -> Iterator[Effect]:
 def severed_by(value: Value) -> set[int]:
     """What cut `value` off: the identities of calls and collectives."""
     return {ident for atom in inner(value) if isinstance(atom, Tensor) for ident in atom.severed}
-
-
-def idents(value: Value) -> set[int]:
-    """The identities of the models and tensors in `value`."""
-    found: set[int] = set()
-    for atom in inner(value):
-        if isinstance(atom, Thing):
-            found.add(atom.ident)
-            for name, part in atom.parts:
-                if name == "parameters":
-                    found |= idents(part)
-        elif isinstance(atom, Instance):
-            found.add(atom.ident)
-        elif isinstance(atom, Tensor):
-            found |= {atom.ident, *atom.sources}
-    return {ident for ident in found if ident > 0}

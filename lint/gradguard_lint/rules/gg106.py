@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
-from gradguard_lint.domain.effects import Program, TaskRun
-from gradguard_lint.domain.shapes import inner
+from gradguard_lint.domain.effects import Effect, Program, TaskRun
+from gradguard_lint.domain.shapes import idents, inner
 from gradguard_lint.domain.values import (
     GRADIENT,
     OUTPUT,
@@ -20,7 +21,7 @@ from gradguard_lint.domain.values import (
     Unknown,
     of,
 )
-from gradguard_lint.rules.base import Examples, Report, chain, handed_out, idents
+from gradguard_lint.rules.base import Examples, Report, chain, handed_out
 
 CODE = "GG106"
 
@@ -60,11 +61,14 @@ def _left_behind(program: Program, task: TaskRun) -> Iterator[Report]:
     shipped = {ident for _, atom, _ in task.given if _trainable(atom) for ident in idents(of(atom))}
     if not shipped or not (_returns_numbers(task) if task.call.answers else _keeps(task)):
         return
+    cleared: set[int] = set()
     for effect in task.effects:
+        if effect.kind == "zero-grad":
+            cleared |= idents(effect.target)
         if effect.kind != "backward":
             continue
         reached = shipped & idents(effect.target)
-        use = _used_by_parent(program, task, reached) if reached else None
+        use = _used_by_parent(program, task, reached, anew=reached <= cleared) if reached else None
         if use is not None:
             yield Report(
                 effect.site,
@@ -141,7 +145,14 @@ def _counted(atom: Atom) -> bool:
     return isinstance(key, tuple) and key[0] in ("int", "number", "text", "str")
 
 
-def _used_by_parent(program: Program, task: TaskRun, reached: set[int]) -> str | None:
+def _used_by_parent(
+    program: Program, task: TaskRun, reached: set[int], *, anew: bool
+) -> str | None:
+    """What the parent does without the gradients; None: it may have others, or want none.
+
+    `anew`: the task clears those that it is given first. In place of the parent's own ones, if it
+    has any, its gradients are not for the parent's step.
+    """
     for effect in program.effects:
         if effect.worker is not None:
             continue
@@ -149,15 +160,36 @@ def _used_by_parent(program: Program, task: TaskRun, reached: set[int]) -> str |
             effect.target.is_unknown or reached & idents(effect.target)
         ):
             return None  # it may have shared them, or brings them in
-        if task.call.ident not in effect.calls:
+        if task.call.ident not in effect.calls or not reached & idents(effect.target):
             continue
-        if effect.kind == "backward" and reached & idents(effect.target):
+        if effect.kind == "backward":
             return None  # from here on the parent has gradients of its own
-        if effect.kind == "step" and reached & idents(effect.target):
+        if task.call.ident not in effect.waits or (anew and True in effect.value.constants()):
+            continue
+        if effect.kind == "step":
             return f"the parent's optimizer steps without them (line {effect.site.line})"
-        if effect.kind == "grad-read" and reached & idents(effect.target):
+        if effect.kind == "grad-read" and _is_read(effect):
             return f"the parent reads `.grad` (line {effect.site.line})"
     return None
+
+
+def _is_read(effect: Effect) -> bool:
+    """Whether more is done with ``.grad`` than to clear it, or to ask if there is any."""
+    node, statement = effect.site.node, effect.site.statement
+    above = {
+        part: around
+        for around in ast.walk(statement if statement is not None else node)
+        for part in ast.iter_child_nodes(around)
+    }
+    around = above.get(node)
+    while isinstance(around, ast.NamedExpr) or (
+        isinstance(around, ast.Attribute) and around.attr == "data"
+    ):
+        around = above.get(around)
+    if isinstance(around, ast.Attribute):
+        return not around.attr.endswith("_")  # it is changed in place
+    asked = isinstance(around, ast.Compare) and isinstance(around.ops[0], (ast.Is, ast.IsNot))
+    return not asked or isinstance(statement, ast.Assert)
 
 
 BAD: Examples = {

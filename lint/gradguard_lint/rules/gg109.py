@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
+from gradguard_lint.domain.shapes import idents
 from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import Tensor, Thing, Value
-from gradguard_lint.rules.base import Examples, Report, chain, idents
+from gradguard_lint.rules.base import Examples, Report, chain
 
 CODE = "GG109"
 

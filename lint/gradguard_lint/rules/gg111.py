@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
-from gradguard_lint.domain.shapes import inner
+from gradguard_lint.domain.shapes import idents, inner
 from gradguard_lint.domain.values import (
     GRADIENT,
     OUTPUT,
@@ -16,7 +16,7 @@ from gradguard_lint.domain.values import (
     Tensor,
     Thing,
 )
-from gradguard_lint.rules.base import Examples, Report, captures, handed_out, idents
+from gradguard_lint.rules.base import Examples, Report, captures, handed_out
 
 CODE = "GG111"
 

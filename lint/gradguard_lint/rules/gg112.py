@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step
-from gradguard_lint.domain.shapes import inner
+from gradguard_lint.domain.shapes import idents, inner
 from gradguard_lint.domain.values import Instance, Thing, Unknown
-from gradguard_lint.rules.base import Examples, Report, idents
+from gradguard_lint.rules.base import Examples, Report
 
 CODE = "GG112"
 

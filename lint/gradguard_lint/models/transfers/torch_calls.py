@@ -46,7 +46,7 @@ from gradguard_lint.models.torch import (
     STATISTICS,
     WEIGHTLESS,
 )
-from gradguard_lint.models.transfers import arrays, collectives, data_parallel
+from gradguard_lint.models.transfers import arrays, collectives, data_parallel, own_gradients
 from gradguard_lint.models.transfers.extents import memory_of, same_element
 from gradguard_lint.models.transfers.tensors import (
     as_written,
@@ -132,7 +132,10 @@ def gradients(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
     """``autograd.grad(outputs, inputs)``."""
     target = args.get(0, "outputs") or UNKNOWN
     asked = None if name.endswith("backward") else args.get(1, "inputs") or UNKNOWN
-    m.effect(frame, "backward", node, f"{name}(...)", target=target, value=asked or UNKNOWN)
+    if asked is None:
+        own_gradients.backward(m, frame, node, f"{name}(...)", target)
+    else:
+        m.effect(frame, "backward", node, f"{name}(...)", target=target, value=asked)
     data_parallel.backward(m, frame, node, target, asked)
     return sequence(of(Tensor("torch", "none", False, m.worker_ident, GRADIENT)))
 

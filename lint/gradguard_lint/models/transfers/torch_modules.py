@@ -35,7 +35,7 @@ from gradguard_lint.engine.machine import (
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tasks import sent_back
 from gradguard_lint.models.torch import HOOKS, STATEFUL, WEIGHTLESS
-from gradguard_lint.models.transfers import data_parallel
+from gradguard_lint.models.transfers import data_parallel, own_gradients
 from gradguard_lint.models.transfers.tensors import (
     as_written,
     chosen_gpu,
@@ -194,8 +194,7 @@ def model_method(
         )
         return UNKNOWN
     if name == "zero_grad":
-        m.effect(frame, "zero-grad", node, "`.zero_grad()`", target=me)
-        data_parallel.cleared(m, me)
+        own_gradients.cleared(m, frame, node, "`.zero_grad()`", me)
         return NOTHING
     if name == "requires_grad_":
         flag = args.get(0, "requires_grad")
@@ -329,14 +328,16 @@ def optimizer_method(
 ) -> Value:
     """``optimizer.step()`` and the like."""
     if name == "step":
-        m.effect(frame, "step", node, "`optimizer.step()`", target=of(optimizer))
+        closure = args.get(0, "closure")
+        if closure is not None and not closure.is_none:
+            m.call(frame, node, closure, Args())  # it computes the gradients
+        own_gradients.used(m, frame, "step", node, "`optimizer.step()`", of(optimizer))
         for atom in inner(optimizer.part("parameters") or UNKNOWN):
             if isinstance(atom, Tensor) and atom.grad != "parameter":
                 written(m, frame, node, "`optimizer.step()`", of(atom))
         data_parallel.step(m, frame, node, optimizer)
     elif name == "zero_grad":
-        m.effect(frame, "zero-grad", node, "`optimizer.zero_grad()`", target=of(optimizer))
-        data_parallel.cleared(m, of(optimizer))
+        own_gradients.cleared(m, frame, node, "`optimizer.zero_grad()`", of(optimizer))
     elif name == "minimize":
         m.effect(frame, "step", node, "`optimizer.minimize()`", target=of(optimizer))
     elif name == "apply_gradients":

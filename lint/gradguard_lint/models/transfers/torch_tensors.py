@@ -27,13 +27,13 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
-from gradguard_lint.engine.machine import (
-    Machine,
-)
+from gradguard_lint.engine.branches import is_plain
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.torch import (
     ARRANGES,
     CASTS,
+    CLEARS,
     COUNTS,
     DRAWS_OF,
     HEAVY,
@@ -46,7 +46,7 @@ from gradguard_lint.models.torch import (
     STOPS,
     VIEWS,
 )
-from gradguard_lint.models.transfers import collectives, data_parallel
+from gradguard_lint.models.transfers import collectives, data_parallel, own_gradients
 from gradguard_lint.models.transfers.extents import same_element
 from gradguard_lint.models.transfers.tensors import (
     as_written,
@@ -81,8 +81,8 @@ def tensor_attribute(m: Machine, frame: Frame, node: ast.AST, tensor: Tensor, na
             )
         )
     if name == "grad":
-        m.effect(frame, "grad-read", node, "`.grad`", target=of(tensor))
-        return of(Tensor("torch", "none", tensor.gpu, m.worker_ident, GRADIENT))
+        own_gradients.used(m, frame, "grad-read", node, "`.grad`", of(tensor))
+        return of(Tensor("torch", "none", tensor.gpu, m.worker_ident, GRADIENT, small=tensor.small))
     if name in ("T", "mT", "H", "real", "imag"):
         return of(derived(m, tensor))
     if name == "device":
@@ -154,7 +154,7 @@ def tensor_method(
             tensor = replace(tensor, memory=None)  # a copy, for all that is known
         return move(m, frame, node, tensor, device, f"`.to({as_written(node, device)})`")
     if name == "backward":
-        m.effect(frame, "backward", node, "`.backward()`", target=of(tensor))
+        own_gradients.backward(m, frame, node, "`.backward()`", of(tensor))
         m.effect(frame, "compute", node, "torch", framework="torch", heavy=not tensor.small)
         data_parallel.backward(m, frame, node, of(tensor))
         return NOTHING
@@ -173,6 +173,9 @@ def tensor_method(
         if name not in NOT_WRITING:
             written(m, frame, node, f"`.{name}()`", of(tensor))
         m.effect(frame, "in-place", node, f"`.{name}()`", target=of(tensor))
+        if tensor.ident == GRADIENT and name in CLEARS:
+            owner = _owner_of_gradient(m, frame, node)
+            own_gradients.cleared(m, frame, node, f"`.grad.{name}()`", owner)
         for value in args.values():
             collectives.put_back(m, of(tensor), value)
         if name == "detach_":
@@ -196,6 +199,16 @@ def tensor_method(
     if name in SEVERAL:
         return sequence(value, "tuple")
     return value
+
+
+def _owner_of_gradient(m: Machine, frame: Frame, call: ast.AST) -> Value:
+    """Whose gradient it is of which `call` calls a method: as in ``w.grad.data.zero_()``."""
+    read: ast.AST | None = getattr(getattr(call, "func", None), "value", None)
+    while isinstance(read, ast.Attribute) and read.attr == "data":
+        read = read.value
+    if isinstance(read, ast.Attribute) and read.attr == "grad" and is_plain(m, read.value):
+        return m.eval(frame, read.value)
+    return UNKNOWN
 
 
 def hooked(m: Machine, frame: Frame, node: ast.AST, tensor: Atom) -> Value:

@@ -18,7 +18,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
-from gradguard_lint.models.transfers import optimizers
+from gradguard_lint.models.transfers import optimizers, own_gradients
 from gradguard_lint.models.transfers.collectives import cut_off
 from gradguard_lint.models.transfers.data_parallel import backward, is_lightning, module_in, wrap
 
@@ -37,7 +37,7 @@ def accelerator_method(
     if name in ("gather", "gather_for_metrics") and first is not None:
         return cut_off(m, frame, node, f"accelerator.{name}", first)
     if name == "backward" and first is not None:
-        m.effect(frame, "backward", node, "`accelerator.backward()`", target=first)
+        own_gradients.backward(m, frame, node, "`accelerator.backward()`", first)
         backward(m, frame, node, first)
         return NOTHING
     if name == "prepare":
@@ -79,7 +79,7 @@ def lightning_method(
                 return None
         return cut_off(m, frame, node, "all_gather", first)
     if name == "manual_backward":
-        m.effect(frame, "backward", node, "`self.manual_backward()`", target=first)
+        own_gradients.backward(m, frame, node, "`self.manual_backward()`", first)
         backward(m, frame, node, first)
         return NOTHING
     return None

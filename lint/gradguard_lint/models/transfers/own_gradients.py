@@ -1,0 +1,87 @@
+"""What the parent does with its own gradients: whether any that a worker keeps are missed there.
+
+Where the parent has cleared the gradients of a module since a call, it does not wait for those of
+that call. Whether it has gradients that no optimizer has used yet is kept beside it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+
+from gradguard_lint.domain.effects import ParallelCall
+from gradguard_lint.domain.shapes import idents
+from gradguard_lint.domain.values import Const, Frame, Unknown, Value, constant
+from gradguard_lint.engine.machine import Machine
+from gradguard_lint.models.transfers import data_parallel
+
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from gradguard_lint.domain.effects import Kind
+
+_CLEARED = "<cleared after>"
+"""The attribute of a module or tensor that holds the calls which came before its last clearing."""
+_FRESH = "<fresh gradients>"
+"""Whether it has gradients of the parent's own that no optimizer has used."""
+_ANY = -1
+"""Stands for whatever has its gradients cleared."""
+
+
+def backward(m: Machine, frame: Frame, node: ast.AST, what: str, target: Value) -> None:
+    """The gradients of what `target` was computed from are added up."""
+    m.effect(frame, "backward", node, what, target=target)
+    _note(m, idents(target), fresh=True)
+
+
+def cleared(m: Machine, frame: Frame, node: ast.AST, what: str, target: Value) -> None:
+    """The gradients of `target`, a module, an optimizer's parameters or a tensor, are cleared."""
+    m.effect(frame, "zero-grad", node, what, target=target)
+    data_parallel.cleared(m, target)
+    if m.worker is not None:
+        return
+    concerned = idents(target) or {_ANY}
+    calls = frozenset(event for event in m.state.past if isinstance(event, ParallelCall))
+    for ident in concerned:
+        m.store[ident, _CLEARED] = constant(calls)
+    _note(m, concerned, fresh=False)
+
+
+def used(m: Machine, frame: Frame, kind: Kind, node: ast.AST, what: str, target: Value) -> None:
+    """The gradients of `target` are read, or an optimizer steps with them (`kind`)."""
+    concerned = idents(target)
+    fresh = any(True in _known(m, ident, _FRESH) for ident in concerned)
+    m.effect(
+        frame,
+        kind,
+        node,
+        what,
+        target=target,
+        value=constant(fresh),
+        settled=_settled(m, concerned),
+    )
+    if kind == "step":
+        _note(m, concerned, fresh=False)
+
+
+def _note(m: Machine, concerned: Iterable[int], *, fresh: bool) -> None:
+    if m.worker is None:
+        for ident in concerned:
+            m.store[ident, _FRESH] = constant(fresh)
+
+
+def _settled(m: Machine, concerned: Iterable[int]) -> set[object]:
+    """The calls before, for whose gradients none of these may wait any more."""
+    found: set[object] = set()
+    for ident in (*concerned, _ANY):
+        for calls in _known(m, ident, _CLEARED):
+            found.update(calls if isinstance(calls, frozenset) else m.state.past)
+    return found
+
+
+def _known(m: Machine, ident: int, name: str) -> list[object]:
+    """What an attribute may be, on some way; None stands for anything."""
+    value = m.stored(ident, name)
+    atoms = () if value is None else value.atoms
+    return [atom.value for atom in atoms if isinstance(atom, Const)] + [
+        None for atom in atoms if isinstance(atom, Unknown)
+    ]
