@@ -11,6 +11,12 @@ FITS = words(
 )
 """Methods of models that compute."""
 
+STOPS = words(
+    "stop_gradient argmax argmin argsort equal not_equal greater greater_equal less less_equal "
+    "floor round sign shape size rank one_hot range"
+)
+"""Operations through which no gradient goes."""
+
 
 def _under(module: str, names: str) -> str:
     return " ".join(f"{module}.{name}" for name in names.split())

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradguard_lint.domain.effects import Program, Step, TaskRun
-from gradguard_lint.domain.shapes import inner
+from gradguard_lint.domain.effects import ParallelCall, Program, Step, TaskRun
+from gradguard_lint.domain.shapes import idents, inner
 from gradguard_lint.domain.values import (
     Atom,
     Instance,
     Tensor,
     Thing,
+    Unknown,
+    of,
 )
-from gradguard_lint.rules.base import Examples, Report
+from gradguard_lint.rules.base import Examples, Report, severed_by
 
 CODE = "GG105"
 
@@ -38,6 +40,34 @@ def uses_tape(task: TaskRun) -> bool:
     )
 
 
+def _severity(program: Program, call: ParallelCall) -> str | None:
+    """None, for an error, where a gradient certainly lacks what the tasks compute: the tape is
+    asked for it, by what they return, for what they are given. Info where it lacks nothing."""
+    asked = [
+        effect
+        for effect in program.kinds("tape-gradient")
+        if effect.worker is None and call.ident in effect.calls
+    ]
+    given: set[int] = set()
+    for task in call.tasks:
+        crossing = [atom for _, atom, _ in (*task.contents, *task.given)]
+        captured = [effect.value for effect in task.effects if effect.kind == "capture"]
+        given |= set().union(*map(idents, (*map(of, crossing), *captured)))
+    severity = "info" if asked else "warning"
+    for effect in asked:
+        sources = idents(effect.value) & given
+        anything = any(isinstance(atom, Unknown) for atom in inner(effect.value))
+        if not sources and not anything:
+            continue
+        if call.ident in severed_by(effect.target):
+            if sources:
+                return None
+            severity = "warning"
+        elif any(isinstance(atom, Unknown) for atom in inner(effect.target)):
+            severity = "warning"
+    return severity
+
+
 def check(program: Program) -> Iterator[Report]:
     for call in program.calls:
         tape = call.modes.tape
@@ -50,6 +80,7 @@ def check(program: Program) -> Iterator[Report]:
                     f"`{task.name}` computes in {call.workers} while a tape records in this "
                     f"thread only: the gradient is None, or lacks what `{task.name}` computes.",
                     (Step(tape, "the tape is opened here"),),
+                    severity=_severity(program, call),
                     call=call,
                 )
                 break

@@ -140,6 +140,8 @@ def set_attribute(
     if isinstance(atom, Thing) and atom.kind == "namespace" and atom.ident:
         m.store[atom.ident, target.attr] = value
         return None
+    if isinstance(atom, Thing) and atom.kind in KERAS_KINDS and target.attr == "trainable":
+        tensorflow_calls.frozen_by(m, atom, value)
     if isinstance(atom, Thing) and atom.kind == "process" and target.attr == "daemon":
         parts = tuple(part for part in atom.parts if part[0] != "daemon")
         return of(replace(atom, parts=(*parts, ("daemon", value))))
@@ -152,8 +154,7 @@ def set_attribute(
         return None
     if isinstance(atom, Tensor) and target.attr == "requires_grad":
         if atom.sources and len(atom.sources) == 1 and atom.ident in atom.sources:
-            frozen = value.constants() == [False]
-            m.store[(atom.ident, "<frozen>")] = constant(frozen)
+            torch_tensors.freeze(m, atom.ident, value.constants() == [False])
             return None
         return of(torch_tensors.with_grad(atom, value))
     if isinstance(atom, Tensor) and target.attr in ("grad", "_grad"):

@@ -20,6 +20,7 @@ from gradguard_lint.domain.values import (
     Thing,
     Unknown,
     Value,
+    constant,
     of,
     unknown,
 )
@@ -28,7 +29,7 @@ from gradguard_lint.engine.machine import (
 )
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
-from gradguard_lint.models.tensorflow import FITS
+from gradguard_lint.models.tensorflow import FITS, STOPS
 from gradguard_lint.models.torch import HEAVY
 from gradguard_lint.models.transfers.tensors import (
     combine,
@@ -41,6 +42,7 @@ from gradguard_lint.models.transfers.tensors import (
 )
 from pytest_gradguard.records import replace
 
+_FROZEN = "<frozen>"
 CPUS = ("cpu-list",)
 """The key of the list of all CPUs."""
 
@@ -188,7 +190,14 @@ def function(m: Machine, frame: Frame, node: ast.AST, name: str, short: str, arg
     tensors = [replace(tensor, framework="tensorflow") for tensor, _ in found]
     worked(m, frame, node, tensors or [Tensor("tensorflow")], heavy=short in HEAVY)
     operation_placed(m, frame, node, f"{name}(...)")
-    value = combine(m, found, framework="tensorflow")
+    smooth = short not in STOPS and not (short == "cast" and _to_integers(args))
+    value = combine(m, found, framework="tensorflow", smooth=smooth)
+    if not found:  # a tape may be told to watch it
+        value = value.map(
+            lambda atom: (
+                of(replace(atom, ident=m.ident_at(node))) if isinstance(atom, Tensor) else of(atom)
+            )
+        )
     return value.map(
         lambda atom: (
             of(replace(atom, gpu=atom.gpu or m.modes.gpu)) if isinstance(atom, Tensor) else of(atom)
@@ -196,12 +205,20 @@ def function(m: Machine, frame: Frame, node: ast.AST, name: str, short: str, arg
     )
 
 
+def _to_integers(args: Args) -> bool:
+    """Whether ``tf.cast(x, dtype)`` gives what has no gradient."""
+    dtype = args.get(1, "dtype")
+    only = None if dtype is None else dtype.only
+    name = only.name if isinstance(only, External) else getattr(only, "value", "")
+    return isinstance(name, str) and "float" not in name and ("int" in name or "bool" in name)
+
+
 def model_call(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args) -> Value:
     """``model(x)``, ``layer(x)``, ``loss(y, p)``."""
     found = tensors_in(args.values())
     worked(m, frame, node, [Tensor("tensorflow")], heavy=model.kind == "keras-model")
     operation_placed(m, frame, node, f"{model.name.rsplit('.', 1)[-1]}(...)")
-    if model.kind in ("keras-model", "keras-layer"):
+    if model.kind in ("keras-model", "keras-layer") and not _frozen(m, model.ident):
         variable = Tensor("tensorflow", "variable", model.gpu, m.worker_ident, model.ident)
         found.append((variable, frozenset()))
     return combine(m, found, framework="tensorflow")
@@ -246,7 +263,8 @@ def model_method(
     ):
         return UNKNOWN
     if name in ("trainable_variables", "trainable_weights", "weights", "variables"):
-        return sequence(of(Tensor("tensorflow", "variable", gpu, m.worker_ident, ident)))
+        asked = 0 if name.startswith("trainable") and _frozen(m, ident) else ident
+        return sequence(of(Tensor("tensorflow", "variable", gpu, m.worker_ident, asked)))
     return None
 
 
@@ -269,6 +287,17 @@ def tensor_method(
     return combine(m, found, framework="tensorflow")
 
 
+def frozen_by(m: Machine, model: Thing, trainable: Value) -> None:
+    """``model.trainable = ...``"""
+    m.store[model.ident, _FROZEN] = constant(trainable.constants() != [True])
+
+
+def _frozen(m: Machine, ident: int) -> bool:
+    """Whether a tape may leave out the variables of that model."""
+    value = m.stored(ident, _FROZEN)
+    return value is not None and True in value.constants()
+
+
 def tape_method(
     m: Machine, frame: Frame, node: ast.AST, tape: Thing, name: str, args: Args
 ) -> Value:
@@ -280,6 +309,7 @@ def tape_method(
             node,
             f"`tape.{name}()`",
             target=args.get(0, "target") or UNKNOWN,
+            value=args.get(1, "sources") or UNKNOWN,
         )
         return sequence(of(Tensor("tensorflow", "none", False, m.worker_ident, GRADIENT)))
     return UNKNOWN

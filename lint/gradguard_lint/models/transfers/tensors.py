@@ -187,6 +187,9 @@ def combine(
         )
         if framework == "torch" and not m.modes.grad:
             severed = frozenset()
+        if framework == "tensorflow" and m.worker is not None:
+            call = m.worker.call
+            severed |= {call.ident} if call.modes.tape is not None else set()
     maybe: frozenset[int] = frozenset()
     if smooth and all(tensor.maybe or tensor.grad == "none" for tensor in tensors):
         maybe = maybe.union(*(tensor.maybe for tensor in tensors))

@@ -125,6 +125,9 @@ def variable(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
         grad = requires_grad(args)
         return of(Tensor("torch", grad, False, m.worker_ident, m.ident_at(node)))
     operation_placed(m, frame, node, "tf.Variable(...)")
+    trainable = args.get(1, "trainable")
+    if trainable is not None and trainable.constant is False:
+        return of(Tensor(row.framework, "none", m.modes.gpu, m.worker_ident))  # no tape watches it
     return of(Tensor(row.framework, "variable", m.modes.gpu, m.worker_ident, m.ident_at(node)))
 
 

@@ -198,7 +198,7 @@ def model_method(
         return NOTHING
     if name == "requires_grad_":
         flag = args.get(0, "requires_grad")
-        freeze(m, model, flag is not None and flag.constants() == [False])
+        freeze(m, ident, flag is not None and flag.constants() == [False])
         return me
     if name in ("train", "eval"):
         flag = args.get(0, "mode") or constant(True)

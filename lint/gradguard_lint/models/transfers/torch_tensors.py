@@ -259,15 +259,28 @@ def unknown_method(m: Machine, frame: Frame, node: ast.AST, name: str, args: Arg
     return None
 
 
-def freeze(m: Machine, atom: Atom, frozen: bool) -> None:
+_PARTS_IN_PARTS = 4
+"""How many modules within modules are frozen with those around them."""
+
+
+def freeze(m: Machine, ident: int, frozen: bool, depth: int = _PARTS_IN_PARTS) -> None:
     """Note that the parameters of a model do (not) require grad from here on."""
-    ident = getattr(atom, "ident", 0)
-    if ident:
-        m.store[(ident, "<frozen>")] = constant(frozen)
-    if isinstance(atom, Instance):
-        for _, value in m.fields(atom.ident):
-            for part in value.things("model"):
-                m.store[(part.ident, "<frozen>")] = constant(frozen)
+    if ident <= 0:
+        return
+    m.store[(ident, "<frozen>")] = constant(frozen)
+    for name, value in list(m.fields(ident)):
+        for part in value.atoms:
+            if depth and (
+                isinstance(part, Instance) or (isinstance(part, Thing) and part.kind == "model")
+            ):
+                freeze(m, part.ident, frozen, depth - 1)
+        if frozen and any(tensor.grad == "parameter" for tensor in value.tensors()):
+            m.set_field(ident, name, value.map(_without_grad))
+
+
+def _without_grad(atom: Atom) -> Value:
+    parameter = isinstance(atom, Tensor) and atom.grad == "parameter"
+    return of(replace(atom, grad="none") if parameter else atom)
 
 
 def is_frozen(m: Machine, ident: int) -> bool:
