@@ -20,8 +20,11 @@ _TRANSFORMS = re.compile(rb"torch\.func|functorch|forward_ad|\b(?:vmap|jvp|vjp|j
 
 
 def check(program: Program) -> Iterator[Report]:
-    # Where torch itself pickles, it refuses such a result: no backward is reached.
-    calls = {call.ident: call for call in program.calls if not call.forking_pickler}
+    # Where torch itself pickles, it refuses such a result: no backward is reached. Under the
+    # caller's `no_grad` one process gives no graph either.
+    calls = {
+        call.ident: call for call in program.calls if not call.forking_pickler and call.modes.grad
+    }
     # Where the gradient of the results themselves is asked for, it goes on from there by hand.
     read = [effect.target for effect in program.kinds("grad-read") if effect.worker is None]
     wanted = set().union(*map(severed_by, read))

@@ -65,8 +65,8 @@ def _left_behind(program: Program, task: TaskRun) -> Iterator[Report]:
     for effect in task.effects:
         if effect.kind == "zero-grad":
             cleared |= idents(effect.target)
-        if effect.kind != "backward":
-            continue
+        if effect.kind != "backward" or "backward" not in effect.what:
+            continue  # `autograd.grad` gives the gradients back, and leaves none
         reached = shipped & idents(effect.target)
         use = _used_by_parent(program, task, reached, anew=reached <= cleared) if reached else None
         if use is not None:
