@@ -40,6 +40,14 @@ def uses_tape(task: TaskRun) -> bool:
     )
 
 
+_LACKS = {
+    None: "the gradient is None, or lacks what `{}` computes",
+    "warning": "a gradient through what `{}` computes is None, or lacks that",
+    "info": "the gradients that are asked for here do not go through `{}`",
+}
+"""What that does to the gradients, by the severity."""
+
+
 def _severity(program: Program, call: ParallelCall) -> str | None:
     """None, for an error, where a gradient certainly lacks what the tasks compute: the tape is
     asked for it, by what they return, for what they are given. Info where it lacks nothing."""
@@ -75,12 +83,13 @@ def check(program: Program) -> Iterator[Report]:
             continue
         for task in call.tasks:
             if uses_tape(task):
+                severity = _severity(program, call)
                 yield Report(
                     call.site,
                     f"`{task.name}` computes in {call.workers} while a tape records in this "
-                    f"thread only: the gradient is None, or lacks what `{task.name}` computes.",
+                    f"thread only: {_LACKS[severity].format(task.name)}.",
                     (Step(tape, "the tape is opened here"),),
-                    severity=_severity(program, call),
+                    severity=severity,
                     call=call,
                 )
                 break

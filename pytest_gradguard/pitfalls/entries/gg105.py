@@ -52,7 +52,10 @@ print(tf.add_n(parts).numpy())  # prints: [3. 3.]
 """,
     lint=(
         "On the `Parallel(...)` call inside `with tf.GradientTape()`, for thread and process "
-        "workers."
+        "workers: an error where the tape is asked for the gradient of something that the tasks "
+        "return, with respect to what they are given; a warning where that cannot be seen; info "
+        "where the gradient is the one that a single thread would give (numbers, a stopped or "
+        "frozen target)."
     ),
     runtime=(
         "When a parallel call sends work to other threads or processes while a tape records in "

@@ -63,7 +63,8 @@ print(torch.equal(before, model.weight))  # prints: False
         "On `delayed(loss.backward)` and `delayed(optimizer.step)`, and on the `.backward()` "
         "in a process worker on a model or tensor that was shipped to it, when the parent "
         "steps an optimizer on the same model or reads its `.grad` and the worker returns "
-        "neither gradients nor parameters nor the model."
+        "neither gradients nor parameters nor the model. Nothing is reported if the parent clears "
+        "these gradients after the call, computes them anew, or asks only whether there are any."
     ),
     runtime=(
         "When an optimizer steps in the parent over parameters whose copies received gradients "
