@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from judge import DRAWN, Verdict, run_carrying, run_programs
+from judge import DRAWN, LOSING, Verdict, run_carrying, run_programs
 
 MISSES, FALSE_ERRORS = 0.03, 0.02
 """The most that may be missed of the wrong programs, and called errors of the right ones."""
@@ -57,20 +57,27 @@ def _tried(framework: str, seed: int, programs: int, folder: Path) -> bool:
         verdicts += run_programs(framework, range(first, first + count), own)
     wrong = [verdict for verdict in verdicts if verdict.differs]
     right = [verdict for verdict in verdicts if not verdict.differs]
-    missed = [verdict for verdict in wrong if verdict.missed]
+    missed = [verdict for verdict in wrong if verdict.missed and framework in LOSING]
     false = [verdict for verdict in right if verdict.false_error]
+    foreseen = [verdict for verdict in right if verdict.foreseen_wrongly]
     changed = [verdict for verdict in verdicts if verdict.changed]
     print(f"{framework}: {len(verdicts)} programs from seed {seed}")
     print(f"  results changed by the guard: {len(changed)}")
     print(f"  gradients differ: {len(wrong)}, of these missed: {len(missed)}")
-    print(f"  gradients equal: {len(right)}, of these called errors: {len(false)}")
-    for what, which in (("changed", changed), ("missed", missed), ("false error", false)):
+    print(
+        f"  gradients equal: {len(right)}, of these called errors: {len(false)}, "
+        f"by the linter: {len(foreseen)}"
+    )
+    listed = {"changed": changed, "missed": missed, "false error": false, "linter": foreseen}
+    for what, which in listed.items():
         for verdict in which:
-            print(f"    {what}: {verdict.program} {' '.join(verdict.codes)}")
+            codes = " ".join([*verdict.codes, *(f"{code} (lint)" for code in verdict.foreseen)])
+            print(f"    {what}: {verdict.program} {codes}")
     return (
         not changed
         and len(missed) <= MISSES * len(wrong)
         and len(false) <= FALSE_ERRORS * len(right)
+        and not foreseen
     )
 
 

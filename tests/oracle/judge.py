@@ -6,18 +6,30 @@ happens in a child, whose command line is ``judge.py FRAMEWORK FIRST COUNT FOLDE
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
 import sys
 import warnings
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from children import run_python
 
-DRAWN = {"torch": "torch_programs", "tensorflow": "tensorflow_programs"}
+from pytest_gradguard.pitfalls import get
+
+DRAWN = {
+    "torch": "torch_programs",
+    "rounds": "round_programs",
+    "tensorflow": "tensorflow_programs",
+}
+"""The modules that draw programs, by the family."""
+LOSING = ("torch", "tensorflow")
+"""The families in which what differs is lost. In the other one tasks may train: one after the
+other, in one process, each goes on from what the last one has made of the network."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +42,12 @@ class Verdict:
         codes: the findings of severity warning and above; errors end in an exclamation mark.
         said: the messages.
         outcomes: how the three runs ended.
+        foreseen: what the linter calls an error in the program.
+        idle: in one process, too, an optimizer steps where nothing has a gradient: what is said of
+            that is right.
     """
 
+    family: str
     seed: int
     program: str
     changed: bool
@@ -39,6 +55,8 @@ class Verdict:
     codes: list[str]
     said: list[str]
     outcomes: list[str]
+    foreseen: list[str]
+    idle: bool
 
     @property
     def missed(self) -> bool:
@@ -48,7 +66,12 @@ class Verdict:
     @property
     def false_error(self) -> bool:
         """The gradients are right, and there is an error."""
-        return not self.differs and any(code.endswith("!") for code in self.codes)
+        return not self.differs and not self.idle and any(c.endswith("!") for c in self.codes)
+
+    @property
+    def foreseen_wrongly(self) -> bool:
+        """The gradients are right, and the linter calls something an error."""
+        return not self.differs and not self.idle and bool(self.foreseen)
 
 
 def run_programs(framework: str, seeds: range, folder: Path) -> list[Verdict]:
@@ -65,7 +88,7 @@ def run_programs(framework: str, seeds: range, folder: Path) -> list[Verdict]:
         str(len(seeds)),
         folder,
         limit=600,
-        forked=framework,
+        forked="tensorflow" if framework == "tensorflow" else "torch",
         environment={"PYTHONPATH": os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")])},
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -79,18 +102,21 @@ def judge(framework: str, seeds: range, folder: Path) -> list[Verdict]:
     sys.path.insert(0, str(folder))
     for seed in seeds:
         (folder / f"drawn_{seed}.py").write_text(draw(seed), encoding="utf-8")
-    return [_judged(seed, str(folder / f"drawn_{seed}.py")) for seed in seeds]
+    return [_judged(framework, seed, str(folder / f"drawn_{seed}.py")) for seed in seeds]
 
 
-def _judged(seed: int, path: str) -> Verdict:
+def _judged(family: str, seed: int, path: str) -> Verdict:
     from pytest_gradguard import guard
 
     run = importlib.import_module(f"drawn_{seed}").run
-    alone, bare = _outcome(run, 1), _outcome(run, 2)
+    with _idle_steps() as idle:
+        alone = _outcome(run, 1)
+    bare = _outcome(run, 2)
     with guard(mode="record") as report:
         guarded = _outcome(run, 2)
     told = [finding for finding in report.findings if finding.severity.label != "info"]
     return Verdict(
+        family,
         seed,
         path,
         # Threads add gradients up in any order.
@@ -99,7 +125,45 @@ def _judged(seed: int, path: str) -> Verdict:
         codes=sorted({f.code + "!" * (f.severity.label == "error") for f in told}),
         said=[finding.message for finding in told],
         outcomes=[str(outcome) for outcome in (alone, bare, guarded)],
+        foreseen=_errors_of_the_linter(path),
+        idle=bool(idle),
     )
+
+
+@contextlib.contextmanager
+def _idle_steps() -> Iterator[list[Any]]:
+    """Notes each step of an optimizer of torch's over parameters of which none has a gradient."""
+    idle: list[Any] = []
+    if "torch" not in sys.modules:
+        yield idle
+        return
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    def look(optimizer: Any, args: Any, kwargs: Any) -> None:
+        held = [p for group in optimizer.param_groups for p in group["params"]]
+        if all(p.grad is None or not p.grad.any() for p in held):
+            idle.append(optimizer)
+
+    handle = register_optimizer_step_pre_hook(look)
+    try:
+        yield idle
+    finally:
+        handle.remove()
+
+
+def _errors_of_the_linter(path: str) -> list[str]:
+    """The codes of what the linter calls an error in a program."""
+    from gradguard_lint.project.configuration import Configurations
+    from gradguard_lint.run import Request
+    from gradguard_lint.run import run as lint
+
+    outcome = lint(Request((path,), Configurations(), jobs=1, cache=False))
+    assert not outcome.errors, outcome.errors
+    return [
+        raw["code"]
+        for raw in outcome.findings
+        if (raw["severity"] or get(raw["code"]).severity.label) == "error"
+    ]
 
 
 def run_carrying(seeds: range, folder: Path) -> list[str]:
@@ -163,7 +227,7 @@ def _alike(one: Any, other: Any, tolerance: float) -> bool:
 
 if __name__ == "__main__":
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-    if sys.argv[1] in ("torch", "carrying"):
+    if sys.argv[1] != "tensorflow":
         import torch
 
         torch.set_num_threads(1)  # forks are not what is tried here
