@@ -24,6 +24,7 @@ from pytest_gradguard.runtime.copies import GradientState, digest, gradient_stat
 from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
 from pytest_gradguard.runtime.frameworks.torch import steps, tensors
+from pytest_gradguard.runtime.frameworks.torch.penalties import is_penalty
 from pytest_gradguard.runtime.lineage import LINEAGE
 from pytest_gradguard.runtime.patching import Patch, Patches
 from pytest_gradguard.runtime.pipes import Line
@@ -120,8 +121,6 @@ class _Waiting:
 
 _MANY = 64
 """From how many processes it is waited to hear."""
-_GRAPH = 5_000
-"""How many nodes of a graph are looked at."""
 _waiting: dict[int, _Waiting] = {}
 _used: dict[int, tuple[Callable[[], Any], Reference, GradientState | None]] = {}
 """By the id of a tensor that was waited for: the tensor, the gradient of its last step, and the
@@ -294,7 +293,7 @@ def _backward(backward: torch_engine.Backward) -> torch_engine.End | None:
         return None
     open_ones = [(one, one.tensor) for one in _waiting.values() if not one.settled]
     before = [(*one, gradient_state(one[1])) for one in open_ones if one[1] is not None]
-    penalty = bool(before) and _penalty(backward.outputs)
+    penalty = bool(before) and is_penalty(backward.outputs)
 
     def ended(_: Any, raised: BaseException | None) -> None:
         if raised is None:
@@ -302,41 +301,6 @@ def _backward(backward: torch_engine.Backward) -> torch_engine.End | None:
                 one.backward_ended(tensor, state, penalty)
 
     return ended
-
-
-_ARITHMETIC = frozenset({"AddBackward0", "DivBackward0", "MulBackward0", "SubBackward0"})
-
-
-def _penalty(outputs: Any) -> bool:
-    """Whether a backward pass begins at a penalty on parameters: certainly no data went into it.
-
-    Then all that was computed has the size of a parameter, of all of them, or is one number, and
-    what is no part of the graph are factors and terms of the whole.
-    """
-    sizes: set[int] = set()
-    leaves: list[int] = []
-    seen: set[Any] = set()
-    queue = [(tensors.grad_fn(output), True) for output in outputs]
-    while queue and len(seen) < _GRAPH:
-        node, whole = queue.pop()
-        metadata = getattr(node, "_input_metadata", None)
-        if metadata is None:
-            return False
-        if node in seen:
-            continue
-        seen.add(node)
-        size = sum(torch.Size(shown.shape).numel() for shown in metadata)
-        if hasattr(node, "variable"):
-            leaves.append(size)
-            continue
-        sizes.add(size)
-        whole = whole and size == 1 and type(node).__name__ in _ARITHMETIC
-        following = [one for one, _ in node.next_functions]
-        number = any(one is None for one in following)
-        if number and (not whole or any(hasattr(one, "variable") for one in following)):
-            return False
-        queue += [(one, whole) for one in following if one is not None]
-    return not queue and sizes <= {1, sum(leaves), *leaves}
 
 
 def _clearing(original: Callable[..., Any]) -> Callable[..., Any]:

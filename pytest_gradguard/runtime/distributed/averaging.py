@@ -21,6 +21,7 @@ from pytest_gradguard.runtime.checks import gg502
 from pytest_gradguard.runtime.faults import attempt, fault, without_this_frame
 from pytest_gradguard.runtime.frameworks.torch import engine, steps, tensors
 from pytest_gradguard.runtime.frameworks.torch.following import tensors_in
+from pytest_gradguard.runtime.frameworks.torch.penalties import is_penalty
 from pytest_gradguard.runtime.patching import Patch, Patches, on_class
 
 _State = tuple[int, int] | None
@@ -273,8 +274,8 @@ def _note(
         reached = {id(one) for one in run.inputs or tensors.leaves_of(run.outputs)}
     else:
         reached = set(states)
-    if not reached:
-        return
+    if not reached or (run.accumulates and is_penalty(run.outputs)):
+        return  # a penalty has the same gradients on every rank
     frame = callsite.user_frame()
     site = None if frame is None else callsite.site_of(frame)
     for model in models:

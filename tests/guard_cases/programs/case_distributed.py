@@ -78,6 +78,8 @@ EXPECT = {
     "test_gan": set(),
     "test_gan_past_the_discriminators_ddp": set(),
     "test_penalty": set(),
+    "test_penalty_on_the_parameters": set(),
+    "test_penalty_beside_a_backward_past_ddp": {"GG502"},
     "test_optimizer_of_others": set(),
     "test_two_steps": set(),
     "test_zero_gradients": set(),
@@ -713,6 +715,19 @@ def test_penalty():
     (slope,) = torch.autograd.grad(outputs.sum(), inputs, create_graph=True)
     (outputs.sum() + slope.pow(2).sum()).backward()
     optimizer.step()
+
+
+def test_penalty_on_the_parameters():
+    ddp, optimizer = wrapped()
+    (0.1 * sum(parameter.pow(2).sum() for parameter in ddp.parameters())).backward()
+    optimizer.step()
+
+
+def test_penalty_beside_a_backward_past_ddp():
+    ddp, optimizer = wrapped()
+    ddp.module(BATCH).sum().backward()
+    (0.1 * sum(parameter.pow(2).sum() for parameter in ddp.parameters())).backward()
+    optimizer.step()  # -> GG502:error
 
 
 def test_optimizer_of_others():
