@@ -309,10 +309,12 @@ def _on_its_way(m: Machine, top: int) -> int:
 
 
 def cleared(m: Machine, value: Value) -> None:
-    """The gradients of an optimizer or a module are cleared."""
+    """The gradients of an optimizer, a module or a parameter are cleared."""
     for atom in value.atoms:
         tops: Iterable[int] = ()
-        if isinstance(atom, Thing) and atom.kind == "optimizer":
+        if isinstance(atom, Tensor):
+            tops = {_number(m, ident, WRAPPED) for ident in {atom.ident, *atom.sources}} - {0}
+        elif isinstance(atom, Thing) and atom.kind == "optimizer":
             tops = _steps_over(m, atom)
         elif isinstance(atom, (Thing, Instance)) and (atom.ident, AVERAGED) in m.store:
             tops = (atom.ident,)

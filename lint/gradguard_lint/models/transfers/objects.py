@@ -32,6 +32,7 @@ from gradguard_lint.models.transfers import (
     loaders,
     optimizers,
     options,
+    own_gradients,
     python_calls,
     tensorflow_calls,
     torch_modules,
@@ -158,7 +159,10 @@ def set_attribute(
             return None
         return of(torch_tensors.with_grad(atom, value))
     if isinstance(atom, Tensor) and target.attr in ("grad", "_grad"):
-        m.effect(frame, "grad-write", target, "`.grad = ...`", target=of(atom))
+        if value.is_none:
+            own_gradients.cleared(m, frame, target, "`.grad = None`", of(atom))
+        else:
+            m.effect(frame, "grad-write", target, "`.grad = ...`", target=of(atom))
     if isinstance(atom, Tensor) and target.attr == "data":
         m.effect(frame, "in-place", target, "`.data = ...`", target=of(atom))
     return None
