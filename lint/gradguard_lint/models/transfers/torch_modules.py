@@ -330,7 +330,9 @@ def optimizer_method(
     if name == "step":
         closure = args.get(0, "closure")
         if closure is not None and not closure.is_none:
-            m.call(frame, node, closure, Args())  # it computes the gradients
+            if any(isinstance(atom, Unknown) for atom in closure.atoms):
+                own_gradients.computed(m, of(optimizer))
+            m.call(frame, node, closure, Args())
         own_gradients.used(m, frame, "step", node, "`optimizer.step()`", of(optimizer))
         for atom in inner(optimizer.part("parameters") or UNKNOWN):
             if isinstance(atom, Tensor) and atom.grad != "parameter":
