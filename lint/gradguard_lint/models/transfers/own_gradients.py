@@ -37,12 +37,18 @@ def cleared(m: Machine, frame: Frame, node: ast.AST, what: str, target: Value) -
     """The gradients of `target`, a module, an optimizer's parameters or a tensor, are cleared."""
     m.effect(frame, "zero-grad", node, what, target=target)
     data_parallel.cleared(m, target)
-    _settle(m, idents(target) or {_ANY}, fresh=False)
+    settle(m, target)
 
 
-def computed(m: Machine, target: Value) -> None:
-    """What is not known may clear the gradients of `target`, and compute them anew."""
-    _settle(m, idents(target), fresh=True)
+def settle(m: Machine, target: Value) -> None:
+    """From here on nothing waits for gradients of `target` that calls before have computed."""
+    if m.worker is not None:
+        return
+    concerned = idents(target) or {_ANY}
+    calls = frozenset(event for event in m.state.past if isinstance(event, ParallelCall))
+    for ident in concerned:
+        m.store[ident, _CLEARED] = constant(calls)
+    _note(m, concerned, fresh=False)
 
 
 def used(m: Machine, frame: Frame, kind: Kind, node: ast.AST, what: str, target: Value) -> None:
@@ -60,15 +66,6 @@ def used(m: Machine, frame: Frame, kind: Kind, node: ast.AST, what: str, target:
     )
     if kind == "step":
         _note(m, concerned, fresh=False)
-
-
-def _settle(m: Machine, concerned: set[int], *, fresh: bool) -> None:
-    if m.worker is not None:
-        return
-    calls = frozenset(event for event in m.state.past if isinstance(event, ParallelCall))
-    for ident in concerned:
-        m.store[ident, _CLEARED] = constant(calls)
-    _note(m, concerned, fresh=fresh)
 
 
 def _note(m: Machine, concerned: Iterable[int], *, fresh: bool) -> None:

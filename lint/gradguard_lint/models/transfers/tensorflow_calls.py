@@ -218,7 +218,7 @@ def model_call(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args
     found = tensors_in(args.values())
     worked(m, frame, node, [Tensor("tensorflow")], heavy=model.kind == "keras-model")
     operation_placed(m, frame, node, f"{model.name.rsplit('.', 1)[-1]}(...)")
-    if model.kind in ("keras-model", "keras-layer") and not _frozen(m, model.ident):
+    if model.kind in ("keras-model", "keras-layer"):
         variable = Tensor("tensorflow", "variable", model.gpu, m.worker_ident, model.ident)
         found.append((variable, frozenset()))
     return combine(m, found, framework="tensorflow")

@@ -331,7 +331,7 @@ def optimizer_method(
         closure = args.get(0, "closure")
         if closure is not None and not closure.is_none:
             if any(isinstance(atom, Unknown) for atom in closure.atoms):
-                own_gradients.computed(m, of(optimizer))
+                own_gradients.settle(m, of(optimizer))  # it may clear them
             m.call(frame, node, closure, Args())
         own_gradients.used(m, frame, "step", node, "`optimizer.step()`", of(optimizer))
         for atom in inner(optimizer.part("parameters") or UNKNOWN):
