@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from judge import DRAWN, LOSING, Verdict, run_carrying, run_programs
+from judge import DRAWN, Verdict, run_carrying, run_programs
 
 MISSES, FALSE_ERRORS = 0.03, 0.02
 """The most that may be missed of the wrong programs, and called errors of the right ones."""
@@ -57,7 +57,7 @@ def _tried(framework: str, seed: int, programs: int, folder: Path) -> bool:
         verdicts += run_programs(framework, range(first, first + count), own)
     wrong = [verdict for verdict in verdicts if verdict.differs]
     right = [verdict for verdict in verdicts if not verdict.differs]
-    missed = [verdict for verdict in wrong if verdict.missed and framework in LOSING]
+    missed = [verdict for verdict in wrong if verdict.missed]
     false = [verdict for verdict in right if verdict.false_error]
     foreseen = [verdict for verdict in right if verdict.foreseen_wrongly]
     changed = [verdict for verdict in verdicts if verdict.changed]

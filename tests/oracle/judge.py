@@ -60,18 +60,23 @@ class Verdict:
 
     @property
     def missed(self) -> bool:
-        """The gradients are wrong, and there is no finding."""
-        return self.differs and not self.codes
+        """Gradients are lost, and there is no finding."""
+        return self.differs and not self.codes and self.family in LOSING
+
+    @property
+    def is_right(self) -> bool:
+        """Nothing in the program is an error."""
+        return not self.differs and not self.idle
 
     @property
     def false_error(self) -> bool:
         """The gradients are right, and there is an error."""
-        return not self.differs and not self.idle and any(c.endswith("!") for c in self.codes)
+        return self.is_right and any(code.endswith("!") for code in self.codes)
 
     @property
     def foreseen_wrongly(self) -> bool:
         """The gradients are right, and the linter calls something an error."""
-        return not self.differs and not self.idle and bool(self.foreseen)
+        return self.is_right and bool(self.foreseen)
 
 
 def run_programs(framework: str, seeds: range, folder: Path) -> list[Verdict]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from judge import LOSING, Verdict, run_carrying, run_programs
+from judge import Verdict, run_carrying, run_programs
 
 pytest.importorskip("joblib")
 
@@ -33,8 +33,7 @@ def test_results_are_those_of_the_bare_program(verdicts: list[Verdict]) -> None:
 
 def test_wrong_gradients_are_found(verdicts: list[Verdict]) -> None:
     assert sum(verdict.differs for verdict in verdicts) >= len(verdicts) / 8
-    missed = [verdict for verdict in verdicts if verdict.missed]
-    assert not [_told(verdict) for verdict in missed if verdict.family in LOSING]
+    assert not [_told(verdict) for verdict in verdicts if verdict.missed]
 
 
 def test_right_gradients_are_no_error(verdicts: list[Verdict]) -> None:

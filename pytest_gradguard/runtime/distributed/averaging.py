@@ -274,15 +274,15 @@ def _note(
         reached = {id(one) for one in run.inputs or tensors.leaves_of(run.outputs)}
     else:
         reached = set(states)
-    if not reached or (run.accumulates and is_penalty(run.outputs)):
+    own = [model for model in models if reached & _parameters(model.module).keys()]
+    if not own or (run.accumulates and is_penalty(run.outputs)):
         return  # a penalty has the same gradients on every rank
     frame = callsite.user_frame()
     site = None if frame is None else callsite.site_of(frame)
-    for model in models:
-        if reached & _parameters(model.module).keys():
-            model.backward = (site, "backward" if run.accumulates else "autograd.grad")
-            model.before = states
-            model.heard = heard
+    for model in own:
+        model.backward = (site, "backward" if run.accumulates else "autograd.grad")
+        model.before = states
+        model.heard = heard
 
 
 def _stepped(optimizer: Any) -> None:

@@ -313,7 +313,7 @@ def cleared(m: Machine, value: Value) -> None:
     for atom in value.atoms:
         tops: Iterable[int] = ()
         if isinstance(atom, Tensor):
-            tops = {_number(m, ident, WRAPPED) for ident in {atom.ident, *atom.sources}} - {0}
+            tops = _wrapped_around(m, atom)
         elif isinstance(atom, Thing) and atom.kind == "optimizer":
             tops = _steps_over(m, atom)
         elif isinstance(atom, (Thing, Instance)) and (atom.ident, AVERAGED) in m.store:
@@ -327,11 +327,17 @@ def _steps_over(m: Machine, optimizer: Thing) -> list[int]:
     wrapped = _wrapped_modules(m)
     if not wrapped:
         return []
-    found = set()
+    found: set[int] = set()
     for atom in inner(optimizer.part("parameters") or UNKNOWN):
         if isinstance(atom, Tensor):
-            found |= {_number(m, ident, WRAPPED) for ident in {atom.ident, *atom.sources}}
+            found |= _wrapped_around(m, atom)
     return [top for top in wrapped if top in found]
+
+
+def _wrapped_around(m: Machine, parameter: Tensor) -> set[int]:
+    """The wrapped modules that a parameter belongs to."""
+    tops = {_number(m, ident, WRAPPED) for ident in {parameter.ident, *parameter.sources}}
+    return tops - {0}
 
 
 def reduced(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:

@@ -192,17 +192,14 @@ def function(m: Machine, frame: Frame, node: ast.AST, name: str, short: str, arg
     operation_placed(m, frame, node, f"{name}(...)")
     smooth = short not in STOPS and not (short == "cast" and _to_integers(args))
     value = combine(m, found, framework="tensorflow", smooth=smooth)
-    if not found:  # a tape may be told to watch it
-        value = value.map(
-            lambda atom: (
-                of(replace(atom, ident=m.ident_at(node))) if isinstance(atom, Tensor) else of(atom)
-            )
-        )
-    return value.map(
-        lambda atom: (
-            of(replace(atom, gpu=atom.gpu or m.modes.gpu)) if isinstance(atom, Tensor) else of(atom)
-        )
-    )
+    ident = 0 if found else m.ident_at(node)  # a tape may be told to watch it
+
+    def made(atom: Atom) -> Value:
+        if not isinstance(atom, Tensor):
+            return of(atom)
+        return of(replace(atom, gpu=atom.gpu or m.modes.gpu, ident=ident))
+
+    return value.map(made)
 
 
 def _to_integers(args: Args) -> bool:
