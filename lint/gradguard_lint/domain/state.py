@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Hashable, Iterable
 
-from gradguard_lint.domain.conditions import NONE, Conditions, Key, facts
+from gradguard_lint.domain.conditions import NONE, Conditions, Key, any_of, assume, facts
 from gradguard_lint.domain.effects import Effect, Modes, ParallelCall
 from gradguard_lint.domain.values import Choice, Unknown, Value, guarded, join
 from pytest_gradguard.records import field, fields
@@ -138,6 +138,8 @@ def _joined(first: State, second: State) -> State:
             for key, value in assumed.items()
             if key in second.assumed and second.assumed[key] == value
         }
+        if all(sides) and not (len(sides[0]) == len(sides[1]) == 1):
+            assume(assumed, any_of(sides))
     past = dict(first.past)
     if past != second.past:
         for event, when in second.past.items():
@@ -167,11 +169,10 @@ def _joined_stores(first: Store, second: Store, sides: tuple[Conditions, Conditi
 
 def _joined_values(first: Value, second: Value, sides: tuple[Conditions, Conditions]) -> Value:
     ones, others = _possible(first, sides[0]), _possible(second, sides[1])
-    left, right = {choice.atom for choice in ones}, {choice.atom for choice in others}
     choices = []
-    for own, there, here in ((ones, right, sides[0]), (others, left, sides[1])):
+    for own, there, here in ((ones, set(others), sides[0]), (others, set(ones), sides[1])):
         for choice in own:
-            known = choice.atom in there
+            known = choice in there
             choices.append(choice if known else Choice(choice.atom, choice.when | here))
     return join([Value(tuple(choices))]) if choices else join((first, second))
 

@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 from gradguard_lint.domain.conditions import (
     GPU_PRESENT,
-    NONE,
     Condition,
     Conditions,
+    any_of,
+    assume,
     plain_condition,
 )
 from gradguard_lint.domain.values import UNKNOWN, External, Frame, Unknown, Value, constant, of
@@ -57,47 +58,41 @@ def condition(test: Value, truth: bool) -> Conditions:
             worlds.append(choice.when | {plain_condition(atom.key, truth)})
         else:
             worlds.append(choice.when)
-    if not worlds:
-        return NONE
-    common = frozenset.intersection(*worlds)
-    return common | {item for item in ruled_out if (item[0], not item[1]) not in common}
+    found = any_of(worlds)
+    return found | {item for item in ruled_out if (item[0], not item[1]) not in found}
 
 
 def enter_branch(m: Machine, frame: Frame, node: ast.expr, test: Value, truth: bool) -> bool:
     """Assume that the test `node` has `truth`; False where it cannot."""
-    if not assume_test(m, test, truth):
-        return False
-    refine(m, frame, node, truth)
-    return True
+    return assume_test(m, test, truth) and refine(m, frame, node, truth)
 
 
 def assume_test(m: Machine, test: Value, truth: bool) -> bool:
     """Assume that `test` has `truth`; False where it cannot."""
     if not any(truth_of(atom) in (truth, None) for atom in test.atoms):
         return False
-    for key, wanted in condition(test, truth):
-        if m.conflicts(frozenset({(key, wanted)})):
-            return False
-        m.assume(key, wanted)
+    when = condition(test, truth)
+    if m.conflicts(when):
+        return False
+    assume(m.assumed, when)
     return True
 
 
-def refine(m: Machine, frame: Frame, node: ast.expr, truth: bool) -> None:
-    """What the parts of a test tell by themselves."""
+def refine(m: Machine, frame: Frame, node: ast.expr, truth: bool) -> bool:
+    """Assume what the parts of a test tell by themselves; False where one of them cannot be so."""
     if denies_gpu(node, truth):
-        m.assume(GPU_PRESENT, False)
+        m.assumed[GPU_PRESENT] = False
     elif GPU_PRESENT not in m.assumed and denies_gpu(node, not truth):
-        m.assume(GPU_PRESENT, True)
+        m.assumed[GPU_PRESENT] = True
     if isinstance(node, ast.Call):
         _narrow(m, frame, node, truth)
     elif isinstance(node, (ast.Attribute, ast.Compare)):
         _narrow_by_attribute(m, frame, node, truth)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        refine(m, frame, node.operand, not truth)
+        return refine(m, frame, node.operand, not truth)
     elif isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And) is truth:
-        for part in node.values:
-            value = m.eval(frame, part)
-            enter_branch(m, frame, part, value, truth)
+        return all(enter_branch(m, frame, part, m.eval(frame, part), truth) for part in node.values)
+    return True
 
 
 def _narrow(m: Machine, frame: Frame, node: ast.Call, truth: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.conditions import facts
+from gradguard_lint.domain.conditions import assume, facts
 from gradguard_lint.domain.effects import Modes
 from gradguard_lint.domain.shapes import ABSENT, items, sequence
 from gradguard_lint.domain.state import Mark, Past, State
@@ -252,8 +252,7 @@ def call(m: Machine, frame: Frame, node: ast.AST, function: Value, args: Args) -
     last = min(len(choices), ALTERNATIVES) - (len(choices) <= ALTERNATIVES)
     for number, choice in enumerate(choices[:ALTERNATIVES]):
         m.state = before.copy() if number < last else before
-        for key, truth in choice.when:
-            m.assume(key, truth)
+        assume(m.assumed, choice.when)
         results.append(guarded(call_atom(m, frame, node, choice.atom, args), choice.when))
         ends.append(m.state)
     if len(choices) > ALTERNATIVES:

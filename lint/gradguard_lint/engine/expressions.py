@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Hashable
 
+from gradguard_lint.domain.conditions import NONE
 from gradguard_lint.domain.shapes import ABSENT, as_key, closed, items, known_items, sequence
 from gradguard_lint.domain.state import State
 from gradguard_lint.domain.values import (
@@ -305,8 +306,9 @@ def on_BoolOp(m: Machine, frame: Frame, node: ast.BoolOp) -> Value:
     plain = all(is_plain(m, part) for part in node.values[1:])
     assumed = m.state.assumed
     m.state.assumed = dict(assumed)
+    passed = NONE
     for index, part in enumerate(node.values):
-        value = m.eval(frame, part)
+        value = guarded(m.eval(frame, part), passed)
         truths = {truth_of(atom) for atom in value.atoms}
         if index == len(node.values) - 1 or truths == {stop}:
             found.append(value)
@@ -314,7 +316,8 @@ def on_BoolOp(m: Machine, frame: Frame, node: ast.BoolOp) -> Value:
         if truths == {not stop}:
             continue
         kept = tuple(choice for choice in value.choices if truth_of(choice.atom) is not (not stop))
-        found.append(Value(kept))
+        found.append(guarded(Value(kept), condition(value, stop)))
+        passed = condition(value, not stop)
         if not plain:
             ends.append(m.state.copy())
         if not enter_branch(m, frame, part, value, not stop):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
+from gradguard_lint.domain.conditions import facts
 from gradguard_lint.domain.state import State
 from gradguard_lint.domain.values import (
     UNKNOWN,
@@ -62,7 +63,8 @@ def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
     if node.handlers:
         m.raised.append(raised)
     missing = ("missing", id(node)) if _tries_imports(node) else None
-    m.assume(missing, truth=False)
+    if missing is not None:
+        m.assumed[missing] = False
     try:
         m.block(frame, node.body)
     finally:
@@ -74,7 +76,8 @@ def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
     ends = [m.state]
     for handler in node.handlers:
         _catch(m, before, after, raised)
-        m.assume(missing, truth=True)
+        if missing is not None:
+            m.assumed[missing] = True
         if handler.type is not None:
             m.eval(frame, handler.type)
         if handler.name:
@@ -85,9 +88,7 @@ def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
     left = node.finalbody and _leave(m, exits, lambda: m.block(frame, node.finalbody))
     if any(not state.dead for state in ends):
         m.meet(ends)
-        m.state.assumed = {
-            key: value for key, value in m.state.assumed.items() if before.assumed.get(key) == value
-        }
+        m.assumed.pop(missing, None)
         m.block(frame, node.finalbody)
         return
     m.state = after
@@ -117,6 +118,13 @@ def _catch(m: Machine, before: State, after: State, raised: list[State]) -> None
     the body did is done for certain only at a raise.
     """
     certain = before.past.keys() | {event for state in raised for event in state.past}
+    for state in raised:
+        there = facts(state.assumed) - facts(before.assumed)
+        if there:
+            state.past = {
+                event: when if event in before.past else when | there
+                for event, when in state.past.items()
+            }
     m.meet([before, after, *raised])
     m.state = m.state.copy()
     for event in m.state.past.keys() - certain:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 
-from gradguard_lint.domain.conditions import Key, without
+from gradguard_lint.domain.conditions import Key, forget, without
 from gradguard_lint.domain.shapes import known_items
 from gradguard_lint.domain.starts import PROCESS
 from gradguard_lint.domain.state import Exits, Mark, Place, State, apart, join_states, widened
@@ -124,7 +124,7 @@ def repeat(
         else:
             entry = m.state.copy()
             _turns(m, frame, partial(go, element), keys, own)
-            if m.dead:
+            if m.dead and not _has_items(written):
                 m.state = entry  # no turn comes to its end: there may be none
     finally:
         m.loop_depth -= 1
@@ -150,10 +150,10 @@ def _as_given(
     def turn(item: Value) -> None:
         keys = _element_keys(item)
         m.elements = [*m.elements[:-1], (frame.function, keys)]
-        taken, mark = len(exits.breaks), m.store.mark()
+        taken, mark, before = len(exits.breaks), m.store.mark(), m.assumed
         _turn(m, exits, partial(go, item))
         for state in (m.state, *exits.breaks[taken:]):
-            _forget_turn(state, keys, mark)
+            _forget_turn(state, keys, mark, before)
 
     run(m, frame, written, generator, turn)
     for state in exits.breaks:
@@ -207,6 +207,20 @@ def do_While(m: Machine, frame: Frame, node: ast.While) -> None:
     m.meet([m.state, *exits.breaks])
 
 
+def _has_items(written: ast.AST) -> bool:
+    """Whether this is ``range(...)`` of a number that is written there and above 0."""
+    if not isinstance(written, ast.Call) or len(written.args) != 1:
+        return False
+    count = written.args[0]
+    is_range = isinstance(written.func, ast.Name) and written.func.id == "range"
+    return (
+        is_range
+        and isinstance(count, ast.Constant)
+        and isinstance(count.value, int)
+        and (count.value > 0)
+    )
+
+
 def _turn(m: Machine, exits: Exits, body: Callable[[], None]) -> None:
     """One turn; afterwards the state is that of its end, whichever way it came there."""
     if m.dead:
@@ -237,7 +251,7 @@ def _turns(
         _turn(m, exits, body)
         if m.dead:
             break
-        _forget_turn(m.state, keys, mark)
+        _forget_turn(m.state, keys, mark, entry.assumed)
         starts = any(call.kind == PROCESS for call in m.program.calls[calls:])
         settled = _settled(before, m.state, newest, own(), starts=starts)
         ends.append(m.state)
@@ -247,7 +261,7 @@ def _turns(
         widened((ends[-2] if len(ends) > 1 else entry).store, ends[-1].store)
     for state in exits.breaks:
         state.modes = modes
-        _forget_turn(state, keys, mark)
+        _forget_turn(state, keys, mark, entry.assumed)
     if ends:
         last = m.state
         m.meet([*ends[:-1], last] if not last.dead else ends)
@@ -287,10 +301,14 @@ def _settled(
     return True
 
 
-def _forget_turn(state: State, keys: frozenset[Key], mark: Mark | None) -> None:
+def _forget_turn(
+    state: State, keys: frozenset[Key], mark: Mark | None, before: Mapping[Key, Hashable]
+) -> None:
     """What was assumed of this turn's element says nothing of the next one's.
 
-    `mark` is the moment before it.
+    Args:
+        mark: the moment before it.
+        before: what was assumed there.
     """
     if not keys:
         return
@@ -302,6 +320,7 @@ def _forget_turn(state: State, keys: frozenset[Key], mark: Mark | None) -> None:
                 state.store[place] = join((plain,))
     for event, when in state.past.items():
         state.past[event] = without(when, keys)
+    forget(state.assumed, keys, before)
 
 
 def _element_keys(element: Value) -> frozenset[Key]:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 from gradguard_lint.domain.conditions import (
     GPU_PRESENT,
+    NONE,
     Conditions,
     Key,
     compatible,
@@ -351,10 +352,12 @@ class Machine:
         place: Site | None = None,
         origin: Step | None = None,
         settled: Set[object] = frozenset(),
+        under: Conditions = NONE,
     ) -> None:
         """Record that `kind` happens at `node`, and on this way.
 
-        `settled`: the calls before it of which it does not wait for anything.
+        `settled`: the calls before it of which it does not wait for anything. `under`: what has to
+        hold besides.
         """
         if self.state.dead:
             return
@@ -363,7 +366,7 @@ class Machine:
         if kind in TOLD_APART:
             key = (*key, target, value)
         effect = self.recorded.get(key)
-        when = facts(self.assumed)
+        when = facts(self.assumed) | under
         if effect is None:
             effect = Effect(
                 kind,
@@ -614,19 +617,6 @@ class Machine:
             if isinstance(truth, bool):
                 return Const(truth, "bool")
         return None
-
-    def assume(self, key: Key, truth: bool) -> None:
-        """From here on `key` is `truth`."""
-        if key is None:
-            return
-        if isinstance(key, tuple) and key and key[0] == "not":
-            self.assume(key[1], not truth)
-            return
-        if key == ("gpu-list",):
-            key = GPU_PRESENT
-        self.assumed[key] = truth
-        if truth and isinstance(key, tuple) and len(key) == 3 and key[0] == "eq":
-            self.assumed["value", key[1]] = key[2]
 
     @property
     def gpu_absent(self) -> bool:

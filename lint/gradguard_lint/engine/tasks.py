@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradguard_lint.domain.conditions import NONE, Conditions, facts
+from gradguard_lint.domain.conditions import NONE, Conditions, assume, facts
 from gradguard_lint.domain.effects import (
     Modes,
     ParallelCall,
@@ -176,8 +176,7 @@ def hand_out(
         # Within a worker, nested calls run in its threads or one after the other.
         return in_line(m, frame, tasks)
     assumed = dict(m.assumed)
-    for key, truth in when:
-        m.assume(key, truth)
+    assume(m.assumed, when)
     call = ParallelCall(
         m.ident_at(node, "call"),
         m.site(frame, node),

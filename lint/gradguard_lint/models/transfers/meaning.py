@@ -149,7 +149,10 @@ class Meaning(Known):
         key = atom.key
         name = key[2] if isinstance(key, tuple) and len(key) == 3 and key[0] == "attr" else None
         if name == "startswith" and isinstance(key, tuple) and len(args.positional) == 1:
-            return unknown(("cmp", key[1], "startswith", args.positional[0].constant))
+            start = args.positional[0].constant
+            if start == "cuda":
+                return unknown(("contains", key[1], start))
+            return unknown(("cmp", key[1], "startswith", start))
         call = result_call(atom)
         if name == "backward":
             data_parallel.unknown_backward(m)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from gradguard_lint.domain.conditions import GPU_PRESENT, NONE, Conditions
+from gradguard_lint.domain.conditions import GPU_PRESENT, NONE, Conditions, any_of
 from gradguard_lint.domain.effects import Effect, Step
 from gradguard_lint.domain.shapes import inner, result_call
 from gradguard_lint.domain.starts import INHERITING
@@ -86,7 +86,7 @@ def gpu_when(value: Value | None, m: Machine | None = None) -> Conditions | None
     ]
     if not found:
         return None
-    return frozenset.intersection(*found)
+    return any_of(found)
 
 
 def placed(value: Value | None, m: Machine | None = None) -> tuple[bool, Conditions]:
@@ -425,14 +425,24 @@ def gpu_touched(
     what: str,
     framework: str,
     chosen: Value = NOTHING,
+    when: Conditions = NONE,
 ) -> None:
     """Record that the expression makes a GPU context, unless there is no GPU here.
 
-    `chosen`: which GPU the process uses from here on, where the expression says so.
+    Args:
+        chosen: which GPU the process uses from here on, where the expression says so.
+        when: what has to hold for that.
     """
-    if not m.gpu_absent and not m.far_fetched_here and not gpu_hidden(m):
-        origin = origin_of(m, frame, device_node(node))
-        m.effect(frame, "gpu-init", node, what, framework=framework, origin=origin, value=chosen)
+    if m.gpu_absent or m.far_fetched_here or gpu_hidden(m) or m.conflicts(when):
+        return
+    origin = origin_of(m, frame, device_node(node))
+    m.effect(
+        *(frame, "gpu-init", node, what),
+        framework=framework,
+        origin=origin,
+        value=chosen,
+        under=when,
+    )
 
 
 def gpu_hinted(m: Machine, frame: Frame, node: ast.AST, what: str) -> None:
@@ -494,7 +504,7 @@ def move(
             isinstance(atom, (Const, Thing)) for atom in device.atoms
         )
         return of(replace(derived(m, tensor), gpu=False if known else tensor.gpu))
-    gpu_touched(m, frame, node, what, tensor.framework, chosen_gpu(device))
+    gpu_touched(m, frame, node, what, tensor.framework, chosen_gpu(device), when)
     moved = replace(derived(m, tensor), gpu=True, place=m.site(frame, node), memory=None)
     if not when:
         return of(moved)

@@ -157,7 +157,7 @@ def load(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Ro
     on_gpu, when = placed(location, m)
     if on_gpu:
         what = f"{name}(..., {row.argument[1]}={as_written(node, location)})"
-        gpu_touched(m, frame, node, what, "torch", chosen_gpu(location))
+        gpu_touched(m, frame, node, what, "torch", chosen_gpu(location), when)
     return guarded(UNKNOWN, when)
 
 
@@ -309,7 +309,7 @@ def tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     elif gpu:
         named = as_written(node, device) if "device" in args.keywords else shown(device)
         told = f"{name}(..., device={named})" if written else f"{name}(...)"
-        gpu_touched(m, frame, node, told, "torch", chosen_gpu(device))
+        gpu_touched(m, frame, node, told, "torch", chosen_gpu(device), when)
     if short in DRAWS and "generator" not in args.keywords:
         m.effect(frame, "draw", node, f"{name}()", framework="torch")
     generator = args.get(None, "generator")
@@ -400,7 +400,7 @@ def module(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     gpu, when = placed(device, m)
     if gpu:
         told = f"{name}(..., device={as_written(node, device)})" if written else f"{name}(...)"
-        gpu_touched(m, frame, node, told, "torch", chosen_gpu(device))
+        gpu_touched(m, frame, node, told, "torch", chosen_gpu(device), when)
     if name.startswith("torch.nn.") and ("Loss" in short or short in ("CosineSimilarity",)):
         return of(Thing("loss", name, m.ident_at(node), m.worker_ident))
     parts = [atom for value in args.values() for atom in inner(value) if isinstance(atom, Thing)]

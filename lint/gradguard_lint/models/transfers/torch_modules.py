@@ -149,7 +149,7 @@ def model_method(
         on_gpu, when = placed(device, m)
         if on_gpu:
             what = f"`.to({as_written(node, device)})`"
-            gpu_touched(m, frame, node, what, "torch", chosen_gpu(device))
+            gpu_touched(m, frame, node, what, "torch", chosen_gpu(device), when)
             return moved_model(m, model, True, m.site(frame, node), when)
         if device is not None and any(
             isinstance(a, Const) or (isinstance(a, Thing) and not a.gpu) for a in device.atoms

@@ -245,8 +245,7 @@ def unknown_method(m: Machine, frame: Frame, node: ast.AST, name: str, args: Arg
         if not gpu:
             return None
         what = "`.cuda()`" if name == "cuda" else f"`.to({as_written(node, device)})`"
-        if not m.conflicts(when):
-            gpu_touched(m, frame, node, what, "torch", chosen_gpu(device))
+        gpu_touched(m, frame, node, what, "torch", chosen_gpu(device), when)
         place = m.site(frame, node)
         moved = Tensor("torch", "unknown", True, m.worker_ident, m.ident_at(node), place=place)
         if when:
