@@ -9,8 +9,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Hashable, Iterable
 
-from gradguard_lint.domain.conditions import NONE, Conditions, Key, any_of, assume, facts
+from gradguard_lint.domain.conditions import NONE, Conditions, any_of, assume, facts, in_both
 from gradguard_lint.domain.effects import Effect, Modes, ParallelCall
+from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.values import Choice, Unknown, Value, guarded, join
 from pytest_gradguard.records import field, fields
 
@@ -133,11 +134,7 @@ def _joined(first: State, second: State) -> State:
     if assumed != second.assumed:
         left, right = facts(first.assumed), facts(second.assumed)
         sides = (left - right, right - left)
-        assumed = {
-            key: value
-            for key, value in assumed.items()
-            if key in second.assumed and second.assumed[key] == value
-        }
+        assumed = in_both(assumed, second.assumed)
         if all(sides) and not (len(sides[0]) == len(sides[1]) == 1):
             assume(assumed, any_of(sides))
     past = dict(first.past)

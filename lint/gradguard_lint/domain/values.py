@@ -11,7 +11,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Hashable, Iterable, Iterator
 
-from gradguard_lint.domain.conditions import NONE, Conditions, Key
+from gradguard_lint.domain.conditions import NONE, Conditions
+from gradguard_lint.domain.questions import Key
 from pytest_gradguard.records import Record, fields, record
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -371,6 +372,8 @@ class Tensor(Atom):
     """Where it came onto the GPU."""
     small: bool = False
     """Whether it is known to be too small for several compute threads."""
+    cpu: Conditions = NONE
+    """What has to hold for it to be on the CPU, where it is not known to be on a GPU."""
     memory: Key = None
     """The array whose memory it has, where that is known."""
     extent: tuple[int, ...] = ()

@@ -11,6 +11,7 @@ from gradguard_lint.domain.conditions import (
     Conditions,
     any_of,
     assume,
+    plain,
     plain_condition,
 )
 from gradguard_lint.domain.values import UNKNOWN, External, Frame, Unknown, Value, constant, of
@@ -53,7 +54,7 @@ def condition(test: Value, truth: bool) -> Conditions:
         value = truth_of(atom)
         if value is not None and value is not truth:
             if len(choice.when) == 1:
-                ruled_out |= {(key, not wanted) for key, wanted in choice.when}
+                ruled_out |= {(key, not wanted) for key, wanted in plain(choice.when)}
         elif isinstance(atom, Unknown) and atom.key is not None:
             worlds.append(choice.when | {plain_condition(atom.key, truth)})
         else:

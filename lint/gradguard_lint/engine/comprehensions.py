@@ -17,16 +17,24 @@ from gradguard_lint.domain.values import (
     Table,
     Tensor,
     Value,
+    guarded,
     join,
     of,
     unknown,
 )
-from gradguard_lint.engine.branches import definite, enter_branch, is_plain
+from gradguard_lint.engine.branches import (
+    assume_test,
+    condition,
+    definite,
+    enter_branch,
+    is_plain,
+)
 from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import descend
+from gradguard_lint.engine.truth import compare
 
 
 def on_ListComp(m: Machine, frame: Frame, node: ast.ListComp) -> Value:
@@ -128,6 +136,18 @@ def _scope(
     return inner
 
 
+def has_turn(m: Machine, frame: Frame, written: ast.AST) -> Value:
+    """Whether a loop over ``range(n)`` has a turn; unknown for others."""
+    if not isinstance(written, ast.Call) or len(written.args) != 1 or written.keywords:
+        return UNKNOWN
+    count = written.args[0]
+    is_range = isinstance(written.func, ast.Name) and written.func.id == "range"
+    if not is_range or not is_plain(m, count):
+        return UNKNOWN
+    zero = Const(0, "int")
+    return m.eval(frame, count).map(lambda atom: of(compare(ast.Gt(), atom, zero)))
+
+
 def names_in(target: ast.expr) -> frozenset[str]:
     """The names that a target of an assignment has."""
     return frozenset(item.id for item in descend(target) if isinstance(item, ast.Name))
@@ -155,10 +175,13 @@ def comprehended(
             return m.adopted(node, items(kind, results))
         return m.adopted(node, sequence(join(results), kind))
     assumed = dict(m.assumed)
+    test = has_turn(m, frame, first.iter)
+    if not assume_test(m, test, True):
+        return m.adopted(node, items(kind, []))
     inner = _scope(m, frame, node, node.generators, source)
     element = collected(m, frame, node, m.eval(inner, node.elt))
     m.state.assumed = assumed
-    return m.adopted(node, sequence(element, kind))
+    return m.adopted(node, sequence(guarded(element, condition(test, True)), kind))
 
 
 def collected(

@@ -6,7 +6,8 @@ import ast
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 
-from gradguard_lint.domain.conditions import Key, forget, without
+from gradguard_lint.domain.conditions import forget, without
+from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import known_items
 from gradguard_lint.domain.starts import PROCESS
 from gradguard_lint.domain.state import Exits, Mark, Place, State, apart, join_states, widened
@@ -21,9 +22,9 @@ from gradguard_lint.domain.values import (
     join,
     of,
 )
-from gradguard_lint.engine.branches import TURN, enter_branch
+from gradguard_lint.engine.branches import TURN, assume_test, enter_branch
 from gradguard_lint.engine.carried import carried_names
-from gradguard_lint.engine.comprehensions import iterated_object
+from gradguard_lint.engine.comprehensions import has_turn, iterated_object
 from gradguard_lint.engine.generators import run
 from gradguard_lint.engine.machine import (
     HEAP,
@@ -31,6 +32,7 @@ from gradguard_lint.engine.machine import (
 )
 from gradguard_lint.engine.rewritten import rewritten_items
 from gradguard_lint.engine.tree import stored_names
+from gradguard_lint.engine.truth import truth_of
 
 Loop = ast.For | ast.AsyncFor | ast.While
 
@@ -123,8 +125,16 @@ def repeat(
                 _turn(m, exits, partial(go, item))
         else:
             entry = m.state.copy()
-            _turns(m, frame, partial(go, element), keys, own)
-            if m.dead and not _has_items(written):
+            test = has_turn(m, frame, written)
+
+            def turn() -> None:
+                if assume_test(m, test, True):
+                    go(element)
+                else:
+                    m.die()
+
+            _turns(m, frame, turn, keys, own)
+            if m.dead and not all(map(truth_of, test.atoms)):
                 m.state = entry  # no turn comes to its end: there may be none
     finally:
         m.loop_depth -= 1
@@ -205,20 +215,6 @@ def do_While(m: Machine, frame: Frame, node: ast.While) -> None:
         m.state = joined
         m.block(frame, node.orelse)
     m.meet([m.state, *exits.breaks])
-
-
-def _has_items(written: ast.AST) -> bool:
-    """Whether this is ``range(...)`` of a number that is written there and above 0."""
-    if not isinstance(written, ast.Call) or len(written.args) != 1:
-        return False
-    count = written.args[0]
-    is_range = isinstance(written.func, ast.Name) and written.func.id == "range"
-    return (
-        is_range
-        and isinstance(count, ast.Constant)
-        and isinstance(count.value, int)
-        and (count.value > 0)
-    )
 
 
 def _turn(m: Machine, exits: Exits, body: Callable[[], None]) -> None:

@@ -11,14 +11,7 @@ import ast
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 
-from gradguard_lint.domain.conditions import (
-    GPU_PRESENT,
-    NONE,
-    Conditions,
-    Key,
-    compatible,
-    facts,
-)
+from gradguard_lint.domain.conditions import GPU_PRESENT, NONE, Conditions, compatible, facts
 from gradguard_lint.domain.effects import (
     ORDERED,
     Effect,
@@ -29,6 +22,7 @@ from gradguard_lint.domain.effects import (
     TaskRun,
 )
 from gradguard_lint.domain.options import Options
+from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import key_value
 from gradguard_lint.domain.starts import PROCESS
 from gradguard_lint.domain.state import Outcomes, Past, State, Store, join_states

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Hashable
 
-from gradguard_lint.domain.conditions import Key
+from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.values import (
     Atom,
     Class,

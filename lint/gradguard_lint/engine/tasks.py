@@ -123,6 +123,11 @@ def started(m: Machine, ident: int) -> None:
     m.store[ident, "<started>"] = of(Const(len(m.moments) - 1, "int"))
 
 
+def forget_start(m: Machine, ident: int) -> None:
+    """The pool `ident` is made anew, and its workers are not there yet."""
+    m.store[ident, "<started>"] = UNKNOWN
+
+
 def past_of(m: Machine, ident: int) -> Past | None:
     """What had happened when the workers of `ident` came into being; None: not yet, or unknown."""
     moment = m.read(ident, "<started>")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Hashable
 
-from gradguard_lint.domain.conditions import GPU_PRESENT, Key
+from gradguard_lint.domain.conditions import GPU_PRESENT
+from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import ABSENT
 from gradguard_lint.domain.values import (
     Atom,

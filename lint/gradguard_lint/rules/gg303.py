@@ -68,20 +68,19 @@ def _found(call: ParallelCall) -> tuple[Effect, TaskRun, Effect] | None:
         if framework in limited or not (first.heavy or framework == "tensorflow"):
             continue
         for task in call.tasks:
-            work = _work(task, framework)
-            if work is not None and task.meets(work, first):
-                return first, task, work
+            for work in _works(task, framework):
+                if task.meets(work, first):
+                    return first, task, work
     return None
 
 
-def _work(task: TaskRun, framework: str) -> Effect | None:
-    """The first large computation of the task, unless it limits its threads before."""
+def _works(task: TaskRun, framework: str) -> Iterator[Effect]:
+    """The large computations of the task, until it limits its threads."""
     for effect in task.effects:
         if effect.kind == "set-threads":
-            return None
+            return
         if effect.kind == "compute" and effect.heavy and effect.framework == framework:
-            return effect
-    return None
+            yield effect
 
 
 BAD: Examples = {

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from math import prod
 
-from gradguard_lint.domain.conditions import Key
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
+from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import Tensor, Unknown
 from gradguard_lint.fixes.changes import Fix, Wrap

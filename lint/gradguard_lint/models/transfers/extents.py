@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from gradguard_lint.domain.conditions import Key
+from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.values import (
     Atom,
     Const,

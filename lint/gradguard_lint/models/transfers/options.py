@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.conditions import Key
+from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import items
 from gradguard_lint.domain.values import (
     NOTHING,

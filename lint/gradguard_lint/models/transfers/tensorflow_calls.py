@@ -187,8 +187,8 @@ def function(m: Machine, frame: Frame, node: ast.AST, name: str, short: str, arg
     """A TensorFlow operation."""
     found = tensors_in(args.values())
     # whatever arrays it is given, it computes with tensors
-    tensors = [replace(tensor, framework="tensorflow") for tensor, _ in found]
-    worked(m, frame, node, tensors or [Tensor("tensorflow")], heavy=short in HEAVY)
+    tensors = [(replace(tensor, framework="tensorflow"), when) for tensor, when in found]
+    worked(m, frame, node, tensors or [(Tensor("tensorflow"), NONE)], heavy=short in HEAVY)
     operation_placed(m, frame, node, f"{name}(...)")
     smooth = short not in STOPS and not (short == "cast" and _to_integers(args))
     value = combine(m, found, framework="tensorflow", smooth=smooth)
@@ -213,7 +213,7 @@ def _to_integers(args: Args) -> bool:
 def model_call(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args) -> Value:
     """``model(x)``, ``layer(x)``, ``loss(y, p)``."""
     found = tensors_in(args.values())
-    worked(m, frame, node, [Tensor("tensorflow")], heavy=model.kind == "keras-model")
+    worked(m, frame, node, [(Tensor("tensorflow"), NONE)], heavy=model.kind == "keras-model")
     operation_placed(m, frame, node, f"{model.name.rsplit('.', 1)[-1]}(...)")
     if model.kind in ("keras-model", "keras-layer"):
         variable = Tensor("tensorflow", "variable", model.gpu, m.worker_ident, model.ident)
@@ -280,7 +280,7 @@ def tensor_method(
     if name in ("get_shape", "set_shape", "eval"):
         return UNKNOWN
     found: list[tuple[Tensor, Conditions]] = [(tensor, NONE)]
-    worked(m, frame, node, [tensor])
+    worked(m, frame, node, found)
     return combine(m, found, framework="tensorflow")
 
 

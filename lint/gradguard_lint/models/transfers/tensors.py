@@ -95,6 +95,23 @@ def placed(value: Value | None, m: Machine | None = None) -> tuple[bool, Conditi
     return (when is not None, when or NONE)
 
 
+def cpu_when(device: Value | None, m: Machine) -> Conditions | None:
+    """The assumptions under which `device`, where it is told, is the CPU; None for none."""
+    if device is None:
+        return NONE
+    worlds = []
+    for choice in device.choices:
+        atom = choice.atom
+        if gpu_name(atom):
+            continue
+        if isinstance(atom, Unknown) and atom.key is not None:
+            names = ("cpu", None) if None in m.defaults.get(atom.key, ()) else ("cpu",)
+            worlds += [choice.when | {(("eq", atom.key, name), True)} for name in names]
+        else:
+            worlds.append(choice.when)
+    return any_of(worlds) if worlds else None
+
+
 def known_small(values: Iterable[Value]) -> bool:
     """Whether these sizes, plain numbers or tuples of them, are known and make little."""
     count = 1
@@ -204,6 +221,7 @@ def combine(
         maybe,
         next((tensor.place for tensor in tensors if tensor.gpu), None),
         bool(tensors) and all(tensor.small for tensor in tensors),
+        NONE.union(*(tensor.cpu for tensor in tensors)),
     )
     conditions = [when for group in (gpu_of, grad_of) for when in group]
     when = frozenset.intersection(*conditions) if conditions else NONE
@@ -236,7 +254,7 @@ def operation(
         return _of_results(values)
     if any(result_call(atom) is not None for value in values for atom in value.atoms):
         found = tensors_in(values)
-    worked(m, frame, node, [tensor for tensor, _ in found], heavy=matmul or name in HEAVY)
+    worked(m, frame, node, found, heavy=matmul or name in HEAVY)
     value = combine(m, found, smooth=smooth and name not in NOT_SMOOTH)
     if len(found) == 1 and found[0][0].framework == "numpy" and not matmul:
         made = replace(found[0][0], memory=("array", m.ident_at(node)))
@@ -263,17 +281,22 @@ def worked(
     m: Machine,
     frame: Frame,
     node: ast.AST,
-    tensors: list[Tensor],
+    found: list[tuple[Tensor, Conditions]],
     *,
     heavy: bool = False,
     plain: bool = False,
 ) -> None:
     """Record the computation: ``compute``, and ``graph`` where it makes a graph.
 
-    `plain`: what is not known to require grad is taken for data that do not.
+    Args:
+        found: the tensors, and under which assumptions they are those.
+        heavy: whether it may start compute threads, if it is on the CPU, and not small.
+        plain: what is not known to require grad is taken for data that do not.
     """
+    tensors = [tensor for tensor, _ in found]
     gpu_used(m, frame, node, tensors)
-    heavy = heavy and not (tensors and all(tensor.small or tensor.gpu for tensor in tensors))
+    large = [when | tensor.cpu for tensor, when in found if not (tensor.small or tensor.gpu)]
+    large = [when for when in large if not m.conflicts(when)] if heavy else []
     names = {tensor.framework for tensor in tensors}
     for framework in ("torch", "tensorflow"):
         if framework in names:
@@ -283,7 +306,8 @@ def worked(
                 node,
                 framework,
                 framework=framework,
-                heavy=heavy,
+                heavy=bool(large),
+                under=any_of(large),
                 unknown=not plain and m.modes.grad and any(t.grad == "unknown" for t in tensors),
             )
             if framework == "torch" and m.modes.grad and any(t.tracked for t in tensors):
@@ -503,12 +527,16 @@ def move(
         known = device is not None and any(
             isinstance(atom, (Const, Thing)) for atom in device.atoms
         )
-        return of(replace(derived(m, tensor), gpu=False if known else tensor.gpu))
+        left = derived(m, tensor)
+        cpu = NONE if tensor.gpu else cpu_when(device, m) or NONE
+        return of(replace(left, gpu=False if known else tensor.gpu, cpu=cpu))
     gpu_touched(m, frame, node, what, tensor.framework, chosen_gpu(device), when)
     moved = replace(derived(m, tensor), gpu=True, place=m.site(frame, node), memory=None)
-    if not when:
+    there = cpu_when(device, m)
+    if not when or there is None:
         return of(moved)
-    return Value((Choice(moved, when), Choice(derived(m, tensor), frozenset())))
+    left = replace(derived(m, tensor), cpu=there)
+    return Value((Choice(moved, when), Choice(left, frozenset())))
 
 
 def device_argument(args: Args, start: int = 0) -> Value | None:

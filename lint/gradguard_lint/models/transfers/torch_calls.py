@@ -52,6 +52,7 @@ from gradguard_lint.models.transfers.tensors import (
     as_written,
     chosen_gpu,
     combine,
+    cpu_when,
     gpu_name,
     gpu_touched,
     known_small,
@@ -186,7 +187,6 @@ def function(
     """A torch function on tensors: its result has history where an argument requires grad."""
     found = tensors_in(args.values())
     anything = any(unsettled(value) for value in args.values())
-    tensors = [tensor for tensor, _ in found]
     heavy = short in HEAVY or linalg
     mode = args.get(2, "training") if short in DROPOUTS else constant(False)
     drops = mode is None or mode.constant is True
@@ -194,7 +194,9 @@ def function(
         m.effect(frame, "draw", node, f"torch.{short}()", framework="torch")
     smooth = short not in NOT_SMOOTH
     plain = not smooth or short in ARRANGES
-    worked(m, frame, node, tensors or [Tensor("torch", "unknown")], heavy=heavy, plain=plain)
+    worked(
+        *(m, frame, node, found or [(Tensor("torch", "unknown"), NONE)]), heavy=heavy, plain=plain
+    )
     out = args.get(None, "out")
     if short.endswith("_") and args.positional:
         written(m, frame, node, f"`{short}`", args.positional[0])
@@ -332,8 +334,14 @@ def tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
         small = first is not None and _few(first)
     else:
         small = bool(args.positional) and known_small(args.positional)
-    made = Tensor("torch", grad, gpu, m.worker_ident, m.ident_at(node), place=place, small=small)
-    if not when or not gpu:
+    there = cpu_when(device, m)
+    made = Tensor(
+        *("torch", grad, gpu, m.worker_ident, m.ident_at(node)),
+        place=place,
+        small=small,
+        cpu=there or NONE,
+    )
+    if not when or not gpu or there is None:
         return of(made)
     return Value((Choice(made, when), Choice(replace(made, gpu=False, place=None), frozenset())))
 
@@ -368,7 +376,7 @@ def functional_call(
     ]
     if not any(tensor.tracked for tensor, _ in found):
         found.append((Tensor("torch", "unknown", False, m.worker_ident), NONE))
-    worked(m, frame, node, [tensor for tensor, _ in found], heavy=True)
+    worked(m, frame, node, found, heavy=True)
     return combine(m, found, framework="torch")
 
 

@@ -74,7 +74,7 @@ def _forward(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args) 
         small=model.small,
     )
     if model.kind == "loss":
-        worked(m, frame, node, [t for t, _ in found])
+        worked(m, frame, node, found)
         if not found:
             return of(Tensor("torch", "unknown", False, m.worker_ident))
         value = combine(m, found, framework="torch")
@@ -97,7 +97,7 @@ def _forward(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args) 
         tensor = replace(tensor, grad="none")
     if model.name.rpartition(".")[2] not in WEIGHTLESS:
         found.append((tensor, frozenset()))
-    worked(m, frame, node, [t for t, _ in found] or [tensor], heavy=True)
+    worked(m, frame, node, found or [(tensor, NONE)], heavy=True)
     if not found:
         return of(Tensor("torch", "unknown", False, m.worker_ident))
     return combine(m, found, framework="torch").map(

@@ -140,7 +140,7 @@ def tensor_method(
     if name == "cuda":
         return move(m, frame, node, tensor, cuda_argument(args), "`.cuda()`")
     if name in ("cpu",):
-        return of(replace(derived(m, tensor), gpu=False))
+        return of(replace(derived(m, tensor), gpu=False, cpu=NONE))
     if name == "to":
         device = device_argument(args)
         first = args.get(0, "other")
@@ -186,7 +186,7 @@ def tensor_method(
     found.extend((t, w) for t, w in tensors_in(args.values()))
     smooth = name not in NOT_SMOOTH
     plain = not smooth or name in ARRANGES or name in VIEWS or name in CASTS
-    worked(m, frame, node, [t for t, _ in found], heavy=name in HEAVY, plain=plain)
+    worked(m, frame, node, found, heavy=name in HEAVY, plain=plain)
     value = combine(m, found, smooth=smooth, framework="torch")
     same = name in CASTS and same_element(tensor.memory, constant(name))
     if (same or name in VIEWS) and tensor.memory is not None:

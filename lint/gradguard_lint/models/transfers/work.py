@@ -36,7 +36,7 @@ from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.tasks import hand_out, in_line, past_of, started
+from gradguard_lint.engine.tasks import forget_start, hand_out, in_line, past_of, started
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Hands, Row
 from gradguard_lint.models.transfers.starting import default_start, start_of, start_value
@@ -65,6 +65,8 @@ def made_pool(
     ident = m.ident_at(node)
     if row.forks == "made":
         started(m, ident)
+    elif past_of(m, ident) is not None:
+        forget_start(m, ident)
     kind = "pool" if row.does == "pool" else "executor"
     return of(
         Thing(kind, name, ident, m.worker_ident, parts=tuple(parts), site=m.site(frame, node))

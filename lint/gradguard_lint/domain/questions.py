@@ -1,0 +1,94 @@
+"""Questions about one thing, and whether some value answers all of them as is assumed.
+
+A question is a key: ``("eq", x, 1)``, ``("lt", x, 2)``, ``("le", x, 2)``, ``("among", x, names)``
+or ``("contains", x, "cuda")``; and ``x`` itself asks whether x is true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+Key = Hashable
+Answer = tuple[Key, bool]
+
+_KINDS = frozenset({"eq", "lt", "le", "among", "contains"})
+_FALSE = (None, False, 0, "", ())
+"""What is false; other values that are answer as these do."""
+
+
+def subject_of(key: Key) -> Key:
+    """What the question `key` is about."""
+    asked = isinstance(key, tuple) and len(key) == 3 and key[0] in _KINDS
+    return key[1] if asked else key  # type: ignore[index]
+
+
+def some_value(subject: Key, answers: Sequence[Answer]) -> bool:
+    """Whether something has all of these answers to questions about `subject`."""
+    values: Sequence[Hashable] | None = None
+    for key, truth in answers:
+        if key == subject:
+            if not truth and values is None:
+                values = _FALSE
+            continue
+        kind, other = _parts(key)
+        if truth and kind == "eq":
+            values = (other,)
+            break
+        if truth and kind == "among" and isinstance(other, tuple) and None not in other:
+            values = other
+    if values is not None:
+        sure = values is not _FALSE
+        return any(all(_has(subject, value, it, sure) for it in answers) for value in values)
+    return _some_number(subject, answers)
+
+
+def _parts(key: Key) -> tuple[Hashable, Hashable]:
+    """What kind of question `key` is, and after what it asks."""
+    assert isinstance(key, tuple)
+    return key[0], key[2]
+
+
+def _has(subject: Key, value: Hashable, answer: Answer, unless_known: bool) -> bool:
+    """Whether `value` has this answer; `unless_known`: also where that is not known."""
+    key, truth = answer
+    holds = bool(value) if key == subject else _holds(key, value)
+    return unless_known if holds is None else holds is truth
+
+
+def _holds(key: Key, value: Hashable) -> bool | None:
+    """Whether the question `key` is true of `value`; None where it cannot be asked."""
+    kind, other = _parts(key)
+    if kind == "eq":
+        return bool(value == other)
+    if kind == "among":
+        return None if not isinstance(other, tuple) or None in other else value in other
+    if kind == "contains":
+        return str(other) in value if isinstance(value, str) else None if value else False
+    if isinstance(value, (int, float)) and isinstance(other, (int, float)):
+        return value < other if kind == "lt" else value <= other
+    return None
+
+
+def _some_number(subject: Key, answers: Sequence[Answer]) -> bool:
+    """Whether some number, or something else, has these answers, none of which names a value."""
+    low, high = -float("inf"), float("inf")
+    low_open = high_open = ordered = False
+    excluded: set[Hashable] = set()
+    for key, truth in answers:
+        if key == subject:
+            excluded.add(0)
+            continue
+        kind, number = _parts(key)
+        if not isinstance(number, (int, float)) or isinstance(number, bool):
+            continue
+        if kind == "eq":
+            excluded.add(number)
+            continue
+        ordered = True
+        if truth and (number < high or (number == high and kind == "lt")):
+            high, high_open = number, kind == "lt"
+        elif not truth and (number > low or (number == low and kind == "le")):
+            low, low_open = number, kind == "le"
+    if low == high:
+        return not ordered or not (low_open or high_open or low in excluded)
+    return low < high
