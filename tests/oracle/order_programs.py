@@ -16,6 +16,7 @@ HEADER = """\
 import argparse
 import os
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import Pool, Process, get_context
 
 import torch
@@ -73,13 +74,31 @@ def several(n):
     return n > 1
 
 
+READY = False
+
+
+def ready():
+    global READY
+    if READY:
+        return
+    torch.zeros(1, device="cuda")
+    READY = True
+
+
+def spread(work, workers, method="fork"):
+    if workers < 2:
+        return [work(i) for i in range(3)]
+    with get_context(method).Pool(workers) as pool:
+        return pool.map(work, range(3))
+
+
 """
 WORKERS = ("on_gpu", "on_cpu", "alone", "small", "told")
-NUMBERS = (0, 1, 2, 4)
+NUMBERS = (0, 2, 1, 3, 8)
 DEVICES = ("cpu", "cuda", "cuda:1")
 MODES = ("train", "test", "both")
-_DEFAULT = 2
-"""The number among `NUMBERS` that a command has by default."""
+_DEFAULT = 1
+"""Which of `NUMBERS` a command has by default."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +177,9 @@ class _Drawer:
         }
         kept = self.random.sample(list(options), self.random.randint(2, 4))
         options = {name: values for name, values in options.items() if name in kept}
-        shape = self.random.choice((self.function, self.script, self.trainer, self.trainer))
+        shape = self.random.choice(
+            (self.function, self.script, self.table, self.trainer, self.trainer)
+        )
         source, is_script = shape(options)
         source = HEADER + source
         variables = ("GPU", *self.risks) if "told" in source[len(HEADER) :] else (*self.risks,)
@@ -171,10 +192,26 @@ class _Drawer:
         names = self.names_of(options, "")
         return f"def main({', '.join(options)}):\n" + self.body(names, 9), False
 
+    def table(self, options: dict[str, tuple[object, ...]]) -> tuple[str, bool]:
+        """A function that is given its options in a dict."""
+        names = self.names_of(options, "")
+        for kept in (names.flags, names.numbers, names.devices, names.modes, names.kinds):
+            kept[:] = [f'config["{name}"]' for name in kept]
+        given = ", ".join(f'"{name}": {name}' for name in options)
+        text = "def run(config):\n" + self.body(names, 9)
+        return text + f"\n\ndef main({', '.join(options)}):\n    run({{{given}}})\n", False
+
     def script(self, options: dict[str, tuple[object, ...]]) -> tuple[str, bool]:
         """A command that reads its options itself."""
         names = self.names_of(options, "args.")
-        text = "def main():\n" + indent(_parser(options), "    ") + self.body(names, 9)
+        read = _parser(options)
+        if self.random.random() < 0.5:
+            read += f"args.cuda = {self.condition(names)} and torch.cuda.is_available()\n"
+            names.flags.append("args.cuda")
+        if self.random.random() < 0.3:
+            read += f"args.place = {self.device(names)}\n"
+            names.devices.append("args.place")
+        text = "def main():\n" + indent(read, "    ") + self.body(names, 9)
         return text + '\n\nif __name__ == "__main__":\n    main()\n', True
 
     def trainer(self, options: dict[str, tuple[object, ...]]) -> tuple[str, bool]:
@@ -262,7 +299,7 @@ class _Drawer:
     def touch(self, names: _Names) -> str:
         """What uses CUDA, or may."""
         ways = ['torch.zeros(1, device="cuda")\n', "torch.ones(2).cuda()\n", "warm()\n"]
-        ways.append("torch.cuda.synchronize()\n")
+        ways += ["torch.cuda.synchronize()\n", "ready()\n"]
         if names.devices:
             device = self.random.choice(names.devices)
             ways += [f"torch.zeros(1, device={device})\n", f"torch.ones(2).to({device})\n"] * 2
@@ -281,7 +318,7 @@ class _Drawer:
     def spread(self, names: _Names) -> str:
         """What hands work to other processes."""
         work = self.random.choice(WORKERS)
-        count = self.random.choice([*names.numbers, "2", "2"])
+        count = self.random.choice([*(f"{one} or 2" for one in names.numbers), "2", "2"])
         method = self.random.choice(("fork", "fork", "spawn"))
         name = self.fresh("pool")
         if names.pools and self.random.random() < 0.5:
@@ -290,7 +327,18 @@ class _Drawer:
                 f"if {pool} is not None:\n    {pool}.map({work}, range(3))\n"
                 f"else:\n    [{work}(i) for i in range(3)]\n"
             )
+        number = self.random.choice([*names.numbers, "2"])
+        condition = self.condition(names)
         ways = [
+            f"spread({work}, {number})\n",
+            f'spread({work}, {number}, "spawn" if {condition} else "fork")\n',
+            f"with Pool(2) as {name}:\n"
+            f"    go = {name}.map if {condition} else map\n"
+            f"    list(go({work}, range(3)))\n",
+            f"{name} = [Process(target={work}, args=(i,)) for i in range({number})]\n"
+            f"for one in {name}:\n    one.start()\n",
+            f"for one in range({number}):\n"
+            f"    {name} = Process(target={work}, args=(one,))\n    {name}.start()\n",
             f"with Pool(2) as {name}:\n    {name}.map({work}, range(3))\n",
             f'with get_context("{method}").Pool(2) as {name}:\n    {name}.map({work}, range(3))\n',
             f"with ProcessPoolExecutor(2) as {name}:\n    list({name}.map({work}, range(3)))\n",
@@ -308,6 +356,11 @@ class _Drawer:
                 f"    {name}.starmap(within, [(i, {device}) for i in range(3)])\n",
                 f"{name} = Process(target=within, args=(1, {device}))\n"
                 f"{name}.start()\n{name}.join()\n",
+                f"with Pool(2) as {name}:\n"
+                f"    {name}.map(partial(within, device={device}), range(3))\n",
+                f'{name} = "spawn" if {device} == "cuda" else "fork"\n'
+                f"with get_context({name}).Pool(2) as {name}p:\n"
+                f"    {name}p.starmap(within, [(i, {device}) for i in range(3)])\n",
             ]
         return self.random.choice(ways)
 
@@ -419,7 +472,7 @@ class _Drawer:
         for flag in names.flags:
             ways += [flag, flag, f"not {flag}"]
         for number in names.numbers:
-            bound = self.random.choice(NUMBERS)
+            bound = self.random.choice((1, 2, 3))
             ways += [
                 f"{number} {self.random.choice(('<', '<=', '>', '>=', '==', '!='))} {bound}",
                 f"{number} > 1",

@@ -49,11 +49,13 @@ class AnyOf(frozenset[Conditions]):
 def any_of(worlds: Iterable[Conditions]) -> Conditions:
     """What holds where all conditions of at least one of `worlds` hold.
 
-    Where there are too many of them that is only what they have in common.
+    Where there are too many of them that is only what they have in common. Where none of them can
+    hold, neither can what is returned.
     """
+    worlds = list(worlds)
     possible = [world for world in worlds if len(world) < 2 or consistent(plain(world))]
     if not possible:
-        return NONE
+        return worlds[0] if worlds else NONE
     common = frozenset.intersection(*possible)
     if len(possible) == 1:
         return common

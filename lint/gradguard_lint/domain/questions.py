@@ -89,6 +89,8 @@ def _some_number(subject: Key, answers: Sequence[Answer]) -> bool:
             high, high_open = number, kind == "lt"
         elif not truth and (number > low or (number == low and kind == "le")):
             low, low_open = number, kind == "le"
+    if high - low == 1 and low >= 1 and low_open and high_open:
+        return False  # what is weighed against such numbers counts something
     if low == high:
         return not ordered or not (low_open or high_open or low in excluded)
     return low < high

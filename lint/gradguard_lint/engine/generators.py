@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
+from gradguard_lint.domain.conditions import assume
 from gradguard_lint.domain.shapes import items, sequence
 from gradguard_lint.domain.state import State
 from gradguard_lint.domain.values import (
@@ -20,6 +21,7 @@ from gradguard_lint.domain.values import (
     Table,
     Value,
     constant,
+    guarded,
     join,
     of,
 )
@@ -217,11 +219,17 @@ def iterated(m: Machine, frame: Frame, node: ast.AST, value: Value) -> Value:
     """`value`, with what iterating it gives in place of a generator."""
     if not any(isinstance(choice.atom, Generator) for choice in value.choices):
         return value
-
-    def change(atom: Atom) -> Value:
-        return exhausted(m, frame, node, atom) if isinstance(atom, Generator) else of(atom)
-
-    return value.map(change)
+    found = []
+    for choice in value.choices:
+        if not isinstance(choice.atom, Generator):
+            found.append(Value((choice,)))
+        elif not m.conflicts(choice.when):
+            otherwise = m.state.copy() if choice.when else None
+            assume(m.assumed, choice.when)
+            found.append(guarded(exhausted(m, frame, node, choice.atom), choice.when))
+            if otherwise is not None:
+                m.meet([m.state, otherwise])
+    return join(found) if found else UNKNOWN
 
 
 def given_away(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -> Args:
