@@ -94,7 +94,7 @@ def spread(work, workers, method="fork"):
 
 """
 WORKERS = ("on_gpu", "on_cpu", "alone", "small", "told")
-NUMBERS = (0, 2, 1, 3, 8)
+NUMBERS = (0, 2, 1, 3, 8, -1)
 DEVICES = ("cpu", "cuda", "cuda:1")
 MODES = ("train", "test", "both")
 _DEFAULT = 1
@@ -164,6 +164,8 @@ class _Drawer:
         self.random = random
         self.made = 0
         self.risks: list[str] = []
+        self.helpers: dict[str, tuple[list[str], str]] = {}
+        """Functions: what kind of thing each is given, and their text."""
         self.left = 0
         """How many statements may still be drawn."""
 
@@ -180,10 +182,38 @@ class _Drawer:
         shape = self.random.choice(
             (self.function, self.script, self.table, self.trainer, self.trainer)
         )
+        for _ in range(self.random.choice((0, 0, 1, 2))):
+            self.helper()
         source, is_script = shape(options)
-        source = HEADER + source
+        used = [text for name, (_, text) in self.helpers.items() if f"{name}(" in source]
+        source = "\n\n".join([HEADER.rstrip() + "\n", *used, source])
         variables = ("GPU", *self.risks) if "told" in source[len(HEADER) :] else (*self.risks,)
         return Drawn(source, options, variables, is_script)
+
+    def helper(self) -> None:
+        """A function that may be called with whatever there is."""
+        kinds = self.random.sample(("flags", "numbers", "devices"), self.random.randint(1, 2))
+        given = [f"{kind[:-1]}{number}" for number, kind in enumerate(kinds)]
+        names = _Names([], [], [], [])
+        for name, kind in zip(given, kinds, strict=True):
+            getattr(names, kind).append(name)
+        names.kinds += names.devices
+        text = self.body(names, 3, spreads=self.random.random() < 0.5)
+        if self.random.random() < 0.6:
+            text += f"    return {self.condition(names)}\n"
+        self.helpers[f"helper{len(self.helpers)}"] = (kinds, self.head(given, text))
+
+    def head(self, given: list[str], text: str) -> str:
+        return f"def helper{len(self.helpers)}({', '.join(given)}):\n{text}"
+
+    def called(self, names: _Names) -> str:
+        """A call of a helper; empty where there is none that can be called."""
+        for name, (kinds, _) in self.random.sample(list(self.helpers.items()), len(self.helpers)):
+            have = [list(getattr(names, kind)) for kind in kinds]
+            for kind, those in zip(kinds, have, strict=True):
+                those += {"flags": ["True"], "numbers": ["2"], "devices": ['"cpu"']}[kind]
+            return f"{name}({', '.join(map(self.random.choice, have))})"
+        return ""
 
     # Shapes of programs
 
@@ -256,14 +286,16 @@ class _Drawer:
 
     # Statements
 
-    def body(self, names: _Names, most: int) -> str:
+    def body(self, names: _Names, most: int, *, spreads: bool = True) -> str:
         """The body of a function, of at most about `most` statements."""
         self.left = self.random.randint(3, most)
         own = names.copy()
         text = ""
         while self.left > 0:
             text += self.statement(own, 0)
-        if not any(door in text for door in ("Pool(", "Process(", "Parallel(", "Executor(")):
+        if spreads and not any(
+            door in text for door in ("Pool(", "Process(", "Parallel(", "Executor(")
+        ):
             text += self.spread(own)
         return indent(text, "    ")
 
@@ -283,6 +315,7 @@ class _Drawer:
             *[self.spread] * 5,
             self.bind,
             self.bind,
+            self.claim,
         ]
         nested: list[Callable[[_Names, int], str]] = [
             *[self.branch] * 5,
@@ -311,6 +344,8 @@ class _Drawer:
         ways = ["on_cpu(0)\n", "a = torch.ones(500, 500) @ torch.ones(500, 500)\n", "small(1)\n"]
         if names.methods:
             ways += [f"{self.random.choice(names.methods)}\n"] * 4
+        if call := self.called(names):
+            ways += [f"{call}\n"] * 4
         if names.devices:
             ways.append(f"within(0, {self.random.choice(names.devices)})\n")
         return self.random.choice(ways)
@@ -386,6 +421,10 @@ class _Drawer:
             text = f"{name} = {one} if {self.condition(names)} else {other}\n"
             text += f"with Pool(2) as {name}p:\n    {name}p.map({name}, range(3))\n"
         return text
+
+    def claim(self, names: _Names) -> str:
+        """What ends the program unless it holds."""
+        return f"assert {self.condition(names)}\n"
 
     def device(self, names: _Names) -> str:
         condition = self.condition(names)
@@ -469,6 +508,8 @@ class _Drawer:
             one, other = (self.condition(names, depth + 1) for _ in range(2))
             return f"({one} {self.random.choice(('and', 'or'))} {other})"
         ways = ["torch.cuda.is_available()"] if self.random.random() < 0.15 else []
+        if self.random.random() < 0.1 and (call := self.called(names)):
+            return call
         for flag in names.flags:
             ways += [flag, flag, f"not {flag}"]
         for number in names.numbers:

@@ -28,6 +28,9 @@ MOST = 4
 """How many groups of conditions of which one holds are told apart, and how many sets of them."""
 
 
+_GIVEN = (("argument",), ("option",))
+
+
 def facts(assumed: Mapping[Key, Hashable]) -> Conditions:
     """What is assumed, as conditions."""
     if not assumed:
@@ -186,6 +189,16 @@ def assume(assumed: dict[Key, Hashable], when: Iterable[Condition]) -> None:
         together = _clauses(assumed) | clauses
         if len(together) <= MOST:
             assumed[CLAUSES] = together
+
+
+def lasts(key: Key) -> bool:
+    """Whether this is a question about what a function or a program is given, once for all."""
+    if isinstance(key, AnyOf):
+        return all(lasts(subject) for subject in key.subjects)
+    about = subject_of(key)
+    while isinstance(about, tuple) and about and about[0] == "attr":
+        about = about[1]
+    return key == GPU_PRESENT or (isinstance(about, tuple) and about[:1] in _GIVEN)
 
 
 def in_both(one: Mapping[Key, Hashable], other: Mapping[Key, Hashable]) -> dict[Key, Hashable]:

@@ -6,7 +6,15 @@ import ast
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 
-from gradguard_lint.domain.conditions import forget, without
+from gradguard_lint.domain.conditions import (
+    NONE,
+    Conditions,
+    assume,
+    facts,
+    forget,
+    lasts,
+    without,
+)
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import known_items
 from gradguard_lint.domain.starts import PROCESS
@@ -122,7 +130,9 @@ def repeat(
             _as_given(m, frame, written, generator, exits, go)
         elif known is not None:
             for item in known:
-                _turn(m, exits, partial(go, item))
+                before = m.assumed
+                told = _turn(m, exits, partial(go, item))
+                assume(m.assumed, (it for it in told - facts(before) if lasts(it[0])))
         else:
             entry = m.state.copy()
             test = has_turn(m, frame, written)
@@ -217,17 +227,22 @@ def do_While(m: Machine, frame: Frame, node: ast.While) -> None:
     m.meet([m.state, *exits.breaks])
 
 
-def _turn(m: Machine, exits: Exits, body: Callable[[], None]) -> None:
-    """One turn; afterwards the state is that of its end, whichever way it came there."""
+def _turn(m: Machine, exits: Exits, body: Callable[[], None]) -> Conditions:
+    """One turn; afterwards the state is that of its end, whichever way it came there.
+
+    Returns what was assumed there, of which nothing is any longer.
+    """
     if m.dead:
-        return
+        return NONE
     assumed, modes = dict(m.assumed), m.modes
     m.state = m.state.copy()
     m.turns[-1] = m.new_ident()
     body()
     m.meet([m.state, *exits.continues])
     exits.continues.clear()
+    told = facts(m.assumed)
     m.state.assumed, m.state.modes = assumed, modes
+    return told
 
 
 def _turns(

@@ -317,7 +317,7 @@ def worked(
 def gpu_used(m: Machine, frame: Frame, node: ast.AST, tensors: Iterable[Tensor]) -> None:
     """Record that a forked worker uses the GPU that tensors lie on, whatever way was taken."""
     forked = m.worker is not None and m.worker.call.start == "fork"
-    if not forked or not any(tensor.gpu for tensor in tensors):
+    if not forked or m.gpu_absent or not any(tensor.gpu for tensor in tensors):
         return
     operands = [part for part in _operands(node) if is_plain(m, part)]
     if any(certainly_on_gpu(m.eval(frame, part)) for part in operands):
