@@ -118,6 +118,13 @@ class State:
         return State(self.store.copy(), dict(self.assumed), dict(self.past), self.modes, self.dead)
 
 
+Error = type[BaseException] | None
+"""An exception of Python's own; None where it is another one, or not known."""
+
+Raised = tuple[Error, State]
+"""What is raised, and where."""
+
+
 def join_states(states: Iterable[State]) -> State | None:
     """What holds where these ways meet; None where none of them gets there."""
     result: State | None = None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Callable
 
 from gradguard_lint.domain.conditions import facts
-from gradguard_lint.domain.state import State
+from gradguard_lint.domain.state import Error, Raised, State
 from gradguard_lint.domain.values import (
     UNKNOWN,
     Frame,
@@ -35,9 +36,31 @@ def do_Raise(m: Machine, frame: Frame, node: ast.Raise) -> None:
         m.eval(frame, node.exc)
     if m.dead:
         return
+    made = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+    error = _builtin(m, frame, made) if made is not None else None
     state = m.leave()
     if m.raised:
-        m.raised[-1].append(state)
+        m.raised[-1].append((error, state))
+
+
+def _builtin(m: Machine, frame: Frame, node: ast.expr) -> type[BaseException] | None:
+    """The exception of Python's own that `node` names."""
+    if not isinstance(node, ast.Name) or m.stars.get(-frame.root.ident):
+        return None
+    found = getattr(builtins, node.id, None) if m.lookup(frame, node.id) is None else None
+    is_error = isinstance(found, type) and issubclass(found, BaseException)
+    return found if is_error else None
+
+
+def _catches(m: Machine, frame: Frame, handler: ast.ExceptHandler, error: Error) -> bool | None:
+    """Whether `handler` is for what was raised; None where that is not known."""
+    if handler.type is None:
+        return True
+    parts = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    named = [_builtin(m, frame, part) for part in parts]
+    if error is not None and any(it is not None and issubclass(error, it) for it in named):
+        return True
+    return None if error is None or None in named else False
 
 
 def do_Break(m: Machine, frame: Frame, node: ast.Break) -> None:
@@ -59,7 +82,7 @@ def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
     exits = _exits(m, frame)
     guarded = m.guarded_import
     m.guarded_import = guarded or any(_catches_imports(item) for item in node.handlers)
-    raised: list[State] = []
+    raised: list[Raised] = []
     if node.handlers:
         m.raised.append(raised)
     missing = ("missing", id(node)) if _tries_imports(node) else None
@@ -74,8 +97,13 @@ def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
     after.dead = False
     m.block(frame, node.orelse)
     ends = [m.state]
+    passed = raised
     for handler in node.handlers:
-        _catch(m, before, after, raised)
+        caught = [_catches(m, frame, handler, error) for error, _ in raised]
+        pairs = list(zip(raised, caught, strict=True))
+        _catch(m, before, after, [state for (_, state), here in pairs if here is not False])
+        raised = [one for one, here in pairs if not here]
+        passed = [one for one in passed if (one, False) in pairs]
         if missing is not None:
             m.assumed[missing] = True
         if handler.type is not None:
@@ -85,6 +113,8 @@ def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
         m.block(frame, handler.body)
         ends.append(m.state)
     m.guarded_import = guarded
+    if m.raised:
+        m.raised[-1] += passed
     left = node.finalbody and _leave(m, exits, lambda: m.block(frame, node.finalbody))
     if any(not state.dead for state in ends):
         m.meet(ends)
@@ -133,7 +163,7 @@ def _catch(m: Machine, before: State, after: State, raised: list[State]) -> None
     m.state.modes = before.modes
 
 
-Exit = tuple[Value, ast.AST, State] | State
+Exit = tuple[Value, ast.AST, State] | Raised | State
 
 
 def _exits(m: Machine, frame: Frame) -> list[tuple[list[Any], int]]:
@@ -154,10 +184,10 @@ def _leave(m: Machine, exits: list[tuple[list[Any], int]], last: Callable[[], No
         del way[known:]
     for way, ends in taken:
         for end in ends:
-            m.state = end[2] if isinstance(end, tuple) else end
+            m.state = end[-1] if isinstance(end, tuple) else end
             last()
             if not m.dead:  # else `last` leads elsewhere itself
-                way.append((*end[:2], m.state) if isinstance(end, tuple) else m.state)
+                way.append((*end[:-1], m.state) if isinstance(end, tuple) else m.state)
     m.state = here
     return any(ends for _, ends in taken)
 
@@ -184,7 +214,7 @@ def do_With(m: Machine, frame: Frame, node: ast.With | ast.AsyncWith) -> None:
         leave()
         return
     before = m.state.copy()
-    raised: list[State] = []
+    raised: list[Raised] = []
     m.raised.append(raised)
     try:
         m.block(frame, node.body)
@@ -194,5 +224,5 @@ def do_With(m: Machine, frame: Frame, node: ast.With | ast.AsyncWith) -> None:
     if m.dead:  # what is meant to follow comes after an exception
         after = m.state.copy()
         after.dead = False
-        _catch(m, before, after, raised)
+        _catch(m, before, after, [state for _, state in raised])
     leave()

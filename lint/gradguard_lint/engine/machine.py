@@ -25,7 +25,7 @@ from gradguard_lint.domain.options import Options
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import key_value
 from gradguard_lint.domain.starts import PROCESS
-from gradguard_lint.domain.state import Outcomes, Past, State, Store, join_states
+from gradguard_lint.domain.state import Outcomes, Past, Raised, State, Store, join_states
 from gradguard_lint.domain.values import (
     NOTHING,
     UNKNOWN,
@@ -127,7 +127,7 @@ class Machine:
         """Which turn of each of the loops this is: no two have the same number."""
         self.loop_depth = 0
         self.guarded_import = False
-        self.raised: list[list[State]] = []
+        self.raised: list[list[Raised]] = []
         """The states in which something was raised, for each ``try`` around."""
         # budget
         self.root = 0
