@@ -9,27 +9,32 @@ import argparse
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 from judge import DRAWN, Verdict, run_carrying, run_programs
+from order_truth import judge_orders
 
+FAMILIES = (*DRAWN, "order")
 MISSES, FALSE_ERRORS = 0.03, 0.02
 """The most that may be missed of the wrong programs, and called errors of the right ones."""
+FALSE_FINDINGS = 0.05
+"""The most of the linter's findings that may be false where the order of what happens decides."""
 AT_ONCE = 50
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("frameworks", nargs="*", metavar="FRAMEWORK", help=", ".join(DRAWN))
-    parser.add_argument("--programs", type=int, default=300, help="of each framework")
+    parser.add_argument("families", nargs="*", metavar="FAMILY", help=", ".join(FAMILIES))
+    parser.add_argument("--programs", type=int, default=300, help="of each family")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="the first number")
     parser.add_argument(
         "--parallel", action="store_true", help="try pytest_gradguard.parallel, not the guard"
     )
     options = parser.parse_args()
-    unknown = set(options.frameworks) - set(DRAWN)
+    unknown = set(options.families) - set(FAMILIES)
     if unknown:
-        parser.error(f"unknown framework {unknown.pop()!r} (allowed: {', '.join(DRAWN)})")
+        parser.error(f"unknown family {unknown.pop()!r} (allowed: {', '.join(FAMILIES)})")
     folder = Path(tempfile.mkdtemp(prefix="gradguard-fuzz-"))
     if options.parallel:
         seeds = range(options.seed, options.seed + options.programs)
@@ -42,8 +47,10 @@ def main() -> int:
         print("\n".join(f"  {one}" for one in wrong))
         return 1 if wrong else 0
     good = [
-        _tried(framework, options.seed, options.programs, folder)
-        for framework in options.frameworks or DRAWN
+        (_ordered if family == "order" else partial(_tried, family))(
+            options.seed, options.programs, folder
+        )
+        for family in options.families or FAMILIES
     ]
     return 0 if all(good) else 1
 
@@ -79,6 +86,26 @@ def _tried(framework: str, seed: int, programs: int, folder: Path) -> bool:
         and len(false) <= FALSE_ERRORS * len(right)
         and not foreseen
     )
+
+
+def _ordered(seed: int, programs: int, folder: Path) -> bool:
+    own = folder / "order"
+    own.mkdir()
+    seeds = range(seed, seed + programs)
+    all_judged = [
+        judge_orders(range(first, min(first + 4 * AT_ONCE, seeds.stop)), own)
+        for first in seeds[:: 4 * AT_ONCE]
+    ]
+    findings = sum(judged.findings for judged in all_judged)
+    sure = sum(judged.sure for judged in all_judged)
+    false = [one for judged in all_judged for one in judged.false]
+    missed = [one for judged in all_judged for one in judged.missed]
+    print(f"order: {sum(judged.programs for judged in all_judged)} programs from seed {seed}")
+    print(f"  findings: {findings}, of these false: {len(false)}")
+    print(f"  certain harm: {sure}, of this missed: {len(missed)}")
+    print("\n".join(f"    false: {one}" for one in false))
+    print("\n".join(f"    missed: {one}" for one in missed))
+    return len(false) <= FALSE_FINDINGS * findings and len(missed) <= MISSES * sure
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from judge import Verdict, run_carrying, run_programs
+from order_truth import judge_orders
 
 pytest.importorskip("joblib")
 
@@ -50,3 +51,11 @@ def test_right_gradients_are_no_error_of_the_linter(verdicts: list[Verdict]) -> 
 def test_our_own_parallel_gives_what_one_process_gives(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     assert not run_carrying(range(1000, 1040), tmp_path)
+
+
+def test_the_order_of_what_happens_is_that_of_every_way(tmp_path: Path) -> None:
+    judged = judge_orders(range(150), tmp_path)
+    assert judged.findings >= 25
+    assert judged.sure >= 8
+    assert not judged.false
+    assert not judged.missed

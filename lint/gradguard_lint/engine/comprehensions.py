@@ -144,8 +144,8 @@ def has_turn(m: Machine, frame: Frame, written: ast.AST) -> Value:
     is_range = isinstance(written.func, ast.Name) and written.func.id == "range"
     if not is_range or not is_plain(m, count):
         return UNKNOWN
-    zero = Const(0, "int")
-    return m.eval(frame, count).map(lambda atom: of(compare(ast.Gt(), atom, zero)))
+    one = Const(1, "int")
+    return m.eval(frame, count).map(lambda atom: of(compare(ast.GtE(), atom, one)))
 
 
 def names_in(target: ast.expr) -> frozenset[str]:

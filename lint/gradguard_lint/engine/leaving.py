@@ -7,7 +7,7 @@ import builtins
 from collections.abc import Callable
 
 from gradguard_lint.domain.conditions import facts
-from gradguard_lint.domain.state import Error, Raised, State
+from gradguard_lint.domain.state import Error, Past, Raised, State
 from gradguard_lint.domain.values import (
     UNKNOWN,
     Frame,
@@ -147,18 +147,15 @@ def _catch(m: Machine, before: State, after: State, raised: list[State]) -> None
     Anything in the body may raise: what is found is that before it, after it, or at a raise; what
     the body did is done for certain only at a raise.
     """
-    certain = before.past.keys() | {event for state in raised for event in state.past}
+    certain: Past = {}
     for state in raised:
         there = facts(state.assumed) - facts(before.assumed)
-        if there:
-            state.past = {
-                event: when if event in before.past else when | there
-                for event, when in state.past.items()
-            }
+        for event, when in state.past.items():
+            when = when | there
+            certain[event] = certain[event] & when if event in certain else when
     m.meet([before, after, *raised])
     m.state = m.state.copy()
-    for event in m.state.past.keys() - certain:
-        del m.state.past[event]
+    m.state.past = {**certain, **before.past}
     m.state.assumed = dict(before.assumed)
     m.state.modes = before.modes
 
