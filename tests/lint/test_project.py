@@ -576,6 +576,29 @@ def test_a_global_that_the_initializer_sets(project):
     assert project.codes() == [("GG109", "uses.py", 9)]
 
 
+BEGINS = """\
+import torch
+from multiprocessing import Pool
+
+
+def warm(size):
+    torch.ones(size, device="cuda")
+
+
+if __name__ == "__main__":
+    warm(3)
+    with Pool(2, warm, (2,)) as pool:
+        print(pool.map(abs, range(3)))
+"""
+
+
+def test_what_the_initializer_does_is_said_of_it(project):
+    project.write("main.py", BEGINS)
+    findings = project.lint(json_output=True).json["findings"]
+    (found,) = [found for found in findings if found["code"] == "GG203"]
+    assert found["message"].startswith("`warm` uses CUDA in forked workers")
+
+
 OWN_LOADER = """\
 import numpy as np
 import torch

@@ -192,6 +192,10 @@ class ParallelCall:
         ]
 
 
+def _name(task: TaskCall) -> str:
+    return next(filter(None, map(name_of, task.function.atoms)), "the task")
+
+
 @fields
 class TaskRun:
     """One task of a parallel call, as the interpreter ran it."""
@@ -208,13 +212,19 @@ class TaskRun:
     known: bool = False
     """Whether the worker's code was found and followed."""
     effects: list[Effect] = field(default_factory=list)
+    initializer: TaskCall | None = None
     initialised: int = 0
     """How many of the effects are the initializer's, which runs once in each worker."""
 
     @property
     def name(self) -> str:
         """The worker function's name, as reports show it."""
-        return next(filter(None, map(name_of, self.task.function.atoms)), "the task")
+        return _name(self.task)
+
+    def doer(self, effect: Effect) -> str:
+        """The name of what has `effect` in the worker: the task, or the initializer."""
+        begins = self.initializer is not None and effect in self.effects[: self.initialised]
+        return _name(self.initializer if begins and self.initializer else self.task)
 
     def meets(self, effect: Effect, earlier: Effect) -> bool:
         """Whether `effect` of this task and `earlier` of the parent happen on one way."""

@@ -229,7 +229,7 @@ def run_task(
     initializer: TaskCall | None,
 ) -> Value:
     """Run one task as its worker does."""
-    run = TaskRun(m.new_ident(), call, task)
+    run = TaskRun(m.new_ident(), call, task, initializer=initializer)
     call.tasks.append(run)
     run.given = _shipped(m, call, task)
     if call.ships:

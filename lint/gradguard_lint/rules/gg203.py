@@ -22,7 +22,7 @@ def check(program: Program) -> Iterator[Report]:
         first, task, used = found
         yield Report(
             call.site,
-            f"`{task.name}` uses CUDA in {call.workers}, but the parent initialised CUDA "
+            f"`{task.doer(used)}` uses CUDA in {call.workers}, but the parent initialised CUDA "
             "before the fork: CUDA cannot be initialised again in a forked process.",
             way_to(
                 first,

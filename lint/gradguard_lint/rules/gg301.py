@@ -35,12 +35,12 @@ def check(program: Program) -> Iterator[Report]:
                 if seen is not None and not _sets(task, "grad"):
                     yield Report(
                         call.site,
-                        f"Gradients are off here, but not in {call.workers}: `{task.name}` builds "
-                        "graphs there.",
+                        f"Gradients are off here, but not in {call.workers}: "
+                        f"`{task.doer(seen)}` builds graphs there.",
                         (
                             Step(modes.grad_site, "gradients are turned off here"),
                             *chain(seen),
-                            Step(seen.site, f"`{task.name}` computes with torch here"),
+                            Step(seen.site, f"`{task.doer(seen)}` computes with torch here"),
                         ),
                         call=call,
                         fix=_decorated(program, call, modes.grad_site),
@@ -51,12 +51,12 @@ def check(program: Program) -> Iterator[Report]:
                 if seen is not None:
                     yield Report(
                         call.site,
-                        f"Autocast is on here, but not in {call.workers}: `{task.name}` runs in "
-                        "full precision there.",
+                        f"Autocast is on here, but not in {call.workers}: "
+                        f"`{task.doer(seen)}` runs in full precision there.",
                         (
                             Step(modes.autocast, "autocast is turned on here"),
                             *chain(seen),
-                            Step(seen.site, f"`{task.name}` computes with torch here"),
+                            Step(seen.site, f"`{task.doer(seen)}` computes with torch here"),
                         ),
                         call=call,
                         fix=_decorated(program, call, modes.autocast),

@@ -25,9 +25,9 @@ def check(program: Program) -> Iterator[Report]:
         framework = work.framework
         yield Report(
             call.site,
-            f"`{task.name}` computes with {framework} in {call.workers}, after the parent has "
-            f"started {framework}'s compute threads: a fork does not copy these, and the worker "
-            "can wait for them forever.",
+            f"`{task.doer(work)}` computes with {framework} in {call.workers}, after the parent "
+            f"has started {framework}'s compute threads: a fork does not copy these, and the "
+            "worker can wait for them forever.",
             way_to(
                 first,
                 f"{framework} computes in the parent here, before the fork",

@@ -27,8 +27,8 @@ def check(program: Program) -> Iterator[Report]:
                     yield Report(
                         seed.site,
                         f"{code(seed.what)} seeds the generator of this process only: "
-                        f"`{task.name}` draws in {call.workers}, whose generators are seeded at "
-                        "random.",
+                        f"`{task.doer(draw)}` draws in {call.workers}, whose generators are "
+                        "seeded at random.",
                         (
                             *seed.chain,
                             handed_out(task),
