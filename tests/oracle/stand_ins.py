@@ -141,7 +141,8 @@ def _torch(run: Run) -> dict[str, ModuleType]:
     class Tensor:
         def __init__(self, size: int, device: str | Device | None) -> None:
             self.size = size
-            self.on_gpu = str(getattr(device, "type", device)).startswith("cuda")
+            kind = str(getattr(device, "type", device or "cpu"))
+            self.on_gpu, self.on_cpu = kind.startswith("cuda"), kind == "cpu"
 
         def to(self, device: str | Device) -> Tensor:
             return made(self.size, device=device)
@@ -150,7 +151,7 @@ def _torch(run: Run) -> dict[str, ModuleType]:
             return made(self.size, device="cuda")
 
         def __matmul__(self, other: Tensor) -> Tensor:
-            if not self.on_gpu:
+            if self.on_cpu:
                 run.compute(self.size)
             return self.used()
 

@@ -17,6 +17,7 @@ from gradguard_lint.domain.questions import Key, some_value, subject_of
 Condition = tuple[Key, bool]
 Conditions = frozenset[Condition]
 NONE: Conditions = frozenset()
+NEVER: Conditions = frozenset({(("never",), True), (("never",), False)})
 
 GPU_PRESENT = ("gpu-present",)
 """The key of "there is a GPU here": what ``torch.cuda.is_available()`` and its like tell."""

@@ -92,8 +92,15 @@ def refine(m: Machine, frame: Frame, node: ast.expr, truth: bool) -> bool:
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         return refine(m, frame, node.operand, not truth)
     elif isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And) is truth:
-        return all(enter_branch(m, frame, part, m.eval(frame, part), truth) for part in node.values)
+        return all(_again(m, frame, part, truth) for part in node.values)
     return True
+
+
+def _again(m: Machine, frame: Frame, part: ast.expr, truth: bool) -> bool:
+    """Assume that a part of a test has `truth`; what it does was done when it was evaluated."""
+    if is_plain(m, part):
+        return enter_branch(m, frame, part, m.eval(frame, part), truth)
+    return refine(m, frame, part, truth)
 
 
 def _narrow(m: Machine, frame: Frame, node: ast.Call, truth: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from gradguard_lint.domain.conditions import GPU_PRESENT, NONE, Conditions, any_of
+from gradguard_lint.domain.conditions import GPU_PRESENT, NEVER, NONE, Conditions, any_of
 from gradguard_lint.domain.effects import Effect, Step
 from gradguard_lint.domain.shapes import inner, result_call
 from gradguard_lint.domain.starts import INHERITING
@@ -95,8 +95,8 @@ def placed(value: Value | None, m: Machine | None = None) -> tuple[bool, Conditi
     return (when is not None, when or NONE)
 
 
-def cpu_when(device: Value | None, m: Machine) -> Conditions | None:
-    """The assumptions under which `device`, where it is told, is the CPU; None for none."""
+def cpu_when(device: Value | None, m: Machine) -> Conditions:
+    """The assumptions under which `device`, where it is told, is the CPU."""
     if device is None:
         return NONE
     worlds = []
@@ -109,7 +109,7 @@ def cpu_when(device: Value | None, m: Machine) -> Conditions | None:
             worlds += [choice.when | {(("eq", atom.key, name), True)} for name in names]
         else:
             worlds.append(choice.when)
-    return any_of(worlds) if worlds else None
+    return any_of(worlds) if worlds else NEVER
 
 
 def known_small(values: Iterable[Value]) -> bool:
@@ -528,12 +528,12 @@ def move(
             isinstance(atom, (Const, Thing)) for atom in device.atoms
         )
         left = derived(m, tensor)
-        cpu = NONE if tensor.gpu else cpu_when(device, m) or NONE
+        cpu = NONE if tensor.gpu else cpu_when(device, m)
         return of(replace(left, gpu=False if known else tensor.gpu, cpu=cpu))
     gpu_touched(m, frame, node, what, tensor.framework, chosen_gpu(device), when)
     moved = replace(derived(m, tensor), gpu=True, place=m.site(frame, node), memory=None)
     there = cpu_when(device, m)
-    if not when or there is None:
+    if not when or there is NEVER:
         return of(moved)
     left = replace(derived(m, tensor), cpu=there)
     return Value((Choice(moved, when), Choice(left, frozenset())))
