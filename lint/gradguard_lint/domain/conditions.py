@@ -154,26 +154,14 @@ def _some_world(
 
 @lru_cache(maxsize=4096)
 def _some_groups(told: Conditions, clauses: frozenset[AnyOf]) -> bool:
-    """Whether each of `clauses` has a group that can hold with what is `told`.
-
-    One of which a single group is left tells that this group holds.
-    """
+    """Whether a group of each of `clauses` can hold, all of them together, with what is `told`."""
+    if not clauses:
+        return True
     together: dict[Key, Hashable] = {}
     assume(together, told)
-    while clauses:
-        left = {it: [w for w in it if compatible(w, together)] for it in clauses}
-        if not all(left.values()):
-            return False
-        sure = frozenset(it for it, possible in left.items() if len(possible) == 1)
-        for clause in sure:
-            (world,) = left[clause]
-            if not compatible(world, together):
-                return False  # two of them tell the opposite
-            assume(together, world)
-        if not sure:
-            return True
-        clauses -= sure
-    return True
+    left = {it: [group for group in it if compatible(group, together)] for it in clauses}
+    clause = min(left, key=lambda it: len(left[it]))
+    return any(_some_groups(told | group, clauses - {clause}) for group in left[clause])
 
 
 def assume(assumed: dict[Key, Hashable], when: Iterable[Condition]) -> None:
