@@ -9,7 +9,6 @@ greater than 1. That at least one of several groups of conditions holds is a con
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from collections.abc import Set as AbstractSet
 from functools import cached_property, lru_cache
 
 from gradguard_lint.domain.questions import Key, some_value, subject_of
@@ -111,57 +110,46 @@ def forget(
 
 def compatible(when: Conditions, assumed: Mapping[Key, Hashable]) -> bool:
     """Whether all of `when` can hold under what is assumed."""
-    about: dict[Key, list[Condition]] = {}
-    clauses: set[AnyOf] = set()
-    for item in when:
-        key, truth = item
-        if isinstance(key, AnyOf):
-            clauses.add(key)
-            continue
+    told = True
+    for key, truth in when:
         known = assumed.get(key)
         if known is None:
-            about.setdefault(subject_of(key), []).append(item)
+            told = False
         elif known != truth:
             return False
-    held = _clauses(assumed)
-    clauses -= held
-    if not about and not clauses:
-        return True
-    for key, told in assumed.items():
-        if isinstance(told, bool) and (answers := about.get(subject_of(key))) is not None:
-            answers.append((key, told))
-    for subject, answers in about.items():
-        if len(answers) > 1 and not some_value(subject, answers):
-            return False
-    if clauses or any(not clause.subjects.isdisjoint(about) for clause in held):
-        return _some_world(when, assumed, clauses | held)
-    return True
+    return told or _possible(facts(assumed) | when)
 
 
 def _clauses(assumed: Mapping[Key, Hashable]) -> frozenset[AnyOf]:
     return assumed.get(CLAUSES, frozenset())  # type: ignore[return-value]
 
 
-def _some_world(
-    when: Conditions, assumed: Mapping[Key, Hashable], clauses: AbstractSet[AnyOf]
-) -> bool:
-    """Whether each of `clauses` has a group that can hold with `when` and what is assumed."""
-    about = frozenset().union(*(clause.subjects for clause in clauses))
-    told = {(k, v) for k, v in assumed.items() if isinstance(v, bool) and subject_of(k) in about}
-    told.update(item for item in plain(when) if subject_of(item[0]) in about)
-    return _some_groups(frozenset(told), frozenset(clauses))
-
-
-@lru_cache(maxsize=4096)
-def _some_groups(told: Conditions, clauses: frozenset[AnyOf]) -> bool:
-    """Whether a group of each of `clauses` can hold, all of them together, with what is `told`."""
+@lru_cache(maxsize=8192)
+def _possible(told: Conditions) -> bool:
+    """Whether all of this can hold at once."""
+    if len(told) < 2:
+        return True
+    about: dict[Key, list[Condition]] = {}
+    clauses: list[AnyOf] = []
+    for item in told:
+        key, truth = item
+        if isinstance(key, AnyOf):
+            clauses.append(key)
+        elif truth and (key, False) in told:
+            return False
+        else:
+            about.setdefault(subject_of(key), []).append(item)
+    for subject, answers in about.items():
+        if len(answers) > 1 and not some_value(subject, answers):
+            return False
     if not clauses:
         return True
-    together: dict[Key, Hashable] = {}
-    assume(together, told)
-    left = {it: [group for group in it if compatible(group, together)] for it in clauses}
+    weighed = frozenset().union(*(clause.subjects for clause in clauses))
+    rest = frozenset(it for subject in weighed & about.keys() for it in about[subject])
+    left = {it: [rest | group for group in it if _possible(rest | group)] for it in clauses}
     clause = min(left, key=lambda it: len(left[it]))
-    return any(_some_groups(told | group, clauses - {clause}) for group in left[clause])
+    others = frozenset((it, True) for it in clauses if it is not clause)
+    return any(_possible(group | others) for group in left[clause])
 
 
 def assume(assumed: dict[Key, Hashable], when: Iterable[Condition]) -> None:
@@ -200,13 +188,7 @@ def in_both(one: Mapping[Key, Hashable], other: Mapping[Key, Hashable]) -> dict[
 
 def consistent(*groups: Iterable[Condition]) -> bool:
     """Whether all conditions of all groups can hold at once."""
-    together: dict[Key, Hashable] = {}
-    for group in groups:
-        for item in group:
-            if not compatible(frozenset((item,)), together):
-                return False
-            assume(together, (item,))
-    return True
+    return _possible(frozenset().union(*groups))
 
 
 def alternatives(first: Iterable[Condition], second: Iterable[Condition]) -> bool:
