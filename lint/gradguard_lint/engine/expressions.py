@@ -309,6 +309,8 @@ def on_BoolOp(m: Machine, frame: Frame, node: ast.BoolOp) -> Value:
     passed = NONE
     for index, part in enumerate(node.values):
         value = guarded(m.eval(frame, part), passed)
+        if m.dead:
+            break
         truths = {truth_of(atom) for atom in value.atoms}
         if index == len(node.values) - 1 or truths == {stop}:
             found.append(value)
