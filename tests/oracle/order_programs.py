@@ -96,7 +96,7 @@ def spread(work, workers, method="fork"):
 WORKERS = ("on_gpu", "on_cpu", "alone", "small", "told")
 NUMBERS = (0, 2, 1, 3, 8, -1)
 DEVICES = ("cpu", "cuda", "cuda:1", "mps")
-MODES = ("train", "test", "both")
+MODES = ("train", "test", "both", "other")
 _DEFAULT = 1
 """Which of `NUMBERS` a command has by default."""
 

@@ -176,7 +176,8 @@ def in_others(
     parts = [code]
     for part in parts:
         parts += [it for it in part.co_consts if isinstance(it, CodeType)]
-        lines |= {line: part.co_name for *_, line in part.co_lines() if line is not None}
+        if part.co_name not in ("<genexpr>", "<listcomp>"):
+            lines |= {line: part.co_name for *_, line in part.co_lines() if line is not None}
     return {it for it in told if lines.get(it[0]) not in {"<module>", *entered}}
 
 

@@ -168,10 +168,16 @@ def assume(assumed: dict[Key, Hashable], when: Iterable[Condition]) -> None:
             assumed[CLAUSES] = together
 
 
-def lasts(key: Key) -> bool:
-    """Whether this is a question about what a function or a program is given, once for all."""
+def lasting(told: Mapping[Key, Hashable], before: Mapping[Key, Hashable]) -> list[Condition]:
+    """What is told besides of what functions or the program are given, once for all."""
+    if told == before:
+        return []
+    return [item for item in facts(told) - facts(before) if _lasts(item[0])]
+
+
+def _lasts(key: Key) -> bool:
     if isinstance(key, AnyOf):
-        return all(lasts(subject) for subject in key.subjects)
+        return all(_lasts(subject) for subject in key.subjects)
     about = subject_of(key)
     while isinstance(about, tuple) and about and about[0] == "attr":
         about = about[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.conditions import assume, facts
+from gradguard_lint.domain.conditions import assume, facts, lasting
 from gradguard_lint.domain.effects import Modes
 from gradguard_lint.domain.shapes import ABSENT, items, sequence
 from gradguard_lint.domain.state import Mark, Past, State
@@ -351,7 +351,8 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
         result = _context(m, function, join(left.yields), left.inside, events)
     if not inner.shared and not inner.lent:
         _forget(m, inner, mark)
-    m.state.assumed, m.state.modes = assumed, modes
+    told, m.state.assumed, m.state.modes = m.assumed, assumed, modes
+    assume(m.assumed, lasting(told, assumed))
     m.last_returns = (
         function.module,
         function.name,

@@ -6,15 +6,7 @@ import ast
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 
-from gradguard_lint.domain.conditions import (
-    NONE,
-    Conditions,
-    assume,
-    facts,
-    forget,
-    lasts,
-    without,
-)
+from gradguard_lint.domain.conditions import assume, forget, lasting, without
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import known_items
 from gradguard_lint.domain.starts import PROCESS
@@ -130,9 +122,8 @@ def repeat(
             _as_given(m, frame, written, generator, exits, go)
         elif known is not None:
             for item in known:
-                before = m.assumed
                 told = _turn(m, exits, partial(go, item))
-                assume(m.assumed, (it for it in told - facts(before) if lasts(it[0])))
+                assume(m.assumed, lasting(told, m.assumed))
         else:
             entry = m.state.copy()
             test = has_turn(m, frame, written)
@@ -227,21 +218,20 @@ def do_While(m: Machine, frame: Frame, node: ast.While) -> None:
     m.meet([m.state, *exits.breaks])
 
 
-def _turn(m: Machine, exits: Exits, body: Callable[[], None]) -> Conditions:
+def _turn(m: Machine, exits: Exits, body: Callable[[], None]) -> Mapping[Key, Hashable]:
     """One turn; afterwards the state is that of its end, whichever way it came there.
 
     Returns what was assumed there, of which nothing is any longer.
     """
     if m.dead:
-        return NONE
+        return m.assumed
     assumed, modes = dict(m.assumed), m.modes
     m.state = m.state.copy()
     m.turns[-1] = m.new_ident()
     body()
     m.meet([m.state, *exits.continues])
     exits.continues.clear()
-    told = facts(m.assumed)
-    m.state.assumed, m.state.modes = assumed, modes
+    told, m.state.assumed, m.state.modes = m.assumed, assumed, modes
     return told
 
 
