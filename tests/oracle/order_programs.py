@@ -48,7 +48,7 @@ def small(k):
 
 
 def told(k):
-    if "GPU" in os.environ:
+    if "DEEP" in os.environ:
         return on_gpu(k)
     return small(k)
 
@@ -187,7 +187,7 @@ class _Drawer:
         source, is_script = shape(options)
         used = [text for name, (_, text) in self.helpers.items() if f"{name}(" in source]
         source = "\n\n".join([HEADER.rstrip() + "\n", *used, source])
-        variables = ("GPU", *self.risks) if "told" in source[len(HEADER) :] else (*self.risks,)
+        variables = ("DEEP", *self.risks) if "told" in source[len(HEADER) :] else (*self.risks,)
         return Drawn(source, options, variables, is_script)
 
     def helper(self) -> None:
