@@ -7,14 +7,24 @@ from collections.abc import Callable
 
 from gradguard_lint.domain.conditions import (
     GPU_PRESENT,
-    Condition,
+    NEVER,
     Conditions,
     any_of,
     assume,
+    consistent,
     plain,
     plain_condition,
 )
-from gradguard_lint.domain.values import UNKNOWN, External, Frame, Unknown, Value, constant, of
+from gradguard_lint.domain.values import (
+    UNKNOWN,
+    Choice,
+    External,
+    Frame,
+    Unknown,
+    Value,
+    constant,
+    of,
+)
 from gradguard_lint.engine.machine import (
     Machine,
 )
@@ -45,21 +55,33 @@ def all_of(tests: list[Value]) -> Value:
     return open_[0] if len(open_) == 1 else UNKNOWN
 
 
-def condition(test: Value, truth: bool) -> Conditions:
-    """The assumptions that `test` having `truth` amounts to."""
-    worlds: list[Conditions] = []
-    ruled_out: set[Condition] = set()
+def turning_out(test: Value, truth: bool) -> list[Choice]:
+    """The alternatives of `test` that may have `truth`, and when they have."""
+    found = []
     for choice in test.choices:
         atom = choice.atom
-        value = truth_of(atom)
-        if value is not None and value is not truth:
-            if len(choice.when) == 1:
-                ruled_out |= {(key, not wanted) for key, wanted in plain(choice.when)}
-        elif isinstance(atom, Unknown) and atom.key is not None:
-            worlds.append(choice.when | {plain_condition(atom.key, truth)})
-        else:
-            worlds.append(choice.when)
-    found = any_of(worlds)
+        known = truth_of(atom)
+        if known is None and isinstance(atom, Unknown) and atom.key is not None:
+            when = choice.when | {plain_condition(atom.key, truth)}
+            if consistent(when):
+                found.append(Choice(atom, when))
+        elif known is None or known is truth:
+            found.append(choice)
+    return found
+
+
+def condition(test: Value, truth: bool) -> Conditions:
+    """The assumptions that `test` having `truth` amounts to."""
+    kept = turning_out(test, truth)
+    if not kept:
+        return NEVER
+    found = any_of(choice.when for choice in kept)
+    ruled_out = {
+        (key, not wanted)
+        for choice in test.choices
+        if len(choice.when) == 1 and truth_of(choice.atom) is (not truth)
+        for key, wanted in plain(choice.when)
+    }
     return found | {item for item in ruled_out if (item[0], not item[1]) not in found}
 
 

@@ -29,7 +29,14 @@ from gradguard_lint.domain.values import (
     of,
 )
 from gradguard_lint.engine.attributes import captured
-from gradguard_lint.engine.branches import all_of, condition, enter_branch, fork, is_plain
+from gradguard_lint.engine.branches import (
+    all_of,
+    condition,
+    enter_branch,
+    fork,
+    is_plain,
+    turning_out,
+)
 from gradguard_lint.engine.comprehensions import iterated, iterated_object
 from gradguard_lint.engine.generators import run
 from gradguard_lint.engine.machine import (
@@ -317,8 +324,8 @@ def on_BoolOp(m: Machine, frame: Frame, node: ast.BoolOp) -> Value:
             break
         if truths == {not stop}:
             continue
-        kept = tuple(choice for choice in value.choices if truth_of(choice.atom) is not (not stop))
-        found.append(guarded(Value(kept), condition(value, stop)))
+        if kept := turning_out(value, stop):
+            found.append(Value(tuple(kept)))
         passed = condition(value, not stop)
         if not plain:
             ends.append(m.state.copy())

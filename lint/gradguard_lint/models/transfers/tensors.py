@@ -457,7 +457,7 @@ def gpu_touched(
         chosen: which GPU the process uses from here on, where the expression says so.
         when: what has to hold for that.
     """
-    if m.gpu_absent or m.far_fetched_here or gpu_hidden(m) or m.conflicts(when):
+    if m.far_fetched_here or gpu_hidden(m) or m.conflicts(when | WITH_A_GPU):
         return
     origin = origin_of(m, frame, device_node(node))
     m.effect(
