@@ -151,6 +151,8 @@ class _Names:
         return _Names(*(list(getattr(self, one)) for one in _LISTS), self.loop)
 
 
+_MOST_RISKS = 3
+"""How many environment variables may make a program raise."""
 _LISTS = ("flags", "numbers", "devices", "modes", "pools", "methods", "kinds")
 
 
@@ -456,8 +458,9 @@ class _Drawer:
         return f"if {self.condition(names)}:\n{self.block(names, depth, last)}"
 
     def attempt(self, names: _Names, depth: int) -> str:
-        if len(self.risks) < 3:
-            self.risks.append(f"RISK{len(self.risks)}")
+        if len(self.risks) == _MOST_RISKS:
+            return self.branch(names, depth)
+        self.risks.append(f"RISK{len(self.risks)}")
         risk = f'    risky("{self.risks[-1]}")\n'
         body = self.block(names, depth)
         body = risk + body if self.random.random() < 0.5 else body + risk
