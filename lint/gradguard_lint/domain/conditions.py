@@ -58,7 +58,7 @@ def any_of(worlds: Iterable[Conditions]) -> Conditions:
     worlds = list(worlds)
     possible = [world for world in worlds if len(world) < 2 or consistent(plain(world))]
     if not possible:
-        return worlds[0] if worlds else NONE
+        return NEVER if worlds else NONE
     common = frozenset.intersection(*possible)
     if len(possible) == 1:
         return common

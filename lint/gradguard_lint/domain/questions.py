@@ -63,7 +63,7 @@ def _holds(key: Key, value: Hashable) -> bool | None:
     if kind == "among":
         return None if not isinstance(other, tuple) or None in other else value in other
     if kind == "contains":
-        return str(other) in value if isinstance(value, str) else None if value else False
+        return str(other) in value if isinstance(value, str) else None
     if isinstance(value, (int, float)) and isinstance(other, (int, float)):
         return value < other if kind == "lt" else value <= other
     return None
@@ -76,7 +76,6 @@ def _some_number(subject: Key, answers: Sequence[Answer]) -> bool:
     excluded: set[Hashable] = set()
     for key, truth in answers:
         if key == subject:
-            excluded.add(0)
             continue
         kind, number = _parts(key)
         if not isinstance(number, (int, float)) or isinstance(number, bool):

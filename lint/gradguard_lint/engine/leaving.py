@@ -118,7 +118,6 @@ def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
     left = node.finalbody and _leave(m, exits, lambda: m.block(frame, node.finalbody))
     if any(not state.dead for state in ends):
         m.meet(ends)
-        m.assumed.pop(missing, None)
         m.block(frame, node.finalbody)
         return
     m.state = after

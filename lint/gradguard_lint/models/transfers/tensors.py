@@ -95,7 +95,7 @@ def placed(value: Value | None, m: Machine | None = None) -> tuple[bool, Conditi
     return (when is not None, when or NONE)
 
 
-def cpu_when(device: Value | None, m: Machine) -> Conditions:
+def cpu_when(device: Value | None) -> Conditions:
     """The assumptions under which `device`, where it is told, is the CPU."""
     if device is None:
         return NONE
@@ -105,8 +105,7 @@ def cpu_when(device: Value | None, m: Machine) -> Conditions:
         if gpu_name(atom):
             continue
         if isinstance(atom, Unknown) and atom.key is not None:
-            names = ("cpu", None) if None in m.defaults.get(atom.key, ()) else ("cpu",)
-            worlds += [choice.when | {(("eq", atom.key, name), True)} for name in names]
+            worlds.append(choice.when | {(("eq", atom.key, "cpu"), True)})
         else:
             worlds.append(choice.when)
     return any_of(worlds) if worlds else NEVER
@@ -528,14 +527,13 @@ def move(
             isinstance(atom, (Const, Thing)) for atom in device.atoms
         )
         left = derived(m, tensor)
-        cpu = NONE if tensor.gpu else cpu_when(device, m)
+        cpu = NONE if tensor.gpu else cpu_when(device)
         return of(replace(left, gpu=False if known else tensor.gpu, cpu=cpu))
     gpu_touched(m, frame, node, what, tensor.framework, chosen_gpu(device), when)
     moved = replace(derived(m, tensor), gpu=True, place=m.site(frame, node), memory=None)
-    there = cpu_when(device, m)
-    if not when or there is NEVER:
+    if not when:
         return of(moved)
-    left = replace(derived(m, tensor), cpu=there)
+    left = replace(derived(m, tensor), cpu=cpu_when(device))
     return Value((Choice(moved, when), Choice(left, frozenset())))
 
 

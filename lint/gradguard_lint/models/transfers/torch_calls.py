@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from functools import partial
 
-from gradguard_lint.domain.conditions import NEVER, NONE, Conditions
+from gradguard_lint.domain.conditions import NONE, Conditions
 from gradguard_lint.domain.shapes import inner, sequence
 from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import (
@@ -334,14 +334,13 @@ def tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
         small = first is not None and _few(first)
     else:
         small = bool(args.positional) and known_small(args.positional)
-    there = cpu_when(device, m)
     made = Tensor(
         *("torch", grad, gpu, m.worker_ident, m.ident_at(node)),
         place=place,
         small=small,
-        cpu=there,
+        cpu=cpu_when(device),
     )
-    if not when or not gpu or there is NEVER:
+    if not when or not gpu:
         return of(made)
     return Value((Choice(made, when), Choice(replace(made, gpu=False, place=None), frozenset())))
 
