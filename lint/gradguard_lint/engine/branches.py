@@ -11,7 +11,6 @@ from gradguard_lint.domain.conditions import (
     Conditions,
     any_of,
     assume,
-    consistent,
     plain,
     plain_condition,
 )
@@ -62,9 +61,7 @@ def turning_out(test: Value, truth: bool) -> list[Choice]:
         atom = choice.atom
         known = truth_of(atom)
         if known is None and isinstance(atom, Unknown) and atom.key is not None:
-            when = choice.when | {plain_condition(atom.key, truth)}
-            if consistent(when):
-                found.append(Choice(atom, when))
+            found.append(Choice(atom, choice.when | {plain_condition(atom.key, truth)}))
         elif known is None or known is truth:
             found.append(choice)
     return found

@@ -102,13 +102,17 @@ def cpu_when(device: Value | None) -> Conditions:
     worlds = []
     for choice in device.choices:
         atom = choice.atom
-        if gpu_name(atom):
-            continue
-        if isinstance(atom, Unknown) and atom.key is not None:
+        if isinstance(atom, Unknown) and atom.key is not None and not gpu_name(atom):
             worlds.append(choice.when | {(("eq", atom.key, "cpu"), True)})
-        else:
+        elif not _elsewhere(atom):
             worlds.append(choice.when)
     return any_of(worlds) if worlds else NEVER
+
+
+def _elsewhere(atom: Atom) -> bool:
+    """Whether `atom` names a device that is not the CPU: a GPU, "mps", "meta"."""
+    name = atom.name if isinstance(atom, Thing) else getattr(atom, "value", None)
+    return gpu_name(atom) or (isinstance(name, str) and not name.lower().startswith("cpu"))
 
 
 def known_small(values: Iterable[Value]) -> bool:
