@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from gradguard_lint.domain.conditions import (
     GPU_PRESENT,
-    NEVER,
     Conditions,
     any_of,
     assume,
@@ -69,10 +68,7 @@ def turning_out(test: Value, truth: bool) -> list[Choice]:
 
 def condition(test: Value, truth: bool) -> Conditions:
     """The assumptions that `test` having `truth` amounts to."""
-    kept = turning_out(test, truth)
-    if not kept:
-        return NEVER
-    found = any_of(choice.when for choice in kept)
+    found = any_of(choice.when for choice in turning_out(test, truth))
     ruled_out = {
         (key, not wanted)
         for choice in test.choices
