@@ -35,7 +35,7 @@ def facts(assumed: Mapping[Key, Hashable]) -> Conditions:
     """What is assumed, as conditions."""
     if not assumed:
         return NONE
-    found = frozenset((key, truth) for key, truth in assumed.items() if isinstance(truth, bool))
+    found = frozenset([(key, told) for key, told in assumed.items() if isinstance(told, bool)])
     clauses = _clauses(assumed)
     return found.union((clause, True) for clause in clauses) if clauses else found
 

@@ -174,9 +174,10 @@ def _joined_stores(first: Store, second: Store, sides: tuple[Conditions, Conditi
 def _joined_values(first: Value, second: Value, sides: tuple[Conditions, Conditions]) -> Value:
     ones, others = _possible(first, sides[0]), _possible(second, sides[1])
     choices = []
-    for own, there, here in ((ones, set(others), sides[0]), (others, set(ones), sides[1])):
+    left, right = ({choice.atom: choice.when for choice in part} for part in (ones, others))
+    for own, there, here in ((ones, right, sides[0]), (others, left, sides[1])):
         for choice in own:
-            known = choice in there
+            known = there.get(choice.atom) == choice.when
             choices.append(choice if known else Choice(choice.atom, choice.when | here))
     return join([Value(tuple(choices))]) if choices else join((first, second))
 

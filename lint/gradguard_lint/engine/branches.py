@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from gradguard_lint.domain.conditions import (
     GPU_PRESENT,
+    NONE,
     Conditions,
     any_of,
     assume,
@@ -68,7 +69,10 @@ def turning_out(test: Value, truth: bool) -> list[Choice]:
 
 def condition(test: Value, truth: bool) -> Conditions:
     """The assumptions that `test` having `truth` amounts to."""
-    found = any_of(choice.when for choice in turning_out(test, truth))
+    kept = turning_out(test, truth)
+    if len(test.choices) == 1:
+        return kept[0].when if kept else NONE
+    found = any_of(choice.when for choice in kept)
     ruled_out = {
         (key, not wanted)
         for choice in test.choices
