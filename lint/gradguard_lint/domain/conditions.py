@@ -17,6 +17,7 @@ Condition = tuple[Key, bool]
 Conditions = frozenset[Condition]
 NONE: Conditions = frozenset()
 NEVER: Conditions = frozenset({(("never",), True), (("never",), False)})
+"""What cannot hold."""
 
 GPU_PRESENT = ("gpu-present",)
 """The key of "there is a GPU here": what ``torch.cuda.is_available()`` and its like tell."""
@@ -27,8 +28,8 @@ CLAUSES = "clauses"
 MOST = 4
 """How many groups of conditions of which one holds are told apart, and how many sets of them."""
 
-
 _GIVEN = (("argument",), ("option",))
+"""How the keys of what functions and the program are given begin."""
 
 
 def facts(assumed: Mapping[Key, Hashable]) -> Conditions:
