@@ -223,8 +223,9 @@ class TaskRun:
 
     def doer(self, effect: Effect) -> str:
         """The name of what has `effect` in the worker: the task, or the initializer."""
-        begins = self.initializer is not None and effect in self.effects[: self.initialised]
-        return _name(self.initializer if begins and self.initializer else self.task)
+        if self.initializer is not None and effect in self.effects[: self.initialised]:
+            return _name(self.initializer)
+        return self.name
 
     def meets(self, effect: Effect, earlier: Effect) -> bool:
         """Whether `effect` of this task and `earlier` of the parent happen on one way."""

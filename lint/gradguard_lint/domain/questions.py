@@ -72,7 +72,7 @@ def _holds(key: Key, value: Hashable) -> bool | None:
 def _some_number(subject: Key, answers: Sequence[Answer]) -> bool:
     """Whether some number, or something else, has these answers, none of which names a value."""
     low, high = -float("inf"), float("inf")
-    low_open = high_open = ordered = False
+    low_open = high_open = False
     excluded: set[Hashable] = set()
     for key, truth in answers:
         if key == subject:
@@ -83,7 +83,6 @@ def _some_number(subject: Key, answers: Sequence[Answer]) -> bool:
         if kind == "eq":
             excluded.add(number)
             continue
-        ordered = True
         if truth and (number < high or (number == high and kind == "lt")):
             high, high_open = number, kind == "lt"
         elif not truth and (number > low or (number == low and kind == "le")):
@@ -91,5 +90,5 @@ def _some_number(subject: Key, answers: Sequence[Answer]) -> bool:
     if high - low == 1 and low >= 1 and low_open and high_open:
         return False  # what is weighed against such numbers counts something
     if low == high:
-        return not ordered or not (low_open or high_open or low in excluded)
+        return not (low_open or high_open or low in excluded)
     return low < high
