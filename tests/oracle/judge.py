@@ -85,19 +85,30 @@ def run_programs(framework: str, seeds: range, folder: Path) -> list[Verdict]:
     Raises:
         AssertionError: the child hung, or ended otherwise than with its verdicts.
     """
+    forked = "tensorflow" if framework == "tensorflow" else "torch"
+    verdicts = answer(__file__, seeds, folder, framework, forked=forked)
+    return [Verdict(**verdict) for verdict in verdicts]
+
+
+def answer(script: str, seeds: range, folder: Path, *words: str, forked: str = "") -> Any:
+    """What `script` writes last, in a child that is given `words`, the numbers and the folder.
+
+    Raises:
+        AssertionError: the child hung, or ended otherwise than with its answer.
+    """
     tests = os.pathsep.join(str(path) for path in Path(__file__).parents[:2])
     done = run_python(
-        __file__,
-        framework,
+        script,
+        *words,
         str(seeds.start),
         str(len(seeds)),
         folder,
         limit=600,
-        forked="tensorflow" if framework == "tensorflow" else "torch",
+        forked=forked,
         environment={"PYTHONPATH": os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")])},
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return [Verdict(**verdict) for verdict in json.loads(done.stdout.splitlines()[-1])]
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def judge(framework: str, seeds: range, folder: Path) -> list[Verdict]:
@@ -158,17 +169,22 @@ def _idle_steps() -> Iterator[list[Any]]:
 
 def _errors_of_the_linter(path: str) -> list[str]:
     """The codes of what the linter calls an error in a program."""
+    return [
+        raw["code"]
+        for raw in linted(path)
+        if (raw["severity"] or get(raw["code"]).severity.label) == "error"
+    ]
+
+
+def linted(path: str) -> list[dict[str, Any]]:
+    """What the linter finds in a program."""
     from gradguard_lint.project.configuration import Configurations
     from gradguard_lint.run import Request
     from gradguard_lint.run import run as lint
 
     outcome = lint(Request((path,), Configurations(), jobs=1, cache=False))
     assert not outcome.errors, outcome.errors
-    return [
-        raw["code"]
-        for raw in outcome.findings
-        if (raw["severity"] or get(raw["code"]).severity.label) == "error"
-    ]
+    return outcome.findings
 
 
 def run_carrying(seeds: range, folder: Path) -> list[str]:
@@ -176,18 +192,7 @@ def run_carrying(seeds: range, folder: Path) -> list[str]:
 
     What it refuses is alike. The files are left in `folder`.
     """
-    done = run_python(
-        __file__,
-        "carrying",
-        str(seeds.start),
-        str(len(seeds)),
-        folder,
-        limit=600,
-        forked="torch",
-        environment={"PYTHONPATH": os.pathsep.join(str(p) for p in Path(__file__).parents[:2])},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    wrong: list[str] = json.loads(done.stdout.splitlines()[-1])
+    wrong: list[str] = answer(__file__, seeds, folder, "carrying", forked="torch")
     return wrong
 
 

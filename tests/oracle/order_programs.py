@@ -2,12 +2,13 @@
 
 Options, early returns, exceptions, loops and helpers decide whether the parent uses CUDA or
 computes before it hands work to other processes, and what these do. Nothing is computed in
-earnest: there are stand-ins for torch and for what starts processes (`order_truth`).
+earnest: there are stand-ins for torch and for what starts processes (`stand_ins`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
 from random import Random
 from textwrap import indent
@@ -147,13 +148,9 @@ class _Names:
         self.devices.append(name)
         self.kinds.append(f"{name}.type" if chosen.startswith("torch.device") else name)
 
-    def copy(self) -> _Names:
-        return _Names(*(list(getattr(self, one)) for one in _LISTS), self.loop)
-
 
 _MOST_RISKS = 3
 """How many environment variables may make a program raise."""
-_LISTS = ("flags", "numbers", "devices", "modes", "pools", "methods", "kinds")
 
 
 def draw(seed: int) -> Drawn:
@@ -187,8 +184,10 @@ class _Drawer:
         for _ in range(self.random.choice((0, 0, 1, 2))):
             self.helper()
         source, is_script = shape(options)
-        used = [text for name, (_, text) in self.helpers.items() if f"{name}(" in source]
-        source = "\n\n".join([HEADER.rstrip() + "\n", *used, source])
+        for name, (_, text) in reversed(self.helpers.items()):  # later ones call earlier ones
+            if f"{name}(" in source:
+                source = f"{text}\n\n{source}"
+        source = HEADER + source
         variables = ("DEEP", *self.risks) if "told" in source[len(HEADER) :] else (*self.risks,)
         return Drawn(source, options, variables, is_script)
 
@@ -203,10 +202,8 @@ class _Drawer:
         text = self.body(names, 3, spreads=self.random.random() < 0.5)
         if self.random.random() < 0.6:
             text += f"    return {self.condition(names)}\n"
-        self.helpers[f"helper{len(self.helpers)}"] = (kinds, self.head(given, text))
-
-    def head(self, given: list[str], text: str) -> str:
-        return f"def helper{len(self.helpers)}({', '.join(given)}):\n{text}"
+        name = f"helper{len(self.helpers)}"
+        self.helpers[name] = (kinds, f"def {name}({', '.join(given)}):\n{text}")
 
     def called(self, names: _Names) -> str:
         """A call of a helper; empty where there is none that can be called."""
@@ -291,7 +288,7 @@ class _Drawer:
     def body(self, names: _Names, most: int, *, spreads: bool = True) -> str:
         """The body of a function, of at most about `most` statements."""
         self.left = self.random.randint(3, most)
-        own = names.copy()
+        own = deepcopy(names)
         text = ""
         while self.left > 0:
             text += self.statement(own, 0)
@@ -303,7 +300,7 @@ class _Drawer:
 
     def block(self, names: _Names, depth: int, last: str = "") -> str:
         """What is indented: what is bound in it is not known behind it."""
-        inner = names.copy()
+        inner = deepcopy(names)
         text = ""
         for _ in range(self.random.choice((1, 1, 1, 2))):
             text += self.statement(inner, depth + 1)
@@ -445,9 +442,11 @@ class _Drawer:
         text = f"if {self.condition(names)}:\n{self.block(names, depth)}"
         if self.random.random() < 0.2:
             text += f"elif {self.condition(names)}:\n{self.block(names, depth)}"
-        if self.random.random() < 0.4:
-            text += f"else:\n{self.block(names, depth)}"
-        return text
+        return text + self.perhaps(0.4, "else", names, depth)
+
+    def perhaps(self, chance: float, head: str, names: _Names, depth: int) -> str:
+        """A further block of a statement."""
+        return f"{head}:\n{self.block(names, depth)}" if self.random.random() < chance else ""
 
     def leave(self, names: _Names, depth: int) -> str:
         """One way that does not come back."""
@@ -467,11 +466,8 @@ class _Drawer:
         kind = self.random.choice(("except ValueError:", "except Exception:", "except:"))
         last = self.random.choice(("", "", "return\n", "raise\n"))
         text = f"try:\n{body}{kind}\n{self.block(names, depth, last)}"
-        if self.random.random() < 0.25:
-            text += f"else:\n{self.block(names, depth)}"
-        if self.random.random() < 0.25:
-            text += f"finally:\n{self.block(names, depth)}"
-        return text
+        text += self.perhaps(0.25, "else", names, depth)
+        return text + self.perhaps(0.25, "finally", names, depth)
 
     def repeat(self, names: _Names, depth: int) -> str:
         before, names.loop = names.loop, True
@@ -484,15 +480,13 @@ class _Drawer:
             text += self.block(names, depth)
         elif head == "list":
             text = f'for {item} in ("cpu", "cuda"):\n'
-            inner = names.copy()
+            inner = deepcopy(names)
             inner.add_device(item, "")
             text += self.block(inner, depth)
         else:
             text = f"{count} = 2\nwhile {count}:\n    {count} -= 1\n{self.block(names, depth)}"
         names.loop = before
-        if self.random.random() < 0.15:
-            text += f"else:\n{self.block(names, depth)}"
-        return text
+        return text + self.perhaps(0.15, "else", names, depth)
 
     def match(self, names: _Names, depth: int) -> str:
         if not names.modes:

@@ -20,7 +20,7 @@ from types import CodeType
 from typing import Any
 from unittest import mock
 
-from children import run_python
+from judge import answer, linted
 from order_programs import Drawn, draw
 from stand_ins import Endless, Run, stand_ins
 
@@ -52,12 +52,7 @@ def judge_orders(seeds: range, folder: Path) -> Judged:
     Raises:
         AssertionError: the child hung, or ended otherwise than with its verdicts.
     """
-    tests = os.pathsep.join(str(path) for path in Path(__file__).parents[:2])
-    environment = {"PYTHONPATH": os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")])}
-    arguments = (str(seeds.start), str(len(seeds)), folder)
-    done = run_python(__file__, *arguments, limit=600, environment=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return Judged(**json.loads(done.stdout))
+    return Judged(**answer(__file__, seeds, folder))
 
 
 def run_once(drawn: Drawn, code: CodeType, run: Run, given: dict[str, Any], here: set[str]) -> bool:
@@ -67,8 +62,10 @@ def run_once(drawn: Drawn, code: CodeType, run: Run, given: dict[str, Any], here
     """
     words = [run.path]
     for name, value in given.items():
-        words += ([f"--{name}"] if value is True else []) if isinstance(value, bool) else []
-        words += [] if isinstance(value, bool) else [f"--{name}", str(value)]
+        if value is True:
+            words.append(f"--{name}")
+        elif value is not False:
+            words += [f"--{name}", str(value)]
     names: dict[str, Any] = {"__name__": "__main__" if drawn.is_script else "drawn"}
     variables = dict.fromkeys(here, "1")
     with (
@@ -159,13 +156,7 @@ def with_faults(drawn: Drawn, code: CodeType, path: str) -> Truth:
 
 def told_of(path: str) -> set[tuple[int, str]]:
     """What the linter finds in a program: lines and codes."""
-    from gradguard_lint.project.configuration import Configurations
-    from gradguard_lint.run import Request
-    from gradguard_lint.run import run as lint
-
-    outcome = lint(Request((path,), Configurations(), jobs=1, cache=False))
-    assert not outcome.errors, outcome.errors
-    return {(raw["line"], raw["code"]) for raw in outcome.findings if raw["code"] in CODES}
+    return {(raw["line"], raw["code"]) for raw in linted(path) if raw["code"] in CODES}
 
 
 def in_others(

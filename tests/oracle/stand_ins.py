@@ -181,11 +181,9 @@ def _torch(run: Run) -> dict[str, ModuleType]:
     def set_num_threads(number: int) -> None:
         run.process.one_thread = number == 1
 
-    cuda = _module(
-        "torch.cuda", is_available=lambda: run.present, synchronize=lambda: run.use_cuda()
-    )
+    cuda = _module("torch.cuda", is_available=lambda: run.present, synchronize=run.use_cuda)
     torch = _module(
-        *("torch",),
+        "torch",
         cuda=cuda,
         device=device,
         ones=made,
@@ -200,45 +198,39 @@ def _processes(run: Run) -> dict[str, ModuleType]:
         with run.within(process):
             return [work(*task) for task in tasks]
 
-    class Pool:
+    class Workers:
+        """They are forked where they are given work, unless they are there."""
+
+        process: Process | None = None
+
+        def __enter__(self) -> Workers:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def do(self, work: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> Any:
+            run.step()
+            self.process = self.process or run.forked()
+            return do(self.process, work, tasks)
+
+        def map(self, work: Callable[..., Any], items: Any) -> Any:
+            return self.do(work, [(item,) for item in items])
+
+    class Pool(Workers):
         def __init__(self, processes: int, method: str = "fork") -> None:
             run.step()
             self.process = run.forked(method)
 
-        def __enter__(self) -> Pool:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-        def map(self, work: Callable[..., Any], items: Any) -> Any:
-            run.step()
-            return do(self.process, work, [(item,) for item in items])
-
         def starmap(self, work: Callable[..., Any], items: Any) -> Any:
-            run.step()
-            return do(self.process, work, list(items))
+            return self.do(work, list(items))
 
-    class Executor:
+    class Executor(Workers):
         def __init__(self, workers: int) -> None:
             run.step()
-            self.process: Process | None = None
-
-        def __enter__(self) -> Executor:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-        def map(self, work: Callable[..., Any], items: Any) -> Any:
-            run.step()
-            self.process = self.process or run.forked()
-            return do(self.process, work, [(item,) for item in items])
 
         def submit(self, work: Callable[..., Any], *args: Any) -> Any:
-            run.step()
-            self.process = self.process or run.forked()
-            (result,) = do(self.process, work, [args])
+            (result,) = self.do(work, [args])
             return SimpleNamespace(result=lambda: result)
 
     class OwnProcess:
@@ -257,8 +249,6 @@ def _processes(run: Run) -> dict[str, ModuleType]:
         def spread(tasks: Any) -> Any:
             run.step()
             listed = list(tasks)
-            if n_jobs == 0:
-                raise ValueError("n_jobs == 0")
             if n_jobs == 1 or backend == "threading":
                 return [work(*args) for work, args in listed]
             process = run.forked("fork" if backend == "multiprocessing" else "loky")
