@@ -90,6 +90,94 @@ def test_which_names_of_a_module_start_workers(project, line, name, asked):
     )
 
 
+CLASSES = (
+    "import torch\nfrom multiprocessing import Pool\n"
+    "from concurrent.futures import ThreadPoolExecutor\nimport app.workers as aw\n\n\n"
+    "class Runner:\n    def __init__(self, size):\n        self.size = size\n\n"
+    "    def spread(self, f, items):\n        return Pool(self.size).map(f, items)\n\n"
+    "    def square(self, items):\n        return self.spread(abs, items)\n\n"
+    "    @property\n    def width(self):\n        return self.size\n\n\n"
+    "class Ready:\n    def __enter__(self):\n        self.pool = Pool(2)\n\n\n"
+    "class Passing:\n    def go(self, w):\n        return aw.run_all(w)\n\n"
+    "    def stay(self, w):\n        return aw.Config()\n\n\n"
+    "class Heir(Runner):\n    def alone(self, item):\n        return item\n\n\n"
+    "def made():\n    return Heir(2)\n\n\n"
+    "def used(items):\n    return Heir(2).square(items)\n\n\n"
+    "def read(paths):\n    with ThreadPoolExecutor(2) as pool:\n"
+    "        return list(pool.map(open, paths))\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "asked"),
+    [
+        ("Runner", "Runner(2)", set()),
+        ("Runner", "Runner(2).width", set()),
+        ("Runner", "Runner(2).spread(abs, [1])", {"use"}),
+        ("Runner", "Runner(2).square([1])", {"use"}),
+        ("Ready", "Ready()", {"use"}),
+        ("Passing", "Passing().stay(1)", set()),
+        ("Passing", "Passing().go(1)", {"use"}),
+        ("Heir", "Heir(2).alone(1)", set()),
+        ("Heir", "Heir(2).spread(abs, [1])", {"use"}),
+        ("made", "made()", set()),
+        ("made", "made().square([1])", {"use"}),
+        ("used", "used([1])", {"use"}),
+        ("read", "read(['a'])", set()),
+        ("read", "read(['a']); torch.manual_seed(0)", {"use"}),
+        ("Runner", "square = 1; square + 1", set()),
+    ],
+)
+def test_which_methods_of_a_class_start_workers(project, line, name, asked):
+    project.write("app/__init__.py", "")
+    project.write("app/workers.py", RUN_ALL)
+    project.write("app/classes.py", CLASSES)
+    source = f"import torch\nfrom app.classes import {line}\n\n\ndef use():\n    {name}\n"
+    assert read_as_a_program(project, source) == asked
+
+
+def test_methods_of_a_class_that_extends_one_whose_methods_start_workers(project):
+    project.write("app/__init__.py", "")
+    project.write("app/workers.py", RUN_ALL)
+    project.write("app/classes.py", CLASSES)
+    source = (
+        "import torch\nfrom app.classes import Runner\n\n\n"
+        "class Own(Runner):\n    def work(self, item):\n        return item * 2\n\n\n"
+        "def use():\n    return Own(2)\n"
+    )
+    assert read_as_a_program(project, source) == {"work"}
+
+
+@pytest.mark.parametrize(
+    ("line", "call", "asked"),
+    [
+        ("from app.work import clean", "clean", set()),
+        ("from app.work import train", "train", {"use"}),
+        ("from app import work", "work.clean", set()),
+        ("from app import work", "work.train", {"use"}),
+        ("from app.through import clean", "clean", set()),
+        ("from app.through import train", "train", {"use"}),
+        ("from app.work import hide", "hide", {"use"}),
+        ("from app.work import look", "look", set()),
+    ],
+)
+def test_what_matters_to_workers_comes_from_another_file(project, line, call, asked):
+    project.write("app/__init__.py", "")
+    project.write("app/through.py", "from app.work import *\n")
+    project.write(
+        "app/work.py",
+        "import os\nimport torch as T\n\n\ndef clean(x):\n    step = 1\n    return x + step\n\n\n"
+        "def train(x):\n    return T.ones(3) * x\n\n\n"
+        "def hide(x):\n    os.environ['CUDA_VISIBLE_DEVICES'] = ''\n\n\n"
+        "def look(x):\n    return os.environ['HOME']\n",
+    )
+    source = (
+        f"from multiprocessing import Pool\n{line}\n\n\n"
+        f"def use(items):\n    return Pool(2).map({call}, items)\n"
+    )
+    assert read_as_a_program(project, source) == asked
+
+
 SPREAD = (
     "from joblib import Parallel, delayed\n\n\ndef spread(f, items):\n"
     "    return Parallel(2)(delayed(f)(item) for item in items)\n"
@@ -225,7 +313,8 @@ def test_collectives_matter_beside_names_that_train(project, line, asked):
         "def fit(loss):\n    learn(loss)\n\n\nclass Learner:\n"
         "    def training_step(self, batch):\n        return batch\n",
     )
-    source = f"import torch.distributed\n{line}\n\n\ndef use(x):\n    gather(x, 1)\n    act(x)\n"
+    source = "import torch.distributed as dist\n"
+    source += f"{line}\n\n\ndef use(x):\n    dist.gather(x, 1)\n    act(x)\n"
     assert read_as_a_program(project, source) - {""} == asked
 
 

@@ -41,6 +41,36 @@ def test_a_variable_of_one_function_is_none_of_another():
     ) == {"starts", "calls"}
 
 
+def test_a_variable_is_no_method_of_that_name():
+    assert wanted(
+        "import torch\nfrom multiprocessing import Pool\n"
+        "class Runner:\n"
+        "    def batch(self, f):\n        return Pool(2).map(f, [1])\n"
+        "    def twice(self, f):\n        return self.batch(f)\n"
+        "    again = batch\n"
+        "    wide = property(batch)\n"
+        "def swims(batch):\n    size = batch\n    return size\n"
+        "def calls(runner, f):\n    return runner.batch(f)\n"
+        "def asks(runner):\n    return runner.again\n"
+        "def reads(runner):\n    return runner.wide\n"
+    ) == {"batch", "twice", "calls", "asks", "reads"}
+
+
+@pytest.mark.parametrize("line", ["compute = 1", "f(compute=True)", "submit = compute"])
+def test_a_variable_is_no_starter_of_that_name(line: str):
+    assert (
+        wanted(f"import torch, dask\ndef plain(compute):\n    {line}\n    return compute\n")
+        == set()
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "asked"), [("class Parallel:\n    pass", set()), ("from own import Parallel", {"run"})]
+)
+def test_what_projects_hand_on_is_theirs_where_they_define_it(line: str, asked: set[str]):
+    assert wanted(f"import torch\n{line}\ndef run():\n    return Parallel(2)\n") == asked
+
+
 def test_what_is_kept_elsewhere_is_followed():
     assert wanted(
         "import torch\nfrom multiprocessing import Pool\n"
@@ -78,8 +108,8 @@ def test_a_class_is_known_by_its_name():
 
 def test_collectives_matter_where_the_module_can_have_them():
     source = (
-        "import {}\n"
-        "def take(x):\n    return gather(x, 1)\n"
+        "import {0}\n"
+        "def take(x):\n    return {0}.gather(x, 1)\n"
         "def train(x):\n    take(x).sum().backward()\n"
     )
     assert wanted(source.format("tensorflow")) == set()
@@ -201,4 +231,4 @@ def test_a_starter_is_called_so_where_its_package_is_imported():
     program = "import torch, {}\ndef connect():\n    return {}.Client()\n"
     assert wanted(program.format("distributed", "distributed")) == {"connect"}
     assert wanted(program.format("etcd", "etcd")) == set()
-    assert wanted("import torch\nfrom etcd import Client\ndef run():\n    Client()\n") == {"run"}
+    assert wanted("import torch\nfrom etcd import Client\ndef run():\n    Client()\n") == set()

@@ -44,8 +44,9 @@ class Vocabulary:
 
     Attributes:
         starters: names by which work leaves the calling thread, or that are a pitfall alone.
-        homes: the packages that have them, for those that are only called by the names they have
-            there.
+        keywords: those that are keywords, too.
+        homes: the packages that have them, for those that only packages have.
+        passed_on: those that projects hand on under their own names.
         threads: those that start threads, and nothing else.
         either: methods and packages by which work goes to threads as well as to processes.
         packages: packages whose every name may do so.
@@ -53,9 +54,10 @@ class Vocabulary:
         loops: names by which gradients are taken.
         frameworks: packages whose programs may have gradients, or use a GPU.
         matters: names by which a program that imports none of them may have a pitfall.
+        variables: those of them that are the names of variables, too.
         matters_beside: further such names, by a string that the program has beside them.
         shared: names by which threads may have a pitfall.
-        telling: parts of names that say the same.
+        telling: ends of names that say the same.
         marks: names that are a pitfall alone where they are imported.
         hooks: methods that a library calls.
         called: methods that calling an object calls.
@@ -66,7 +68,9 @@ class Vocabulary:
     """
 
     starters: frozenset[str]
+    keywords: frozenset[str]
     homes: Mapping[str, frozenset[str]]
+    passed_on: frozenset[str]
     threads: frozenset[str]
     either: frozenset[str]
     packages: frozenset[str]
@@ -74,6 +78,7 @@ class Vocabulary:
     loops: frozenset[str]
     frameworks: frozenset[str]
     matters: frozenset[str]
+    variables: frozenset[str]
     matters_beside: Mapping[str, frozenset[str]]
     shared: frozenset[str]
     telling: tuple[str, ...]

@@ -47,12 +47,23 @@ class Project(Protocol):
     def is_module(self, name: str) -> bool:
         """Whether the project has it (it may be a package without ``__init__``)."""
 
-    def starts_workers(self, name: str, wanted: str | None = None) -> bool:
-        """Whether the project's module of that name (or what it gives as `wanted`) mentions a
-        way to start workers."""
+    def starts_workers(self, name: str, wanted: str | None = None) -> frozenset[str]:
+        """What of the project's module of that name (or of what it gives as `wanted`) mentions a
+        way to start workers: "" for itself, or methods of the objects that it gives."""
+
+    def starts_processes(self, name: str, wanted: str | None = None) -> bool:
+        """Whether some of these workers are no threads, or may be none."""
 
     def trains(self, name: str, wanted: str | None = None) -> bool:
         """Whether it (or what it gives as `wanted`) takes gradients."""
+
+    def matters(self, name: str, wanted: str | None = None) -> bool:
+        """Whether it (or what it gives as `wanted`) mentions what workers may have a pitfall
+        with."""
+
+    def changes_what_threads_share(self, name: str, wanted: str | None = None) -> bool:
+        """Whether it (or what it gives as `wanted`) may change what threads share, or a mode that
+        they do not have."""
 
     def packages_of(self, name: str) -> set[str]:
         """The packages from outside the project that its module of that name imports, or one of

@@ -14,6 +14,10 @@ from gradguard_lint.engine.survey import (
     Import,
     Place,
     Survey,
+    asked,
+    called,
+    inherited,
+    keyword,
     quoted,
     survey,
     writing,
@@ -21,8 +25,12 @@ from gradguard_lint.engine.survey import (
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
+    from typing import TypeVar
+
     from gradguard_lint.engine.ports import Project
     from gradguard_lint.reading.source import Module
+
+    G = TypeVar("G", bool, frozenset[str])
 
 
 class Relevance:
@@ -32,6 +40,8 @@ class Relevance:
         module: the module.
         words: the words that tell it.
         seen: what it mentions.
+        in_threads: the ids of those definitions that start nothing but threads: what is wrong with
+            processes is looked for first.
     """
 
     def __init__(self, module: Module, project: Project, words: Vocabulary) -> None:
@@ -40,8 +50,9 @@ class Relevance:
         self.seen = survey(module, words)
         self._project = project
         self._of_project: dict[int, bool] = {}
-        self._bringing: dict[int, set[str]] = {}
+        self._bringing: dict[int, dict[str, frozenset[str]]] = {}
         self._found: dict[bool, set[int]] = {}
+        self.in_threads: set[int] = set()
 
     def matters(self, *, loops: bool) -> bool:
         """Whether running the module can show anything, for taking gradients in `loops` too."""
@@ -54,18 +65,19 @@ class Relevance:
             self._found[loops] = self._relevant(loops)
         return self._found[loops]
 
-    def bringing_workers(self, node: Import) -> set[str]:
-        """The names that an import of the project gives to what starts workers."""
+    def bringing_workers(self, node: Import) -> dict[str, frozenset[str]]:
+        """The names that an import of the project gives to what starts workers; and which methods
+        of what they stand for do, "" for the names themselves."""
         if id(node) not in self._bringing:
             self._bringing[id(node)] = self._bring(node, self._project.starts_workers)
         return self._bringing[id(node)]
 
-    def _bring(self, node: Import, gives: Callable[[str, str], bool]) -> set[str]:
+    def _bring(self, node: Import, gives: Callable[[str, str], G]) -> dict[str, G]:
         """The names that an import of the project brings and that do what is sought, as
         `gives(module, name)` tells of a name in a module."""
         project, seen = self._project, self.seen
         modules: list[tuple[str, Set[str]]] = []
-        found: set[str] = set()
+        found: dict[str, G] = {}
         if isinstance(node, ast.Import):
             for it in node.names:
                 held = (it.asname or it.name).partition(".")[0]
@@ -78,12 +90,12 @@ class Relevance:
                     modules.append((base, seen.loaded))
                 elif project.is_module(f"{base}.{it.name}"):
                     modules.append((f"{base}.{it.name}", seen.read_from.get(held, set())))
-                elif gives(base, it.name):
-                    found.add(held)
+                else:
+                    found[held] = gives(base, it.name)
         for module, names in modules:
             if project.is_module(module):
-                found |= {it for it in names if gives(module, it)}
-        return found
+                found |= {it: gives(module, it) for it in names}
+        return {name: given for name, given in found.items() if given}
 
     def _comes_from_project(self, node: Import) -> bool:
         if id(node) not in self._of_project:
@@ -103,28 +115,33 @@ class Relevance:
         return _mentioning(self.seen, self._makers())
 
     def _makers(self) -> set[str]:
-        """The names by which tensors may be made."""
-        found = set(self.words.matters | self.words.trains)
+        """What is mentioned where tensors may be made."""
+        found = self._mattering_here(self.words.matters | self.words.trains)
+        known = self.words.packages | sys.stdlib_module_names
         for node in self.seen.imports:
-            if not _tops(node) <= self.words.packages | sys.stdlib_module_names:
+            if not _tops(node) <= known and not self._comes_from_project(node):
                 found |= _names(node)
         return found
+
+    def _mattering_here(self, words: Set[str]) -> set[str]:
+        """What is mentioned where one of `words` is, or something from another module that
+        matters."""
+        found = self._said(words | self._brought(self._project.matters))
+        return found | self.words.variables | set(map(keyword, words))
 
     @cached_property
     def _has_star(self) -> bool:
         """Whether names come in that no import says."""
         return any(alias.name == "*" for node in self.seen.imports for alias in node.names)
 
-    @cached_property
-    def _brought(self) -> set[str]:
-        """The names that imports of the project give."""
-        return set().union(
-            *(_names(node) for node in self.seen.imports if self._comes_from_project(node))
-        )
+    def _brought(self, gives: Callable[[str, str], bool]) -> set[str]:
+        """The names that imports of the project give to what is sought."""
+        return {name for node in self.seen.imports for name in self._bring(node, gives)}
 
     def _relevant(self, loops: bool) -> set[int]:
         seen, words = self.seen, self.words
         interesting = set(words.starters - self._foreign())
+        by_threads, by_processes = set(words.threads & interesting), set[str]()
         ranks: set[str] = set()
         if loops:
             interesting |= words.loops
@@ -134,9 +151,14 @@ class Relevance:
                 interesting |= words.beside.get(top, frozenset())
             if not tops & words.packages:
                 brought = self.bringing_workers(node)
-                interesting |= brought
+                processes = self._bring(node, self._project.starts_processes) if brought else ()
+                for name, methods in brought.items():
+                    said = {inherited(name), *(asked(it) if it else name for it in methods)}
+                    (by_processes if name in processes else by_threads).update(said)
                 for mentioned, extended in seen.inheriting if brought else ():
-                    mentioned |= brought & extended  # it may call what it inherits
+                    # It may call what it inherits.
+                    mentioned |= set(map(inherited, brought.keys() & extended))
+        interesting |= by_threads | by_processes
         imported = _imported(seen)
         if any(group in name for name in imported | seen.loaded for group in words.groups) or any(
             map(self._comes_from_project, seen.imports)
@@ -145,8 +167,8 @@ class Relevance:
             ranks = self._renamed(words.ranks)
         interesting = self._renamed(interesting)
         if loops:
-            return _mentioning(seen, interesting | ranks)
-        starting = self._starting(interesting) | self._together(ranks)
+            return _mentioning(seen, self._said(interesting | ranks))
+        starting = self._starting(interesting, by_threads - by_processes) | self._together(ranks)
         starting |= {id_ for id_, (name, _) in seen.definitions.items() if name in words.hooks}
         if any(not words.marks.isdisjoint(name.split(".")) for name in imported):
             starting.add(OWN_CODE)
@@ -164,13 +186,20 @@ class Relevance:
 
     def _together(self, ranks: set[str]) -> set[int]:
         """The ids of the definitions that mention one of `ranks`, and train."""
-        found = _mentioning(self.seen, ranks)
+        found = _mentioning(self.seen, self._said(ranks))
         if not found or self._has_star:
             return found
-        training = set(self.words.trains)
-        for node in self.seen.imports:
-            training |= self._bring(node, self._project.trains)
-        return found & _mentioning(self.seen, training)
+        training = self.words.trains | self._brought(self._project.trains)
+        return found & _mentioning(self.seen, self._said(training))
+
+    def _said(self, words: Set[str]) -> set[str]:
+        """What is mentioned where one of `words` is: a variable is none that no import gives."""
+        found = {*words, *map(asked, words), *map(keyword, words & self.words.keywords)}
+        if self._has_star:
+            return found
+        known = {part for name in _imported(self.seen) for part in name.split(".")}
+        known |= {it.asname for node in self.seen.imports for it in node.names if it.asname}
+        return found - {it for it in words - known if it.isidentifier()}
 
     def _mattering(self, starting: set[int]) -> set[int]:
         """Those of the `starting` definitions to which what matters can come: without a framework
@@ -178,51 +207,56 @@ class Relevance:
         seen, words = self.seen, self.words
         if self._has_star:
             return starting
-        wanted = words.matters | self._brought
+        wanted = self._mattering_here(words.matters)
         for node in seen.imports:
             module = node.module if isinstance(node, ast.ImportFrom) else None
             if not words.matters.isdisjoint((module or "").split(".")):
                 wanted |= _names(node)
         found = _mentioning(seen, wanted)
         for string in seen.strings:
-            beside = _mentioning(seen, words.matters_beside[string])
+            beside = _mentioning(seen, _any_way(words.matters_beside[string]))
             found |= beside & _mentioning(seen, {quoted(string)})
         return found
 
     def _foreign(self) -> set[str]:
         """The names of starters that mean something else here: no package that has them is
-        imported, and nothing else of that name."""
+        imported. What projects hand on does where a name of the module's own is that."""
         if self._has_star:
             return set()
+        seen, words = self.seen, self.words
         tops: set[str] = set()
-        for node in self.seen.imports:
+        imported: set[str] = set()
+        for node in seen.imports:
             tops |= _tops(node)
+            imported |= _names(node)
             if self._comes_from_project(node):
                 tops = tops.union(*map(self._project.packages_of, self._modules_of(node)))
-        named = {name.rpartition(".")[2] for name in _imported(self.seen)}
-        return {it for it, homes in self.words.homes.items() if tops.isdisjoint(homes)} - named
+        foreign = {it for it, homes in words.homes.items() if tops.isdisjoint(homes)}
+        return foreign - (words.passed_on - (seen.variables - imported))
 
-    def _starting(self, interesting: set[str]) -> set[int]:
-        """The ids of the definitions that mention what is `interesting`; those that start threads,
-        where they change something, too, that threads share."""
+    def _starting(self, interesting: set[str], threads: set[str]) -> set[int]:
+        """The ids of the definitions that mention what is `interesting`; those that start
+        `threads`, where they change something, too, that threads share."""
         seen, words = self.seen, self.words
         mentioned = seen.mentioned
-        threads = words.threads & interesting
         if mentioned.isdisjoint(interesting - threads - words.either - words.samplers):
-            threads = (words.threads | words.either) & interesting
-        starting = _mentioning(seen, interesting - threads)
-        in_threads = _mentioning(seen, threads) - starting
+            threads = threads | (words.either & interesting)
+        starting = _mentioning(seen, self._said(interesting - threads))
+        in_threads = _mentioning(seen, self._said(threads)) - starting
         if not in_threads:
             return starting
         if self._has_star:
             return starting | in_threads
-        shared = words.shared | self._brought
-        shared |= {name for name in mentioned if any(part in name for part in words.telling)}
+        shared = self._brought(self._project.changes_what_threads_share)
+        shared |= set(map(asked, words.shared))
+        telling = tuple(map(called, words.telling))
+        shared |= {it for it in mentioned if it.endswith(telling)}
         changing = _mentioning(seen, shared)
         making = self._makers()
         writes = {writing(place) for place in seen.written - _harmless(seen, making)}
         changing |= _mentioning(seen, writes) & _mentioning(seen, making)
-        return starting | in_threads & changing
+        self.in_threads = in_threads & changing
+        return starting | self.in_threads
 
 
 def _harmless(seen: Survey, making: Set[str]) -> set[Place]:
@@ -264,6 +298,11 @@ def _imported(seen: Survey) -> set[str]:
         for node in seen.imports
         for alias in node.names
     }
+
+
+def _any_way(words: Set[str]) -> set[str]:
+    """What is mentioned where one of `words` is: as a name, as an attribute, or as a keyword."""
+    return {*words, *map(asked, words), *map(keyword, words)}
 
 
 def _mentioning(seen: Survey, words: Set[str]) -> set[int]:

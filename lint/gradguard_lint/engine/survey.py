@@ -23,8 +23,8 @@ class Binding:
     """Names that a statement gives.
 
     Attributes:
-        names: variables, and functions within functions.
-        attributes: attributes, and what is known by its name wherever it is used.
+        names: variables, functions and classes.
+        attributes: attributes and methods, as `asked`.
         said: what the value mentions.
         scope: the outermost function around it; 0 where there is none.
     """
@@ -37,10 +37,13 @@ class Binding:
 
 Place = tuple[int, str]
 """A variable, by the outermost function around it (0: none) and its name; an attribute, by
-`ATTRIBUTE` and its name, which is "" for what has none."""
+`ATTRIBUTE` and its name as `asked`, which is "" for what has none."""
 
 ATTRIBUTE = -1
 """What stands for the object of an attribute, where variables are known by functions."""
+
+METHODS = -2
+"""The same for what stands right in a class."""
 
 OWN_CODE = 0
 """What stands for the module's own code, where definitions are known by their nodes."""
@@ -60,13 +63,13 @@ class Survey:
     own: set[str] = field(default_factory=set)
     """What the module's own code mentions, outside its functions and imports."""
     definitions: dict[int, tuple[str, set[str]]] = field(default_factory=dict)
-    """Each function's name, and what it mentions, by the identity of its node; and `own`, by
-    `OWN_CODE`."""
+    """Each function's name, and what it mentions (attributes as `asked`), by the identity of its
+    node; and `own`, by `OWN_CODE`."""
     shared: set[str] = field(default_factory=set)
     """The variables that a function declares to be those of the module."""
     inheriting: list[tuple[set[str], set[str]]] = field(default_factory=list)
     """What each method mentions, and what its class extends."""
-    called: frozenset[str] = frozenset()
+    called_by_calls: frozenset[str] = frozenset()
     """The methods that calling an object calls."""
     written: set[Place] = field(default_factory=set)
     """What is written to as a whole: by ``+=``, ``[:] =``, ``.data =`` or a method that has the
@@ -77,15 +80,22 @@ class Survey:
     """Strings that are mentioned like names, in quotes."""
 
     @property
+    def variables(self) -> set[str]:
+        """The names that statements of the module's own code give."""
+        return set().union(*(it.names for it in self.bindings if not it.scope))
+
+    @property
     def mentioned(self) -> set[str]:
-        """Every name that is mentioned somewhere outside the imports of the module's own code."""
-        return self.loaded.union(*(said for _, said in self.definitions.values()))
+        """Every name that is mentioned somewhere outside the imports of the module's own code, and
+        each attribute as `asked`, each function as `called`, too."""
+        said = self.loaded.union(*(said for _, said in self.definitions.values()))
+        return said | {it.removeprefix(".") for it in said}
 
 
 def survey(module: Module, words: Vocabulary) -> Survey:
     """Walk the tree of `module` once."""
     strings = [it for it in words.matters_beside if it.encode() in module.data]
-    found = Survey(called=words.called, strings=frozenset(strings))
+    found = Survey(called_by_calls=words.called, strings=frozenset(strings))
     found.definitions[OWN_CODE] = ("", found.own)
     _visit(module.tree, (found.own,), 0, found)
     return found
@@ -108,8 +118,9 @@ def _visit(node: ast.AST, said: tuple[set[str], ...], scope: int, found: Survey)
                 root = root.value
             if type(root) is ast.Name:
                 found.read_from.setdefault(root.id, set()).add(named.attr)
+        word = asked(named.attr)
         for names in said:
-            names.add(named.attr)
+            names.add(word)
         if (named.attr[-1:] == "_" and named.attr[-2:] != "__") or (
             named.attr == "data" and type(named.ctx) is ast.Store
         ):
@@ -123,8 +134,11 @@ def _visit(node: ast.AST, said: tuple[set[str], ...], scope: int, found: Survey)
         return
     if kind is ast.keyword:
         if named.arg is not None:
+            word = keyword(named.arg)
             for names in said:
-                names.add(named.arg)
+                names.add(word)
+    elif kind is ast.Call:
+        _call(named.func, said)
     elif kind is ast.Import or kind is ast.ImportFrom:
         found.imports.append(named)
         words = [part for alias in named.names for part in alias.name.split(".")]
@@ -137,11 +151,15 @@ def _visit(node: ast.AST, said: tuple[set[str], ...], scope: int, found: Survey)
     elif kind is ast.FunctionDef or kind is ast.AsyncFunctionDef:
         own: set[str] = set()
         found.definitions[id(node)] = (named.name, own)
-        within = {named.name} if scope else set()
-        known_as = {named.name} - within - _IMPLIED
-        found.bindings.append(Binding(within, known_as, own, scope))
+        if scope != METHODS:
+            found.bindings.append(Binding({named.name}, set(), own, scope))
+        elif named.name not in _IMPLIED:
+            found.bindings.append(Binding(set(), {asked(named.name)}, own, 0))
+        scope = max(scope, 0)
         said = (*(names for names in said if names is not found.own), own)
         scope = scope or id(node)
+        for decorator in named.decorator_list:
+            _call(decorator, said)
     elif kind is ast.ClassDef:
         _visit_class(named, said, found)
         return
@@ -193,7 +211,7 @@ def _write(target: ast.expr, said: tuple[set[str], ...], scope: int, found: Surv
         isinstance(target, ast.Attribute) and target.attr == "data"
     ):
         target = target.value
-    place = (ATTRIBUTE, target.attr if isinstance(target, ast.Attribute) else "")
+    place = (ATTRIBUTE, asked(target.attr) if isinstance(target, ast.Attribute) else "")
     if isinstance(target, ast.Name):
         place = (scope, target.id)
     found.written.add(place)
@@ -201,9 +219,37 @@ def _write(target: ast.expr, said: tuple[set[str], ...], scope: int, found: Surv
         names.add(writing(place))
 
 
+def _call(function: ast.expr, said: tuple[set[str], ...]) -> None:
+    """Something calls `function`."""
+    if isinstance(function, (ast.Name, ast.Attribute)):
+        name = function.id if isinstance(function, ast.Name) else function.attr
+        for names in said:
+            names.add(called(name))
+
+
+def called(name: str) -> str:
+    """What is mentioned where a function or method of that name is called."""
+    return f"{name}()"
+
+
 def writing(place: Place) -> str:
     """What is mentioned where `place` is written to; no name is like it."""
     return f"{place[0]} {place[1]} ="
+
+
+def asked(name: str) -> str:
+    """What is mentioned where an object is asked for its attribute `name`: no variable is that."""
+    return f".{name}"
+
+
+def keyword(name: str) -> str:
+    """What is mentioned where a call has a keyword of that name."""
+    return f"{name}="
+
+
+def inherited(name: str) -> str:
+    """What is mentioned where a class extends what `name` stands for."""
+    return f"({name})"
 
 
 def quoted(string: str) -> str:
@@ -216,20 +262,36 @@ def _visit_class(node: ast.ClassDef, said: tuple[set[str], ...], found: Survey) 
     that calling an object calls), matters where that is mentioned. Its other methods are known by
     their own names, wherever it stands."""
     extended: set[str] = set()
-    found.bindings.append(Binding(set(), {node.name}, extended, 0))
+    names, attributes = {node.name}, {asked(node.name)}
+    found.bindings.append(Binding(names, attributes, extended, 0))
     for part in (*node.bases, *node.keywords):
         _visit(part, (*said, extended), 0, found)
     for part in (*node.decorator_list, *node.body):
-        _visit(part, said, 0, found)
         if not isinstance(part, Definition):
+            known = len(found.bindings)
+            within: set[str] = set()
+            _visit(part, (*said, within), 0, found)
+            for binding in found.bindings[known:]:
+                binding.attributes |= set(map(asked, binding.names))
+                binding.said |= _of_class(binding.said)
+            for names in said:
+                names |= _of_class(within)
             continue
+        _visit(part, said, METHODS, found)
         mentioned = found.definitions[id(part)][1]
-        if part.name.startswith("__") or part.name in found.called:
-            found.bindings.append(Binding(set(), {node.name}, mentioned, 0))
+        if part.name.startswith("__") or part.name in found.called_by_calls:
+            found.bindings.append(Binding(names, attributes, mentioned, 0))
         if part.name == "__init__":
             mentioned |= extended  # it may be what calls that of the class it extends
         elif extended:
             found.inheriting.append((mentioned, extended))
+        for decorator in part.decorator_list:
+            mentioned |= {asked(it.id) for it in descend(decorator) if isinstance(it, ast.Name)}
+
+
+def _of_class(said: set[str]) -> set[str]:
+    """The methods that may be meant by what stands right in a class: there they are variables."""
+    return {asked(name) for name in said if name.isidentifier()}
 
 
 _IMPLIED = frozenset({"__init__"})
@@ -255,5 +317,5 @@ def _targets(targets: list[ast.expr]) -> tuple[set[str], set[str]]:
             if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
                 names.add(part.id)
             elif isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store):
-                attributes.add(part.attr)
+                attributes.add(asked(part.attr))
     return names, attributes

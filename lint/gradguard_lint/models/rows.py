@@ -146,6 +146,9 @@ STARTERS = frozenset(
 PASSED_ON = frozenset({"task", "parallel"})
 """Starters that projects hand on under their own names: whose they are says nothing."""
 
+ANYWHERE = ""
+"""The home of what the user names."""
+
 RANKS = frozenset({"accelerator", "collective", "data-parallel", "sampler"})
 """The transfers that may be a pitfall of processes which train together."""
 
@@ -164,6 +167,9 @@ MATTERS = words(
 )
 """Words of pitfalls that show in a module which imports no framework."""
 
+VARIABLES = words("cuda device gpu requires_grad")
+"""Those that are the names of variables, too."""
+
 MATTERS_BESIDE = {
     "dask": words("backend"),
     "CUDA_VISIBLE_DEVICES": words("environ putenv"),
@@ -177,8 +183,11 @@ TRAINS = words("backward grad manual_backward step")
 SHARED = words("apply_gradients assign buffers minimize register_buffer step zero_grad")
 """Words of pitfalls that threads may have: they change a model that others use."""
 
-TELLING = ("autocast", "grad_enabled", "inference_mode", "no_grad", "seed", "set_state", "Tape")
-"""Parts of names that tell of a mode, which threads do not have from their caller, or of seeds."""
+TELLING = (
+    *("Tape", "autocast", "grad_enabled", "inference_mode", "no_grad"),
+    *("rng_state", "seed", "seeds", "seed_all", "seed_everything", "set_state"),
+)
+"""Ends of names that tell of a mode, which threads do not have from their caller, or of seeds."""
 
 CALLED_BY_HOSTS = words("training_step")
 """Methods that a library calls, and goes on with what they return."""
@@ -260,6 +269,8 @@ class Registry:
         """The words that tell which functions of a module may matter."""
         starters: set[str] = set()
         homes: dict[str, set[str]] = {}
+        keywords: set[str] = set()
+        passed_on: set[str] = set()
         threads: set[str] = set()
         processes: set[str] = set()
         either: set[str] = set()
@@ -271,6 +282,7 @@ class Registry:
         beside: dict[str, frozenset[str]] = {}
         for library in self.libraries:
             starters.update(library.marks, library.starts_by)
+            keywords.update(library.marks, library.starts_by)
             marks.update(library.marks)
             if any(row.does in STARTERS and row.start == "thread" for row in library.rows):
                 either.update(library.tops, library.starts_by)
@@ -278,10 +290,12 @@ class Registry:
                 names = {name.rpartition(".")[2] for name in row.names.split()}
                 if row.does in STARTERS:
                     starters |= names | (row.methods.keys() - COMMON)
-                    anywhere = row.does in PASSED_ON or not library.tops
+                    known = {it.partition(".")[0] for it in (*library.tops, *library.spelled)}
                     for name in row.names.split():
-                        tops = {""} if anywhere else {*library.tops, name.partition(".")[0]}
+                        tops = known | {name.partition(".")[0]} if library.tops else {ANYWHERE}
                         homes.setdefault(name.rpartition(".")[2], set()).update(tops)
+                    if row.does in PASSED_ON:
+                        passed_on |= names
                     if row.start == "thread":
                         threads |= names
                         either |= row.methods.keys()
@@ -308,7 +322,9 @@ class Registry:
                 matters |= {name.rpartition(".")[2] for name in row.names.split()}
         return Vocabulary(
             frozenset(starters),
-            {name: frozenset(tops) for name, tops in homes.items() if "" not in tops},
+            frozenset(keywords.difference(homes)),
+            {name: frozenset(tops) for name, tops in homes.items() if ANYWHERE not in tops},
+            frozenset(passed_on),
             frozenset(threads - processes),
             frozenset(either - processes),
             frozenset(packages),
@@ -316,6 +332,7 @@ class Registry:
             frozenset(loops),
             frozenset(frameworks),
             frozenset(matters),
+            VARIABLES,
             MATTERS_BESIDE,
             SHARED,
             TELLING,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
+from gradguard_lint.models.rows import CALLED_BY_CALLS
 from gradguard_lint.project.imports import imported_names
 from gradguard_lint.project.literals import without_strings
 
@@ -14,6 +15,14 @@ Tells = Callable[[bytes], bool]
 
 _DEFINITION = rb"(?m)^(?:(?:async[ \t]+)?def|class)[ \t]+(\w+)|^@"
 """Where a function or class of a module, or its first decorator, begins."""
+
+_METHOD = rb"(?m)^([ \t]+)(?:(?:async[ \t]+)?def[ \t]+(\w+)|@)"
+"""Where a method, or its first decorator, begins."""
+
+_CALLED = frozenset(map(str.encode, CALLED_BY_CALLS))
+
+ITSELF = ""
+"""What stands for a name itself, beside the methods of what it gives."""
 
 _STATEMENT = rb"(?m)^(?=[^\s#)\]}])"
 """Where a statement of the module's own begins."""
@@ -50,6 +59,11 @@ class Names:
     def _code(self) -> bytes:
         return without_strings(self._data)
 
+    def asked_of(self, module: str) -> set[str]:
+        """What the module is asked for that is called so here."""
+        asked = rb"\b" + re.escape(module.encode()) + rb"[ \t]*\.[ \t]*(\w+)"
+        return {name.decode() for name in re.findall(asked, self._code)}
+
     @cached_property
     def definitions(self) -> Definitions:
         return Definitions(self._code)
@@ -62,19 +76,39 @@ class Names:
             found.setdefault(local.encode(), []).append((module, name))
         return found
 
-    def behind(self, name: str | None) -> list[tuple[str, str]]:
-        """The imports that `name` (None: anything) may hang on: the module, and the name there, ""
-        for the module itself, "*" for all of them."""
+    def behind(self, name: str | None) -> list[tuple[str, str, bytes]]:
+        """The imports that `name` (None: anything) may hang on: the module, the name there, "" for
+        the module itself, "*" for all of them; and the name here."""
         imported = self._imported
-        if name is None:
-            return [item for items in imported.values() for item in items]
-        mentioned = self.definitions.mentions.get(name)
-        if mentioned is None:
-            given = imported.get(name.encode()) or imported.get(b"*")
-            if given:
-                return given
-            mentioned = self.definitions.beside(name)
-        return [item for word in imported.keys() & mentioned for item in imported[word]]
+        words = {*imported}
+        if name is not None:
+            mentioned = self.definitions.mentions.get(name)
+            if mentioned is None:
+                for word in (name.encode(), b"*"):
+                    if word in imported:
+                        return [(*item, word) for item in imported[word]]
+                mentioned = self.definitions.beside(name)
+            words &= mentioned
+        return [(*item, word) for word in words for item in imported[word]]
+
+
+class _Part:
+    """A function, a method, or what a class is besides its methods.
+
+    Attributes:
+        name: the function's or the class's.
+        asked: what is asked for where it is used: the method, or the name.
+        text: its code.
+        words: what that mentions.
+    """
+
+    __slots__ = ("asked", "name", "text", "words")
+
+    def __init__(self, name: bytes, asked: bytes, text: bytes) -> None:
+        self.name = name
+        self.asked = asked
+        self.text = text
+        self.words = _words(text)
 
 
 class Definitions:
@@ -89,25 +123,44 @@ class Definitions:
         """What each function and class mentions, with what follows it up to the next, by its
         name."""
         self._texts, own = _parts(code)
-        for name, text in self._texts:
+        for name, _, text in self._texts:
             self.mentions.setdefault(name, set()).update(_words(text))
         self._own = [
             (text, _words(text)) for text in re.split(_STATEMENT, re.sub(_IMPORT, b"", own))
         ]
         """The statements of the module's own code, but for its imports, and what each mentions."""
-        self._telling: dict[Tells, set[bytes]] = {}
+        self._doing: dict[tuple[Tells, frozenset[bytes]], list[_Part]] = {}
 
     def have(self, name: str) -> bool:
         """Whether a function or class has that name."""
         return name in self.mentions
 
-    def tell(self, name: str, of: Tells) -> bool:
-        """Whether what the module gives as `name` does what is sought, or mentions what does."""
-        word = name.encode()
-        telling = self._those(of)
-        if word in telling or name in self.mentions:
-            return word in telling
-        return any(of(text) or not telling.isdisjoint(words) for text, words in self._giving(word))
+    def give(self, name: str, of: Tells, words: frozenset[bytes] = frozenset()) -> frozenset[str]:
+        """What does what is sought, or mentions one of `words`, of what the module gives as `name`:
+        `ITSELF`, or methods of the objects that it has or makes."""
+        doing = self._those(of, words)
+        asked = {part.asked for part in doing if part.asked == part.name}
+        if name not in self.mentions:
+            giving = self._giving(name.encode())
+            if any(of(text) or not said.isdisjoint(asked | words) for text, said in giving):
+                return frozenset((ITSELF,))
+            reached = self._reached(set().union(*(said for _, said in giving)))
+        elif name.encode() in asked:
+            return frozenset((ITSELF,))
+        else:
+            reached = self._reached({name.encode()})
+        methods = (it for it in doing if it.name in reached and it.asked != it.name)
+        return frozenset(it.asked.decode() for it in methods)
+
+    def _reached(self, names: set[bytes]) -> set[bytes]:
+        """The functions and classes among `names`, and those that these mention, and so on."""
+        found: set[bytes] = set()
+        new = names
+        while new:
+            known = [self.mentions.get(name.decode("utf-8", "replace")) for name in new]
+            found |= new
+            new = set().union(*filter(None, known)) - found
+        return found
 
     def _giving(self, name: bytes) -> list[tuple[bytes, set[bytes]]]:
         """The statements of the module's own code that set `name`, or change what it stands for."""
@@ -117,16 +170,34 @@ class Definitions:
         given = re.compile(_GIVEN.replace(b"NAME", name))
         return [item for item in standing if given.search(item[0])]
 
-    def _those(self, of: Tells) -> set[bytes]:
-        """The functions and classes that do what is sought, or mention one that does."""
-        found = self._telling.get(of)
+    @cached_property
+    def _all(self) -> list[_Part]:
+        """The definitions, with those in classes by themselves."""
+        found = []
+        for name, is_class, text in self._texts:
+            word = name.encode()
+            found += _methods(word, text) if is_class else [_Part(word, word, text)]
+        return found
+
+    def _those(self, of: Tells, words: frozenset[bytes]) -> list[_Part]:
+        """The definitions that do what is sought, or mention one of `words`, or one that does."""
+        found = self._doing.get((of, words))
         if found is None:
-            found = self._telling[of] = {name.encode() for name, text in self._texts if of(text)}
-            new = found
-            while new:
-                waiting = ((name.encode(), said) for name, said in self.mentions.items())
-                new = {name for name, said in waiting if name not in found and new & said}
-                found |= new
+            found, waiting = [], self._all
+            said = words
+            if words:
+                found = [*self._those(of, frozenset())]
+            else:
+                found = [part for part in waiting if of(part.text)]
+            said = words.union(part.asked for part in found)
+            while True:
+                waiting = [part for part in waiting if part not in found]
+                new = [part for part in waiting if not said.isdisjoint(part.words)]
+                if not new:
+                    break
+                found += new
+                said = frozenset(part.asked for part in new)
+            self._doing[of, words] = found
         return found
 
     def beside(self, name: str) -> set[bytes]:
@@ -138,20 +209,44 @@ def _words(text: bytes) -> set[bytes]:
     return set(re.findall(rb"\w+", text))
 
 
-def _parts(data: bytes) -> tuple[list[tuple[str, bytes]], bytes]:
-    """The definitions, each with what follows it, and what may stand outside of them: a line that
-    begins like code may be one of a statement that goes on."""
+def _methods(name: bytes, text: bytes) -> list[_Part]:
+    """A class, and apart from it its methods: those that are called by its name, or by calling an
+    object, are the class itself."""
+    heads = [*re.finditer(_METHOD, text)]
+    heads = [head for head in heads if head.group(1) == heads[0].group(1)]
+    own = [text[: heads[0].start()] if heads else text]
     found = []
+    for head, method in _each(heads, text):
+        called = head.group(2)
+        if called.startswith(b"__") or called in _CALLED:
+            own.append(method)
+        else:
+            found.append(_Part(name, called, method))
+    return [_Part(name, name, b"".join(own)), *found]
+
+
+def _each(heads: list[re.Match[bytes]], text: bytes) -> Iterator[tuple[re.Match[bytes], bytes]]:
+    """Each definition that begins at one of `heads`, or at its decorators before, up to the next;
+    the last group of a head is its name."""
     begins = -1
-    statement = re.compile(_STATEMENT)
-    matches = list(re.finditer(_DEFINITION, data))
-    starts = [*(match.start() for match in matches), len(data)]
-    own = [data[: starts[0]]]
-    for match, end in zip(matches, starts[1:], strict=True):
-        begins = match.start() if begins < 0 else begins
-        if match.group(1) is not None:
-            found.append((match.group(1).decode("utf-8", "replace"), data[begins:end]))
-            after = statement.search(data, match.end(), end)
-            own.append(data[after.start() : end] if after is not None else b"")
+    ends = [*(head.start() for head in heads), len(text)]
+    for head, end in zip(heads, ends[1:], strict=True):
+        begins = head.start() if begins < 0 else begins
+        if head.group(head.re.groups) is not None:
+            yield head, text[begins:end]
             begins = -1
+
+
+def _parts(data: bytes) -> tuple[list[tuple[str, bool, bytes]], bytes]:
+    """The definitions, each with whether it is a class, and with what follows it; and what may
+    stand outside of them: a line that begins like code may be one of a statement that goes on."""
+    statement = re.compile(_STATEMENT)
+    heads = [*re.finditer(_DEFINITION, data)]
+    found = []
+    own = [data[: heads[0].start()] if heads else data]
+    for head, text in _each(heads, data):
+        name = head.group(1).decode("utf-8", "replace")
+        found.append((name, head.group().startswith(b"class"), text))
+        after = statement.search(text, text.find(head.group()) + len(head.group()))
+        own.append(text[after.start() :] if after is not None else b"")
     return found, b"\n".join(own)

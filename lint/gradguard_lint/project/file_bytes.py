@@ -10,7 +10,6 @@ from gradguard_lint.models.rows import GROUPS
 from gradguard_lint.project.imports import import_lines, imports
 from gradguard_lint.project.literals import before, has, matches, without_comments, words_of
 from gradguard_lint.project.marks import (
-    CHANGES,
     FRAMEWORKS,
     GIVEN,
     HANDED_OUT,
@@ -20,6 +19,7 @@ from gradguard_lint.project.marks import (
     TRAINS,
     WORKERS,
     Mark,
+    changes_what_threads_share,
 )
 
 _GROUPS = tuple(map(str.encode, GROUPS))
@@ -232,10 +232,7 @@ class File:
     @cached_property
     def changes_what_threads_share(self) -> bool:
         """Whether it uses a framework to change what threads share, or a mode they do not have."""
-        data = self.data
-        return self.framework and (
-            any(word in data for word in CHANGES) or re.search(rb"[a-z0-9]_\(", data) is not None
-        )
+        return self.framework and changes_what_threads_share(self.data)
 
     @property
     def takes_gradients(self) -> bool:

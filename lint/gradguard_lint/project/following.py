@@ -7,6 +7,9 @@ import os
 from gradguard_lint.project.imports import absolute_name
 from gradguard_lint.project.modules import LIBRARIES, Modules, Reader
 
+_Finding = tuple[Modules, dict[str, tuple[str, bytes] | None]]
+"""What finds modules, and what it has found."""
+
 
 class Following:
     """Finds the modules that a file imports, among the files of the project.
@@ -19,24 +22,30 @@ class Following:
         self._read = Reader()
         for path, data in contents.items():
             self._read.known[os.path.abspath(path)] = data
-        self._modules: dict[str, Modules] = {}
+        self._modules: dict[str, _Finding] = {}
         """By the folder of a package, whose files find the same; by the file, where it is none."""
 
     def __call__(self, name: str, path: str) -> tuple[str, bytes] | None:
         """The file and the bytes of what the module at `path` imports as `name`."""
+        modules, known = self._modules_of(path)
+        if name not in known:
+            known[name] = self._found(name, modules)
+        return known[name]
+
+    def _found(self, name: str, modules: Modules) -> tuple[str, bytes] | None:
         if not name.startswith(".") and name.partition(".")[0] in LIBRARIES:
             return None
-        modules = self._modules_of(path)
         found = modules.path_of(absolute_name(name, modules.package))
         if found is None or not found.endswith(".py"):
             return None
         data = self._read(found)
         return None if data is None else (found, data)
 
-    def _modules_of(self, path: str) -> Modules:
+    def _modules_of(self, path: str) -> _Finding:
         folder = os.path.dirname(path)
         known = self._modules.get(folder) or self._modules.get(path)
         if known is None:
-            known = Modules(path, self._read)
-            self._modules[folder if known.package else path] = known
+            modules = Modules(path, self._read)
+            known = (modules, {})
+            self._modules[folder if modules.package else path] = known
         return known

@@ -7,17 +7,20 @@ from functools import cache
 
 from gradguard_lint.models.rows import (
     CALLED_BY_HOSTS,
+    MATTERS,
     PASSED_ON,
     RANKS,
     SHARED,
     STARTERS,
     TELLING,
+    VARIABLES,
     Library,
     Row,
     libraries,
+    registry,
 )
 from gradguard_lint.models.rows import TRAINS as TRAINING_WORDS
-from gradguard_lint.project.literals import before, has, matches
+from gradguard_lint.project.literals import before, has, matches, words_of
 
 _CALLED = rb"(?:[ \t]*\(|[ \t]+as\b)"
 _WRAPPING = rb"(?:[ \t]*\(|[ \t]+as\b|[ \t]*\r?\n)"
@@ -58,7 +61,7 @@ class Mark:
         self.call = call
         self.homes = homes
         self.parts = parts
-        self.threads = literal in _THREADS
+        self.threads: bool = literal in _THREADS
 
     def found(self, data: bytes) -> bool:
         """Whether `data` has the call; a function of that name is none."""
@@ -82,8 +85,19 @@ _THREADS = {last.encode() for _, row, last in _ROWS if row.start == "thread"} - 
 }
 """Starters of threads, and of nothing else."""
 
-CHANGES = tuple(sorted(word.encode() for word in (*SHARED, *TELLING)))
-"""What a module mentions that changes what threads share, or a mode that they do not have."""
+_CHANGES = (
+    ((b"_(",), rb"(?<=[a-z0-9])_\("),
+    (
+        tuple(f".{word}".encode() for word in SHARED),
+        rb"\.(?:" + "|".join(SHARED).encode() + rb")\b",
+    ),
+    (
+        tuple(map(str.encode, TELLING)),
+        rb"(?:" + "|".join(TELLING).encode() + rb")(?:[ \t]*\(|[ \t]+as\b|[ \t]*\r?\n)",
+    ),
+)
+"""What a module calls that changes what threads share, or a mode that they do not have: literals,
+and their patterns."""
 
 
 def _shortest(names: set[str]) -> list[str]:
@@ -181,6 +195,8 @@ WORKERS = frozenset(form.split()[-1].rpartition(b".")[2] for form in _WORKERS)
 MARKS = _marks()
 """The calls that hand something to workers."""
 
+_OF_PROCESSES = tuple(mark for mark in MARKS if not mark.threads)
+
 GIVEN = {
     home: tuple(mark for mark in MARKS if home in mark.homes)
     for home in sorted({home for mark in MARKS for home in mark.homes})
@@ -239,18 +255,57 @@ _TRAINING_WORD = rb"\b(?:" + b"|".join(_TRAINING) + rb")\b"
 STARTING = frozenset(last for _, _, last in _ROWS)
 """The names of what starts workers."""
 
+STARTING_PROCESSES = STARTING - {name.decode() for name in _THREADS}
+"""Of these, those that do not start threads and nothing else."""
+
 
 def starts_workers(data: bytes) -> bool:
     """Whether a module calls what starts workers, or mentions something that does."""
+    return _starts(data, MARKS)
+
+
+def starts_processes(data: bytes) -> bool:
+    """Whether some of these workers are no threads, or may be none."""
+    return _starts(data, _OF_PROCESSES)
+
+
+def _starts(data: bytes, marks: tuple[Mark, ...]) -> bool:
     return any(
         word["called"] or re.search(_OF_A_MODULE, before(data, word.start()))
         for word in matches(data, _HANDED_ON, _AS_A_WORD)
-    ) or any(mark.found(data) for mark in MARKS)
+    ) or any(mark.found(data) for mark in marks)
 
 
 def trains(data: bytes) -> bool:
     """Whether a module mentions what takes gradients, or uses them."""
     return has(data, _TRAINING, _TRAINING_WORD)
+
+
+_WORDS = FRAMEWORKS | {word.encode() for word in registry().words.matters - MATTERS | VARIABLES}
+"""What matters wherever it is mentioned."""
+
+_ASKED = (
+    (*(f".{word}".encode() for word in MATTERS), b"random."),
+    rb"(?:\.(?:" + "|".join(MATTERS).encode() + rb")\b|random\.)",
+)
+"""What matters as an attribute, and what a module gives: literals, and their pattern."""
+
+_SETS_ENVIRONMENT = rb"environ(?:\.(?:update|setdefault)\b|[ \t]*\[[^\]\n]*\][ \t]*=(?!=))|putenv"
+
+
+def matters(data: bytes) -> bool:
+    """Whether a module mentions what workers may have a pitfall with."""
+    return (
+        has(data, *_ASKED)
+        or not _WORDS.isdisjoint(words_of(data))
+        or has(data, (b"environ", b"putenv"), _SETS_ENVIRONMENT)
+    )
+
+
+def changes_what_threads_share(data: bytes) -> bool:
+    """Whether a module calls what changes a thing that threads share, or a mode that they do not
+    have."""
+    return any(has(data, *it) for it in _CHANGES)
 
 
 LIBRARY_TOPS = frozenset(top for library in libraries() for top in library.tops)

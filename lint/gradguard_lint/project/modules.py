@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from gradguard_lint.project.contents import Unusable, read
-from gradguard_lint.project.definitions import Names, Tells
+from gradguard_lint.project.definitions import ITSELF, Names
 from gradguard_lint.project.imports import absolute_name
-from gradguard_lint.project.marks import (
-    LIBRARY_TOPS,
+from gradguard_lint.project.marks import LIBRARY_TOPS, worth_following
+from gradguard_lint.project.sought import (
+    CHANGING,
+    MATTERING,
     STARTING,
-    starts_workers,
-    trains,
-    worth_following,
+    STARTING_PROCESSES,
+    TRAINING,
+    Sought,
 )
 from gradguard_lint.reading.source import Module, SourceError, parse
 from gradguard_lint.words import words
@@ -23,9 +25,6 @@ LIBRARIES = LIBRARY_TOPS | words(
     "logging time math json re pickle types queue subprocess pathlib warnings typing"
 )
 """Names that mean the library, even where a folder of that name is checked."""
-
-THROUGH = 1
-"""How many modules that do not do themselves what is sought are followed on one way to it."""
 
 OUTSIDE = frozenset({"site-packages", "dist-packages", "node_modules"})
 
@@ -106,7 +105,7 @@ class Modules:
         self._paths: dict[str, str | None] = {}
         self._modules: dict[str, Module | None] = {}
         self._packages: dict[tuple[str, int], set[str]] = {}
-        self._giving: dict[tuple[Tells, str, str | None, int, int], bool] = {}
+        self._giving: dict[tuple[Sought, str, str | None, int, int], frozenset[str]] = {}
 
     def path_of(self, name: str) -> str | None:
         """The file (or namespace folder) of a dotted name."""
@@ -144,17 +143,38 @@ class Modules:
         """Whether the project has a module or package of that name."""
         return self.path_of(name) is not None
 
-    def starts_workers(self, name: str, wanted: str | None = None) -> bool:
-        """Whether the module of that name, or what it gives as `wanted`, mentions workers."""
-        return self._gives(starts_workers, name, wanted)
+    def starts_workers(self, name: str, wanted: str | None = None) -> frozenset[str]:
+        """What of the module of that name, or of what it gives as `wanted`, mentions workers:
+        `ITSELF`, or methods of the objects that it gives."""
+        return self._gives(STARTING, name, wanted)
+
+    def starts_processes(self, name: str, wanted: str | None = None) -> bool:
+        """Whether some of these workers are no threads, or may be none."""
+        return bool(self._gives(STARTING_PROCESSES, name, wanted))
 
     def trains(self, name: str, wanted: str | None = None) -> bool:
         """Whether the module of that name, or what it gives as `wanted`, takes gradients."""
-        return self._gives(trains, name, wanted)
+        return bool(self._gives(TRAINING, name, wanted))
+
+    def matters(self, name: str, wanted: str | None = None) -> bool:
+        """Whether the module of that name, or what it gives as `wanted`, mentions what workers may
+        have a pitfall with."""
+        return bool(self._gives(MATTERING, name, wanted))
+
+    def changes_what_threads_share(self, name: str, wanted: str | None = None) -> bool:
+        """Whether the module of that name, or what it gives as `wanted`, may change what threads
+        share, or a mode that they do not have."""
+        return bool(self._gives(CHANGING, name, wanted))
 
     def _gives(
-        self, what: Tells, name: str, wanted: str | None, depth: int = 3, through: int = THROUGH
-    ) -> bool:
+        self,
+        what: Sought,
+        name: str,
+        wanted: str | None,
+        depth: int = 3,
+        through: int | None = None,
+    ) -> frozenset[str]:
+        through = what.through if through is None else through
         path = self.path_of(name)
         holds_modules = path is not None and (not path.endswith(".py") or _is_package(path))
         if wanted is not None and holds_modules and self.is_module(f"{name}.{wanted}"):
@@ -165,31 +185,54 @@ class Modules:
         return self._giving[key]
 
     def _found_to_give(
-        self, what: Tells, name: str, wanted: str | None, depth: int, through: int
-    ) -> bool:
+        self, what: Sought, name: str, wanted: str | None, depth: int, through: int
+    ) -> frozenset[str]:
         file = self._file_of(name)
         if file is None:
-            return False
+            return frozenset()
         path, data = file
         names = self.read.names(path, data)
-        if names.tell(what):
-            if wanted is None or names.definitions.tell(wanted, what):
-                return True
+        if names.tell(what.tells):
+            itself = frozenset((ITSELF,))
+            found = itself if wanted is None else names.definitions.give(wanted, what.tells)
+            if ITSELF in found:
+                return found
         elif not _is_package(path) and not names.have_star:
             if not through or wanted is None or not names.definitions.have(wanted):
-                return False
+                return frozenset()
             through -= 1
         package = _package_of(name, path)
-        for module, given in names.behind(wanted):
-            inner = absolute_name(module, package)
+        given: set[str] = set()
+        words: set[bytes] = set()
+        for inner, item, word in self._behind(names, package, wanted):
+            part: frozenset[str] = frozenset()
             if not self.is_module(inner):
-                if what is starts_workers and given in STARTING:
-                    return True
+                part = frozenset((ITSELF,)) if what.has(inner, item or "") else part
             elif depth and inner != name:
-                sought = wanted if given == "*" else given or None
-                if self._gives(what, inner, sought, depth - 1, through):
-                    return True
-        return False
+                part = self._gives(what, inner, item, depth - 1, through)
+            given |= part
+            words.update(word if it == ITSELF else it.encode() for it in part)
+        if wanted is None or (given and not names.definitions.have(wanted)):
+            return frozenset((ITSELF,)) if given and wanted is None else frozenset(given)
+        given.discard(ITSELF)
+        return names.definitions.give(wanted, what.tells, frozenset(words)) | given
+
+    def _behind(
+        self, names: Names, package: str, wanted: str | None
+    ) -> Iterator[tuple[str, str | None, bytes]]:
+        """What `wanted` (None: anything) of a module may hang on in others: the module, the name
+        there (None: anything), and what it is mentioned as."""
+        for module, item, word in names.behind(wanted):
+            inner = absolute_name(module, package)
+            within = f"{inner}.{item}" if item else inner
+            if item == "*":
+                yield inner, wanted, word
+            elif not self.is_module(within):
+                yield inner, item or None, word
+            else:
+                plain = not item and word.decode() == inner.partition(".")[0]
+                for name in names.asked_of(inner if plain else word.decode()):
+                    yield within, name, name.encode()
 
     def packages_of(self, name: str, depth: int = 1) -> set[str]:
         """The packages from outside the project that the module of that name imports, or one of
@@ -206,7 +249,7 @@ class Modules:
         path, data = file
         found: set[str] = set()
         package = _package_of(name, path)
-        for module, given in self.read.names(path, data).behind(None):
+        for module, given, _ in self.read.names(path, data).behind(None):
             inner = absolute_name(module, package)
             if given and self.is_module(f"{inner}.{given}"):
                 inner = f"{inner}.{given}"

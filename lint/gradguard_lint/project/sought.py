@@ -1,0 +1,42 @@
+"""What is sought behind the names that a module imports from others of its project."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gradguard_lint.project import marks
+from pytest_gradguard.records import Record, record
+
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from gradguard_lint.project.definitions import Tells
+
+
+@record
+class Sought(Record):
+    """What a module may do.
+
+    Attributes:
+        tells: whether bytes do it.
+        has: whether what another package has does it, by the package's name and its own.
+        through: how many modules that do not do it themselves are followed on one way to it.
+    """
+
+    tells: Tells
+    has: Callable[[str, str], bool]
+    through: int = 1
+
+
+STARTING = Sought(marks.starts_workers, lambda module, name: name in marks.STARTING)
+STARTING_PROCESSES = Sought(
+    marks.starts_processes, lambda module, name: name in marks.STARTING_PROCESSES
+)
+TRAINING = Sought(marks.trains, lambda module, name: False)
+MATTERING = Sought(
+    marks.matters, lambda module, name: marks.matters(f"{module}.{name}".encode()), 2
+)
+CHANGING = Sought(
+    marks.changes_what_threads_share,
+    lambda module, name: marks.changes_what_threads_share(f"{name}()".encode()),
+    2,
+)
