@@ -10,11 +10,11 @@ import pytest
 from gradguard_lint.domain.conditions import (
     NEVER,
     NONE,
+    Assumed,
     any_of,
     assume,
     compatible,
     consistent,
-    facts,
     forget,
     in_both,
 )
@@ -68,7 +68,7 @@ def test_what_some_value_has_can_hold(most):
             assert consistent(told), told
             first, *rest = told
             assert consistent((first,), rest)
-            assumed = {}
+            assumed = Assumed()
             assume(assumed, rest)
             assert compatible(frozenset((first,)), assumed), told
     assert possible > 300
@@ -130,17 +130,17 @@ def test_no_group_that_can_hold():
 
 def test_what_is_told_on_both_ways():
     either = any_of([frozenset({("x", True)}), frozenset({("y", True)})])
-    one, other = {}, {}
+    one, other = Assumed(), Assumed()
     assume(one, either | {("z", True)})
     assume(other, either | {("z", False)})
-    assert facts(in_both(one, other)) == either
+    assert in_both(one, other).facts == either
 
 
 def test_what_is_forgotten_of_a_thing():
-    before = {}
+    before = Assumed()
     assume(before, {("z", True)})
-    assumed = dict(before)
+    assumed = before.copy()
     assume(assumed, any_of([frozenset({("x", True)}), frozenset({("y", True)})]))
     assume(assumed, {(("eq", "x", 2), False)})
     forget(assumed, frozenset({"x"}), before)
-    assert facts(assumed) == {("z", True)}
+    assert assumed.facts == {("z", True)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
-from gradguard_lint.domain.conditions import consistent
+from gradguard_lint.domain.conditions import Assumed, consistent
 from gradguard_lint.domain.shapes import items
 from gradguard_lint.domain.state import State, join_states
 from gradguard_lint.domain.values import (
@@ -93,12 +93,12 @@ def test_what_is_true_of_a_number_is_consistent(number, others):
 
 @given(values, values, some.booleans())
 def test_a_state_keeps_what_each_way_says(first, second, truth):
-    one, other = State(assumed={"flag": truth}), State(assumed={"flag": not truth})
+    one, other = (State(assumed=Assumed({"flag": it})) for it in (truth, not truth))
     one.store[1, "x"], other.store[1, "x"] = join((first,)), join((second,))
     joined = join_states([one, other])
     assert joined is not None
-    found = joined.store[1, "x"]
-    for value in (one.store[1, "x"], other.store[1, "x"]):
+    found, *parts = (it.store.get((1, "x")) for it in (joined, one, other))
+    for value in parts:
         for choice in value.choices:
             assert (
                 open_(found)

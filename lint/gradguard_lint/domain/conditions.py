@@ -32,13 +32,50 @@ _GIVEN = (("argument",), ("option",))
 """How the keys of what functions and the program are given begin."""
 
 
-def facts(assumed: Mapping[Key, Hashable]) -> Conditions:
-    """What is assumed, as conditions."""
-    if not assumed:
-        return NONE
-    found = frozenset([(key, told) for key, told in assumed.items() if isinstance(told, bool)])
-    clauses = _clauses(assumed)
-    return found.union((clause, True) for clause in clauses) if clauses else found
+class Assumed(dict[Key, Hashable]):
+    """What is assumed on a way: the truth of questions, and the values of what is known besides.
+
+    It keeps what it was asked for until something else is assumed.
+    """
+
+    __slots__ = ("_facts", "answers")
+
+    def __init__(self, values: Mapping[Key, Hashable] | None = None) -> None:
+        self._facts: Conditions | None = None
+        self.answers: dict[Conditions, bool] = {}
+        """Which conditions can hold here."""
+        if values is None:
+            return
+        super().__init__(values)
+        if isinstance(values, Assumed):
+            self._facts, self.answers = values._facts, values.answers
+
+    def __setitem__(self, key: Key, value: Hashable) -> None:
+        super().__setitem__(key, value)
+        self._facts, self.answers = None, {}
+
+    def __delitem__(self, key: Key) -> None:
+        super().__delitem__(key)
+        self._facts, self.answers = None, {}
+
+    def copy(self) -> Assumed:
+        """An independent copy."""
+        return Assumed(self)
+
+    @property
+    def facts(self) -> Conditions:
+        """What is assumed, as conditions."""
+        found = self._facts
+        if found is None:
+            told = [(key, told) for key, told in self.items() if isinstance(told, bool)]
+            told += [(clause, True) for clause in self.clauses]
+            found = self._facts = frozenset(told)
+        return found
+
+    @property
+    def clauses(self) -> frozenset[AnyOf]:
+        """The groups of conditions of which one holds."""
+        return self.get(CLAUSES, frozenset())  # type: ignore[return-value]
 
 
 class AnyOf(frozenset[Conditions]):
@@ -97,20 +134,25 @@ def without(when: Conditions, about: frozenset[Key]) -> Conditions:
     return frozenset(item for item in when if about.isdisjoint(parts_of(item[0])))
 
 
-def forget(
-    assumed: dict[Key, Hashable], about: frozenset[Key], before: Mapping[Key, Hashable]
-) -> None:
+def forget(assumed: Assumed, about: frozenset[Key], before: Assumed) -> None:
     """Assume of these no more than `before`."""
-    told = facts(assumed) - facts(before)
+    told = assumed.facts - before.facts
     for key, _ in told - without(told, about):
         if isinstance(key, AnyOf):
-            assumed[CLAUSES] = _clauses(assumed) - {key}
+            assumed[CLAUSES] = assumed.clauses - {key}
         else:
             del assumed[key]
 
 
-def compatible(when: Conditions, assumed: Mapping[Key, Hashable]) -> bool:
+def compatible(when: Conditions, assumed: Assumed) -> bool:
     """Whether all of `when` can hold under what is assumed."""
+    answer = assumed.answers.get(when)
+    if answer is None:
+        answer = assumed.answers[when] = _compatible(when, assumed)
+    return answer
+
+
+def _compatible(when: Conditions, assumed: Assumed) -> bool:
     told = True
     for key, truth in when:
         known = assumed.get(key)
@@ -118,11 +160,7 @@ def compatible(when: Conditions, assumed: Mapping[Key, Hashable]) -> bool:
             told = False
         elif known != truth:
             return False
-    return told or _possible(facts(assumed) | when)
-
-
-def _clauses(assumed: Mapping[Key, Hashable]) -> frozenset[AnyOf]:
-    return assumed.get(CLAUSES, frozenset())  # type: ignore[return-value]
+    return told or _possible(assumed.facts | when)
 
 
 @lru_cache(maxsize=8192)
@@ -153,7 +191,7 @@ def _possible(told: Conditions) -> bool:
     return any(_possible(group | others) for group in left[clause])
 
 
-def assume(assumed: dict[Key, Hashable], when: Iterable[Condition]) -> None:
+def assume(assumed: Assumed, when: Iterable[Condition]) -> None:
     """Let `when` hold among what is assumed."""
     clauses: set[AnyOf] = set()
     for key, truth in when:
@@ -164,16 +202,16 @@ def assume(assumed: dict[Key, Hashable], when: Iterable[Condition]) -> None:
         if truth and isinstance(key, tuple) and len(key) == 3 and key[0] == "eq":
             assumed["value", key[1]] = key[2]
     if clauses:
-        together = _clauses(assumed) | clauses
+        together = assumed.clauses | clauses
         if len(together) <= MOST:
             assumed[CLAUSES] = together
 
 
-def lasting(told: Mapping[Key, Hashable], before: Mapping[Key, Hashable]) -> list[Condition]:
+def lasting(told: Assumed, before: Assumed) -> list[Condition]:
     """What is told besides of what functions or the program are given, once for all."""
     if told == before:
         return []
-    return [item for item in facts(told) - facts(before) if _lasts(item[0])]
+    return [item for item in told.facts - before.facts if _lasts(item[0])]
 
 
 def _lasts(key: Key) -> bool:
@@ -185,12 +223,12 @@ def _lasts(key: Key) -> bool:
     return key == GPU_PRESENT or (isinstance(about, tuple) and about[:1] in _GIVEN)
 
 
-def in_both(one: Mapping[Key, Hashable], other: Mapping[Key, Hashable]) -> dict[Key, Hashable]:
+def in_both(one: Assumed, other: Assumed) -> Assumed:
     """What is assumed on each of two ways."""
-    found = {key: value for key, value in one.items() if key in other and other[key] == value}
-    if clauses := _clauses(one) & _clauses(other):
-        found[CLAUSES] = clauses
-    return found
+    both = {key: value for key, value in one.items() if key in other and other[key] == value}
+    if clauses := one.clauses & other.clauses:
+        both[CLAUSES] = clauses
+    return Assumed(both)
 
 
 def consistent(*groups: Iterable[Condition]) -> bool:

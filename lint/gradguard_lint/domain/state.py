@@ -7,11 +7,17 @@ of them says is kept under the conditions of that way.
 from __future__ import annotations
 
 import ast
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 
-from gradguard_lint.domain.conditions import NONE, Conditions, any_of, assume, facts, in_both
+from gradguard_lint.domain.conditions import (
+    NONE,
+    Assumed,
+    Conditions,
+    any_of,
+    assume,
+    in_both,
+)
 from gradguard_lint.domain.effects import Effect, Modes, ParallelCall
-from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.values import Choice, Unknown, Value, guarded, join
 from pytest_gradguard.records import field, fields
 
@@ -21,6 +27,10 @@ Place = tuple[int, str]
 Event = Effect | ParallelCall
 Past = dict[Event, Conditions]
 """What happened before, on this way, each with the conditions that it happened under."""
+
+
+MOST_OF_ITS_OWN = 64
+"""From so many values on that a store has of its own, it shares them where it is copied."""
 
 
 class Mark:
@@ -40,35 +50,65 @@ class Mark:
         self.depth: int = 0 if below is None else below.depth + 1
 
 
-class Store(dict[Place, Value]):
-    """Values by their place; it knows which were written since it was copied, and before that."""
+class Store:
+    """Values by their place; it knows which were written since it was copied, and before that.
 
-    __slots__ = ("below", "changed")
+    What copies have in common they share: each has what was written to it of its own.
+    """
 
-    def __init__(self, values: Iterable[tuple[Place, Value]] | dict[Place, Value] = ()) -> None:
-        super().__init__(values)
+    __slots__ = ("_own", "_shared", "below", "changed")
+
+    def __init__(self) -> None:
+        self._own: dict[Place, Value | None] = {}
+        """What was written since, or dropped (None)."""
+        self._shared: dict[Place, Value] = {}
+        """What others may have, too: it never changes."""
         self.changed: set[Place] = set()
         self.below: Mark | None = None
 
+    def get(self, place: Place) -> Value | None:
+        """What is under `place`, if anything is."""
+        own = self._own
+        return own[place] if place in own else self._shared.get(place)
+
+    def __contains__(self, place: Place) -> bool:
+        return self.get(place) is not None
+
     def __setitem__(self, place: Place, value: Value) -> None:
         self.changed.add(place)
-        dict.__setitem__(self, place, value)
+        self._own[place] = value
+
+    def held(self) -> list[tuple[Place, Value]]:
+        """All places and what is under them, in the order in which they were first written."""
+        both = {**self._shared, **self._own}
+        return [(place, value) for place, value in both.items() if value is not None]
 
     def drop(self, place: Place) -> None:
         """Forget what is under `place`."""
         if place in self:
             self.changed.add(place)
-            dict.__delitem__(self, place)
+            self._own[place] = None
 
     def forget(self, place: Place) -> None:
         """Drop what is under a place that nothing outside knows."""
-        self.pop(place, None)
+        if place in self._shared:
+            self._own[place] = None
+        else:
+            self._own.pop(place, None)
         self.changed.discard(place)
 
     def copy(self) -> Store:
         """An independent copy."""
-        new = Store(self)
+        new = self.same()
         new.below = self.mark()
+        return new
+
+    def same(self) -> Store:
+        """What holds the same, and knows nothing of its past."""
+        if len(self._own) > MOST_OF_ITS_OWN:
+            self._shared, self._own = dict(self.held()), {}
+        new = Store()
+        new._shared, new._own = self._shared, self._own.copy()
         return new
 
     def mark(self) -> Mark | None:
@@ -108,14 +148,14 @@ class State:
     """What holds at a point of the program. `dead`: this point is not reached."""
 
     store: Store = field(default_factory=Store)
-    assumed: dict[Key, Hashable] = field(default_factory=dict)
+    assumed: Assumed = field(default_factory=Assumed)
     past: Past = field(default_factory=dict)
     modes: Modes = field(default_factory=Modes)
     dead: bool = False
 
     def copy(self) -> State:
         """An independent copy."""
-        return State(self.store.copy(), dict(self.assumed), dict(self.past), self.modes, self.dead)
+        return State(self.store.copy(), self.assumed.copy(), dict(self.past), self.modes, self.dead)
 
 
 Error = type[BaseException] | None
@@ -137,9 +177,9 @@ def join_states(states: Iterable[State]) -> State | None:
 def _joined(first: State, second: State) -> State:
     if first is second:
         return first
-    assumed, sides = dict(first.assumed), (NONE, NONE)
+    assumed, sides = first.assumed.copy(), (NONE, NONE)
     if assumed != second.assumed:
-        left, right = facts(first.assumed), facts(second.assumed)
+        left, right = first.assumed.facts, second.assumed.facts
         sides = (left - right, right - left)
         assumed = in_both(assumed, second.assumed)
         if all(sides) and not (len(sides[0]) == len(sides[1]) == 1):
@@ -154,7 +194,7 @@ def _joined(first: State, second: State) -> State:
 
 
 def _joined_stores(first: Store, second: Store, sides: tuple[Conditions, Conditions]) -> Store:
-    merged = Store(second)
+    merged = second.same()
     merged.changed, merged.below = apart(first, second)
     for place in list(merged.changed):
         one, other = first.get(place), second.get(place)
@@ -198,6 +238,19 @@ def widened(before: Store, after: Store) -> bool:
         found = True
         after[place] = join((old, new, Value((Choice(Unknown()),))))
     return found
+
+
+def loosened(store: Store, other: Store) -> None:
+    """Let what may be something else in `other` be anything besides."""
+    for place in apart(store, other)[0]:
+        own, there = store.get(place), other.get(place)
+        if own is None or there is None or own is there or _ANYTHING in own.choices:
+            continue
+        if not set(there.atoms) <= set(own.atoms):
+            store[place] = Value((*own.choices, _ANYTHING))
+
+
+_ANYTHING = Choice(Unknown())
 
 
 @fields

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from functools import lru_cache
 
 from gradguard_lint.domain.conditions import NONE, Conditions
 from gradguard_lint.domain.questions import Key
@@ -468,7 +469,10 @@ class Value(Record):
 
     @property
     def is_unknown(self) -> bool:
-        return all(isinstance(choice.atom, Unknown) for choice in self.choices)
+        choices = self.choices
+        if len(choices) == 1:
+            return isinstance(choices[0].atom, Unknown)
+        return all(isinstance(choice.atom, Unknown) for choice in choices)
 
     @property
     def is_none(self) -> bool:
@@ -497,7 +501,16 @@ def of(atom: Atom) -> Value:
 
 
 def constant(value: Hashable) -> Value:
-    return Value((Choice(Const(value, type(value).__name__)),))
+    return _plain(value) if type(value) in _PLAIN else of(Const(value, type(value).__name__))
+
+
+_PLAIN = frozenset({str, bool, int, type(None)})
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _plain(value: Hashable) -> Value:
+    """The constant, which is the same object each time: most are made again and again."""
+    return of(Const(value, type(value).__name__))
 
 
 NUMBER = of(Thing("number", "number"))
@@ -536,12 +549,17 @@ def join(values: Iterable[Value]) -> Value:
     for value in parts:
         for choice in value.choices:
             known = seen.get(choice.atom)
+            new = choice.when
             if known is None:
-                seen[choice.atom] = [choice.when]
-            elif not any(when <= choice.when for when in known):
-                # Each way to come by it is kept, unless a weaker condition covers it.
-                known[:] = [when for when in known if not choice.when <= when]
-                known.append(choice.when)
+                seen[choice.atom] = [new]
+                continue
+            # Each way to come by it is kept, unless a weaker condition covers it.
+            for when in known:
+                if when <= new:
+                    break
+            else:
+                known[:] = [when for when in known if not new <= when]
+                known.append(new)
     if not seen:
         return UNKNOWN
     if len(seen) > WIDTH:

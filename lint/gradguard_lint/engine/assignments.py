@@ -93,6 +93,7 @@ def assign(m: Machine, frame: Frame, target: ast.expr, value: Value) -> None:
             ):
                 m.rebind(frame, target.value, shown)
             elif isinstance(atom, Unknown) and atom.key is not None:
+                m.set_on_unknown.add(target.attr)
                 m.store[(0, str(("attr", atom.key, target.attr)))] = value
             elif isinstance(atom, ProjectModule):
                 home = m.module_frame(atom.name)

@@ -84,7 +84,7 @@ def _attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) -
         if shown is not None:
             return shown
         key = ("attr", base, name)
-        fixed = m.store.get((0, str(key)))
+        fixed = m.store.get((0, str(key))) if name in m.set_on_unknown else None
         return fixed if fixed is not None else unknown(key)
     if isinstance(atom, Const) and name == "value":
         return of(atom)  # a member of an enumeration

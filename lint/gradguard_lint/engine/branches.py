@@ -69,7 +69,10 @@ def turning_out(test: Value, truth: bool) -> list[Choice]:
 
 def condition(test: Value, truth: bool) -> Conditions:
     """The assumptions that `test` having `truth` amounts to."""
-    kept = turning_out(test, truth)
+    return _amounting(test, truth, turning_out(test, truth))
+
+
+def _amounting(test: Value, truth: bool, kept: list[Choice]) -> Conditions:
     if len(test.choices) == 1:
         return kept[0].when if kept else NONE
     found = any_of(choice.when for choice in kept)
@@ -89,9 +92,10 @@ def enter_branch(m: Machine, frame: Frame, node: ast.expr, test: Value, truth: b
 
 def assume_test(m: Machine, test: Value, truth: bool) -> bool:
     """Assume that `test` has `truth`; False where it cannot."""
-    if not any(truth_of(atom) in (truth, None) for atom in test.atoms):
+    kept = turning_out(test, truth)
+    if not kept:
         return False
-    when = condition(test, truth)
+    when = _amounting(test, truth, kept)
     if m.conflicts(when):
         return False
     assume(m.assumed, when)

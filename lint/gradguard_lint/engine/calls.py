@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.conditions import assume, facts, lasting
+from gradguard_lint.domain.conditions import assume, lasting
 from gradguard_lint.domain.effects import Modes
 from gradguard_lint.domain.shapes import ABSENT, items, sequence
 from gradguard_lint.domain.state import Mark, Past, State
@@ -248,7 +248,7 @@ def call(m: Machine, frame: Frame, node: ast.AST, function: Value, args: Args) -
     results: list[Value] = []
     before = m.state
     ends: list[State] = []
-    assumed = dict(before.assumed)
+    assumed = before.assumed.copy()
     last = min(len(choices), ALTERNATIVES) - (len(choices) <= ALTERNATIVES)
     for number, choice in enumerate(choices[:ALTERNATIVES]):
         m.state = before.copy() if number < last else before
@@ -327,7 +327,7 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
         return of(Generator(function, inner))
     entry = m.state
     mark = entry.store.mark()
-    assumed, modes, depth = dict(entry.assumed), entry.modes, m.loop_depth
+    assumed, modes, depth = entry.assumed.copy(), entry.modes, m.loop_depth
     bind_arguments(m, inner, function, args)
     m.modes = marked_modes(m, frame, node, function, modes)
     m.stack.append(code)
@@ -350,6 +350,7 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
         events = {event: m.state.past.pop(event) for event in later}
         result = _context(m, function, join(left.yields), left.inside, events)
     if not inner.shared and not inner.lent:
+        m.gone.add(inner.ident)
         _forget(m, inner, mark)
     told, m.state.assumed, m.state.modes = m.assumed, assumed, modes
     assume(m.assumed, lasting(told, assumed))
@@ -413,11 +414,11 @@ def _returned(m: Machine, inner: Frame) -> Value:
     if not ends:
         m.die()  # every way raises, or the program ends there
         return UNKNOWN
-    common = frozenset.intersection(*(facts(state.assumed) for state in ends))
+    common = frozenset.intersection(*(state.assumed.facts for state in ends))
     m.meet(ends)
     if len(ends) == 1:
         return left.returns[0][0]
-    return join(guarded(value, facts(state.assumed) - common) for value, _, state in left.returns)
+    return join(guarded(value, state.assumed.facts - common) for value, _, state in left.returns)
 
 
 def _forget(m: Machine, inner: Frame, mark: Mark | None) -> None:

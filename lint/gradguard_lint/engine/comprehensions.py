@@ -84,7 +84,7 @@ def _one_by_one(
         m.assign(inner, generator.target, item)
         inner.loop_names.append(names_in(generator.target))
         before = m.state.assumed
-        m.state.assumed = dict(before)
+        m.state.assumed = before.copy()
         for test in generator.ifs:
             value = m.eval(inner, test)
             whole = whole and definite(value) is not None
@@ -174,7 +174,7 @@ def comprehended(
         if whole or not results:
             return m.adopted(node, items(kind, results))
         return m.adopted(node, sequence(join(results), kind))
-    assumed = dict(m.assumed)
+    assumed = m.assumed.copy()
     test = has_turn(m, frame, first.iter)
     if not assume_test(m, test, True):
         return m.adopted(node, items(kind, []))

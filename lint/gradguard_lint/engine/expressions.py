@@ -47,12 +47,15 @@ from gradguard_lint.engine.texts import put_together, with_percent
 from gradguard_lint.engine.truth import compare, truth_of
 from gradguard_lint.words import words
 
-BUILTINS = words(
-    "print len range enumerate zip map filter list tuple set dict sorted reversed sum min max "
-    "abs float int str bool bytes getattr setattr hasattr isinstance issubclass type super "
-    "iter next open any all round id repr vars object property staticmethod classmethod "
-    "frozenset slice input callable divmod pow format"
-)
+BUILTINS = {
+    name: of(External(f"builtins.{name}"))
+    for name in words(
+        "print len range enumerate zip map filter list tuple set dict sorted reversed sum min max "
+        "abs float int str bool bytes getattr setattr hasattr isinstance issubclass type super "
+        "iter next open any all round id repr vars object property staticmethod classmethod "
+        "frozenset slice input callable divmod pow format"
+    )
+}
 
 
 LARGEST_POWER = 64
@@ -85,7 +88,7 @@ def on_Name(m: Machine, frame: Frame, node: ast.Name) -> Value:
     found = m.lookup(frame, node.id)
     if found is None:
         if node.id in BUILTINS:
-            return of(External("builtins." + node.id))
+            return BUILTINS[node.id]
         if node.id in ("__file__", "__doc__"):
             return UNKNOWN
         star = m.parts.star_import(m, frame, node.id)
@@ -175,7 +178,7 @@ def on_IfExp(m: Machine, frame: Frame, node: ast.IfExp) -> Value:
     if is_plain(m, node):
         assumed = m.state.assumed
         for truth, branch in ((True, node.body), (False, node.orelse)):
-            m.state.assumed = dict(assumed)
+            m.state.assumed = assumed.copy()
             if enter_branch(m, frame, node.test, test, truth):
                 found.append(guarded(m.eval(frame, branch), condition(test, truth)))
         m.state.assumed = assumed
@@ -312,7 +315,7 @@ def on_BoolOp(m: Machine, frame: Frame, node: ast.BoolOp) -> Value:
     ends: list[State] = []
     plain = all(is_plain(m, part) for part in node.values[1:])
     assumed = m.state.assumed
-    m.state.assumed = dict(assumed)
+    m.state.assumed = assumed.copy()
     passed = NONE
     for index, part in enumerate(node.values):
         value = guarded(m.eval(frame, part), passed)

@@ -83,7 +83,7 @@ def _scope(m: Machine, frame: Frame) -> Frame:
 
 def _number(m: Machine, scope: Frame) -> int:
     """How many items were taken."""
-    number = m.store.get((scope.ident, TAKEN), constant(0)).constant
+    number = (m.store.get((scope.ident, TAKEN)) or constant(0)).constant
     return number if isinstance(number, int) else SOME
 
 

@@ -82,7 +82,7 @@ def run(
         _flow(m, function, each)
         return NOTHING
     code = function.node
-    taken = m.store.get((inner.ident, TAKEN), constant(0)).constant
+    taken = (m.store.get((inner.ident, TAKEN)) or constant(0)).constant
     if taken == ALL or isinstance(code, ast.Lambda):
         return NOTHING
     if len(m.stack) >= DEPTH or m.stack.count(code) >= 2 or m.tired:
@@ -90,7 +90,7 @@ def run(
         return UNKNOWN
     again = taken if isinstance(taken, int) and taken > 0 else 0
     before = _Before(m) if again else None
-    outside, modes, assumed = _Place(m), m.modes, dict(m.assumed)
+    outside, modes, assumed = _Place(m), m.modes, m.assumed.copy()
     passed = 0
 
     def give(value: Value) -> None:
@@ -173,7 +173,7 @@ def certain(m: Machine, atom: Generator) -> bool:
     """Whether it is known which item comes next."""
     if isinstance(atom.function, Flow):
         return all(certain(m, source) for source in atom.function.sources)
-    taken = m.store.get((atom.frame.ident, TAKEN), constant(0)).constant
+    taken = (m.store.get((atom.frame.ident, TAKEN)) or constant(0)).constant
     return isinstance(taken, int) and taken != SOME
 
 

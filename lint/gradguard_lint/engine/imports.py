@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
+from gradguard_lint.domain.conditions import Assumed
 from gradguard_lint.domain.state import State
 from gradguard_lint.domain.values import (
     UNKNOWN,
@@ -34,7 +35,10 @@ def module_frame(m: Machine, name: str) -> Frame | None:
     mark = before.store.mark()
     run_module(m, frame, module, constant(name))
     after = m.state.store
-    m.loaded.update((place, after[place]) for place in after.since(mark) if place in after)
+    for place in after.since(mark):
+        value = after.get(place)
+        if value is not None:
+            m.loaded[place] = value
     m.state = State(after, before.assumed, m.state.past, before.modes, before.dead)
     return frame
 
@@ -43,7 +47,7 @@ def run_module(m: Machine, frame: Frame, module: Module, name: Value) -> None:
     """Run the code of a module, from the start of a program."""
     saved = (m.worker, m.chain, m.statement, m.loop_depth, m.raised)
     m.worker, m.chain, m.loop_depth, m.raised = None, (), 0, []
-    m.state = State(m.store, {}, m.state.past)
+    m.state = State(m.store, Assumed(), m.state.past)
     m.store[frame.ident, "__name__"] = name
     try:
         m.block(frame, module.tree.body)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from types import ModuleType
 
+from gradguard_lint.domain.conditions import Assumed
 from gradguard_lint.domain.effects import Program
 from gradguard_lint.domain.options import Options
 from gradguard_lint.domain.state import State, join_states
@@ -111,7 +112,7 @@ class _Run:
         self._root(partial(imports.run_module, m, frame, module, constant("__main__")), State())
         self.after = m.state
         self.after.dead = False
-        self.after.assumed = {}
+        self.after.assumed = Assumed()
         if m.before_main is not None:
             self.after.past = m.before_main  # what else comes in is not run as a program
         program = m.program
@@ -127,6 +128,8 @@ class _Run:
         m, frame = self.m, self.frame
         definitions = _definitions(self.module.tree)
         wanted = self.relevance.definitions(loops=loops)
+        later = self.relevance.in_threads
+        definitions.sort(key=lambda it: id(it[1]) in later)
         made: dict[int, tuple[Instance, State] | None] = {}
         for again in (False, True):
             for cls, node in definitions:
@@ -186,7 +189,7 @@ class _Run:
         m = self.m
         m.begin_root()
         m.state = state
-        m.state.assumed, m.state.dead = {}, False
+        m.state.assumed, m.state.dead = Assumed(), False
         m.worker, m.chain, m.stack, m.statement = None, (), [], None
         m.loops, m.turns, m.elements, m.loop_depth, m.raised = [], [], [], 0, []
         try:
@@ -202,7 +205,7 @@ class _Run:
         atom = next(holder.of(Class), None) if holder is not None else None
         if atom is None or atom.node is not cls:
             return None
-        for value in m.store.values():
+        for _, value in m.store.held():
             for instance in value.of(Instance):
                 if instance.cls.node is cls:
                     return instance, m.state
@@ -237,7 +240,7 @@ class _Run:
         m.recorded, m.reached, m.root = recorded, reached, root
         m.preparing = False
         state.past = past
-        state.assumed = {}
+        state.assumed = Assumed()
         m.state = state
 
     def _preparing(self, cls: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:

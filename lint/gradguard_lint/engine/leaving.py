@@ -6,8 +6,7 @@ import ast
 import builtins
 from collections.abc import Callable
 
-from gradguard_lint.domain.conditions import facts
-from gradguard_lint.domain.state import Error, Past, Raised, State
+from gradguard_lint.domain.state import Error, Past, Raised, State, loosened
 from gradguard_lint.domain.values import (
     UNKNOWN,
     Frame,
@@ -61,6 +60,10 @@ def _catches(m: Machine, frame: Frame, handler: ast.ExceptHandler, error: Error)
     if error is not None and any(it is not None and issubclass(error, it) for it in named):
         return True
     return None if error is None or None in named else False
+
+
+FEW = 16
+"""Of so many raises in one body it is told apart what holds after them."""
 
 
 def do_Break(m: Machine, frame: Frame, node: ast.Break) -> None:
@@ -147,15 +150,21 @@ def _catch(m: Machine, before: State, after: State, raised: list[State]) -> None
     the body did is done for certain only at a raise.
     """
     certain: Past = {}
+    mark = before.store.mark()
     for state in raised:
-        there = facts(state.assumed) - facts(before.assumed)
+        for place in state.store.since(mark):
+            if place[0] in m.gone:
+                state.store.forget(place)
+        there = state.assumed.facts - before.assumed.facts
         for event, when in state.past.items():
             when = when | there
             certain[event] = certain[event] & when if event in certain else when
-    m.meet([before, after, *raised])
+    m.meet([before, after, *raised[:FEW]])
     m.state = m.state.copy()
+    for state in raised[FEW:]:
+        loosened(m.state.store, state.store)
     m.state.past = {**certain, **before.past}
-    m.state.assumed = dict(before.assumed)
+    m.state.assumed = before.assumed.copy()
     m.state.modes = before.modes
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable
 from functools import partial
 
-from gradguard_lint.domain.conditions import assume, forget, lasting, without
+from gradguard_lint.domain.conditions import Assumed, assume, forget, lasting, without
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import known_items
 from gradguard_lint.domain.starts import PROCESS
@@ -218,14 +218,14 @@ def do_While(m: Machine, frame: Frame, node: ast.While) -> None:
     m.meet([m.state, *exits.breaks])
 
 
-def _turn(m: Machine, exits: Exits, body: Callable[[], None]) -> Mapping[Key, Hashable]:
+def _turn(m: Machine, exits: Exits, body: Callable[[], None]) -> Assumed:
     """One turn; afterwards the state is that of its end, whichever way it came there.
 
     Returns what was assumed there, of which nothing is any longer.
     """
     if m.dead:
         return m.assumed
-    assumed, modes = dict(m.assumed), m.modes
+    assumed, modes = m.assumed.copy(), m.modes
     m.state = m.state.copy()
     m.turns[-1] = m.new_ident()
     body()
@@ -302,9 +302,7 @@ def _settled(
     return True
 
 
-def _forget_turn(
-    state: State, keys: frozenset[Key], mark: Mark | None, before: Mapping[Key, Hashable]
-) -> None:
+def _forget_turn(state: State, keys: frozenset[Key], mark: Mark | None, before: Assumed) -> None:
     """What was assumed of this turn's element says nothing of the next one's.
 
     Args:

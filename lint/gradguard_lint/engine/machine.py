@@ -11,7 +11,7 @@ import ast
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 
-from gradguard_lint.domain.conditions import GPU_PRESENT, NONE, Conditions, compatible, facts
+from gradguard_lint.domain.conditions import GPU_PRESENT, NONE, Assumed, Conditions, compatible
 from gradguard_lint.domain.effects import (
     ORDERED,
     Effect,
@@ -146,6 +146,8 @@ class Machine:
         """The names that modules read, where that is known."""
         self.names_of: dict[int, dict[str, None]] = {}
         """The attributes that were ever written to an object."""
+        self.set_on_unknown: set[str] = set()
+        """The attributes that were ever written to what is not known."""
         self.origins: dict[tuple[int, str], Site] = {}
         """Where each variable and attribute was last given its value."""
         self.reached: set[int] = set()
@@ -158,6 +160,8 @@ class Machine:
         """How the code of each frame that is being run is left."""
         self.plain: dict[ast.AST, bool] = {}
         """Expressions whose evaluation is known to change nothing, or not."""
+        self.gone: set[int] = set()
+        """The frames of calls that came to their end, and to whose variables nothing refers."""
         self.yielding: dict[ast.AST, bool] = {}
         """Functions whose calls make generators, or not."""
         self.classes: dict[ast.AST, ast.stmt] = {}
@@ -193,7 +197,7 @@ class Machine:
         return self.state.store
 
     @property
-    def assumed(self) -> dict[Key, Hashable]:
+    def assumed(self) -> Assumed:
         return self.state.assumed
 
     @property
@@ -360,7 +364,7 @@ class Machine:
         if kind in TOLD_APART:
             key = (*key, target, value)
         effect = self.recorded.get(key)
-        when = facts(self.assumed) | under
+        when = self.assumed.facts | under
         if effect is None:
             effect = Effect(
                 kind,
@@ -646,7 +650,7 @@ class Machine:
     @property
     def far_fetched_here(self) -> bool:
         """Whether this place is only reached with such an argument."""
-        return self.far_fetched(facts(self.assumed))
+        return self.far_fetched(self.assumed.facts)
 
     # -- scoped changes -------------------------------------------------------------------------
 

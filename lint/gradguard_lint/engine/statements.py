@@ -56,15 +56,16 @@ def do_If(m: Machine, frame: Frame, node: ast.If) -> None:
 
     def way(body: list[ast.stmt]) -> Callable[[], None]:
         def go() -> None:
-            m.assumed.update(turns)
+            for key, turn in turns.items():
+                m.assumed[key] = turn
             m.block(frame, body)
 
         return go
 
     told = turns.keys() - m.assumed.keys()
     fork(m, frame, node.test, test, (way(node.body), way(node.orelse)))
-    for key in told:
-        m.assumed.pop(key, None)
+    for key in told & m.assumed.keys():
+        del m.assumed[key]
 
 
 def _turns_told(m: Machine, frame: Frame, node: ast.expr, test: Value) -> dict[Key, Hashable]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradguard_lint.domain.conditions import NONE, Conditions, assume, facts
+from gradguard_lint.domain.conditions import NONE, Conditions, assume
 from gradguard_lint.domain.effects import (
     Modes,
     ParallelCall,
@@ -180,7 +180,7 @@ def hand_out(
     if m.worker is not None:
         # Within a worker, nested calls run in its threads or one after the other.
         return in_line(m, frame, tasks)
-    assumed = dict(m.assumed)
+    assumed = m.assumed.copy()
     assume(m.assumed, when)
     call = ParallelCall(
         m.ident_at(node, "call"),
@@ -193,7 +193,7 @@ def hand_out(
         m.root,
         many,
         before=dict(m.state.past) if before is None else before,
-        when=facts(m.assumed),
+        when=m.assumed.facts,
         ships=ships,
         answers=answers,
         shares=shares,
