@@ -10,7 +10,7 @@ from typing import Any
 
 from gradguard_lint.project.contents import Unusable, read
 from gradguard_lint.project.files import ALWAYS_OUT
-from gradguard_lint.project.modules import project_root
+from gradguard_lint.project.modules import Reader
 
 Raw = dict[str, Any]
 
@@ -58,7 +58,7 @@ def _used_elsewhere(name: str, path: str, own: set[str], contents: Mapping[str, 
 @cache
 def _files(folder: str) -> tuple[str, ...] | None:
     """The files of the project around `folder`; None where there are too many to search."""
-    root = project_root(folder)
+    root = Reader().project_of(folder)
     found: list[str] = []
     known = any(os.path.exists(os.path.join(root, name)) for name in ("pyproject.toml", ".git"))
     for place, folders, files in os.walk(root):

@@ -24,10 +24,13 @@ class Following:
             self._read.known[os.path.abspath(path)] = data
         self._modules: dict[str, _Finding] = {}
         """By the folder of a package, whose files find the same; by the file, where it is none."""
+        self._last: tuple[str, _Finding] | None = None
 
     def __call__(self, name: str, path: str) -> tuple[str, bytes] | None:
         """The file and the bytes of what the module at `path` imports as `name`."""
-        modules, known = self._modules_of(path)
+        if self._last is None or path != self._last[0]:
+            self._last = (path, self._modules_of(path))
+        modules, known = self._last[1]
         if name not in known:
             known[name] = self._found(name, modules)
         return known[name]

@@ -42,17 +42,10 @@ def package_root(path: str) -> tuple[str, str]:
     return folder, ".".join(parts)
 
 
-def project_root(folder: str) -> str:
-    """The folder of the project around `folder`: where its settings or its repository are."""
-    current = folder
-    while True:
-        for marker in ("pyproject.toml", "setup.py", "setup.cfg", ".git"):
-            if os.path.exists(os.path.join(current, marker)):
-                return current
-        parent = os.path.dirname(current)
-        if parent == current:
-            return folder
-        current = parent
+def is_project(folder: str) -> bool:
+    """Whether the settings or the repository of a project are in `folder`."""
+    markers = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
+    return any(os.path.exists(os.path.join(folder, marker)) for marker in markers)
 
 
 def _is_package(path: str) -> bool:
@@ -294,9 +287,15 @@ class Reader:
         self._names: dict[str, Names] = {}
 
     def project_of(self, folder: str) -> str:
-        """The folder of the project around `folder`, looked for once."""
+        """The folder of the project around `folder`, looked for once; `folder`, where there is
+        none."""
+        return self._project_around(folder) or folder
+
+    def _project_around(self, folder: str) -> str:
         if folder not in self._projects:
-            self._projects[folder] = project_root(folder)
+            above = os.path.dirname(folder)
+            around = "" if above == folder else self._project_around(above)
+            self._projects[folder] = folder if is_project(folder) else around
         return self._projects[folder]
 
     def found_in(self, root: str, *parts: str) -> tuple[str | None, str]:

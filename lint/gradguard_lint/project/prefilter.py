@@ -15,7 +15,6 @@ from functools import cached_property
 from operator import attrgetter
 
 from gradguard_lint.project.file_bytes import File
-from gradguard_lint.project.literals import words_of
 
 MANY = 50
 """From this many files on, who may import a helper is told by the helper's name first."""
@@ -96,7 +95,7 @@ class Prefilter:
             return True
         if self.helpers == set():
             return False
-        if self.helpers is not None and not self._names_a_helper(file.data):
+        if self.helpers is not None and self._giving_helpers.isdisjoint(file.words):
             return False
         return self._imports_one(path, self._helps)
 
@@ -199,11 +198,12 @@ class Prefilter:
             wanted(file) or self._imports_one(path, wanted) for wanted in (_may_harm, _samples)
         )
 
-    def _names_a_helper(self, data: bytes) -> bool:
+    @cached_property
+    def _giving_helpers(self) -> set[bytes]:
+        """The names of the modules that start workers for others, and of the packages that import
+        them."""
         helpers = self.helpers or set()
-        if len(helpers) > MANY:  # each of them in each file would be a square
-            return not helpers.isdisjoint(words_of(data))
-        return any(name in data for name in helpers)
+        return helpers | self._packages_giving(helpers)
 
     def _trains_together(self, path: str, file: File) -> bool:
         """Whether the program that the file starts may train in several processes."""
