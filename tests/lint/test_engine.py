@@ -90,6 +90,29 @@ def programs():
                 yield pytest.param(block, id=name)
 
 
+@pytest.mark.parametrize("raises", [15, 16, 40])
+@pytest.mark.parametrize("handler", ["pass", "reveal(w)\n        raise"])
+def test_what_many_raises_differ_in(raises, handler, tmp_path):
+    """Each raise has its say, or what it differs in is anything: no alternative gets lost."""
+    ways = "".join(
+        f"        if n == {number}:\n            w = {max(0, number - raises + 2)}\n"
+        "            raise ValueError\n"
+        for number in range(raises)
+    )
+    known = raises <= 16 and handler == "pass"
+    shows = f"reveals: {'0 | 1' if known else '0 | unknown'}"
+    handler = handler.replace("reveal(w)", f"reveal(w)  # {shows}")
+    end = f"    reveal(w)  # {shows}\n" if handler == "pass" else "    return w\n"
+    source = (
+        "import torch\nfrom multiprocessing import Pool\n\n\n"
+        f"def main(n):\n    w = 0\n    try:\n{ways}"
+        f"        w = 0\n    except ValueError:\n        {handler}\n{end}"
+        "\n\nif __name__ == '__main__':\n    with Pool(2) as pool:\n"
+        "        pool.map(main, range(3))\n"
+    )
+    test_a_program_of_the_pages(source, tmp_path)
+
+
 @pytest.mark.parametrize("text", list(programs()))
 def test_a_program_of_the_pages(text, tmp_path):
     parts = re.split(r"^# file: (\S+)\n", text, flags=re.MULTILINE)

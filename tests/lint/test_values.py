@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+from random import Random
+
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
-from gradguard_lint.domain.conditions import Assumed, consistent
+from gradguard_lint.domain import state
+from gradguard_lint.domain.conditions import Assumed, assume, compatible, consistent
 from gradguard_lint.domain.shapes import items
-from gradguard_lint.domain.state import State, join_states
+from gradguard_lint.domain.state import State, Store, apart, join_states
 from gradguard_lint.domain.values import (
     WIDTH,
     Choice,
@@ -108,6 +113,86 @@ def test_a_state_keeps_what_each_way_says(first, second, truth):
                     or not consistent(choice.when, {("flag", not truth)})
                 )
             )
+
+
+@pytest.mark.parametrize("shared", [0, 2, 64])
+@pytest.mark.parametrize("seed", range(40))
+def test_stores_are_independent_whatever_they_share(seed, shared, monkeypatch):
+    """Stores against plain dictionaries: writing, dropping, copying and what was written since."""
+    monkeypatch.setattr(state, "MOST_OF_ITS_OWN", shared)
+    random = Random(seed)
+    places = [(1, name) for name in "abcdef"]
+    marked, moments = Store(), []
+    stores = [(marked, {})]
+    for _ in range(120):
+        store, model = random.choice(stores)
+        place = random.choice(places)
+        action = random.choice(["write", "write", "write", "drop", "copy", "mark"])
+        if action == "write":
+            store[place] = model[place] = constant(random.randrange(5))
+        elif action == "drop":
+            store.drop(place)
+            model.pop(place, None)
+        elif action == "copy":
+            stores.append((store.copy(), dict(model)))
+        elif store is marked:
+            moments.append((store.mark(), dict(model)))
+        for other, known in stores:
+            assert {it: other.get(it) for it in places} == {it: known.get(it) for it in places}
+            assert dict(other.held()) == known
+            assert all((it in other) == (it in known) for it in places)
+        for mark, known in moments:
+            now = dict(marked.held())
+            changed = {it for it in places if now.get(it) != known.get(it)}
+            assert changed <= marked.since(mark)
+        for (one, first), (other, second) in combinations(stores[-4:], 2):
+            differ = {it for it in places if first.get(it) != second.get(it)}
+            assert differ <= apart(one, other)[0]
+
+
+def test_a_forgotten_place_is_written_by_nobody():
+    store = Store()
+    store[1, "a"] = constant(1)
+    mark = store.mark()
+    store[1, "b"] = constant(2)
+    store.forget((1, "b"))
+    assert store.since(mark) == set()
+    assert store.get((1, "b")) is None
+    assert store.copy().get((1, "a")) == constant(1)
+
+
+def test_what_one_forgets_others_still_have(monkeypatch):
+    monkeypatch.setattr(state, "MOST_OF_ITS_OWN", 0)
+    store = Store()
+    store[1, "a"] = constant(1)
+    other = store.copy()
+    store.forget((1, "a"))
+    assert store.get((1, "a")) is None
+    assert other.get((1, "a")) == constant(1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_assumed_answers_as_if_it_were_asked_for_the_first_time(seed):
+    random = Random(seed)
+    questions = ["x", ("eq", "x", 1), ("eq", "x", 2), ("lt", "x", 1), "y"]
+    known = [Assumed()]
+    for _ in range(60):
+        assumed = random.choice(known)
+        question = random.choice(questions)
+        action = random.choice(["assume", "assume", "delete", "copy"])
+        if action == "assume":
+            assume(assumed, {(question, random.random() < 0.5)})
+        elif action == "copy":
+            known.append(assumed.copy())
+        elif question in assumed:
+            del assumed[question]
+        for one in known:
+            fresh = Assumed(dict(one))
+            assert one.facts == fresh.facts
+            for key in questions:
+                for truth in (True, False):
+                    when = frozenset({(key, truth)})
+                    assert compatible(when, one) == compatible(when, fresh)
 
 
 def test_a_way_that_ends_says_nothing():

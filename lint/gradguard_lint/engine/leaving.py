@@ -104,7 +104,9 @@ def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
     for handler in node.handlers:
         caught = [_catches(m, frame, handler, error) for error, _ in raised]
         pairs = list(zip(raised, caught, strict=True))
-        _catch(m, before, after, [state for (_, state), here in pairs if here is not False])
+        caught_here = [state for (_, state), here in pairs if here is not False]
+        passes_on = isinstance(handler.body[-1], ast.Raise)
+        _catch(m, before, after, caught_here, told_apart=0 if passes_on else FEW)
         raised = [one for one, here in pairs if not here]
         passed = [one for one in passed if (one, False) in pairs]
         if missing is not None:
@@ -143,11 +145,14 @@ def _tries_imports(node: ast.Try) -> bool:
     )
 
 
-def _catch(m: Machine, before: State, after: State, raised: list[State]) -> None:
+def _catch(
+    m: Machine, before: State, after: State, raised: list[State], told_apart: int = FEW
+) -> None:
     """Go on where an exception of a body is caught.
 
     Anything in the body may raise: what is found is that before it, after it, or at a raise; what
-    the body did is done for certain only at a raise.
+    the body did is done for certain only at a raise. So many of these are `told_apart`: where the
+    others differ, it may be anything.
     """
     certain: Past = {}
     mark = before.store.mark()
@@ -159,9 +164,9 @@ def _catch(m: Machine, before: State, after: State, raised: list[State]) -> None
         for event, when in state.past.items():
             when = when | there
             certain[event] = certain[event] & when if event in certain else when
-    m.meet([before, after, *raised[:FEW]])
+    m.meet([before, after, *raised[:told_apart]])
     m.state = m.state.copy()
-    for state in raised[FEW:]:
+    for state in raised[told_apart:]:
         loosened(m.state.store, state.store)
     m.state.past = {**certain, **before.past}
     m.state.assumed = before.assumed.copy()
