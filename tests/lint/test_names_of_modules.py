@@ -103,6 +103,8 @@ CLASSES = (
     "class Heir(Runner):\n    def alone(self, item):\n        return item\n\n\n"
     "def made():\n    return Heir(2)\n\n\n"
     "def used(items):\n    return Heir(2).square(items)\n\n\n"
+    "class Reader:\n    def spread(self, paths):\n"
+    "        return list(ThreadPoolExecutor(2).map(open, paths))\n\n\n"
     "def read(paths):\n    with ThreadPoolExecutor(2) as pool:\n"
     "        return list(pool.map(open, paths))\n"
 )
@@ -123,6 +125,8 @@ CLASSES = (
         ("made", "made()", set()),
         ("made", "made().square([1])", {"use"}),
         ("used", "used([1])", {"use"}),
+        ("Runner, Reader", "Runner(2).spread(abs, [1])", {"use"}),
+        ("Reader", "Reader().spread(['a'])", set()),
         ("read", "read(['a'])", set()),
         ("read", "read(['a']); torch.manual_seed(0)", {"use"}),
         ("Runner", "square = 1; square + 1", set()),
@@ -174,6 +178,28 @@ def test_what_matters_to_workers_comes_from_another_file(project, line, call, as
     source = (
         f"from multiprocessing import Pool\n{line}\n\n\n"
         f"def use(items):\n    return Pool(2).map({call}, items)\n"
+    )
+    assert read_as_a_program(project, source) == asked
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [("clean", set()), ("make", {"use"}), ("reset", {"use"}), ("quiet", {"use"})],
+)
+def test_what_threads_change_comes_from_another_file(project, name, asked):
+    project.write("app/__init__.py", "")
+    project.write(
+        "app/work.py",
+        "import torch\n\n\ndef clean(x):\n    return x\n\n\n"
+        "def make(x):\n    return torch.zeros(3) + x\n\n\n"
+        "def reset(x):\n    torch.manual_seed(0)\n\n\n"
+        "@torch.no_grad()\ndef quiet(x):\n    return x\n",
+    )
+    source = (
+        "import torch\nfrom concurrent.futures import ThreadPoolExecutor\n"
+        f"from app.work import {name}\n\n\n"
+        f"def use(items):\n    total = {name}(1)\n    total += 1\n"
+        "    return ThreadPoolExecutor(2).map(abs, items)\n"
     )
     assert read_as_a_program(project, source) == asked
 

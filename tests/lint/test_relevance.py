@@ -71,6 +71,23 @@ def test_what_projects_hand_on_is_theirs_where_they_define_it(line: str, asked: 
     assert wanted(f"import torch\n{line}\ndef run():\n    return Parallel(2)\n") == asked
 
 
+@pytest.mark.parametrize(
+    ("line", "asked"),
+    [
+        ("return x.to(device)", {"work"}),
+        ("return make(x, requires_grad=True)", {"work"}),
+        ("return x.fit()", {"work"}),
+        ("fit = x; return fit", set()),
+        ("return make(x, size=2)", set()),
+    ],
+)
+def test_what_matters_where_no_framework_is_imported(line: str, asked: set[str]):
+    source = f"from multiprocessing import Pool\ndef work(x, device):\n    Pool(2)\n    {line}\n"
+    if "to(device)" not in line:
+        source = source.replace("device", "name")
+    assert wanted(source) == asked
+
+
 def test_what_is_kept_elsewhere_is_followed():
     assert wanted(
         "import torch\nfrom multiprocessing import Pool\n"

@@ -45,8 +45,8 @@ class Vocabulary:
     Attributes:
         starters: names by which work leaves the calling thread, or that are a pitfall alone.
         keywords: those that are keywords, too.
-        homes: the packages that have them, for those that only packages have.
-        passed_on: those that projects hand on under their own names.
+        homes: the packages that have them, for those that are only called by the names they have
+            there.
         threads: those that start threads, and nothing else.
         either: methods and packages by which work goes to threads as well as to processes.
         packages: packages whose every name may do so.
@@ -70,7 +70,6 @@ class Vocabulary:
     starters: frozenset[str]
     keywords: frozenset[str]
     homes: Mapping[str, frozenset[str]]
-    passed_on: frozenset[str]
     threads: frozenset[str]
     either: frozenset[str]
     packages: frozenset[str]

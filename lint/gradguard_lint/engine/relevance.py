@@ -220,19 +220,15 @@ class Relevance:
 
     def _foreign(self) -> set[str]:
         """The names of starters that mean something else here: no package that has them is
-        imported. What projects hand on does where a name of the module's own is that."""
+        imported."""
         if self._has_star:
             return set()
-        seen, words = self.seen, self.words
         tops: set[str] = set()
-        imported: set[str] = set()
-        for node in seen.imports:
+        for node in self.seen.imports:
             tops |= _tops(node)
-            imported |= _names(node)
             if self._comes_from_project(node):
                 tops = tops.union(*map(self._project.packages_of, self._modules_of(node)))
-        foreign = {it for it, homes in words.homes.items() if tops.isdisjoint(homes)}
-        return foreign - (words.passed_on - (seen.variables - imported))
+        return {it for it, homes in self.words.homes.items() if tops.isdisjoint(homes)}
 
     def _starting(self, interesting: set[str], threads: set[str]) -> set[int]:
         """The ids of the definitions that mention what is `interesting`; those that start

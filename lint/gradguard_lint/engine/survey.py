@@ -80,11 +80,6 @@ class Survey:
     """Strings that are mentioned like names, in quotes."""
 
     @property
-    def variables(self) -> set[str]:
-        """The names that statements of the module's own code give."""
-        return set().union(*(it.names for it in self.bindings if not it.scope))
-
-    @property
     def mentioned(self) -> set[str]:
         """Every name that is mentioned somewhere outside the imports of the module's own code, and
         each attribute as `asked`, each function as `called`, too."""

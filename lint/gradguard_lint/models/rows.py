@@ -146,9 +146,6 @@ STARTERS = frozenset(
 PASSED_ON = frozenset({"task", "parallel"})
 """Starters that projects hand on under their own names: whose they are says nothing."""
 
-ANYWHERE = ""
-"""The home of what the user names."""
-
 RANKS = frozenset({"accelerator", "collective", "data-parallel", "sampler"})
 """The transfers that may be a pitfall of processes which train together."""
 
@@ -270,7 +267,6 @@ class Registry:
         starters: set[str] = set()
         homes: dict[str, set[str]] = {}
         keywords: set[str] = set()
-        passed_on: set[str] = set()
         threads: set[str] = set()
         processes: set[str] = set()
         either: set[str] = set()
@@ -290,12 +286,10 @@ class Registry:
                 names = {name.rpartition(".")[2] for name in row.names.split()}
                 if row.does in STARTERS:
                     starters |= names | (row.methods.keys() - COMMON)
-                    known = {it.partition(".")[0] for it in (*library.tops, *library.spelled)}
+                    anywhere = row.does in PASSED_ON or not library.tops
                     for name in row.names.split():
-                        tops = known | {name.partition(".")[0]} if library.tops else {ANYWHERE}
+                        tops = {""} if anywhere else {*library.tops, name.partition(".")[0]}
                         homes.setdefault(name.rpartition(".")[2], set()).update(tops)
-                    if row.does in PASSED_ON:
-                        passed_on |= names
                     if row.start == "thread":
                         threads |= names
                         either |= row.methods.keys()
@@ -323,8 +317,7 @@ class Registry:
         return Vocabulary(
             frozenset(starters),
             frozenset(keywords.difference(homes)),
-            {name: frozenset(tops) for name, tops in homes.items() if ANYWHERE not in tops},
-            frozenset(passed_on),
+            {name: frozenset(tops) for name, tops in homes.items() if "" not in tops},
             frozenset(threads - processes),
             frozenset(either - processes),
             frozenset(packages),

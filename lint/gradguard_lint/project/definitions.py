@@ -99,7 +99,7 @@ class _Part:
         name: the function's or the class's.
         asked: what is asked for where it is used: the method, or the name.
         text: its code.
-        words: what that mentions.
+        words: what that mentions, but for the names that it defines.
     """
 
     __slots__ = ("asked", "name", "text", "words")
@@ -108,7 +108,7 @@ class _Part:
         self.name = name
         self.asked = asked
         self.text = text
-        self.words = _words(text)
+        self.words = _words(re.sub(rb"\b(?:def|class)[ \t]+\w+", b"", text))
 
 
 class Definitions:
