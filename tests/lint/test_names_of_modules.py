@@ -92,7 +92,8 @@ def test_which_names_of_a_module_start_workers(project, line, name, asked):
 
 CLASSES = (
     "import torch\nfrom multiprocessing import Pool\n"
-    "from concurrent.futures import ThreadPoolExecutor\nimport app.workers as aw\n\n\n"
+    "from concurrent.futures import ThreadPoolExecutor\nimport app.workers as aw\n"
+    "import app.workers\n\n\n"
     "class Runner:\n    def __init__(self, size):\n        self.size = size\n\n"
     "    def spread(self, f, items):\n        return Pool(self.size).map(f, items)\n\n"
     "    def square(self, items):\n        return self.spread(abs, items)\n\n"
@@ -103,6 +104,8 @@ CLASSES = (
     "class Heir(Runner):\n    def alone(self, item):\n        return item\n\n\n"
     "def made():\n    return Heir(2)\n\n\n"
     "def used(items):\n    return Heir(2).square(items)\n\n\n"
+    "def plainly(w):\n    return app.workers.run_all(w)\n\n\n"
+    "class Holder:\n    def open(self):\n        return Ready()\n\n\n"
     "class Reader:\n    def spread(self, paths):\n"
     "        return list(ThreadPoolExecutor(2).map(open, paths))\n\n\n"
     "def read(paths):\n    with ThreadPoolExecutor(2) as pool:\n"
@@ -118,6 +121,9 @@ CLASSES = (
         ("Runner", "Runner(2).spread(abs, [1])", {"use"}),
         ("Runner", "Runner(2).square([1])", {"use"}),
         ("Ready", "Ready()", {"use"}),
+        ("Holder", "Holder(); x.Ready", set()),
+        ("Holder", "Holder().open()", {"use"}),
+        ("plainly", "plainly(1)", {"use"}),
         ("Passing", "Passing().stay(1)", set()),
         ("Passing", "Passing().go(1)", {"use"}),
         ("Heir", "Heir(2).alone(1)", set()),
@@ -183,10 +189,16 @@ def test_what_matters_to_workers_comes_from_another_file(project, line, call, as
 
 
 @pytest.mark.parametrize(
-    ("name", "asked"),
-    [("clean", set()), ("make", {"use"}), ("reset", {"use"}), ("quiet", {"use"})],
+    ("line", "asked"),
+    [
+        ("total = clean(1); total += 1", set()),
+        ("total = make(1); total += 1", {"use"}),
+        ("make(1)", set()),
+        ("reset(1)", {"use"}),
+        ("quiet(1)", {"use"}),
+    ],
 )
-def test_what_threads_change_comes_from_another_file(project, name, asked):
+def test_what_threads_change_comes_from_another_file(project, line, asked):
     project.write("app/__init__.py", "")
     project.write(
         "app/work.py",
@@ -197,8 +209,8 @@ def test_what_threads_change_comes_from_another_file(project, name, asked):
     )
     source = (
         "import torch\nfrom concurrent.futures import ThreadPoolExecutor\n"
-        f"from app.work import {name}\n\n\n"
-        f"def use(items):\n    total = {name}(1)\n    total += 1\n"
+        "from app.work import clean, make, quiet, reset\n\n\n"
+        f"def use(items):\n    {line}\n"
         "    return ThreadPoolExecutor(2).map(abs, items)\n"
     )
     assert read_as_a_program(project, source) == asked

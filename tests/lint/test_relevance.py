@@ -48,12 +48,19 @@ def test_a_variable_is_no_method_of_that_name():
         "    def batch(self, f):\n        return Pool(2).map(f, [1])\n"
         "    def twice(self, f):\n        return self.batch(f)\n"
         "    again = batch\n"
+        "    @batch\n    def decorated(self):\n        pass\n"
         "    wide = property(batch)\n"
         "def swims(batch):\n    size = batch\n    return size\n"
         "def calls(runner, f):\n    return runner.batch(f)\n"
         "def asks(runner):\n    return runner.again\n"
         "def reads(runner):\n    return runner.wide\n"
-    ) == {"batch", "twice", "calls", "asks", "reads"}
+    ) == {"batch", "twice", "decorated", "calls", "asks", "reads"}
+
+
+def test_a_class_may_call_its_methods_where_it_is_made():
+    source = "import torch\nfrom multiprocessing import Pool\nclass Runner:\n    def begin(f):\n"
+    assert OWN in found(source + "        return Pool(2)\n    begin(1)\n")
+    assert OWN not in found(source + "        return Pool(2)\n    1\n")
 
 
 @pytest.mark.parametrize("line", ["compute = 1", "f(compute=True)", "submit = compute"])
@@ -226,6 +233,10 @@ def test_who_turns_gradients_off_around_threads_is_run():
         "def trains(runner, items):\n    return runner.run(items)\n"
     )
     assert wanted(program) == {"predicts"}
+    assert wanted(
+        THREADS.format("pass")
+        + "@torch.no_grad\ndef predicts(runner, items):\n    return runner.run(items)\n"
+    ) == {"predicts"}
 
 
 def test_an_executor_may_be_one_of_processes():

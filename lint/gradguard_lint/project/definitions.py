@@ -97,18 +97,18 @@ class _Part:
 
     Attributes:
         name: the function's or the class's.
-        asked: what is asked for where it is used: the method, or the name.
+        said: what is said where it is used: the name, or the method with a dot before it.
         text: its code.
         words: what that mentions, but for the names that it defines.
     """
 
-    __slots__ = ("asked", "name", "text", "words")
+    __slots__ = ("name", "said", "text", "words")
 
-    def __init__(self, name: bytes, asked: bytes, text: bytes) -> None:
+    def __init__(self, name: bytes, said: bytes, text: bytes) -> None:
         self.name = name
-        self.asked = asked
+        self.said = said
         self.text = text
-        self.words = _words(re.sub(rb"\b(?:def|class)[ \t]+\w+", b"", text))
+        self.words = _said(re.sub(rb"\b(?:def|class)[ \t]+\w+", b"", text))
 
 
 class Definitions:
@@ -126,7 +126,8 @@ class Definitions:
         for name, _, text in self._texts:
             self.mentions.setdefault(name, set()).update(_words(text))
         self._own = [
-            (text, _words(text)) for text in re.split(_STATEMENT, re.sub(_IMPORT, b"", own))
+            (text, _words(text) | _said(text))
+            for text in re.split(_STATEMENT, re.sub(_IMPORT, b"", own))
         ]
         """The statements of the module's own code, but for its imports, and what each mentions."""
         self._doing: dict[tuple[Tells, frozenset[bytes]], list[_Part]] = {}
@@ -136,21 +137,21 @@ class Definitions:
         return name in self.mentions
 
     def give(self, name: str, of: Tells, words: frozenset[bytes] = frozenset()) -> frozenset[str]:
-        """What does what is sought, or mentions one of `words`, of what the module gives as `name`:
-        `ITSELF`, or methods of the objects that it has or makes."""
+        """What does what is sought, or says one of `words` (an attribute with a dot before it), of
+        what the module gives as `name`: `ITSELF`, or methods of what it has or makes."""
         doing = self._those(of, words)
-        asked = {part.asked for part in doing if part.asked == part.name}
+        whole = {part.said for part in doing if part.said == part.name}
         if name not in self.mentions:
             giving = self._giving(name.encode())
-            if any(of(text) or not said.isdisjoint(asked | words) for text, said in giving):
+            if any(of(text) or not said.isdisjoint(whole | words) for text, said in giving):
                 return frozenset((ITSELF,))
             reached = self._reached(set().union(*(said for _, said in giving)))
-        elif name.encode() in asked:
+        elif name.encode() in whole:
             return frozenset((ITSELF,))
         else:
             reached = self._reached({name.encode()})
-        methods = (it for it in doing if it.name in reached and it.asked != it.name)
-        return frozenset(it.asked.decode() for it in methods)
+        methods = (it for it in doing if it.name in reached and it.said != it.name)
+        return frozenset(it.said[1:].decode() for it in methods)
 
     def _reached(self, names: set[bytes]) -> set[bytes]:
         """The functions and classes among `names`, and those that these mention, and so on."""
@@ -189,14 +190,14 @@ class Definitions:
                 found = [*self._those(of, frozenset())]
             else:
                 found = [part for part in waiting if of(part.text)]
-            said = words.union(part.asked for part in found)
+            said = words.union(part.said for part in found)
             while True:
                 waiting = [part for part in waiting if part not in found]
                 new = [part for part in waiting if not said.isdisjoint(part.words)]
                 if not new:
                     break
                 found += new
-                said = frozenset(part.asked for part in new)
+                said = frozenset(part.said for part in new)
             self._doing[of, words] = found
         return found
 
@@ -207,6 +208,11 @@ class Definitions:
 
 def _words(text: bytes) -> set[bytes]:
     return set(re.findall(rb"\w+", text))
+
+
+def _said(text: bytes) -> set[bytes]:
+    """What `text` says: names, and attributes with a dot before them."""
+    return set(re.findall(rb"\.?\w+", text))
 
 
 def _methods(name: bytes, text: bytes) -> list[_Part]:
@@ -221,8 +227,10 @@ def _methods(name: bytes, text: bytes) -> list[_Part]:
         if called.startswith(b"__") or called in _CALLED:
             own.append(method)
         else:
-            found.append(_Part(name, called, method))
-    return [_Part(name, name, b"".join(own)), *found]
+            found.append(_Part(name, b"." + called, method))
+    whole = _Part(name, name, b"".join(own))
+    whole.words |= {b"." + word for word in whole.words}  # there, methods are variables
+    return [whole, *found]
 
 
 def _each(heads: list[re.Match[bytes]], text: bytes) -> Iterator[tuple[re.Match[bytes], bytes]]:

@@ -204,7 +204,7 @@ class Modules:
             elif depth and inner != name:
                 part = self._gives(what, inner, item, depth - 1, through)
             given |= part
-            words.update(word if it == ITSELF else it.encode() for it in part)
+            words.update(word if it == ITSELF else f".{it}".encode() for it in part)
         if wanted is None or (given and not names.definitions.have(wanted)):
             return frozenset((ITSELF,)) if given and wanted is None else frozenset(given)
         given.discard(ITSELF)
@@ -214,7 +214,7 @@ class Modules:
         self, names: Names, package: str, wanted: str | None
     ) -> Iterator[tuple[str, str | None, bytes]]:
         """What `wanted` (None: anything) of a module may hang on in others: the module, the name
-        there (None: anything), and what it is mentioned as."""
+        there (None: anything), and what is said where it is used."""
         for module, item, word in names.behind(wanted):
             inner = absolute_name(module, package)
             within = f"{inner}.{item}" if item else inner
@@ -225,7 +225,7 @@ class Modules:
             else:
                 plain = not item and word.decode() == inner.partition(".")[0]
                 for name in names.asked_of(inner if plain else word.decode()):
-                    yield within, name, name.encode()
+                    yield within, name, f".{name}".encode()
 
     def packages_of(self, name: str, depth: int = 1) -> set[str]:
         """The packages from outside the project that the module of that name imports, or one of
