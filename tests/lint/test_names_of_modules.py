@@ -106,6 +106,8 @@ CLASSES = (
     "def used(items):\n    return Heir(2).square(items)\n\n\n"
     "def plainly(w):\n    return app.workers.run_all(w)\n\n\n"
     "class Holder:\n    def open(self):\n        return Ready()\n\n\n"
+    "class Named:\n    def spread(self):\n        return Pool(2)\n\n"
+    "    run = spread\n\n\n"
     "class Reader:\n    def spread(self, paths):\n"
     "        return list(ThreadPoolExecutor(2).map(open, paths))\n\n\n"
     "def read(paths):\n    with ThreadPoolExecutor(2) as pool:\n"
@@ -121,7 +123,7 @@ CLASSES = (
         ("Runner", "Runner(2).spread(abs, [1])", {"use"}),
         ("Runner", "Runner(2).square([1])", {"use"}),
         ("Ready", "Ready()", {"use"}),
-        ("Holder", "Holder(); x.Ready", set()),
+        ("Named", "Named()", {"use"}),
         ("Holder", "Holder().open()", {"use"}),
         ("plainly", "plainly(1)", {"use"}),
         ("Passing", "Passing().stay(1)", set()),
@@ -144,6 +146,24 @@ def test_which_methods_of_a_class_start_workers(project, line, name, asked):
     project.write("app/classes.py", CLASSES)
     source = f"import torch\nfrom app.classes import {line}\n\n\ndef use():\n    {name}\n"
     assert read_as_a_program(project, source) == asked
+
+
+@pytest.mark.parametrize(
+    ("name", "methods"),
+    [
+        ("Runner", {"spread", "square"}),
+        ("Holder", {"open"}),
+        ("made", {"spread", "square"}),
+        ("used", {""}),
+        ("Ready", {""}),
+    ],
+)
+def test_what_of_a_name_starts_workers(project, name, methods):
+    project.write("app/__init__.py", "")
+    project.write("app/workers.py", RUN_ALL)
+    project.write("app/classes.py", CLASSES)
+    modules = Modules(str(project.write("train.py", "")), Reader())
+    assert modules.starts_workers("app.classes", name) == methods
 
 
 def test_methods_of_a_class_that_extends_one_whose_methods_start_workers(project):

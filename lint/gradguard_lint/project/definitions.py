@@ -223,6 +223,11 @@ def _methods(name: bytes, text: bytes) -> list[_Part]:
     own = [text[: heads[0].start()] if heads else text]
     found = []
     for head, method in _each(heads, text):
+        after = re.compile(rb"(?m)^" + head.group(1) + rb"(?=[^\s#)\]}])")
+        end = after.search(method, method.find(head.group()) + len(head.group()))
+        if end is not None:
+            own.append(method[end.start() :])
+            method = method[: end.start()]
         called = head.group(2)
         if called.startswith(b"__") or called in _CALLED:
             own.append(method)
