@@ -57,6 +57,15 @@ def test_a_variable_is_no_method_of_that_name():
     ) == {"batch", "twice", "decorated", "calls", "asks", "reads"}
 
 
+def test_what_stands_in_a_class_is_no_name_of_it():
+    assert wanted(
+        "import torch\nfrom multiprocessing import Pool\nLIMIT = 3\n"
+        "class Runner:\n    size = LIMIT\n"
+        "    def __init__(self):\n        self.pool = Pool(2)\n"
+        "def plain():\n    return LIMIT\n"
+    ) == {"__init__"}
+
+
 def test_a_class_may_call_its_methods_where_it_is_made():
     source = "import torch\nfrom multiprocessing import Pool\nclass Runner:\n    def begin(f):\n"
     assert OWN in found(source + "        return Pool(2)\n    begin(1)\n")
