@@ -57,6 +57,7 @@ def test_a_function_that_gives_work_to_workers_comes_from_another_file(project, 
         ("import app.workers", "app.workers.Config()", set()),
         ("import app.workers", "app.workers.run_all(1)", {"use"}),
         ("import app.workers", "app.workers.Config(run_all)", set()),
+        ("import app.workers, app.settings", "app.workers.run_all(1)", {"use"}),
         ("from app.settings import ContextParallel", "ContextParallel()", set()),
         ("from app.settings import Parallel", "Parallel(2)", {"use"}),
         ("from app.other import log", "log.info(1)", set()),
@@ -106,6 +107,7 @@ CLASSES = (
     "def used(items):\n    return Heir(2).square(items)\n\n\n"
     "def plainly(w):\n    return app.workers.run_all(w)\n\n\n"
     "class Holder:\n    def open(self):\n        return Ready()\n\n\n"
+    "class Asking:\n    def __init__(self, spread):\n        self.size = spread\n\n\n"
     "class Named:\n    def spread(self):\n        return Pool(2)\n\n"
     "    run = spread\n\n\n"
     "class Reader:\n    def spread(self, paths):\n"
@@ -123,6 +125,7 @@ CLASSES = (
         ("Runner", "Runner(2).spread(abs, [1])", {"use"}),
         ("Runner", "Runner(2).square([1])", {"use"}),
         ("Ready", "Ready()", {"use"}),
+        ("Asking", "Asking(2)", set()),
         ("Named", "Named()", {"use"}),
         ("Holder", "Holder().open()", {"use"}),
         ("plainly", "plainly(1)", {"use"}),

@@ -93,8 +93,9 @@ class Relevance:
                 else:
                     found[held] = gives(base, it.name)
         for module, names in modules:
-            if project.is_module(module):
-                found |= {it: gives(module, it) for it in names}
+            for name in names if project.is_module(module) else ():
+                given = gives(module, name)
+                found[name] = found[name] | given if name in found else given
         return {name: given for name, given in found.items() if given}
 
     def _comes_from_project(self, node: Import) -> bool:

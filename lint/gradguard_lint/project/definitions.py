@@ -184,8 +184,7 @@ class Definitions:
         """The definitions that do what is sought, or mention one of `words`, or one that does."""
         found = self._doing.get((of, words))
         if found is None:
-            found, waiting = [], self._all
-            said = words
+            waiting = self._all
             if words:
                 found = [*self._those(of, frozenset())]
             else:
@@ -220,21 +219,22 @@ def _methods(name: bytes, text: bytes) -> list[_Part]:
     object, are the class itself."""
     heads = [*re.finditer(_METHOD, text)]
     heads = [head for head in heads if head.group(1) == heads[0].group(1)]
-    own = [text[: heads[0].start()] if heads else text]
+    body = [text[: heads[0].start()] if heads else text]
+    special = []
     found = []
     for head, method in _each(heads, text):
         after = re.compile(rb"(?m)^" + head.group(1) + rb"(?=[^\s#)\]}])")
         end = after.search(method, method.find(head.group()) + len(head.group()))
         if end is not None:
-            own.append(method[end.start() :])
+            body.append(method[end.start() :])
             method = method[: end.start()]
         called = head.group(2)
         if called.startswith(b"__") or called in _CALLED:
-            own.append(method)
+            special.append(method)
         else:
             found.append(_Part(name, b"." + called, method))
-    whole = _Part(name, name, b"".join(own))
-    whole.words |= {b"." + word for word in whole.words}  # there, methods are variables
+    whole = _Part(name, name, b"".join((*body, *special)))
+    whole.words |= {b"." + word for word in _words(b"".join(body))}  # there, methods are variables
     return [whole, *found]
 
 
