@@ -281,8 +281,12 @@ def trains(data: bytes) -> bool:
     return has(data, _TRAINING, _TRAINING_WORD)
 
 
-_WORDS = FRAMEWORKS | {word.encode() for word in registry().words.matters - MATTERS | VARIABLES}
-"""What matters wherever it is mentioned."""
+@cache
+def _mattering() -> frozenset[bytes]:
+    """What matters wherever it is mentioned; most runs never ask."""
+    words = registry().words.matters - MATTERS | VARIABLES
+    return FRAMEWORKS.union(word.encode() for word in words)
+
 
 _ASKED = (
     (*(f".{word}".encode() for word in MATTERS), b"random."),
@@ -297,7 +301,7 @@ def matters(data: bytes) -> bool:
     """Whether a module mentions what workers may have a pitfall with."""
     return (
         has(data, *_ASKED)
-        or not _WORDS.isdisjoint(words_of(data))
+        or not _mattering().isdisjoint(words_of(data))
         or has(data, (b"environ", b"putenv"), _SETS_ENVIRONMENT)
     )
 
