@@ -117,6 +117,12 @@ CLASSES = (
 )
 
 
+def write_classes(project):
+    project.write("app/__init__.py", "")
+    project.write("app/workers.py", RUN_ALL)
+    project.write("app/classes.py", CLASSES)
+
+
 @pytest.mark.parametrize(
     ("line", "name", "asked"),
     [
@@ -144,9 +150,7 @@ CLASSES = (
     ],
 )
 def test_which_methods_of_a_class_start_workers(project, line, name, asked):
-    project.write("app/__init__.py", "")
-    project.write("app/workers.py", RUN_ALL)
-    project.write("app/classes.py", CLASSES)
+    write_classes(project)
     source = f"import torch\nfrom app.classes import {line}\n\n\ndef use():\n    {name}\n"
     assert read_as_a_program(project, source) == asked
 
@@ -162,17 +166,13 @@ def test_which_methods_of_a_class_start_workers(project, line, name, asked):
     ],
 )
 def test_what_of_a_name_starts_workers(project, name, methods):
-    project.write("app/__init__.py", "")
-    project.write("app/workers.py", RUN_ALL)
-    project.write("app/classes.py", CLASSES)
+    write_classes(project)
     modules = Modules(str(project.write("train.py", "")), Reader())
     assert modules.starts_workers("app.classes", name) == methods
 
 
 def test_methods_of_a_class_that_extends_one_whose_methods_start_workers(project):
-    project.write("app/__init__.py", "")
-    project.write("app/workers.py", RUN_ALL)
-    project.write("app/classes.py", CLASSES)
+    write_classes(project)
     source = (
         "import torch\nfrom app.classes import Runner\n\n\n"
         "class Own(Runner):\n    def work(self, item):\n        return item * 2\n\n\n"

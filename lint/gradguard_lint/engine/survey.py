@@ -269,8 +269,8 @@ def _visit_class(node: ast.ClassDef, said: tuple[set[str], ...], found: Survey) 
             for binding in found.bindings[known:]:
                 binding.attributes |= set(map(asked, binding.names))
                 binding.said |= _of_class(binding.said)
-            for mentioned in said:
-                mentioned |= _of_class(within)
+            for around in said:
+                around |= _of_class(within)
             continue
         _visit(part, said, METHODS, found)
         mentioned = found.definitions[id(part)][1]

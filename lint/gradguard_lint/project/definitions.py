@@ -24,6 +24,9 @@ _CALLED = frozenset(map(str.encode, CALLED_BY_CALLS))
 ITSELF = ""
 """What stands for a name itself, beside the methods of what it gives."""
 
+ALONE = frozenset((ITSELF,))
+"""What a name gives that does what is sought itself."""
+
 _STATEMENT = rb"(?m)^(?=[^\s#)\]}])"
 """Where a statement of the module's own begins."""
 
@@ -144,10 +147,10 @@ class Definitions:
         if name not in self.mentions:
             giving = self._giving(name.encode())
             if any(of(text) or not said.isdisjoint(whole | words) for text, said in giving):
-                return frozenset((ITSELF,))
+                return ALONE
             reached = self._reached(set().union(*(said for _, said in giving)))
         elif name.encode() in whole:
-            return frozenset((ITSELF,))
+            return ALONE
         else:
             reached = self._reached({name.encode()})
         methods = (it for it in doing if it.name in reached and it.said != it.name)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 
 from gradguard_lint.project.contents import Unusable, read
-from gradguard_lint.project.definitions import ITSELF, Names
+from gradguard_lint.project.definitions import ALONE, ITSELF, Names
 from gradguard_lint.project.imports import absolute_name
 from gradguard_lint.project.marks import LIBRARY_TOPS, worth_following
 from gradguard_lint.project.sought import (
@@ -186,8 +186,7 @@ class Modules:
         path, data = file
         names = self.read.names(path, data)
         if names.tell(what.tells):
-            itself = frozenset((ITSELF,))
-            found = itself if wanted is None else names.definitions.give(wanted, what.tells)
+            found = ALONE if wanted is None else names.definitions.give(wanted, what.tells)
             if ITSELF in found:
                 return found
         elif not _is_package(path) and not names.have_star:
@@ -200,13 +199,15 @@ class Modules:
         for inner, item, word in self._behind(names, package, wanted):
             part: frozenset[str] = frozenset()
             if not self.is_module(inner):
-                part = frozenset((ITSELF,)) if what.has(inner, item or "") else part
+                part = ALONE if what.has(inner, item or "") else part
             elif depth and inner != name:
                 part = self._gives(what, inner, item, depth - 1, through)
             given |= part
             words.update(word if it == ITSELF else f".{it}".encode() for it in part)
-        if wanted is None or (given and not names.definitions.have(wanted)):
-            return frozenset((ITSELF,)) if given and wanted is None else frozenset(given)
+        if wanted is None:
+            return ALONE if given else frozenset()
+        if given and not names.definitions.have(wanted):
+            return frozenset(given)
         given.discard(ITSELF)
         return names.definitions.give(wanted, what.tells, frozenset(words)) | given
 
