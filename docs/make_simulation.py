@@ -19,6 +19,7 @@ from typing import Any
 _HERE = Path(__file__).parent
 _PROGRAMS = _HERE.parent / "tests" / "simulation" / "outcomes.py"
 _SEEN = _HERE / "real_gpu.json"
+_CALLS = _HERE.parent / "tests" / "recorded" / "cuda_calls.json"
 
 _HEAD = """\
 # Simulated GPUs
@@ -52,12 +53,21 @@ TensorFlow and processes that the program starts itself (`subprocess`) have no s
 has a thread that was started before the simulation; the guard watches CuPy's and TensorFlow's use
 of real GPUs (see below). In a worker that was forked after CUDA was initialised, a GPU tensor
 arrives and fails when it is used; on real hardware its unpickling fails, and a pool may wait
-forever.
+forever. A backward pass on the CPU starts no driver here; with a real GPU it does, and autograd
+refuses to run in a process that was forked after it (GG203, GG303).
+
+## What was tested on a real GPU
+
+`tests/gpu` ran on an NVIDIA H100, with torch 2.11 and CuPy 14, and so did the programs of
+`tests/guard_cases` that simulate GPUs elsewhere: what the guard reports of CUDA in workers, of
+tensors and arrays that cross, of forks and of `CUDA_VISIBLE_DEVICES`, and the memory that it says a
+context takes. `tests/recorded/cuda_calls.json` has what {calls} calls of torch and CuPy do to CUDA;
+the linter is tested against it.
 
 ## CuPy and TensorFlow, without a GPU
 
 The checks for them (GG201 to GG204, see [the pitfalls](pitfalls/index.md)) do not use the
-simulation. They were tested on a machine without a GPU, in these ways:
+simulation. Where there is no GPU, they are tested in these ways:
 
 - **CuPy, an attempt without a GPU**, by an allocation or by the error of a task: the real CuPy 14,
   its own errors, real workers.
@@ -72,11 +82,8 @@ simulation. They were tested on a machine without a GPU, in these ways:
   cross: the real TensorFlow with a second logical CPU in place of a GPU.
 - **GPU memory of the workers' contexts** (GG201): real workers that load a stand-in for the
   driver's library (`libnvidia-ml.so.1`, with the layouts of NVIDIA's header), and whose torch
-  reports that CUDA is initialised. Not tested on a real GPU yet.
-- **CuPy's first memory and TensorFlow's context create a CUDA context**: not tested; this is what
-  CuPy and TensorFlow document.
-
-`tests/gpu` tests the rest on a real GPU, where there is one.
+  reports that CUDA is initialised.
+- **TensorFlow's context creates a CUDA context**: not tested; this is what TensorFlow documents.
 
 ## Public programs
 
@@ -124,14 +131,23 @@ def outcomes() -> list[dict[str, Any]]:
 
 def page(simulated: list[dict[str, Any]], real: dict[str, Any] | None) -> Iterator[str]:
     """The lines of the page."""
-    yield _HEAD
+    table = json.loads(_CALLS.read_text(encoding="utf-8"))
+    calls = sum(len(of[kind]) for of in table.values() for kind in of if kind != "version")
+    yield _HEAD.replace("{calls}", str(calls))
     same = [line for line in simulated if line["simulated"]["given"] == _SAME]
     names = ", ".join(line["name"].replace("_", " ").strip() for line in same)
     text = f"These {len(same)} programs gave what they give on the CPU, without a finding: {names}."
     yield textwrap.fill(text, 100, break_on_hyphens=False) + "\n"
     yield "The others show what a GPU refuses, and what the guard finds:\n"
     if real is not None:
-        yield f"The real GPU was {real['gpu']}, with torch {real['torch']}.\n"
+        given = [real["outcomes"][line["name"]]["given"] for line in same]
+        text = (
+            f"The real GPU was {real['gpu']}, with torch {real['torch']}. Of the programs above, "
+            f"{given.count(_SAME)} gave the numbers of the CPU there; the other "
+            f"{len(same) - given.count(_SAME)} draw random ones on the GPU, or add up in another order. Its "
+            "workers had initialised CUDA already where they returned a tensor."
+        )
+        yield textwrap.fill(text, 100, break_on_hyphens=False) + "\n"
     titles = ["program", "simulated GPU", "finding"]
     titles += [] if real is None else ["real GPU", "finding there"]
     yield "| " + " | ".join(titles) + " |"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import time
 from typing import Any
@@ -15,6 +16,28 @@ def nothing(index: int) -> int:
 
 def on_gpu(index: int) -> float:
     return float(torch.ones(4, device="cuda").sum()) + index
+
+
+def on_gpu_if_possible(index: int) -> float:
+    try:
+        return on_gpu(index)
+    except RuntimeError:
+        return 4.0 + index
+
+
+def trained(index: int) -> float:
+    weights = torch.ones(3, requires_grad=True)
+    (weights * index).sum().backward()
+    assert weights.grad is not None
+    return float(weights.grad.sum())
+
+
+def in_a_process(function: Any) -> int | None:
+    """Run `function` in a process that is forked for it; its exit code."""
+    process = multiprocessing.get_context("fork").Process(target=function, args=(1,))
+    process.start()
+    process.join()
+    return process.exitcode
 
 
 def start(index: int) -> dict[str, float]:

@@ -12,12 +12,14 @@ import json
 import os
 import sys
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 from children import run_python
+from cuda_calls import USES, recorded, version
 
 HERE = Path(__file__).parent
 LIMIT = 300
@@ -114,6 +116,75 @@ def test_fork_after_cuda() -> None:
     assert "Cannot re-initialize CUDA in forked subprocess" in raised
     codes, _, raised = found(*lines, 'workers(tasks.nothing, 1, 2, backend="multiprocessing")')
     assert (codes, raised) == ({"GG203"}, None)
+
+
+FORKED = ', backend="multiprocessing")'
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        ("torch.cuda.is_available()", "Cannot re-initialize CUDA in forked subprocess"),
+        ("tasks.trained(1)", "CUDA error: initialization error"),
+        ("cupy.cuda.is_available()", "CUDA driver initialization failed"),
+    ],
+    ids=["asked", "backward", "cupy"],
+)
+def test_fork_after_the_driver_was_started(first: str, said: str) -> None:
+    """No context was made, and CUDA fails in each child all the same."""
+    if first.startswith("cupy"):
+        pytest.importorskip("cupy")
+    module = "cupy" if first.startswith("cupy") else "torch"
+    start = (f"import {module}", first)
+    codes, findings, raised = found(*start, f"workers(tasks.on_gpu, 1{FORKED}")
+    assert codes == {"GG203"}
+    assert raised is not None
+    assert said in raised
+    assert said in findings[0]["message"]
+    assert findings[0]["message"].startswith("This process has started the CUDA driver")
+    codes, _, raised = found(*start, f"workers(tasks.on_gpu_if_possible, 1, 2{FORKED}")
+    assert (codes, raised) == ({"GG203"}, None)
+    codes, _, raised = found(*start, f"workers(tasks.nothing, 1, 2{FORKED}")
+    assert (codes, raised) == (set(), None)
+    codes, _, raised = found(*start, "workers(tasks.on_gpu, 1, 2)")
+    assert (codes, raised) == ({"GG201"}, None)
+
+
+def test_processes_after_the_driver_was_started() -> None:
+    start = ("import torch", "torch.cuda.is_available()")
+    codes, _, raised = found(*start, "assert tasks.in_a_process(tasks.on_gpu_if_possible) == 0")
+    assert (codes, raised) == ({"GG203"}, None)
+    codes, _, raised = found(*start, "assert tasks.in_a_process(tasks.nothing) == 0")
+    assert (codes, raised) == (set(), None)
+
+
+def test_fork_after_devices_were_counted() -> None:
+    codes, _, raised = found(
+        "import torch", "torch.cuda.device_count()", f"workers(tasks.on_gpu, 1, 2{FORKED}"
+    )
+    assert (codes, raised) == ({"GG201"}, None)
+
+
+def test_gradients_in_forked_workers_after_those_of_the_parent() -> None:
+    """All on the CPU: where there is a GPU, autograd has threads for it."""
+    codes, _, raised = found(f"workers(tasks.trained, 1, 2{FORKED}")
+    assert (codes, raised) == (set(), None)
+    codes, _, raised = found("tasks.trained(1)", f"workers(tasks.trained, 1, 2{FORKED}")
+    assert codes == {"GG303"}
+    assert raised is not None
+    assert "Unable to handle autograd's threading" in raised
+
+
+@pytest.mark.parametrize("library", USES)
+def test_what_calls_do_to_cuda(library: str) -> None:
+    pytest.importorskip(library)
+    environment = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = run_python(HERE.parent / "cuda_calls.py", library, limit=LIMIT, environment=environment)
+    seen = json.loads(done.stdout.splitlines()[-1])
+    differ = {call: seen[call] for call, kind in recorded(library).items() if seen[call] != kind}
+    if differ and version(library) != import_module(library).__version__:
+        pytest.xfail(f"another release than the recorded one: {differ}")
+    assert differ == {}
 
 
 def test_visible_devices_that_change() -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gradguard_lint.domain.starts import WorkerKind
 
     Kind = Literal[
+        "autograd",  # autograd runs: where there is a GPU, it starts threads and the driver
         "backward",  # a backward, or the asking for gradients, of `target` (to `value`)
         "capture",  # a worker uses a variable from outside: `value`, of module `home`
         "collective",  # a collective gives `target` to other processes, as `ident`
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         "exact-write",  # a write to `target` that no other thread can spoil
         "generator-draw",  # a draw from the generator object `ident`
         "global-change",  # a global of module `home` is bound anew
+        "gpu-driver",  # the GPU's driver is started, without a context
         "gpu-grown",  # the GPU's memory is taken as it is needed, in all children too
         "gpu-hidden",  # no GPU is seen from here on; in this process alone, if `framework` is given
         "gpu-hint",  # another library is told to use a GPU
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
         "gpu-init",  # a GPU context is made
         "gpu-meant",  # the program shows that it means to use a GPU
         "gpu-search",  # several jobs over an estimator on a GPU
+        "gpu-unasked",  # the driver is not started by questions of `framework` from here on
         "gpu-used",  # a forked worker computes with what lies on a GPU
         "grad-read",  # `.grad` of `target` is read
         "gradient-cut",  # a backward reaches the outputs of collectives in `target`
@@ -77,12 +80,15 @@ if TYPE_CHECKING:
 
 ORDERED: frozenset[Kind] = frozenset(
     {
+        "autograd",
         "compute",
         "exact-write",
         "global-change",
+        "gpu-driver",
         "gpu-grown",
         "gpu-hidden",
         "gpu-init",
+        "gpu-unasked",
         "hook",
         "in-place",
         "model-change",

@@ -171,6 +171,7 @@ MATTERS_BESIDE = {
     "dask": words("backend"),
     "CUDA_VISIBLE_DEVICES": words("environ putenv"),
     "HIP_VISIBLE_DEVICES": words("environ putenv"),
+    "PYTORCH_NVML_BASED_CUDA_CHECK": words("environ putenv"),
 }
 """The same, beside a certain string."""
 

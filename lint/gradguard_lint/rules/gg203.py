@@ -9,7 +9,25 @@ from gradguard_lint.domain.effects import Effect, ParallelCall, Program, TaskRun
 from gradguard_lint.fixes.spawning import without_fork
 from gradguard_lint.rules.base import Examples, Report, code, way_to
 
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from gradguard_lint.domain.effects import Kind
+
 CODE = "GG203"
+
+
+_STARTS: dict[Kind, tuple[str, str]] = {
+    "gpu-init": ("initialised CUDA", "CUDA cannot be initialised again in a forked process"),
+    "gpu-driver": (
+        "asked `{what}`, which starts the CUDA driver,",
+        "CUDA cannot be initialised in a forked process then",
+    ),
+    "autograd": (
+        "took gradients, which starts the CUDA driver where there is a GPU,",
+        "CUDA cannot be initialised in a forked process then",
+    ),
+}
+"""What makes CUDA unusable in forked workers: what the parent did, and why they fail."""
 
 
 def check(program: Program) -> Iterator[Report]:
@@ -20,13 +38,15 @@ def check(program: Program) -> Iterator[Report]:
         if found is None:
             continue
         first, task, used = found
+        did, why = _STARTS[first.kind]
+        does = "initialises CUDA" if first.kind == "gpu-init" else "starts the CUDA driver"
         yield Report(
             call.site,
-            f"`{task.doer(used)}` uses CUDA in {call.workers}, but the parent initialised CUDA "
-            "before the fork: CUDA cannot be initialised again in a forked process.",
+            f"`{task.doer(used)}` uses CUDA in {call.workers}, but the parent "
+            f"{did.format(what=first.what)} before the fork: {why}.",
             way_to(
                 first,
-                f"{code(first.what)} initialises CUDA in the parent, before the fork",
+                f"{code(first.what)} {does} in the parent, before the fork",
                 used,
                 f"{code(used.what)} uses CUDA in the worker",
             ),
@@ -37,11 +57,15 @@ def check(program: Program) -> Iterator[Report]:
 
 def _found(call: ParallelCall) -> tuple[Effect, TaskRun, Effect] | None:
     """What the parent did first, and the task that uses CUDA after it, on one way."""
-    for first in call.earlier("gpu-init"):
-        for task in call.tasks:
-            for used in task.effects:
-                if _uses(call, used) and task.meets(used, first):
-                    return first, task, used
+    unasked = bool(call.earlier("gpu-unasked"))
+    for kind in _STARTS:
+        for first in call.earlier(kind):
+            if unasked and kind == "gpu-driver" and first.framework == "torch":
+                continue
+            for task in call.tasks:
+                for used in task.effects:
+                    if _uses(call, used) and task.meets(used, first):
+                        return first, task, used
     return None
 
 
@@ -90,6 +114,42 @@ def main():
 if __name__ == "__main__":
     main()
 """,
+    "the driver was asked": """\
+import multiprocessing
+
+import torch
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def work(k):
+    return torch.ones(3, device=DEVICE).sum().item() * k  # GG201
+
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        print(pool.map(work, range(3)))  # GG203
+""",
+    "gradients on the CPU first": """\
+import multiprocessing
+
+import torch
+from torch import nn
+
+
+def norm(values):
+    return torch.tensor(values, device="cuda").norm().item()  # GG201
+
+
+def train(model):
+    model(torch.ones(2, 3)).sum().backward()
+
+
+if __name__ == "__main__":
+    train(nn.Linear(3, 1))
+    with multiprocessing.Pool(2) as pool:
+        print(pool.map(norm, [[3.0, 4.0], [6.0, 8.0]]))  # GG203
+""",
 }
 
 FIXED: Examples = {
@@ -111,6 +171,10 @@ if __name__ == "__main__":
     "a context in a variable, and a lock": BAD["a context in a variable, and a lock"].replace(
         '"fork"', '"spawn"'
     ),
+    "the driver was asked": BAD["the driver was asked"].replace('"fork"', '"spawn"'),
+    "gradients on the CPU first": BAD["gradients on the CPU first"].replace(
+        "multiprocessing.Pool", 'multiprocessing.get_context("spawn").Pool'
+    ),
 }
 
 GOOD: Examples = {
@@ -126,6 +190,22 @@ def work(k):
 
 if __name__ == "__main__":
     base = torch.zeros(3).cuda()
+    with multiprocessing.Pool(2) as pool:
+        print(pool.map(work, range(3)))
+""",
+    "asked before work on the CPU": """\
+import multiprocessing
+
+import torch
+
+
+def work(k):
+    return torch.ones(3).sum().item() * k
+
+
+if __name__ == "__main__":
+    if not torch.cuda.is_available():
+        print("no GPU")
     with multiprocessing.Pool(2) as pool:
         print(pool.map(work, range(3)))
 """,

@@ -1,9 +1,10 @@
-"""A fork while the parent's compute threads are up: the workers wait for them forever."""
+"""A fork while the parent's threads are up: the workers wait for them forever, or fail."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import partial
 
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, TaskRun
 from gradguard_lint.fixes.changes import Fix, SetKeyword
@@ -16,10 +17,11 @@ CODE = "GG303"
 
 def check(program: Program) -> Iterator[Report]:
     for call in program.calls:
-        if call.start != "fork" or call.prepared:
+        if call.start != "fork":
             continue
-        found = _found(call)
+        found = None if call.prepared else _found(call)
         if found is None:
+            yield from _refused(program, call)
             continue
         first, task, work = found
         framework = work.framework
@@ -37,6 +39,39 @@ def check(program: Program) -> Iterator[Report]:
             call=call,
             fix=without_fork(program, call) or _one_thread(call, framework),
         )
+
+
+def _refused(program: Program, call: ParallelCall) -> Iterator[Report]:
+    """Autograd that was at work in the parent of a program with a GPU: it has threads there."""
+    for first in call.earlier("autograd"):
+        for task in call.tasks:
+            work = next(filter(partial(_takes_gradients, task, first), task.effects), None)
+            if work is None:
+                continue
+            yield Report(
+                call.site,
+                f"`{task.doer(work)}` takes gradients in {call.workers}, after the parent has "
+                "taken some, in a program that uses a GPU: autograd has threads of its own there, "
+                "which a fork does not copy, and refuses to run in the worker.",
+                way_to(
+                    first,
+                    "autograd runs in the parent here, before the fork",
+                    work,
+                    "autograd runs in the worker here",
+                ),
+                call=call,
+                fix=without_fork(program, call),
+            )
+            return
+
+
+def _takes_gradients(task: TaskRun, first: Effect, work: Effect) -> bool:
+    """Whether the task needs autograd on a way with `first`, and with a GPU in the parent alone."""
+    if work.kind != "autograd" or not task.meets(work, first):
+        return False
+    if any(effect.kind in ("gpu-init", "gpu-used") for effect in task.effects):
+        return False  # it fails for that (GG203)
+    return any(task.meets(work, gpu) for gpu in task.call.earlier("gpu-init"))
 
 
 def _one_thread(call: ParallelCall, framework: str) -> Fix | None:
@@ -200,6 +235,25 @@ if __name__ == "__main__":
     print(queue.get())
     process.join()
 """,
+    "gradients in the parent of a program with a GPU": """\
+import multiprocessing
+
+import torch
+from torch import nn
+
+
+def slope(k):
+    weight = torch.tensor(float(k), requires_grad=True)
+    (weight * weight).backward()
+    return weight.grad.item()
+
+
+if __name__ == "__main__":
+    model = nn.Linear(2, 1).to("cuda")
+    model(torch.ones(1, 2, device="cuda")).sum().backward()
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        print(pool.map(slope, range(3)))  # GG303
+""",
 }
 
 FIXED: Examples = {
@@ -246,6 +300,9 @@ if __name__ == "__main__":
     "a process and its queue": BAD["a process and its queue"]
     .replace("mp.Queue", 'mp.get_context("spawn").Queue')
     .replace("mp.Process", 'mp.get_context("spawn").Process'),
+    "gradients in the parent of a program with a GPU": BAD[
+        "gradients in the parent of a program with a GPU"
+    ].replace('"fork"', '"spawn"'),
 }
 
 GOOD: Examples = {
@@ -278,5 +335,43 @@ def square(k):
 if __name__ == "__main__":
     warm = torch.ones(2000, 2000) @ torch.ones(2000, 2000)
     print(Parallel(n_jobs=2, backend="multiprocessing")(delayed(square)(k) for k in range(4)))
+""",
+    "gradients in the workers alone, or without a GPU": """\
+import multiprocessing
+
+import torch
+from torch import nn
+
+
+def slope(k):
+    weight = torch.tensor(float(k), requires_grad=True)
+    (weight * weight).backward()
+    return weight.grad.item()
+
+
+if __name__ == "__main__":
+    print(slope(1))
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        print(pool.map(slope, range(3)))
+""",
+    "gradients in the workers of a parent that only predicts on a GPU": """\
+import multiprocessing
+
+import torch
+from torch import nn
+
+
+def slope(k):
+    weight = torch.tensor(float(k), requires_grad=True)
+    (weight * weight).backward()
+    return weight.grad.item()
+
+
+if __name__ == "__main__":
+    model = nn.Linear(2, 1).to("cuda")
+    with torch.no_grad():
+        print(model(torch.ones(1, 2, device="cuda")))
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        print(pool.map(slope, range(3)))
 """,
 }

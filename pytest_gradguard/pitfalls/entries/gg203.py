@@ -11,15 +11,19 @@ PITFALL = Pitfall(
     happens=(
         'Everything that needs CUDA in the forked workers fails: torch raises "Cannot '
         're-initialize CUDA in forked subprocess", CuPy "cudaErrorInitializationError". Work on '
-        "the CPU in those workers is not affected."
+        "the CPU in those workers is not affected, but for backward passes (GG303)."
     ),
     why=(
         "A fork copies the parent's memory, including a CUDA context that the driver does not "
-        "let the child use, and CUDA cannot be initialised a second time there."
+        "let the child use, and CUDA cannot be initialised a second time there. It is enough that "
+        "the parent has started the driver: `torch.cuda.is_available()` does, and so does the "
+        "first backward pass where there is a GPU, on the CPU, too. `torch.cuda.device_count()` "
+        "does not."
     ),
     fix=(
         "Start the workers as fresh interpreters, with the start method spawn or forkserver. Or "
-        "finish the forked work before the parent touches CUDA."
+        "finish the forked work before the parent touches CUDA. If all that the parent does is "
+        "ask, set `PYTORCH_NVML_BASED_CUDA_CHECK=1` in its environment."
     ),
     cases=FRESH_WORKERS,
     bad="""\
@@ -53,11 +57,13 @@ print((scale * sum(norms)).item())  # prints: 30.0
 """,
     lint=(
         "On the `Parallel(...)` call with a fork backend whose worker uses CUDA, when the "
-        "parent initialises CUDA earlier in the program."
+        "parent initialises CUDA earlier in the program, or starts its driver: by a question "
+        "such as `torch.cuda.is_available()`, or by taking gradients."
     ),
     runtime=(
-        "When a fork backend starts work while CUDA is initialised in the parent; and when a "
-        "process that the program forked itself, or a `DataLoader` worker, needs CUDA."
+        "When a fork backend starts work while CUDA is initialised in the parent; when a process "
+        "that the program forked itself, or a `DataLoader` worker, needs CUDA then; and when CUDA "
+        "fails in a forked worker because the parent had started the driver."
     ),
     reach=(
         "The guard sees torch initialise CUDA, TensorFlow take its GPUs as its context starts, "

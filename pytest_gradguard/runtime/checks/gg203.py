@@ -1,32 +1,54 @@
-"""GG203: workers are forked while CUDA is initialised in the parent."""
+"""GG203: workers are forked from a process that CUDA cannot be initialised after.
+
+Where the parent has initialised CUDA, the fork itself is reported. Where it has only started the
+driver, the worker that fails for it tells.
+"""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from pytest_gradguard.runtime import cuda
 from pytest_gradguard.runtime.checks import CUPY, TENSORFLOW, TORCH, Probe, forked_for_tasks
 from pytest_gradguard.runtime.checks.gg201 import Used, count_attempt
-from pytest_gradguard.runtime.cuda import Attempt
+from pytest_gradguard.runtime.cuda import Attempt, errors
 from pytest_gradguard.runtime.evidence import TaskEvidence
 from pytest_gradguard.runtime.fork_safety import forks
+from pytest_gradguard.runtime.probes import After
 from pytest_gradguard.runtime.tasks import Task, task_of
 
 CODE = "GG203"
-PROBES = (Probe("gg203", __name__, asks=(TORCH, TENSORFLOW, CUPY), ships=forked_for_tasks),)
+PROBES = (
+    Probe(
+        *("gg203", __name__),
+        asks=(TORCH, TENSORFLOW, CUPY),
+        ships=forked_for_tasks,
+        by_error=True,
+    ),
+)
 
 
 class Evidence(TaskEvidence):
     """Forked workers, or processes of the program's own, of one line."""
 
     code = CODE
+    only_driver = False
+    """Whether the parent had started the driver, and no more."""
 
     def hear(self, told: tuple[int, Task, Attempt]) -> None:
         process, task, attempt = told
+        self.only_driver = self.only_driver or attempt.by_fork
         self.details["framework"] = attempt.framework
         count_attempt(self, process, task, attempt)
 
     def message(self) -> str:
+        if self.only_driver:
+            return (
+                "This process has started the CUDA driver, as `torch.cuda.is_available()` and a "
+                "backward pass do, and its workers are forked from it: CUDA cannot be initialised "
+                f"in them, so `{self.first.name}` fails ({self.details['failed']})."
+            )
         return (
             "This process has initialised CUDA, and its workers are forked from it: CUDA cannot be "
             f"initialised again in a forked worker, so everything that `{self.first.name}` does "
@@ -35,7 +57,7 @@ class Evidence(TaskEvidence):
 
 
 def heard(call: Any, note: Used) -> None:
-    """Report a worker of a data loader that was forked while CUDA was up, and needs it itself."""
+    """Report a worker that needs CUDA, which the fork has made unusable there."""
     evidence = Evidence.of(call, framework=note.attempts[0].framework, device="cuda")
     if evidence is not None:
         for attempt in dict.fromkeys(note.attempts):
@@ -49,3 +71,24 @@ def ship(call: Any, items: Any) -> None:
         if evidence is not None and not evidence.count:
             task = task_of(items[0][0])
             evidence.add(task, f"`{task.name}` runs in a forked worker")
+
+
+# -- in the worker -------------------------------------------------------------------------------
+
+
+def begin(asked: None, process: bool) -> After:
+    """Nothing to do before the tasks: what was noted before them, an initializer did."""
+    return roused
+
+
+def roused(items: Any, results: Any, error: BaseException | None) -> Used | None:
+    """What the tasks of a batch needed CUDA for, in a worker where the fork made it fail."""
+    lost = cuda.take_lost()
+    if error is not None and not lost:
+        lost = tuple(errors.attempt_behind(error, errors.by_fork))
+    return Used(os.getpid(), task_of(items[-1][0]), lost) if lost else None
+
+
+def roused_by(error: BaseException) -> bool:
+    """Whether the error of a task tells of an attempt that nobody has seen."""
+    return errors.by_fork(error) is not None

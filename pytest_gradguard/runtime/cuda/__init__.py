@@ -16,6 +16,7 @@ from pytest_gradguard.runtime.cuda.attempts import (
     note_earlier,
     renew,
     take,
+    take_lost,
     tell,
     up,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "note_earlier",
     "renew",
     "take",
+    "take_lost",
     "tell",
     "undo",
     "up",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -24,6 +25,7 @@ class Attempt(NamedTuple):
         failed: what was raised, as one line; None where CUDA was initialised.
         in_task: a task did it; else an initializer of the worker did.
         framework: what needed CUDA.
+        by_fork: it failed because this process was forked from one that had started the driver.
     """
 
     path: str | None
@@ -32,16 +34,21 @@ class Attempt(NamedTuple):
     failed: str | None
     in_task: bool
     framework: str
+    by_fork: bool = False
 
 
 _attempts: list[Attempt] = []
 """Those of this process that nobody has taken yet, in order."""
+_lost: list[Attempt] = []
+"""The same for those that the fork of this process has made fail, by nothing but itself."""
 first_need: list[tuple[str | None, str]] = []
 """What ``CUDA_VISIBLE_DEVICES`` was, and the framework, when this process first needed CUDA."""
 up: set[str] = set()
 """Which of the others than torch, which says so itself, were seen to have CUDA up here."""
 inherited: set[str] = set()
 """The same of the process that this one was forked from: here their CUDA is of no use."""
+is_forked = False
+"""Whether this process was forked, by whatever forks Python's processes."""
 after_fork = False
 """Attempts count here though this process was forked while CUDA was up: nothing else tells them."""
 _told: Callable[[Attempt], None] | None = None
@@ -57,13 +64,16 @@ earlier: set[int] = set()
 def _clear() -> None:
     global _told, _home, _renewed, after_fork
     _attempts.clear()
+    _lost.clear()
     first_need.clear()
     _told = _home = None
     _renewed = after_fork = False
 
 
 def _in_child() -> None:
+    global is_forked
     _clear()  # those of the parent are not its own
+    is_forked = True
     inherited.update(up)
     up.clear()
 
@@ -74,8 +84,17 @@ if hasattr(os, "register_at_fork"):
 
 def take() -> tuple[Attempt, ...]:
     """The attempts of this process since this was asked last."""
-    taken = tuple(_attempts)
-    del _attempts[: len(taken)]
+    return _taken(_attempts)
+
+
+def take_lost() -> tuple[Attempt, ...]:
+    """The same for the attempts that failed because of the fork alone."""
+    return _taken(_lost)
+
+
+def _taken(attempts: list[Attempt]) -> tuple[Attempt, ...]:
+    taken = tuple(attempts)
+    del attempts[: len(taken)]
     return taken
 
 
@@ -172,6 +191,27 @@ def remember_children() -> None:
     earlier.update(child.pid for child in forks.children())
 
 
+_UNUSABLE = re.compile(
+    "Cannot re-initialize CUDA in forked subprocess|CUDA driver initialization failed"
+    "|CUDA error: initialization error|cudaErrorInitializationError"
+)
+"""What torch and CuPy say where the driver refuses: in each child of a process that has started it.
+
+A question such as ``torch.cuda.is_available()`` starts it, without a context, and so does the first
+backward pass where there is a GPU (seen with torch 2.11 and CuPy 14 on an H100).
+"""
+
+
+def fails_by_fork(framework: str, error: BaseException | None) -> bool:
+    """Whether it is the fork that makes CUDA fail, though the parent had not initialised it."""
+    if error is None or not is_forked or after_fork or framework in inherited:
+        return False
+    torch: Any = sys.modules.get("torch.cuda")
+    if framework == "torch" and torch is not None and torch._initialized:
+        return False
+    return _UNUSABLE.search(str(error)) is not None
+
+
 def told(error: BaseException) -> str:
     """What was raised, as one line that is not too long."""
     line = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -183,7 +223,8 @@ def note(framework: str, error: BaseException | None) -> None:
     global _renewed, _told
     _renewed = False
     try:
-        probes.rouse("gg201")
+        by_fork = fails_by_fork(framework, error)
+        probes.rouse("gg203" if by_fork else "gg201")
         needed(framework)
         in_task = _by_a_task()
         if in_task is None:
@@ -198,12 +239,14 @@ def note(framework: str, error: BaseException | None) -> None:
             None if error is None else told(error),
             in_task,
             framework,
+            by_fork,
         )
+        attempts = _lost if by_fork else _attempts
         if _told is not None:
             listener, _told = _told, None
             listener(attempt)
-        elif len(_attempts) < _MOST:
-            _attempts.append(attempt)
+        elif len(attempts) < _MOST:
+            attempts.append(attempt)
     except Exception as mistake:
         fault(mistake)
 

@@ -56,7 +56,7 @@ class _Watch:
             memory = self.program(size)
         except BaseException as error:
             without_this_frame(error)
-            if errors.no_gpu(error):
+            if errors.no_gpu(error) or attempts.fails_by_fork(_NAME, error):
                 attempts.note(_NAME, error)
             elif isinstance(error, MemoryError):  # CUDA is up, and its memory is full
                 _came_up(self)

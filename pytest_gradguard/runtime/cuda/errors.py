@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
 from pytest_gradguard.runtime import callsite
-from pytest_gradguard.runtime.cuda.attempts import Attempt, told
+from pytest_gradguard.runtime.cuda.attempts import Attempt, fails_by_fork, told
 
 _CUPY = "cupy_backends.cuda.api.runtime"
 _TENSORFLOW = "tensorflow.python.framework.errors_impl"
 _NO_GPU = frozenset((34, 35, 46, 100, 802, 803, 804))
 """The states of CUDA's runtime that say: there is no GPU for this process. (A stub instead of the
 driver; none, or one too old; all in use; no device; a system that is not ready; a driver that does
-not fit, twice.) A forked child gets 3, which is not among them: there the fork is reported."""
+not fit, twice.) A forked child gets 3, which is not among them: see `by_fork`."""
 _NO_GPU_SAID = re.compile(
     r"CUDA error: (?:CUDA driver is a stub|CUDA driver version is insufficient"
     r"|all CUDA-capable devices are busy|no CUDA-capable device|system not yet initialized"
@@ -80,6 +80,18 @@ def no_cuda(error: BaseException) -> bool:
     return _raised_by(error) in _CHOOSING
 
 
+def by_fork(error: BaseException) -> str | None:
+    """The framework that the driver refused in this process for nothing but its fork, if any."""
+    kind = type(error)
+    if kind.__module__ == _CUPY:
+        framework = "cupy"
+    elif kind is RuntimeError or kind.__module__ == "torch":
+        framework = "torch"
+    else:
+        return None
+    return framework if fails_by_fork(framework, error) else None
+
+
 def _raised_by(error: BaseException) -> str | None:
     """The function of ``torch.cuda`` that raised `error`, if it was one."""
     traceback = error.__traceback__
@@ -90,13 +102,20 @@ def _raised_by(error: BaseException) -> str | None:
     return traceback.tb_frame.f_code.co_name
 
 
-def attempt_behind(error: BaseException) -> Iterator[Attempt]:
-    """The attempt, at most one, that ended in the error of a task, or in what that came from."""
+def attempt_behind(
+    error: BaseException, asked: Callable[[BaseException], str | None] | None = None
+) -> Iterator[Attempt]:
+    """The attempt, at most one, that ended in the error of a task, or in what that came from.
+
+    Args:
+        error: what the task raised.
+        asked: which framework's attempt an error tells of; by default, one for want of a GPU.
+    """
     current: BaseException | None = error
     for _ in range(_CHAINED):
         if current is None:
             return
-        framework = _framework(current)
+        framework = (asked or _framework)(current)
         if framework is not None:
             if not _from_another_process(current):
                 yield _attempt(framework, current)
@@ -126,6 +145,7 @@ def _attempt(framework: str, error: BaseException) -> Attempt:
         told(error),
         True,
         framework,
+        fails_by_fork(framework, error),
     )
 
 

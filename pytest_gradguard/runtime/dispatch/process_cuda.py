@@ -1,4 +1,4 @@
-"""A process that the program forks itself, while CUDA is up, tells that it needs CUDA: GG203.
+"""A process that the program forks itself, where CUDA fails for that, tells so: GG203.
 
 It writes to a pipe as soon as it does (see `pipes`). Nothing is said of CUDA in other processes
 of the program's own: one process for each GPU is how GPUs are shared (GG201 is for the workers of
@@ -8,6 +8,7 @@ pools).
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,7 +25,8 @@ from pytest_gradguard.runtime.tasks import Task, task_of
 @contextmanager
 def of_cuda(process: Any, call: Call, function: Any) -> Iterator[None]:
     """A block in which `process` is forked; what it says of CUDA becomes evidence of `call`."""
-    if not cuda.is_up() or "run" in vars(process) or "GG203" in call.dropped:
+    is_up = cuda.is_up()
+    if not (is_up or _has_gpus()) or "run" in vars(process) or "GG203" in call.dropped:
         yield
         return
     ends = ends_beside(os.pipe)
@@ -33,7 +35,7 @@ def of_cuda(process: Any, call: Call, function: Any) -> Iterator[None]:
         return
     read, write = ends
     task = task_of(function)
-    process.run = Run(process, write, task)
+    process.run = Run(process, write, task, is_up)
     try:
         yield
     finally:
@@ -46,13 +48,19 @@ def of_cuda(process: Any, call: Call, function: Any) -> Iterator[None]:
             evidence.wait_for(read)
 
 
+def _has_gpus() -> bool:
+    """Whether a torch is loaded that can use GPUs: this process may have started the driver."""
+    return hasattr(getattr(sys.modules.get("torch"), "_C", None), "_cuda_getDeviceCount")
+
+
 class Run:
     """In place of the method `run` of a process."""
 
-    def __init__(self, process: Any, write: int, task: Task) -> None:
+    def __init__(self, process: Any, write: int, task: Task, was_up: bool) -> None:
         self._process = process
         self._write = write
         self._task = task
+        self._was_up = was_up
 
     def __call__(self, work: Callable[[], Any] | None = None) -> Any:
         attempt(cuda.tell, self._tell)
@@ -60,4 +68,5 @@ class Run:
             return type(self._process).run(self._process) if work is None else work()
 
     def _tell(self, made: Attempt) -> None:
-        tell(self._write, (os.getpid(), self._task, made))
+        if self._was_up or made.by_fork:
+            tell(self._write, (os.getpid(), self._task, made))

@@ -2,10 +2,12 @@
 
 import multiprocessing
 import os
+from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 import torch
 from joblib import Parallel, delayed
+from torch.utils.data import DataLoader, Dataset
 
 EXPECT = {
     "test_pool_before_cuda": {"GG201"},
@@ -18,8 +20,16 @@ EXPECT = {
     "test_process": set(),
     "test_subclass_of_process": set(),
     "test_process_that_asks": set(),
-    "test_availability_asked_before": {"GG201"},
+    "test_devices_counted_before": {"GG201"},
+    "test_availability_asked_before": {"GG203"},
+    "test_availability_asked_before_an_executor": {"GG203"},
+    "test_availability_asked_before_an_initializer": {"GG203"},
+    "test_availability_asked_before_a_task_that_goes_on": {"GG203"},
+    "test_availability_asked_before_a_process": {"GG203"},
+    "test_availability_asked_before_a_process_on_the_cpu": set(),
+    "test_availability_asked_before_a_loader": {"GG203"},
     "test_availability_asked_before_cpu_work": set(),
+    "test_availability_asked_before_spawning": {"GG201"},
     "test_pool_older_than_cuda": set(),
 }
 
@@ -147,11 +157,103 @@ def test_process_that_asks():
     process.join()
 
 
+def test_devices_counted_before():
+    assert torch.cuda.device_count()  # the driver's library for management is asked
+    parallel = Parallel(2, backend="multiprocessing")
+    assert parallel(delayed(squares)(k) for k in (3, 4)) == [5.0, 14.0]  # -> GG201
+
+
+REFUSED = "Cannot re-initialize CUDA in forked subprocess"
+
+
 def test_availability_asked_before():
     assert torch.cuda.is_available()  # which asks the driver: a child cannot any more
     parallel = Parallel(2, backend="multiprocessing")
-    with pytest.raises(RuntimeError, match="Cannot re-initialize CUDA in forked subprocess"):
-        parallel(delayed(squares)(k) for k in (3, 4))  # -> GG201
+    with pytest.raises(RuntimeError, match=REFUSED):
+        parallel(delayed(squares)(k) for k in (3, 4))  # -> GG203:error
+
+
+def test_availability_asked_before_an_executor():
+    assert torch.cuda.is_available()
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(1, mp_context=context) as executor:
+        future = executor.submit(squares, 3)  # -> GG203
+        with pytest.raises(RuntimeError, match=REFUSED):
+            future.result()
+
+
+def hold_if_possible(k):
+    try:
+        hold(k)
+    except RuntimeError:
+        held["x"] = torch.full((k,), 2.0)
+
+
+def scaled_on_cpu(k):
+    return float((held["x"] * k).sum())
+
+
+def test_availability_asked_before_an_initializer():
+    assert torch.cuda.is_available()
+    with multiprocessing.get_context("fork").Pool(1, hold_if_possible, (3,)) as pool:
+        assert pool.map(scaled_on_cpu, [1, 2]) == [6.0, 12.0]  # -> GG203
+
+
+def squares_anywhere(k):
+    try:
+        return squares(k)
+    except RuntimeError:
+        return squares_on_cpu(k)
+
+
+def test_availability_asked_before_a_task_that_goes_on():
+    assert torch.cuda.is_available()
+    parallel = Parallel(2, backend="multiprocessing")
+    assert parallel(delayed(squares_anywhere)(k) for k in (3, 4)) == [5.0, 14.0]  # -> GG203
+
+
+def put_squares_of(function, queue, k):
+    queue.put(function(k))
+
+
+def squares_in_a_process(function):
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    process = context.Process(target=put_squares_of, args=(function, queue, 3))
+    process.start()  # -> GG203
+    assert queue.get() == 5.0
+    process.join()
+
+
+def test_availability_asked_before_a_process():
+    assert torch.cuda.is_available()
+    squares_in_a_process(squares_anywhere)
+
+
+def test_availability_asked_before_a_process_on_the_cpu():
+    assert torch.cuda.is_available()
+    squares_in_a_process(squares_on_cpu)
+
+
+class Squares3(Dataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        return squares(3)
+
+
+def test_availability_asked_before_a_loader():
+    assert torch.cuda.is_available()
+    loader = DataLoader(Squares3(), num_workers=1, multiprocessing_context="fork")
+    with pytest.raises(RuntimeError, match=REFUSED):
+        list(loader)  # -> GG203
+
+
+def test_availability_asked_before_spawning():
+    assert torch.cuda.is_available()
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.map(squares, [3]) == [5.0]  # -> GG201
 
 
 def test_availability_asked_before_cpu_work():

@@ -48,6 +48,8 @@ def generator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
     seeded = args.get(0)
     for thing in seeded.things("generator") if seeded is not None else ():
         return of(thing)
+    if row.gpu:
+        gpu_touched(m, frame, node, f"{name}()", row.framework)
     once = () if in_loop(m, frame) else (("once", constant(True)),)
     site = m.site(frame, node)
     made = Thing("generator", row.flag or name, m.ident_at(node), m.worker_ident, False, once, site)
@@ -58,6 +60,8 @@ def seed(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Ro
     """A global generator is seeded."""
     first = args.get(0, "seed")
     value = first if first is not None else NOTHING
+    if row.gpu:
+        gpu_touched(m, frame, node, f"{name}()", row.framework)
     m.effect(frame, "seed", node, f"{name}()", framework=row.framework, value=value)
     return of(Thing("rng", name)) if row.kind == "rng" else NOTHING
 

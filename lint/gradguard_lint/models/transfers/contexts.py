@@ -115,8 +115,8 @@ def _enter(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value | Non
         start = start_of(m, atom)
         if start is not None and start[0] == "fork":
             started(m, atom.ident)
-    elif kind == "cupy-device":
-        gpu_touched(m, frame, node, "cupy.cuda.Device(...)", "cupy")
+    elif kind == "gpu-device":
+        gpu_touched(m, frame, node, f"{atom.name}(...)", atom.name.partition(".")[0])
     return None
 
 

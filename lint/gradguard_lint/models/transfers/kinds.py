@@ -116,13 +116,19 @@ def _cached(
     return None
 
 
-def _gpu_device(
-    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
-) -> Value | None:
-    if name in ("use", "synchronize"):
-        chosen = thing.part("device") if name == "use" else None
-        gpu_touched(m, frame, node, f"`.{name}()`", "cupy", chosen or NOTHING)
-    return None
+def _on_gpu(*methods: str) -> Methods:
+    """Something that uses the GPU once one of these methods is called."""
+
+    def method(
+        m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
+    ) -> Value | None:
+        if name in methods:
+            chosen = thing.part("device") if name == "use" else None
+            framework = thing.name.partition(".")[0]
+            gpu_touched(m, frame, node, f"`.{name}()`", framework, chosen or NOTHING)
+        return None
+
+    return method
 
 
 def _estimator(
@@ -136,7 +142,8 @@ METHODS: dict[str, Methods] = {
     "bag": dask_work.bag_method,
     "cached": _cached,
     "context": processes.context_method,
-    "cupy-device": _gpu_device,
+    "gpu-device": _on_gpu("use", "synchronize"),
+    "gpu-event": _on_gpu("record", "synchronize", "wait"),
     "dispatch": dispatch.method,
     "distribution": _distribution,
     "estimator": _estimator,

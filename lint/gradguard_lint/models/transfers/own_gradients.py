@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from gradguard_lint.domain.effects import ParallelCall
 from gradguard_lint.domain.shapes import idents
-from gradguard_lint.domain.values import Const, Frame, Unknown, Value, constant
+from gradguard_lint.domain.values import UNKNOWN, Const, Frame, Unknown, Value, constant
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.models.transfers import data_parallel
 
@@ -29,8 +29,16 @@ _ANY = -1
 
 def backward(m: Machine, frame: Frame, node: ast.AST, what: str, target: Value) -> None:
     """The gradients of what `target` was computed from are added up."""
-    m.effect(frame, "backward", node, what, target=target)
+    asked_for(m, frame, node, what, target, UNKNOWN)
     _note(m, idents(target), fresh=True)
+
+
+def asked_for(
+    m: Machine, frame: Frame, node: ast.AST, what: str, target: Value, asked: Value
+) -> None:
+    """Gradients of `target` are computed, with respect to `asked`."""
+    m.effect(frame, "autograd", node, what, framework="torch")
+    m.effect(frame, "backward", node, what, target=target, value=asked)
 
 
 def cleared(m: Machine, frame: Frame, node: ast.AST, what: str, target: Value) -> None:

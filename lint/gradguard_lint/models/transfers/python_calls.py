@@ -550,6 +550,8 @@ def environ_set(m: Machine, frame: Frame, node: ast.AST, key: Value, value: Valu
         m.effect(frame, "set-visible", node, f'os.environ["{name}"] = ...', value=value)
     elif name == "TF_FORCE_GPU_ALLOW_GROWTH" and str(value.constant).lower() in ("true", "1"):
         m.effect(frame, "gpu-grown", node, f'os.environ["{name}"] = ...')
+    elif name == "PYTORCH_NVML_BASED_CUDA_CHECK" and value.constant == "1":
+        m.effect(frame, "gpu-unasked", node, f'os.environ["{name}"] = ...', framework="torch")
     elif name == "OMP_NUM_THREADS" and value.constant == "1" and not m.read(*IMPORTED):
         m.effect(frame, "set-threads", node, f'os.environ["{name}"] = ...', framework="torch")
     elif name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"):

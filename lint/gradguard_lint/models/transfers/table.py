@@ -36,6 +36,7 @@ from gradguard_lint.models.transfers import (
     unknown_calls,
     work,
 )
+from gradguard_lint.models.transfers.tensors import driver_started, gpu_touched
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
@@ -45,11 +46,15 @@ Transfer = Callable[[Machine, Frame, ast.AST, str, Args, Row], Value]
 
 
 def _tells(key: tuple[str, ...]) -> Transfer:
-    """A question about the machine that the program runs on."""
+    """A question about the machine that the program runs on; some start the GPU's driver."""
 
     def tell(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
         if row.gpu:
             m.effect(frame, "gpu-meant", node, name)
+        if row.flag == "touches":
+            gpu_touched(m, frame, node, f"{name}()", row.framework)
+        elif row.framework:
+            driver_started(m, frame, node, f"{name}()", row.framework)
         return unknown(key)
 
     return tell
@@ -116,12 +121,14 @@ TRANSFERS: dict[str, Transfer] = {
     "executor": work.pool,
     "exit": python_calls.leave,
     "fold": python_calls.fold,
+    "fork-rng": torch_calls.fork_rng,
     "functional-call": torch_calls.functional_call,
     "generator": arrays.generator,
     "getter": getters.getter,
     "gpu": torch_calls.gpu,
     "gpu-array": arrays.gpu_array,
     "gpu-count": _tells(("gpu-count",)),
+    "gpu-driver": torch_calls.gpu_driver,
     "gpu-list": tensorflow_calls.gpu_list,
     "grad-mode": torch_calls.grad_mode,
     "gradients": torch_calls.gradients,

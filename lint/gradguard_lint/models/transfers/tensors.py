@@ -472,6 +472,12 @@ def gpu_touched(
     )
 
 
+def driver_started(m: Machine, frame: Frame, node: ast.AST, what: str, framework: str) -> None:
+    """Record that the expression starts the GPU's driver, and makes no context."""
+    if not (m.far_fetched_here or gpu_hidden(m) or m.conflicts(WITH_A_GPU)):
+        m.effect(frame, "gpu-driver", node, what, framework=framework)
+
+
 def gpu_hinted(m: Machine, frame: Frame, node: ast.AST, what: str) -> None:
     """Record that another library is told to use a GPU."""
     if not m.gpu_absent and not m.far_fetched_here:

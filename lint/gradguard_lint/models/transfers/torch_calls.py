@@ -53,6 +53,7 @@ from gradguard_lint.models.transfers.tensors import (
     chosen_gpu,
     combine,
     cpu_when,
+    driver_started,
     gpu_name,
     gpu_touched,
     known_small,
@@ -73,6 +74,20 @@ def gpu(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
     """A call that makes a GPU context."""
     chosen = args.get(*row.argument) if row.flag else None
     gpu_touched(m, frame, node, f"{name}()", row.framework, chosen or NOTHING)
+    return UNKNOWN
+
+
+def gpu_driver(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """A call that starts the GPU's driver, and makes no context."""
+    driver_started(m, frame, node, f"{name}()", row.framework)
+    return UNKNOWN
+
+
+def fork_rng(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``torch.random.fork_rng()``: the states of all GPUs are read, unless it is told of which."""
+    enabled = args.get(1, "enabled")
+    if args.get(*row.argument) is None and (enabled is None or enabled.constant is True):
+        gpu_touched(m, frame, node, f"{name}()", row.framework)
     return UNKNOWN
 
 
@@ -139,7 +154,7 @@ def gradients(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
     if asked is None:
         own_gradients.backward(m, frame, node, f"{name}(...)", target)
     else:
-        m.effect(frame, "backward", node, f"{name}(...)", target=target, value=asked)
+        own_gradients.asked_for(m, frame, node, f"{name}(...)", target, asked)
     data_parallel.backward(m, frame, node, target, asked)
     return sequence(of(Tensor("torch", "none", False, m.worker_ident, GRADIENT)))
 
@@ -312,6 +327,8 @@ def tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
         named = as_written(node, device) if "device" in args.keywords else shown(device)
         told = f"{name}(..., device={named})" if written else f"{name}(...)"
         gpu_touched(m, frame, node, told, "torch", chosen_gpu(device), when)
+    if args.get(None, "pin_memory") == constant(True):
+        gpu_touched(m, frame, node, f"{name}(..., pin_memory=True)", "torch")
     if short in DRAWS and "generator" not in args.keywords:
         m.effect(frame, "draw", node, f"{name}()", framework="torch")
     generator = args.get(None, "generator")

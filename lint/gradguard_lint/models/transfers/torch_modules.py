@@ -144,11 +144,11 @@ def model_method(
         return moved_model(m, model, True, m.site(frame, node))
     if name == "cpu":
         return moved_model(m, model, False)
-    if name == "to":
+    if name in ("to", "to_empty"):
         device = device_argument(args)
         on_gpu, when = placed(device, m)
         if on_gpu:
-            what = f"`.to({as_written(node, device)})`"
+            what = f"`.{name}({as_written(node, device)})`"
             gpu_touched(m, frame, node, what, "torch", chosen_gpu(device), when)
             return moved_model(m, model, True, m.site(frame, node), when)
         if device is not None and any(

@@ -165,9 +165,16 @@ def tensor_method(
         ident = GRADIENT if tensor.ident == GRADIENT else 0
         sources = tensor.sources | ({tensor.ident} if tensor.ident else frozenset())
         return of(replace(tensor, ident=ident, sources=sources, memory=None))
+    if name == "pin_memory":
+        gpu_touched(m, frame, node, "`.pin_memory()`", "torch")
+        return of(tensor)
     if name in ("new_zeros", "new_ones", "new_tensor", "new_empty", "new_full", "new"):
-        return of(
-            Tensor("torch", requires_grad(args), tensor.gpu, m.worker_ident, m.ident_at(node))
+        made = Tensor("torch", requires_grad(args), tensor.gpu, m.worker_ident, m.ident_at(node))
+        device = args.get(None, "device")
+        if device is None:
+            return of(made)
+        return move(
+            m, frame, node, made, device, f"`.{name}(..., device={as_written(node, device)})`"
         )
     if name.endswith("_") and not name.endswith("__"):
         if name not in NOT_WRITING:
