@@ -106,6 +106,7 @@ class Library:
         rows: what its names do.
         spelled: other spellings of a beginning of names, and the one that the rows use.
         framework: whether programs that use it may have gradients or use a GPU.
+        in_forks: whether all that is known of it concerns processes that are forked.
         bases: what a project's class is that has one of these bases.
         marks: words that show its use where no name of it does.
         starts_by: words by which work is handed out, where no name of it does so.
@@ -117,6 +118,7 @@ class Library:
     rows: tuple[Row, ...] = ()
     spelled: Mapping[str, str] = {}
     framework: bool = False
+    in_forks: bool = False
     bases: Mapping[str, str] = {}
     marks: tuple[str, ...] = ()
     starts_by: tuple[str, ...] = ()

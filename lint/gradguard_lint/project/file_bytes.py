@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cached_property
 
 from gradguard_lint.models.rows import GROUPS
@@ -13,6 +13,7 @@ from gradguard_lint.project.marks import (
     FRAMEWORKS,
     GIVEN,
     HANDED_OUT,
+    IN_FORKS,
     MARKS,
     PARTS,
     TOGETHER,
@@ -74,15 +75,22 @@ class File:
         self.imported = import_lines(data)
         self.words = words_of(self.imported)
         """The words of its imports."""
-        self.framework = self._uses_framework()
         self._starts: bool | None = None
+        self.framework = self._uses_framework(FRAMEWORKS - IN_FORKS)
+        """Whether a framework is imported: one that matters for how it starts workers, if any."""
+        if not self.framework and self._uses_framework(IN_FORKS):
+            self.framework = self._may_fork() or not self.starts_workers
 
-    def _uses_framework(self) -> bool:
-        """Whether a framework is imported."""
+    def _uses_framework(self, frameworks: Collection[bytes]) -> bool:
+        """Whether one of these frameworks is imported."""
         lines = self.imported
-        if any(_imports_it(lines, name) for name in self.words & FRAMEWORKS):
+        if any(_imports_it(lines, name) for name in self.words.intersection(frameworks)):
             return True
-        return b"import *" in lines and any(name + b"." in self.data for name in FRAMEWORKS)
+        return b"import *" in lines and any(name + b"." in self.data for name in frameworks)
+
+    def _may_fork(self) -> bool:
+        """Whether it names what may fork a process."""
+        return any(mark in self.data for mark in (*_FORKS, b"Process", b"DataLoader"))
 
     @cached_property
     def imports(self) -> list[str]:

@@ -175,6 +175,9 @@ _PARTS = {
 FRAMEWORKS = frozenset(top.encode() for library in _FRAMEWORKS for top in library.tops)
 """Packages whose programs may have gradients, or use a GPU."""
 
+IN_FORKS = frozenset(top.encode() for it in _FRAMEWORKS if it.in_forks for top in it.tops)
+"""Those of which nothing matters but in processes that are forked."""
+
 _WORKERS = tuple(
     sorted(
         {

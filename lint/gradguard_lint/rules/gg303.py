@@ -14,12 +14,15 @@ from gradguard_lint.rules.base import Examples, Report, way_to
 
 CODE = "GG303"
 
+_STARTED_AT_ONCE = frozenset({"tensorflow", "jax"})
+"""The frameworks that start their threads with their first operation, however small it is."""
+
 
 def check(program: Program) -> Iterator[Report]:
     for call in program.calls:
         if call.start != "fork":
             continue
-        found = None if call.prepared else _found(call)
+        found = _found(call)
         if found is None:
             yield from _refused(program, call)
             continue
@@ -100,7 +103,9 @@ def _found(call: ParallelCall) -> tuple[Effect, TaskRun, Effect] | None:
     limited = {effect.framework for effect in call.earlier("set-threads")}
     for first in call.earlier("compute"):
         framework = first.framework
-        if framework in limited or not (first.heavy or framework == "tensorflow"):
+        if framework in limited or not (first.heavy or framework in _STARTED_AT_ONCE):
+            continue
+        if call.prepared and framework == "torch":
             continue
         for task in call.tasks:
             for work in _works(task, framework):

@@ -55,12 +55,13 @@ results = Parallel(n_jobs=2)(delayed(trace)(2000) for _ in range(2))
 print(results)  # prints: [4000000.0, 4000000.0]
 """,
     lint=(
-        "On the `Parallel(...)` call with a fork backend whose worker runs torch or TensorFlow "
-        "compute and does not limit its threads first, when the parent computes earlier in the "
-        "program."
+        "On the `Parallel(...)` call with a fork backend whose worker runs torch, TensorFlow or "
+        "JAX compute and does not limit its threads first, when the parent computes earlier in "
+        "the program; or whose worker takes gradients after the parent has taken some, in a "
+        "program that uses a GPU."
     ),
     runtime=(
-        "When a task in a forked worker runs torch or TensorFlow compute, and the parent's "
+        "When a task in a forked worker runs torch, TensorFlow or JAX compute, and the parent's "
         "compute threads were running at the fork: the guard reports it instead of hanging. "
         "Also when autograd refuses to run in a forked worker: the finding appears beside "
         "autograd's own error."

@@ -70,6 +70,16 @@ def _records(kind: Kind) -> Transfer:
     return record
 
 
+def _computes(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """An operation that starts the threads of its framework; some wait for them, too."""
+    m.effect(
+        *(frame, "compute", node, f"{name}()"),
+        framework=row.framework,
+        heavy=row.flag == "waits",
+    )
+    return UNKNOWN
+
+
 def _model(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     if row.framework == "tensorflow":
         return tensorflow_calls.keras_model(m, frame, node, name, args, row)
@@ -98,6 +108,7 @@ TRANSFERS: dict[str, Transfer] = {
     "collate": loaders.collate,
     "collective": collectives.collective,
     "compiled": tensorflow_calls.compiled,
+    "computes": _computes,
     "context-manager": python_calls.identity,
     "copied": python_calls.copied,
     "dask-client": dask_work.client,
