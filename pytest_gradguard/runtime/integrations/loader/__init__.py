@@ -23,7 +23,7 @@ LOADERS = Workers(
         "GG202": _ON_CPU,
         "GG203": f"{_ON_CPU} Where a worker has to use the GPU, {_FRESH}",
         "GG303": "Leave the one compute thread that torch gives each worker, and keep TensorFlow "
-        f"out of forked workers; or {_FRESH}",
+        f"and JAX out of forked workers; or {_FRESH}",
         "GG305": "Make the generator in each worker, in `worker_init_fn` or at the first sample, "
         "from a seed such as `torch.initial_seed()`: torch seeds only the global generators of a "
         "loader's workers.",
