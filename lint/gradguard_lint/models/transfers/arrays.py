@@ -26,6 +26,7 @@ from gradguard_lint.engine.machine import (
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.numpy import ELEMENTS, KEEPS, MAPPED, SUMMARIES, VIEWS
 from gradguard_lint.models.rows import Row
+from gradguard_lint.models.transfers.devices import gpu_touched
 from gradguard_lint.models.transfers.extents import (
     array_extent,
     drawn_extent,
@@ -36,7 +37,7 @@ from gradguard_lint.models.transfers.extents import (
     memory_of,
     retyped,
 )
-from gradguard_lint.models.transfers.tensors import gpu_touched, tensors_in
+from gradguard_lint.models.transfers.tensors import tensors_in
 from pytest_gradguard.records import replace
 
 RESEEDED = "<reseeded>"

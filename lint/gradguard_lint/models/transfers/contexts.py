@@ -28,11 +28,11 @@ from gradguard_lint.engine.ports import SETTER, Args
 from gradguard_lint.engine.tasks import started
 from gradguard_lint.engine.tree import descend
 from gradguard_lint.models.known import registry_of
+from gradguard_lint.models.transfers.devices import gpu_touched
 from gradguard_lint.models.transfers.dispatch import dispatching
 from gradguard_lint.models.transfers.options import with_option
 from gradguard_lint.models.transfers.parallel import configured, start_of
 from gradguard_lint.models.transfers.remote import remote
-from gradguard_lint.models.transfers.tensors import gpu_touched
 from gradguard_lint.models.transfers.torch_tensors import unhooked
 from gradguard_lint.models.transfers.wrapping import CACHE, cached, marked
 from pytest_gradguard.records import replace

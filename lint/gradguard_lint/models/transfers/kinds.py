@@ -27,7 +27,7 @@ from gradguard_lint.models.transfers import (
     trainers,
     work,
 )
-from gradguard_lint.models.transfers.tensors import gpu_touched
+from gradguard_lint.models.transfers.devices import gpu_touched
 from gradguard_lint.models.transfers.wrapping import CACHE, cached
 
 KERAS_KINDS = ("keras-model", "keras-layer", "keras-loss")

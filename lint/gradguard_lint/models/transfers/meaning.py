@@ -64,15 +64,10 @@ from gradguard_lint.models.transfers import (
     trainers,
     work,
 )
+from gradguard_lint.models.transfers.devices import device_argument, placed
 from gradguard_lint.models.transfers.kinds import KERAS_KINDS, method_of
 from gradguard_lint.models.transfers.table import TRANSFERS
-from gradguard_lint.models.transfers.tensors import (
-    derived,
-    device_argument,
-    gpu_used,
-    operation,
-    placed,
-)
+from gradguard_lint.models.transfers.tensors import derived, gpu_used, operation
 from gradguard_lint.models.transfers.unknown_calls import (
     given_a_gpu,
     handed_on,

@@ -40,7 +40,8 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.torch import OF_TENSORS
 from gradguard_lint.models.transfers import data_parallel
-from gradguard_lint.models.transfers.tensors import NO_GPUS, operation
+from gradguard_lint.models.transfers.devices import NO_GPUS
+from gradguard_lint.models.transfers.tensors import operation
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 

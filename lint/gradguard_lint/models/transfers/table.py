@@ -36,7 +36,7 @@ from gradguard_lint.models.transfers import (
     unknown_calls,
     work,
 )
-from gradguard_lint.models.transfers.tensors import driver_started, gpu_touched
+from gradguard_lint.models.transfers.devices import driver_started, gpu_touched
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:

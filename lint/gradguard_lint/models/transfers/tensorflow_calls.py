@@ -31,15 +31,8 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.tensorflow import FITS, STOPS
 from gradguard_lint.models.torch import HEAVY
-from gradguard_lint.models.transfers.tensors import (
-    combine,
-    gpu_hidden,
-    gpu_touched,
-    operation_placed,
-    placed,
-    tensors_in,
-    worked,
-)
+from gradguard_lint.models.transfers.devices import gpu_hidden, gpu_touched, placed
+from gradguard_lint.models.transfers.tensors import combine, operation_placed, tensors_in, worked
 from pytest_gradguard.records import replace
 
 _FROZEN = "<frozen>"

@@ -5,25 +5,17 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from gradguard_lint.domain.conditions import GPU_PRESENT, NEVER, NONE, Conditions, any_of
-from gradguard_lint.domain.effects import Effect, Step
+from gradguard_lint.domain.conditions import NONE, Conditions, any_of
 from gradguard_lint.domain.shapes import inner, result_call
-from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import (
-    NOTHING,
-    Atom,
     Choice,
     Const,
     Frame,
-    Function,
-    Instance,
     Items,
-    Site,
     Tensor,
     Thing,
     Unknown,
     Value,
-    constant,
     of,
 )
 from gradguard_lint.engine.branches import is_plain
@@ -32,87 +24,19 @@ from gradguard_lint.engine.machine import (
 )
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.torch import HEAVY, NOT_SMOOTH
+from gradguard_lint.models.transfers.devices import (
+    WITH_A_GPU,
+    chosen_gpu,
+    cpu_when,
+    gpu_touched,
+    placed,
+)
 from pytest_gradguard.records import replace
-
-NO_GPUS = ("", "-1")
-"""What the variable of visible GPUs says where none is."""
 
 SMALL = 1000
 """Up to this many elements, no operation uses several threads."""
 
 FRAMEWORK_ORDER = ("torch", "tensorflow", "cupy", "dask", "numpy")
-
-
-WITH_A_GPU = frozenset({(GPU_PRESENT, True)})
-"""Where there is a GPU: elsewhere it does not matter."""
-
-RANK = ("int", "rank")
-"""The key of the number of a process."""
-
-
-def counted(atom: Atom) -> bool:
-    """Whether `atom` is some number, but not that of a process."""
-    key = atom.key if isinstance(atom, Unknown) else None
-    return isinstance(key, tuple) and key[0] == "int" and key != RANK
-
-
-def gpu_name(atom: Atom) -> bool:
-    """Whether `atom` names a GPU."""
-    if isinstance(atom, Thing):
-        return atom.kind == "device" and atom.gpu
-    text: object = None
-    if isinstance(atom, Const):
-        text = atom.value
-        if isinstance(text, int) and not isinstance(text, bool):
-            return text >= 0
-    elif isinstance(atom, Unknown) and isinstance(atom.key, tuple):
-        if atom.key[0] == "int":
-            return True
-        text = atom.key[1] if atom.key[0] == "text" else None
-    if not isinstance(text, str):
-        return False
-    low = text.lower()
-    return low.startswith(("cuda", "gpu")) or "gpu:" in low
-
-
-def gpu_when(value: Value | None, m: Machine | None = None) -> Conditions | None:
-    """The assumptions under which `value` names a GPU; None where it does under none."""
-    if value is None:
-        return None
-    found = [
-        choice.when
-        for choice in value.choices
-        if gpu_name(choice.atom) and (m is None or not m.far_fetched(choice.when))
-    ]
-    if not found:
-        return None
-    return any_of(found)
-
-
-def placed(value: Value | None, m: Machine | None = None) -> tuple[bool, Conditions]:
-    """Whether `value` may name a GPU, and under which assumptions."""
-    when = gpu_when(value, m)
-    return (when is not None, when or NONE)
-
-
-def cpu_when(device: Value | None) -> Conditions:
-    """The assumptions under which `device`, where it is told, is the CPU."""
-    if device is None:
-        return NONE
-    worlds = []
-    for choice in device.choices:
-        atom = choice.atom
-        if isinstance(atom, Unknown) and atom.key is not None and not gpu_name(atom):
-            worlds.append(choice.when | {(("eq", atom.key, "cpu"), True)})
-        elif not _elsewhere(atom):
-            worlds.append(choice.when)
-    return any_of(worlds) if worlds else NEVER
-
-
-def _elsewhere(atom: Atom) -> bool:
-    """Whether `atom` names a device that is not the CPU: a GPU, "mps", "meta"."""
-    name = atom.name if isinstance(atom, Thing) else getattr(atom, "value", None)
-    return gpu_name(atom) or (isinstance(name, str) and not name.lower().startswith("cpu"))
 
 
 def known_small(values: Iterable[Value]) -> bool:
@@ -363,125 +287,10 @@ def derived(m: Machine, tensor: Tensor) -> Tensor:
     )
 
 
-def gpu_hidden(m: Machine, *, config: bool = False) -> bool:
-    """Whether the GPUs were hidden on the way here, from the process that this runs in.
-
-    `config`: TensorFlow's own configuration counts too, where it reaches this process.
-    """
-    hidden = False
-    for event, when in m.state.past.items():
-        if not isinstance(event, Effect) or when - WITH_A_GPU:
-            continue
-        if event.worker is None and m.worker is not None and event not in m.worker.call.before:
-            continue  # done once the worker was there
-        if event.kind == "gpu-hidden" and not event.framework:
-            hidden = True  # in the environment, which children inherit
-        elif event.kind == "set-visible" and event.value.constant not in NO_GPUS:
-            hidden = False
-        elif config and (
-            event.kind == "gpu-grown" or (event.kind == "gpu-hidden" and _holds(m, event))
-        ):
-            return True
-    return hidden
-
-
-def _holds(m: Machine, event: Effect) -> bool:
-    """Whether what `event` configured in its process is configured in this one as well."""
-    here = m.worker
-    if event.worker is here:
-        return True
-    if here is None or event.worker is not None:
-        return False
-    if here.call.start in INHERITING:
-        return True
-    on_import = event.site.module.name if event.site.function is None else None
-    if here.call.start in ("spawn", "forkserver"):  # the program is imported again
-        if m.before_main is not None and event in m.before_main:
-            return True
-        if m.before_main is None and on_import == m.program.entry:
-            return True
-    functions = [getattr(atom, "function", atom) for atom in here.task.function.atoms]
-    homes = {function.module.name for function in functions if isinstance(function, Function)}
-    if here.call.root == 1:
-        homes.discard(m.program.entry)  # what the program itself defines is pickled by value
-    return on_import in homes
-
-
 def operation_placed(m: Machine, frame: Frame, node: ast.AST, what: str) -> None:
     """An operation was placed: on the GPU, where a device scope around it says so."""
     if m.modes.gpu:
         gpu_touched(m, frame, node, what, "tensorflow")
-
-
-def device_node(node: ast.AST) -> ast.expr | None:
-    """The expression in a call that names its device, as far as its place tells."""
-    if not isinstance(node, ast.Call):
-        return None
-    for keyword in node.keywords:
-        if keyword.arg in ("device", "map_location"):
-            return keyword.value
-    return node.args[0] if node.args and isinstance(node.func, ast.Attribute) else None
-
-
-def origin_of(m: Machine, frame: Frame, device: ast.expr | None) -> Step | None:
-    """Where the variable or attribute that names the device was given its value."""
-    site: Site | None = None
-    if isinstance(device, ast.Name):
-        found = m.lookup(frame, device.id)
-        if found is not None:
-            site = m.origins.get((found[1].ident, device.id))
-    elif isinstance(device, ast.Attribute) and isinstance(device.value, ast.Name):
-        found = m.lookup(frame, device.value.id)
-        for owner in found[0].of(Instance) if found is not None else ():
-            site = site or m.origins.get((owner.ident, device.attr))
-    if site is None or device is None:
-        return None
-    return Step(site, f"`{ast.unparse(device)}` is set here")
-
-
-def as_written(node: ast.AST, device: Value | None) -> str:
-    """The device as the source names it."""
-    written = device_node(node)
-    return ast.unparse(written) if written is not None else shown(device)
-
-
-def gpu_touched(
-    m: Machine,
-    frame: Frame,
-    node: ast.AST,
-    what: str,
-    framework: str,
-    chosen: Value = NOTHING,
-    when: Conditions = NONE,
-) -> None:
-    """Record that the expression makes a GPU context, unless there is no GPU here.
-
-    Args:
-        chosen: which GPU the process uses from here on, where the expression says so.
-        when: what has to hold for that.
-    """
-    if m.far_fetched_here or gpu_hidden(m) or m.conflicts(when | WITH_A_GPU):
-        return
-    origin = origin_of(m, frame, device_node(node))
-    m.effect(
-        *(frame, "gpu-init", node, what),
-        framework=framework,
-        origin=origin,
-        value=chosen,
-        under=when,
-    )
-
-
-def driver_started(m: Machine, frame: Frame, node: ast.AST, what: str, framework: str) -> None:
-    """Record that the expression starts the GPU's driver, and makes no context."""
-    if not (m.far_fetched_here or gpu_hidden(m) or m.conflicts(WITH_A_GPU)):
-        m.effect(frame, "gpu-driver", node, what, framework=framework)
-
-
-def gpu_hinted(m: Machine, frame: Frame, node: ast.AST, what: str) -> None:
-    """Record that another library is told to use a GPU."""
-    if not m.gpu_absent and not m.far_fetched_here:
-        m.effect(frame, "gpu-hint", node, what)
 
 
 def requires_grad(args: Args) -> str:
@@ -493,38 +302,6 @@ def requires_grad(args: Args) -> str:
     if True in constants:
         return "leaf"
     return "none" if constants and not any(value.of(Unknown)) else "unknown"
-
-
-def _computed(atom: Unknown) -> bool:
-    """Whether what names a GPU is a number, or a text with one, that is not written down."""
-    key = atom.key
-    return isinstance(key, tuple) and (key[0] == "int" or "{}" in str(key[1]))
-
-
-def chosen_gpu(device: Value | None) -> Value:
-    """Which GPU `device` names, where the program computes its number; else nothing."""
-    for atom in device.atoms if device is not None else ():
-        if isinstance(atom, Thing) and atom.kind == "device":
-            index = atom.part("index")
-            if index is not None:
-                return index
-        elif gpu_name(atom) and isinstance(atom, Unknown) and _computed(atom):
-            return of(atom)
-    return NOTHING
-
-
-def numbered(index: Value) -> Value:
-    """The GPU whose number is `index`."""
-    parts = () if index.constants() else (("index", index),)
-    return of(Thing("device", "cuda", gpu=True, parts=parts))
-
-
-def cuda_argument(args: Args) -> Value:
-    """The device that ``.cuda(...)`` names."""
-    given = args.get(0, "device")
-    if given is None or given.constants() or any(given.of(Thing)):
-        return constant("cuda")
-    return numbered(given)
 
 
 def move(
@@ -545,30 +322,3 @@ def move(
         return of(moved)
     left = replace(derived(m, tensor), cpu=cpu_when(device))
     return Value((Choice(moved, when), Choice(left, frozenset())))
-
-
-def device_argument(args: Args, start: int = 0) -> Value | None:
-    """The argument of ``.to(...)`` that names a device."""
-    if "device" in args.keywords:
-        return args.keywords["device"]
-    for value in args.positional[start:]:
-        for atom in value.atoms:
-            if isinstance(atom, Thing) and atom.kind == "device":
-                return value
-            if isinstance(atom, Const) and isinstance(atom.value, (str, int)):
-                return value
-            if isinstance(atom, Unknown):
-                return value
-    return None
-
-
-def shown(value: Value | None) -> str:
-    """How reports show the GPU that `value` names."""
-    for atom in value.atoms if value is not None else ():
-        if not gpu_name(atom):
-            continue
-        if isinstance(atom, Const):
-            return repr(atom.value)
-        if isinstance(atom, Thing) and atom.kind == "device":
-            return repr(atom.name)
-    return "..."

@@ -47,21 +47,23 @@ from gradguard_lint.models.torch import (
     WEIGHTLESS,
 )
 from gradguard_lint.models.transfers import arrays, collectives, data_parallel, own_gradients
-from gradguard_lint.models.transfers.extents import memory_of, same_element
-from gradguard_lint.models.transfers.tensors import (
+from gradguard_lint.models.transfers.devices import (
     as_written,
     chosen_gpu,
-    combine,
     cpu_when,
     driver_started,
     gpu_name,
     gpu_touched,
-    known_small,
     numbered,
-    operation_placed,
     placed,
-    requires_grad,
     shown,
+)
+from gradguard_lint.models.transfers.extents import memory_of, same_element
+from gradguard_lint.models.transfers.tensors import (
+    combine,
+    known_small,
+    operation_placed,
+    requires_grad,
     tensors_in,
     unsettled,
     worked,

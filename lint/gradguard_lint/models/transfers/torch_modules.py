@@ -36,18 +36,15 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tasks import sent_back
 from gradguard_lint.models.torch import HOOKS, STATEFUL, WEIGHTLESS
 from gradguard_lint.models.transfers import data_parallel, own_gradients
-from gradguard_lint.models.transfers.tensors import (
+from gradguard_lint.models.transfers.devices import (
     as_written,
     chosen_gpu,
-    combine,
     cuda_argument,
     device_argument,
     gpu_touched,
     placed,
-    tensors_in,
-    worked,
-    written,
 )
+from gradguard_lint.models.transfers.tensors import combine, tensors_in, worked, written
 from gradguard_lint.models.transfers.torch_tensors import freeze, hooked, is_frozen
 from pytest_gradguard.records import replace
 

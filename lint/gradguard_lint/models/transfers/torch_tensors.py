@@ -47,19 +47,21 @@ from gradguard_lint.models.torch import (
     VIEWS,
 )
 from gradguard_lint.models.transfers import collectives, data_parallel, own_gradients
-from gradguard_lint.models.transfers.extents import same_element
-from gradguard_lint.models.transfers.tensors import (
+from gradguard_lint.models.transfers.devices import (
     as_written,
     chosen_gpu,
-    combine,
     counted,
     cuda_argument,
-    derived,
     device_argument,
     gpu_touched,
+    placed,
+)
+from gradguard_lint.models.transfers.extents import same_element
+from gradguard_lint.models.transfers.tensors import (
+    combine,
+    derived,
     gpu_used,
     move,
-    placed,
     requires_grad,
     tensors_in,
     worked,

@@ -20,7 +20,7 @@ from gradguard_lint.engine.machine import (
 )
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
-from gradguard_lint.models.transfers.tensors import gpu_hinted, placed, shown
+from gradguard_lint.models.transfers.devices import gpu_hinted, placed, shown
 
 SPREADS = frozenset({"auto", "balanced", "balanced_low_0", "sequential", "cuda"})
 """Words by which a model is put on the GPUs that there are."""

@@ -39,8 +39,8 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tasks import forget_start, hand_out, in_line, past_of, started
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Hands, Row
+from gradguard_lint.models.transfers.devices import RANK
 from gradguard_lint.models.transfers.starting import default_start, start_of, start_value
-from gradguard_lint.models.transfers.tensors import RANK
 
 
 def pool(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
