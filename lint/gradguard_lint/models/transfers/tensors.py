@@ -1,4 +1,4 @@
-"""Tensors: where they live, whether they carry a graph, and what operations make of them."""
+"""Tensors: whether they carry a graph, how large they are, and what operations make of them."""
 
 from __future__ import annotations
 
