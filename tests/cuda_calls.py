@@ -1,8 +1,9 @@
 """What calls of torch and CuPy do to CUDA: each in a process of its own, forked before any.
 
-`RECORDED` has what was seen on a real GPU: ``context`` where the call initialises CUDA, or makes a
-context; ``driver`` where it starts the driver, which no process that is forked afterwards can use;
-``nothing`` for neither. ``python cuda_calls.py torch`` prints what they do here, as JSON.
+`RECORDED` has what was seen on a real GPU: ``context`` where the call makes a context, which takes
+memory; ``initialised`` where torch counts CUDA as initialised without one; ``driver`` where the
+driver is started. CUDA cannot be used in any process that is forked after one of these. ``nothing``
+for the others. ``python cuda_calls.py torch`` prints what they do here, as JSON.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 RECORDED = Path(__file__).parent / "recorded" / "cuda_calls.json"
-KINDS = ("context", "driver", "nothing")
+KINDS = ("context", "initialised", "driver", "nothing")
 LIMIT = 60
 """How long one call may take, in s, and a fork after it."""
 
@@ -71,9 +72,11 @@ def _has_context() -> bool:
 def does(call: str, names: dict[str, Any], uses: str) -> str:
     """What `call` does in this process, which has not touched CUDA; `uses` needs a GPU."""
     exec(statement(call), dict(names))
-    torch: Any = names.get("torch")
-    if (torch is not None and torch.cuda.is_initialized()) or _has_context():
+    if _has_context():
         return "context"
+    torch: Any = names.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return "initialised"
     failed = _in_a_fork(lambda: str(exec(uses, dict(names))))
     return "nothing" if failed == "None" else "driver"
 

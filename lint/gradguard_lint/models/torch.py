@@ -172,36 +172,23 @@ LIBRARY = Library(
         Row("torch.set_default_device", "default-device", argument=(0, "device")),
         Row("torch.set_default_tensor_type", "default-device", argument=(0, "t")),
         Row(
-            "torch.cuda.is_available torch.accelerator.is_available",
+            "torch.cuda.is_available torch.accelerator.is_available torch.cuda.is_bf16_supported "
+            "torch.cuda.is_tf32_supported",
             "asks-gpu",
             framework="torch",
         ),
         Row("torch.backends.cuda.is_built", "asks-gpu"),
-        Row(
-            "torch.cuda.is_bf16_supported torch.cuda.is_tf32_supported",
-            "asks-gpu",
-            framework="torch",
-            flag="touches",
-        ),
         Row("torch.cuda.device_count", "gpu-count"),
         Row(
             _under(
                 "torch.cuda",
                 "synchronize get_device_name current_device mem_get_info get_device_properties "
-                "get_device_capability Stream ExternalStream CUDAGraph MemPool current_stream "
+                "get_device_capability Stream ExternalStream CUDAGraph current_stream "
                 "default_stream stream init ipc_collect memory_summary FloatTensor DoubleTensor "
                 "LongTensor HalfTensor IntTensor ByteTensor BoolTensor BFloat16Tensor "
-                "get_rng_state get_rng_state_all initial_seed set_per_process_memory_fraction "
-                "reset_peak_memory_stats reset_max_memory_allocated memory_usage utilization "
-                "temperature power_draw clock_rate list_gpu_processes can_device_access_peer "
-                "current_blas_handle get_sync_debug_mode set_sync_debug_mode cudart",
+                "current_blas_handle",
             )
-            + " torch.backends.cudnn.version "
-            + _under(
-                "torch.accelerator",
-                "synchronize current_stream current_device_index current_device_idx "
-                "set_device_index set_device_idx",
-            ),
+            + " torch.accelerator.synchronize torch.accelerator.current_stream",
             "gpu",
             framework="torch",
         ),
@@ -216,7 +203,19 @@ LIBRARY = Library(
         Row("torch.cuda.device", "thing", kind="gpu-device", gpu=True, argument=(0, "device")),
         Row("torch.random.fork_rng", "fork-rng", framework="torch", argument=(0, "devices")),
         Row(
-            _under("torch.cuda", "get_arch_list get_gencode_flags is_current_stream_capturing"),
+            _under(
+                "torch.cuda",
+                "get_arch_list get_gencode_flags is_current_stream_capturing get_rng_state "
+                "get_rng_state_all initial_seed set_per_process_memory_fraction memory_usage "
+                "reset_peak_memory_stats reset_max_memory_allocated utilization temperature "
+                "power_draw clock_rate list_gpu_processes can_device_access_peer cudart MemPool "
+                "get_sync_debug_mode set_sync_debug_mode",
+            )
+            + " torch.backends.cudnn.version "
+            + _under(
+                "torch.accelerator",
+                "current_device_index current_device_idx set_device_index set_device_idx",
+            ),
             "gpu-driver",
             framework="torch",
         ),

@@ -17,13 +17,16 @@ CODE = "GG203"
 
 
 _STARTS: dict[Kind, tuple[str, str]] = {
-    "gpu-init": ("initialised CUDA", "CUDA cannot be initialised again in a forked process"),
+    "gpu-init": (
+        "initialised CUDA before the fork",
+        "CUDA cannot be initialised again in a forked process",
+    ),
     "gpu-driver": (
-        "asked `{what}`, which starts the CUDA driver,",
+        "called `{what}` before the fork, which starts the CUDA driver",
         "CUDA cannot be initialised in a forked process then",
     ),
     "autograd": (
-        "took gradients, which starts the CUDA driver where there is a GPU,",
+        "took gradients before the fork, which starts the CUDA driver where there is a GPU",
         "CUDA cannot be initialised in a forked process then",
     ),
 }
@@ -43,7 +46,7 @@ def check(program: Program) -> Iterator[Report]:
         yield Report(
             call.site,
             f"`{task.doer(used)}` uses CUDA in {call.workers}, but the parent "
-            f"{did.format(what=first.what)} before the fork: {why}.",
+            f"{did.format(what=first.what)}: {why}.",
             way_to(
                 first,
                 f"{code(first.what)} {does} in the parent, before the fork",

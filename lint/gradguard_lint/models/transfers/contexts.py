@@ -28,7 +28,7 @@ from gradguard_lint.engine.ports import SETTER, Args
 from gradguard_lint.engine.tasks import started
 from gradguard_lint.engine.tree import descend
 from gradguard_lint.models.known import registry_of
-from gradguard_lint.models.transfers.devices import gpu_touched
+from gradguard_lint.models.transfers.devices import driver_started, gpu_touched
 from gradguard_lint.models.transfers.dispatch import dispatching
 from gradguard_lint.models.transfers.options import with_option
 from gradguard_lint.models.transfers.parallel import configured, start_of
@@ -116,7 +116,9 @@ def _enter(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value | Non
         if start is not None and start[0] == "fork":
             started(m, atom.ident)
     elif kind == "gpu-device":
-        gpu_touched(m, frame, node, f"{atom.name}(...)", atom.name.partition(".")[0])
+        framework = atom.name.partition(".")[0]
+        enters = driver_started if framework == "torch" else gpu_touched
+        enters(m, frame, node, f"{atom.name}(...)", framework)
     return None
 
 

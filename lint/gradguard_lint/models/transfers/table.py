@@ -36,7 +36,7 @@ from gradguard_lint.models.transfers import (
     unknown_calls,
     work,
 )
-from gradguard_lint.models.transfers.devices import driver_started, gpu_touched
+from gradguard_lint.models.transfers.devices import driver_started
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
@@ -51,9 +51,7 @@ def _tells(key: tuple[str, ...]) -> Transfer:
     def tell(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
         if row.gpu:
             m.effect(frame, "gpu-meant", node, name)
-        if row.flag == "touches":
-            gpu_touched(m, frame, node, f"{name}()", row.framework)
-        elif row.framework:
+        if row.framework:
             driver_started(m, frame, node, f"{name}()", row.framework)
         return unknown(key)
 

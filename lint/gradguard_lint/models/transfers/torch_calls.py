@@ -89,7 +89,7 @@ def fork_rng(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
     """``torch.random.fork_rng()``: the states of all GPUs are read, unless it is told of which."""
     enabled = args.get(1, "enabled")
     if args.get(*row.argument) is None and (enabled is None or enabled.constant is True):
-        gpu_touched(m, frame, node, f"{name}()", row.framework)
+        driver_started(m, frame, node, f"{name}()", row.framework)
     return UNKNOWN
 
 
