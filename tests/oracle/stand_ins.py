@@ -1,7 +1,8 @@
 """Stand-ins for torch and for what starts processes: they compute nothing.
 
 They follow what a process has initialised, and what a forked one therefore finds: CUDA cannot be
-initialised again in it, and the compute threads that its parent has started are missing.
+initialised in it once its parent has done so, or has asked for a GPU, and the compute threads that
+its parent has started are missing.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ class Fault(ValueError):
 class Process:
     """What a process has initialised, and what it was forked after."""
 
-    cuda: bool = False
+    driver: bool = False
     threads: bool = False
-    after_cuda: bool = False
+    after_driver: bool = False
     after_threads: bool = False
     one_thread: bool = False
 
@@ -78,9 +79,13 @@ class Run:
         self.step()
         if not self.present:
             return
-        if self.process.after_cuda:
+        if self.process.after_driver:
             self.harm.add((self.at, "GG203"))
-        self.process.cuda = True
+        self.process.driver = True
+
+    def ask_for_gpu(self) -> bool:
+        self.process.driver = self.process.driver or self.present
+        return self.present
 
     def compute(self, size: int) -> None:
         self.step()
@@ -96,7 +101,7 @@ class Run:
         if method != "fork":
             return Process()
         return Process(
-            after_cuda=parent.cuda or parent.after_cuda,
+            after_driver=parent.driver or parent.after_driver,
             after_threads=parent.threads or parent.after_threads,
             one_thread=parent.one_thread,
         )
@@ -181,7 +186,7 @@ def _torch(run: Run) -> dict[str, ModuleType]:
     def set_num_threads(number: int) -> None:
         run.process.one_thread = number == 1
 
-    cuda = _module("torch.cuda", is_available=lambda: run.present, synchronize=run.use_cuda)
+    cuda = _module("torch.cuda", is_available=run.ask_for_gpu, synchronize=run.use_cuda)
     torch = _module(
         "torch",
         cuda=cuda,
