@@ -1,0 +1,137 @@
+"""Whether it is the fork of a process that makes CUDA fail in it: what is said then is GG203."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from pytest_gradguard.runtime import probes  # noqa: E402
+from pytest_gradguard.runtime.checks import gg201, gg203  # noqa: E402
+from pytest_gradguard.runtime.cuda import attempts, errors  # noqa: E402
+from pytest_gradguard.runtime.dispatch.process_cuda import Run  # noqa: E402
+from pytest_gradguard.runtime.pipes import Pipes  # noqa: E402
+from pytest_gradguard.runtime.tasks import Task  # noqa: E402
+
+REFUSED = "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you …"
+
+
+class CUDARuntimeError(RuntimeError):
+    """As CuPy's."""
+
+    status = 3
+
+
+CUDARuntimeError.__module__ = "cupy_backends.cuda.api.runtime"
+
+
+@pytest.fixture(autouse=True)
+def _in_a_forked_process(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(attempts, "is_forked", True)
+    monkeypatch.setattr(attempts, "after_fork", False)
+    monkeypatch.setattr(attempts, "inherited", set())
+    yield
+    attempts.forget()
+    probes.roused.clear()
+
+
+def fails(said: str = REFUSED, framework: str = "torch") -> bool:
+    return attempts.fails_by_fork(framework, RuntimeError(said))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        REFUSED,
+        "CUDA error: initialization error\nCUDA kernel errors might be asynchronously reported …",
+        "CUDA driver initialization failed, you might not have a CUDA gpu.",
+    ],
+)
+def test_what_torch_says_in_a_fork(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fails(said)
+    monkeypatch.setattr(attempts, "is_forked", False)
+    assert not fails(said)
+
+
+def test_what_cupy_says_in_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = CUDARuntimeError("cudaErrorInitializationError: initialization error")
+    assert errors.by_fork(error) == "cupy"
+    assert [(it.framework, it.by_fork) for it in errors.attempt_behind(error, errors.by_fork)] == [
+        ("cupy", True)
+    ]
+    assert list(errors.attempt_behind(error)) == []
+    monkeypatch.setattr(attempts, "inherited", {"cupy"})  # the fork itself was reported
+    assert errors.by_fork(error) is None
+    assert fails()
+
+
+def test_errors_of_another_reason() -> None:
+    assert not attempts.fails_by_fork("torch", None)
+    assert not fails("No CUDA GPUs are available")
+    assert errors.by_fork(ValueError(REFUSED)) is None
+    assert errors.by_fork(RuntimeError("CUDA out of memory")) is None
+    assert not gg203.roused_by(RuntimeError("no"))
+    assert gg203.roused_by(RuntimeError(REFUSED))
+
+
+def test_a_parent_that_had_initialised_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "_initialized", True)
+    assert not fails()
+    assert fails(framework="cupy")
+    monkeypatch.setattr(torch.cuda, "_initialized", False)
+    monkeypatch.setattr(attempts, "after_fork", True)
+    assert not fails()
+
+
+def work(k: int) -> int:
+    return k
+
+
+BATCH = [(work, (1,), {})]
+
+
+def test_attempts_are_told_apart() -> None:
+    attempts.note("torch", RuntimeError(REFUSED))
+    attempts.note("torch", RuntimeError("No CUDA GPUs are available"))
+    assert {"gg201", "gg203"} <= set(probes.roused)
+    lost = gg203.roused(BATCH, None, None)
+    used = gg201.roused(BATCH, None, None)
+    assert lost is not None
+    assert used is not None
+    assert [it.by_fork for it in lost.attempts] == [True]
+    assert [it.by_fork for it in used.attempts] == [False]
+    assert (lost.process, lost.task.name) == (os.getpid(), "work")
+    assert gg203.roused(BATCH, [1], None) is None
+
+
+def test_an_error_that_nobody_noted() -> None:
+    error = RuntimeError(REFUSED)
+    told = gg203.roused(BATCH, None, error)
+    assert told is not None
+    assert [it.failed for it in told.attempts] == [f"RuntimeError: {REFUSED}"]
+    attempts.note("torch", error)
+    again = gg203.roused(BATCH, None, error)
+    assert again is not None
+    assert len(again.attempts) == 1
+
+
+def test_what_is_forgotten() -> None:
+    attempts.note("torch", RuntimeError(REFUSED))
+    attempts.forget()
+    assert attempts.take_lost() == ()
+
+
+@pytest.mark.parametrize(("was_up", "by_fork"), [(True, False), (False, True), (False, False)])
+def test_what_a_process_tells(was_up: bool, by_fork: bool) -> None:
+    read, write = os.pipe()
+    run = Run(None, write, Task("work", None, None), was_up)
+    made = attempts.Attempt(None, None, None, "failed", True, "torch", by_fork)
+    run._tell(pickle.loads(pickle.dumps(made)))
+    os.close(write)
+    pipes = Pipes()
+    pipes.add(read)
+    assert [told[2] for told in pipes.take()] == ([made] if was_up or by_fork else [])
