@@ -135,3 +135,16 @@ def test_what_a_process_tells(was_up: bool, by_fork: bool) -> None:
     pipes = Pipes()
     pipes.add(read)
     assert [told[2] for told in pipes.take()] == ([made] if was_up or by_fork else [])
+
+
+@pytest.mark.parametrize(
+    ("by_fork", "said"),
+    [(True, "This process has started the CUDA driver"), (False, "This process has initialised")],
+)
+def test_what_is_said(by_fork: bool, said: str) -> None:
+    evidence = gg203.Evidence(None, "multiprocessing", framework="torch", device="cuda")
+    made = attempts.Attempt("train.py", 3, "work", "no CUDA", True, "torch", by_fork)
+    evidence.hear((7, Task("work", None, None), made))
+    assert evidence.message().startswith(said)
+    assert "`work`" in evidence.message()
+    assert ("no CUDA" in evidence.message()) is by_fork
