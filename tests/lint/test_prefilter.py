@@ -85,6 +85,27 @@ def test_what_cannot_is_not(text):
     assert not kept(text)
 
 
+JAX = "import jax\n"
+FORKED = "from multiprocessing import Process\nfrom work import f\nProcess(target=f).start()\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "others", "is_kept"),
+    [
+        (JAX + "from multiprocessing import Process\nProcess(target=f).start()\n", {}, True),
+        (JAX + "from joblib import Parallel, delayed\n"
+         "Parallel(2, backend='multiprocessing')(delayed(f)(k) for k in x)\n", {}, True),
+        (JAX + "from torch.utils.data import DataLoader\n"
+         "DataLoader(x, num_workers=2, collate_fn=f)\n", {}, True),
+        (JAX + "import dask\ndask.delayed(f)(1).compute()\n", {}, False),
+        (FORKED, {"work": JAX + "def f():\n    pass\n"}, True),
+        (FORKED, {"work": "def f():\n    pass\n"}, False),
+    ],
+)  # fmt: skip
+def test_jax_matters_where_processes_may_be_forked(text, others, is_kept):
+    assert kept(text, **others) is is_kept
+
+
 def test_workers_of_other_modules_are_followed():
     runs = (
         "from joblib import Parallel, delayed\nfrom jobs import work\nParallel(2)(delayed(work)())"

@@ -514,7 +514,10 @@ def _plain(value: Hashable) -> Value:
 
 
 NUMBER = of(Thing("number", "number"))
-"""A plain number (or a list of them) that was taken out of a tensor."""
+"""A plain number."""
+
+NUMBERS = of(Thing("number", "numbers"))
+"""A list of them."""
 
 OUTPUT = -2
 """The ident of a tensor that is the output of a model."""

@@ -78,7 +78,9 @@ class File:
         self._starts: bool | None = None
         self.framework = self._uses_framework(FRAMEWORKS - IN_FORKS)
         """Whether a framework is imported: one that matters for how it starts workers, if any."""
-        if not self.framework and self._uses_framework(IN_FORKS):
+        self.fails_in_forks = self._uses_framework(IN_FORKS)
+        """Whether it imports what a fork makes unusable."""
+        if not self.framework and self.fails_in_forks:
             self.framework = self._may_fork() or not self.starts_workers
 
     def _uses_framework(self, frameworks: Collection[bytes]) -> bool:
@@ -259,9 +261,13 @@ class File:
 
     @property
     def may_harm(self) -> bool:
-        """Whether it may use a GPU, or a generator of its own."""
+        """Whether it may use a GPU, a generator of its own, or what a fork makes unusable."""
         data = self.data
-        return any(mark in data for mark in _GPU) or has(data, _GENERATORS, rb"\w+[ \t]*\(")
+        return (
+            self.fails_in_forks
+            or any(mark in data for mark in _GPU)
+            or has(data, _GENERATORS, rb"\w+[ \t]*\(")
+        )
 
     @property
     def samples(self) -> bool:

@@ -105,8 +105,6 @@ def _found(call: ParallelCall) -> tuple[Effect, TaskRun, Effect] | None:
         framework = first.framework
         if framework in limited or not (first.heavy or framework in _STARTED_AT_ONCE):
             continue
-        if call.prepared and framework == "torch":
-            continue
         for task in call.tasks:
             for work in _works(task, framework):
                 if task.meets(work, first):

@@ -206,7 +206,7 @@ def gpu_touched(
 
 def driver_started(m: Machine, frame: Frame, node: ast.AST, what: str, framework: str) -> None:
     """Record that the expression starts the GPU's driver, and makes no context."""
-    if not (m.far_fetched_here or gpu_hidden(m) or m.conflicts(WITH_A_GPU)):
+    if not m.far_fetched_here:
         m.effect(frame, "gpu-driver", node, what, framework=framework)
 
 

@@ -11,6 +11,7 @@ from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import (
     GRADIENT,
     NOTHING,
+    NUMBER,
     UNKNOWN,
     Atom,
     Choice,
@@ -22,6 +23,7 @@ from gradguard_lint.domain.values import (
     Table,
     Tensor,
     Thing,
+    Unknown,
     Value,
     constant,
     guarded,
@@ -405,9 +407,16 @@ def _on_gpu(place: Site | None, atom: Atom) -> Value:
 def _few(data: Value) -> bool:
     """Whether this is a number, or a literal list of a few."""
     return all(
-        isinstance(atom, Const) or (isinstance(atom, Items) and atom.items is not None)
+        isinstance(atom, Const)
+        or atom in NUMBER.atoms
+        or (isinstance(atom, Items) and atom.items is not None)
+        or (isinstance(atom, Unknown) and isinstance(atom.key, tuple) and atom.key[0] in _NUMBERS)
         for atom in inner(data)
     )
+
+
+_NUMBERS = ("int", "number")
+"""How the keys of numbers that are not known begin."""
 
 
 def drawn(m: Machine, frame: Frame, node: ast.AST, generator: Value) -> None:

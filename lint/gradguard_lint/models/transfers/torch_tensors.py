@@ -11,6 +11,7 @@ from gradguard_lint.domain.values import (
     MARKS,
     NOTHING,
     NUMBER,
+    NUMBERS,
     UNKNOWN,
     Atom,
     Choice,
@@ -128,8 +129,9 @@ def tensor_method(
         if name == "numpy":
             kept = tensor.sources & MARKS
             return of(Tensor("numpy", ident=tensor.ident, born=m.worker_ident, sources=kept))
-        if name == "tolist" and (tensor.ident > 0 or GRADIENT in (tensor.ident, *tensor.sources)):
-            return UNKNOWN
+        if name == "tolist":
+            known = tensor.ident > 0 or GRADIENT in (tensor.ident, *tensor.sources)
+            return UNKNOWN if known else NUMBERS
         return NUMBER
     if name in COUNTS:
         return NUMBER if args.positional or name != "size" else sequence(NUMBER, "tuple")
@@ -157,7 +159,8 @@ def tensor_method(
         return move(m, frame, node, tensor, device, f"`.to({as_written(node, device)})`")
     if name == "backward":
         own_gradients.backward(m, frame, node, "`.backward()`", of(tensor))
-        m.effect(frame, "compute", node, "torch", framework="torch", heavy=not tensor.small)
+        heavy = not (tensor.small or tensor.gpu)
+        m.effect(frame, "compute", node, "torch", framework="torch", heavy=heavy)
         data_parallel.backward(m, frame, node, of(tensor))
         return NOTHING
     if name == "requires_grad_":
