@@ -11,14 +11,14 @@ PITFALL = Pitfall(
     happens=(
         'Everything that needs CUDA in the forked workers fails: torch raises "Cannot '
         're-initialize CUDA in forked subprocess", CuPy "cudaErrorInitializationError". Work on '
-        "the CPU in those workers is not affected, but for backward passes (GG303)."
+        "the CPU in those workers is not affected, except for backward passes (GG303)."
     ),
     why=(
         "A fork copies the parent's memory, including a CUDA context that the driver does not "
         "let the child use, and CUDA cannot be initialised a second time there. It is enough that "
         "the parent has started the driver: `torch.cuda.is_available()` does, and so does the "
-        "first backward pass where there is a GPU, on the CPU, too. `torch.cuda.device_count()` "
-        "does not."
+        "first backward pass on a machine with a GPU, even one on the CPU. "
+        "`torch.cuda.device_count()` does not."
     ),
     fix=(
         "Start the workers as fresh interpreters, with the start method spawn or forkserver. Or "

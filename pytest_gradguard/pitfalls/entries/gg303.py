@@ -12,11 +12,11 @@ PITFALL = Pitfall(
         "The program hangs forever (Linux): a large operation in the parent started native "
         "compute threads, and the same kind of operation in a forked worker waits for threads "
         "that do not exist there. Small operations start no threads and work, so the hang often "
-        "appears with the first real data. Where there is a GPU, and the parent has taken "
-        "gradients, on the CPU, too, a worker's backward pass raises `RuntimeError: Unable to "
-        "handle autograd's threading in combination with fork-based multiprocessing`. JAX starts "
-        "its threads with its first operation, and every JAX operation in a forked worker waits "
-        "for them."
+        "appears with the first real data. On a machine with a GPU, once the parent has "
+        "taken gradients, even on the CPU, a worker's backward pass raises `RuntimeError: Unable "
+        "to handle autograd's threading in combination with fork-based multiprocessing`. JAX "
+        "starts its threads with its first operation, and every JAX operation in a forked worker "
+        "waits for them."
     ),
     why=(
         "A fork copies only the thread that forks. The copied thread pool still expects its "
