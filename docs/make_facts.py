@@ -17,10 +17,10 @@ _HEAD = """\
 
 <!-- Made by `python docs/make_facts.py > docs/facts.md`; do not edit. -->
 
-What gradguard says rests on these facts about PyTorch, joblib, TensorFlow, Keras and dask. Each is
-the name of a test that runs the situation without gradguard, so that a release that changes one of
-them is noticed. *Process workers* are those of joblib's loky and multiprocessing backends, unless a
-test names others.
+What gradguard says rests on these facts about PyTorch, joblib, TensorFlow, Keras, dask and JAX.
+Each is the name of a test that runs the situation without gradguard, so that a release that changes
+one of them is noticed. *Process workers* are those of joblib's loky and multiprocessing backends,
+unless a test names others.
 """
 
 

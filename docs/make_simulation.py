@@ -144,8 +144,8 @@ def page(simulated: list[dict[str, Any]], real: dict[str, Any] | None) -> Iterat
         text = (
             f"The real GPU was {real['gpu']}, with torch {real['torch']}. Of the programs above, "
             f"{given.count(_SAME)} gave the numbers of the CPU there; the other "
-            f"{len(same) - given.count(_SAME)} draw random ones on the GPU, or add up in another order. Its "
-            "workers had initialised CUDA already where they returned a tensor."
+            f"{len(same) - given.count(_SAME)} draw random ones there, or add up in another "
+            "order. Its workers had initialised CUDA already where they returned a tensor."
         )
         yield textwrap.fill(text, 100, break_on_hyphens=False) + "\n"
     titles = ["program", "simulated GPU", "finding"]

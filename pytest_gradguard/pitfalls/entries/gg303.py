@@ -14,9 +14,8 @@ PITFALL = Pitfall(
         "that do not exist there. Small operations start no threads and work, so the hang often "
         "appears with the first real data. On a machine with a GPU, once the parent has "
         "taken gradients, even on the CPU, a worker's backward pass raises `RuntimeError: Unable "
-        "to handle autograd's threading in combination with fork-based multiprocessing`. JAX "
-        "starts its threads with its first operation, and every JAX operation in a forked worker "
-        "waits for them."
+        "to handle autograd's threading in combination with fork-based multiprocessing`. Of JAX, "
+        "one operation in the parent is enough: every one in a forked worker waits."
     ),
     why=(
         "A fork copies only the thread that forks. The copied thread pool still expects its "
