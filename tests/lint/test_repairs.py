@@ -19,6 +19,7 @@ RUNNER = Path(__file__).parents[1] / "catalogue" / "run_programs.py"
 NOT_RUN = {
     "GG203": "a spawned process has no simulated GPU",
     "GG205 boosted trees in a pipeline": "it is a function that nothing calls",
+    "GG303 gradients in the parent of a program with a GPU": "there is none",
     "GG303 an initializer": "its spawned workers take seconds, and the queue's program has one",
     "GG501 in a loss": "it joins no group of its own",
     "GG501 objects, and an attribute": "it joins no group of its own",
