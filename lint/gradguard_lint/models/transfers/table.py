@@ -46,7 +46,10 @@ Transfer = Callable[[Machine, Frame, ast.AST, str, Args, Row], Value]
 
 
 def _tells(key: tuple[str, ...]) -> Transfer:
-    """A question about the machine that the program runs on; some start the GPU's driver."""
+    """A question about the machine that the program runs on.
+
+    Where the row names a framework, the question starts the GPU's driver.
+    """
 
     def tell(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
         if row.gpu:
