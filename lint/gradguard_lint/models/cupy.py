@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from gradguard_lint.models.rows import Library, Row
-
-
-def _under(module: str, names: str) -> str:
-    return " ".join(f"{module}.{name}" for name in names.split())
-
+from gradguard_lint.models.rows import Library, Row, under
 
 LIBRARY = Library(
     tops=("cupy", "cupyx"),
@@ -30,7 +25,7 @@ LIBRARY = Library(
         Row("cupy.random.seed", "seed", framework="cupy", gpu=True),
         Row("cupy.cuda.Device", "thing", kind="gpu-device", gpu=True, argument=(0, "device")),
         Row(
-            _under(
+            under(
                 "cupy.cuda",
                 "use synchronize Stream Event alloc_pinned_memory runtime.memGetInfo "
                 "runtime.deviceSynchronize profiler.start",
@@ -40,7 +35,7 @@ LIBRARY = Library(
             framework="cupy",
         ),
         Row(
-            _under(
+            under(
                 "cupy.cuda",
                 "get_device_id get_current_stream runtime.getDevice runtime.getDeviceProperties "
                 "runtime.driverGetVersion",
@@ -58,7 +53,7 @@ LIBRARY = Library(
         Row("cupy.cuda.* cupyx.*", "nothing"),
         Row("cupy.asnumpy", "array", framework="numpy"),
         Row(
-            _under(
+            under(
                 "cupy",
                 "float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool_ "
                 "complex64 complex128 ndarray newaxis pi e inf nan dtype get_array_module "
@@ -71,7 +66,7 @@ LIBRARY = Library(
             "nothing",
         ),
         Row(
-            _under("cupy", "split array_split meshgrid nonzero"),
+            under("cupy", "split array_split meshgrid nonzero"),
             "gpu-array",
             framework="cupy",
             flag="several",

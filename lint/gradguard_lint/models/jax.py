@@ -5,12 +5,7 @@ What starts them, and what waits, was seen on the CPU and on a GPU.
 
 from __future__ import annotations
 
-from gradguard_lint.models.rows import Library, Row
-
-
-def _under(module: str, names: str) -> str:
-    return " ".join(f"{module}.{name}" for name in names.split())
-
+from gradguard_lint.models.rows import Library, Row, under
 
 LIBRARY = Library(
     tops=("jax",),
@@ -18,7 +13,7 @@ LIBRARY = Library(
     in_forks=True,
     rows=(
         Row(
-            _under(
+            under(
                 "jax",
                 "jit vmap pmap grad value_and_grad jacfwd jacrev hessian checkpoint remat "
                 "named_call custom_vjp custom_jvp",
@@ -26,18 +21,18 @@ LIBRARY = Library(
             "identity",
         ),
         Row(
-            _under(
+            under(
                 "jax",
                 "devices local_devices device_count local_device_count default_backend "
                 "process_index process_count device_put",
             )
             + " "
-            + _under("jax.numpy", "ones zeros full empty"),
+            + under("jax.numpy", "ones zeros full empty"),
             "computes",
             framework="jax",
         ),
         Row(
-            _under(
+            under(
                 "jax.numpy",
                 "float16 float32 float64 bfloat16 int8 int16 int32 int64 uint8 uint16 uint32 "
                 "uint64 bool_ complex64 complex128 ndarray newaxis pi e inf nan dtype shape ndim "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradguard_lint.models.rows import Library, Row
+from gradguard_lint.models.rows import Library, Row, under
 from gradguard_lint.words import words
 
 KEEPS = words("asarray asanyarray ascontiguousarray squeeze ravel reshape transpose")
@@ -70,10 +70,6 @@ SIZE_ARGUMENTS = {
 """Where functions of random numbers are given a size, where it is not in third place."""
 
 
-def _under(module: str, names: str) -> str:
-    return " ".join(f"{module}.{name}" for name in names.split())
-
-
 LIBRARY = Library(
     tops=("numpy", "random"),
     spelled={"numpy.random.mtrand.": "numpy.random."},
@@ -86,7 +82,7 @@ LIBRARY = Library(
         Row("numpy.random.seed numpy.random.set_state", "seed", framework="numpy"),
         Row("random.seed", "seed", framework="random"),
         Row(
-            _under(
+            under(
                 "numpy.random",
                 "rand randn random randint normal uniform choice permutation "
                 "shuffle beta gamma poisson binomial standard_normal "
@@ -98,7 +94,7 @@ LIBRARY = Library(
             framework="numpy",
         ),
         Row(
-            _under(
+            under(
                 "random",
                 "random randint randrange choice choices sample shuffle uniform "
                 "gauss normalvariate betavariate expovariate triangular "
@@ -108,7 +104,7 @@ LIBRARY = Library(
             framework="random",
         ),
         Row(
-            _under(
+            under(
                 "numpy",
                 "array asarray stack concatenate vstack hstack mean sum zeros "
                 "ones empty arange linspace load copy full zeros_like ones_like "

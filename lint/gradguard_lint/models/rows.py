@@ -55,6 +55,11 @@ class Hands:
     many: bool = True
 
 
+def under(module: str, names: str) -> str:
+    """The full names of what is called `names` in `module`."""
+    return " ".join(f"{module}.{name}" for name in names.split())
+
+
 @fields
 class Row:
     """What some names do.

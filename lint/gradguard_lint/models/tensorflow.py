@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradguard_lint.models.rows import Library, Row
+from gradguard_lint.models.rows import Library, Row, under
 from gradguard_lint.words import words
 
 FITS = words(
@@ -18,10 +18,6 @@ STOPS = words(
 """Operations through which no gradient goes."""
 
 
-def _under(module: str, names: str) -> str:
-    return " ".join(f"{module}.{name}" for name in names.split())
-
-
 LIBRARY = Library(
     tops=("tensorflow", "keras", "tf_keras"),
     framework=True,
@@ -35,7 +31,7 @@ LIBRARY = Library(
     },
     rows=(
         Row("tensorflow.test.is_built_with_cuda", "asks-gpu"),
-        Row(_under("tensorflow.test", "is_gpu_available gpu_device_name"), "asks-gpu", gpu=True),
+        Row(under("tensorflow.test", "is_gpu_available gpu_device_name"), "asks-gpu", gpu=True),
         Row("tensorflow.GradientTape tensorflow.autodiff.GradientTape", "thing", kind="tape"),
         Row(
             "tensorflow.config.list_physical_devices tensorflow.config.get_visible_devices "
@@ -67,9 +63,9 @@ LIBRARY = Library(
             framework="tensorflow",
         ),
         Row(
-            _under("tensorflow", "ConfigProto GPUOptions")
+            under("tensorflow", "ConfigProto GPUOptions")
             + " "
-            + _under("tensorflow.compat.v1", "ConfigProto GPUOptions"),
+            + under("tensorflow.compat.v1", "ConfigProto GPUOptions"),
             "session-options",
         ),
         Row("tensorflow.device", "device-scope", argument=(0, "device_name")),
@@ -108,7 +104,7 @@ LIBRARY = Library(
             "nothing",
         ),
         Row(
-            _under(
+            under(
                 "tensorflow",
                 "float16 float32 float64 int32 int64 bool string print summary compat "
                 "version errors bfloat16 uint8 saved_model io gfile keras data "
@@ -117,7 +113,7 @@ LIBRARY = Library(
             "nothing",
         ),
         Row(
-            _under(
+            under(
                 "tensorflow.random",
                 "stateless_normal stateless_uniform stateless_truncated_normal "
                 "stateless_binomial stateless_categorical stateless_gamma stateless_poisson "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradguard_lint.models.rows import Library, Row
+from gradguard_lint.models.rows import Library, Row, under
 from gradguard_lint.words import words
 
 NOT_SMOOTH = words(
@@ -137,10 +137,6 @@ STATEFUL = words(
 """Methods of modules that give the module itself."""
 
 
-def _under(module: str, names: str) -> str:
-    return " ".join(f"{module}.{name}" for name in names.split())
-
-
 LIBRARY = Library(
     tops=(
         "torch",
@@ -180,7 +176,7 @@ LIBRARY = Library(
         Row("torch.backends.cuda.is_built", "asks-gpu"),
         Row("torch.cuda.device_count", "gpu-count"),
         Row(
-            _under(
+            under(
                 "torch.cuda",
                 "synchronize get_device_name current_device mem_get_info get_device_properties "
                 "get_device_capability Stream ExternalStream CUDAGraph current_stream "
@@ -203,7 +199,7 @@ LIBRARY = Library(
         Row("torch.cuda.device", "thing", kind="gpu-device", gpu=True, argument=(0, "device")),
         Row("torch.random.fork_rng", "fork-rng", framework="torch", argument=(0, "devices")),
         Row(
-            _under(
+            under(
                 "torch.cuda",
                 "get_arch_list get_gencode_flags is_current_stream_capturing get_rng_state "
                 "get_rng_state_all initial_seed set_per_process_memory_fraction memory_usage "
@@ -212,7 +208,7 @@ LIBRARY = Library(
                 "get_sync_debug_mode set_sync_debug_mode",
             )
             + " torch.backends.cudnn.version "
-            + _under(
+            + under(
                 "torch.accelerator",
                 "current_device_index current_device_idx set_device_index set_device_idx",
             ),
@@ -227,7 +223,7 @@ LIBRARY = Library(
             kind="rng",
         ),
         Row("torch.is_grad_enabled", "asks-grad"),
-        Row(_under("torch", "no_grad inference_mode enable_grad set_grad_enabled"), "grad-mode"),
+        Row(under("torch", "no_grad inference_mode enable_grad set_grad_enabled"), "grad-mode"),
         Row(
             "torch.autocast torch.cuda.amp.autocast torch.amp.autocast torch.cpu.amp.autocast",
             "autocast",
@@ -277,7 +273,7 @@ LIBRARY = Library(
         Row("segmentation_models_pytorch.*", "model", framework="torch"),
         Row("timm.create_model", "model", framework="torch"),
         Row(
-            _under(
+            under(
                 "torch",
                 "randn rand zeros ones tensor arange empty full linspace logspace eye randint "
                 "randperm as_tensor normal zeros_like ones_like rand_like randn_like empty_like "
@@ -287,7 +283,7 @@ LIBRARY = Library(
             "tensor",
         ),
         Row(
-            _under(
+            under(
                 "torch",
                 "FloatTensor Tensor LongTensor DoubleTensor IntTensor BoolTensor HalfTensor",
             ),
@@ -295,7 +291,7 @@ LIBRARY = Library(
             flag="plain",
         ),
         Row(
-            _under(
+            under(
                 "torch",
                 "get_num_threads typename set_default_dtype",
             ),
@@ -311,7 +307,7 @@ LIBRARY = Library(
         ),
         Row("torch.func.*", "nothing"),
         Row(
-            _under("torch", "vmap grad jacrev jacfwd hessian vjp jvp func cuda backends utils"),
+            under("torch", "vmap grad jacrev jacfwd hessian vjp jvp func cuda backends utils"),
             "nothing",
         ),
         Row("torch.utils.data.DataLoader", "loader"),

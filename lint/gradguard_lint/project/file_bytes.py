@@ -53,6 +53,8 @@ _RANDOM = (
     rb"|from[ \t]+numpy(?:\.random)?[ \t]+import[^\n]*\brand"
 )
 _DRAWS = (b"np.random", b"numpy.random", b"from")
+_ANYWHERE = FRAMEWORKS - IN_FORKS
+"""The frameworks that matter however work is handed out."""
 _FORKS = (b"Pool", b"ProcessPoolExecutor", b'"multiprocessing', b"'multiprocessing")
 _FORK = rb"\bPool\b|ProcessPoolExecutor|[\"']multiprocessing[\"']"
 _SEED = b"random.seed("
@@ -76,7 +78,7 @@ class File:
         self.words = words_of(self.imported)
         """The words of its imports."""
         self._starts: bool | None = None
-        self.framework = self._uses_framework(FRAMEWORKS - IN_FORKS)
+        self.framework = self._uses_framework(_ANYWHERE)
         """Whether a framework is imported: one that matters for how it starts workers, if any."""
         self.fails_in_forks = self._uses_framework(IN_FORKS)
         """Whether it imports what a fork makes unusable."""
