@@ -15,7 +15,6 @@ from pytest_gradguard.runtime import cuda
 from pytest_gradguard.runtime.checks import Probe
 from pytest_gradguard.runtime.cuda import Attempt, errors
 from pytest_gradguard.runtime.evidence import TaskEvidence
-from pytest_gradguard.runtime.probes import After
 from pytest_gradguard.runtime.tasks import Task, task_of
 
 CODE = "GG201"
@@ -89,11 +88,6 @@ def count_attempt(evidence: TaskEvidence, process: int, task: Task, attempt: Att
 
 
 # -- in the worker -------------------------------------------------------------------------------
-
-
-def begin(asked: None, process: bool) -> After:
-    """Nothing to do before the tasks: what was noted before them, an initializer did."""
-    return roused
 
 
 def roused(items: Any, results: Any, error: BaseException | None) -> Used | None:

@@ -15,7 +15,6 @@ from pytest_gradguard.runtime.checks.gg201 import Used, count_attempt
 from pytest_gradguard.runtime.cuda import Attempt, errors
 from pytest_gradguard.runtime.evidence import TaskEvidence
 from pytest_gradguard.runtime.fork_safety import forks
-from pytest_gradguard.runtime.probes import After
 from pytest_gradguard.runtime.tasks import Task, task_of
 
 CODE = "GG203"
@@ -74,11 +73,6 @@ def ship(call: Any, items: Any) -> None:
 
 
 # -- in the worker -------------------------------------------------------------------------------
-
-
-def begin(asked: None, process: bool) -> After:
-    """Nothing to do before the tasks: what was noted before them, an initializer did."""
-    return roused
 
 
 def roused(items: Any, results: Any, error: BaseException | None) -> Used | None:

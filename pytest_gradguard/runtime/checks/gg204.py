@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from pytest_gradguard.runtime import cuda
 from pytest_gradguard.runtime.checks import Probe
 from pytest_gradguard.runtime.evidence import TaskEvidence
-from pytest_gradguard.runtime.probes import After
 from pytest_gradguard.runtime.tasks import Task, task_of
 
 CODE = "GG204"
@@ -56,11 +55,6 @@ def heard(call: Any, note: Changed) -> None:
 
 _seen: list[str | None] = []
 """What the variable was in this worker after its last tasks, once CUDA was needed there."""
-
-
-def begin(asked: None, process: bool) -> After:
-    """Nothing to do before the tasks."""
-    return roused
 
 
 def roused(items: Any, results: Any, error: BaseException | None) -> Changed | None:

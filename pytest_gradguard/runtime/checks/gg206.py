@@ -14,7 +14,6 @@ from pytest_gradguard.runtime import callsite, probes
 from pytest_gradguard.runtime.checks import Probe
 from pytest_gradguard.runtime.cuda.attempts import told
 from pytest_gradguard.runtime.evidence import TaskEvidence, times
-from pytest_gradguard.runtime.probes import After
 from pytest_gradguard.runtime.tasks import Task, task_of
 
 CODE = "GG206"
@@ -151,11 +150,6 @@ def _why(asked: Asked, error: BaseException) -> str | None:
     ended = isinstance(error, RuntimeError) and "exited unexpectedly" in str(error)
     # A fresh interpreter is told loky's start method before it could know that.
     return "loky" if ended and asked.method in ("spawn", "forkserver") else None
-
-
-def begin(asked: None, process: bool) -> After | None:
-    """Nothing to do before the tasks."""
-    return roused
 
 
 def roused(items: Any, results: Any, error: BaseException | None) -> Failed | None:

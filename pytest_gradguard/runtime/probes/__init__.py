@@ -16,7 +16,7 @@ Pickling shows what is transferred; a probe shows what the tasks do with it. Che
     Where the tasks of a batch run, before them: in a worker process, or in a thread. Returns
     ``after(items, results, error)``, or None: nothing to look at. That function hears what the
     tasks returned (None where one raised, and then what it raised) and returns a note, which has to
-    be picklable, or None.
+    be picklable, or None. Without it, `after` is ``roused``.
 ``roused(items, results, error)``
     What `after` is where a probe that nobody asks for was roused in a worker process by the tasks
     of a batch themselves (see `rouse`), or by what one of them raised; for every later batch there,
@@ -246,7 +246,7 @@ def rouse(name: str) -> None:
     here.quiet = False
     if name not in roused:
         try:
-            roused[name] = _module(name).begin
+            roused[name] = _begins(name)
         except Exception as error:
             fault(error)
 
@@ -288,12 +288,19 @@ def begin(asked: Mapping[str, Any], *, process: bool) -> Sequence[tuple[str, Aft
     for name in asked:
         needs = _probe(name).needs
         if needs is None or needs in sys.modules:
-            _begin(begun, name, _module(name).begin, asked[name], process)
+            _begin(begun, name, _begins(name), asked[name], process)
     if process:
         for name, begins in list(roused.items()):
             if name not in asked:
                 _begin(begun, name, begins, None, process)
     return begun
+
+
+def _begins(name: str) -> _Begin:
+    """What the probe of that name does before the tasks; if nothing, they rouse it afterwards."""
+    module = _module(name)
+    begins: _Begin = getattr(module, "begin", None) or (lambda asked, process: module.roused)
+    return begins
 
 
 def _begin(

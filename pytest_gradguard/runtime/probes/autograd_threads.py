@@ -11,11 +11,10 @@ from typing import Any
 
 from pytest_gradguard.runtime import callsite
 from pytest_gradguard.runtime.checks.gg303 import Hang
-from pytest_gradguard.runtime.probes import After
 from pytest_gradguard.runtime.probes.forked import heard
 from pytest_gradguard.runtime.tasks import task_of
 
-__all__ = ["begin", "heard", "roused", "roused_by"]
+__all__ = ["heard", "roused", "roused_by"]
 
 _REFUSED = "Unable to handle autograd's threading in combination with fork-based multiprocessing"
 
@@ -28,11 +27,6 @@ def roused_by(error: BaseException) -> bool:
 def _is_forked() -> bool:
     module: Any = sys.modules.get("multiprocessing.process")
     return module is not None and getattr(module.current_process(), "_start_method", "") == "fork"
-
-
-def begin(asked: None, process: bool) -> After | None:
-    """Nothing to do before the tasks."""
-    return roused
 
 
 def roused(items: Any, results: Any, error: BaseException | None) -> Hang | None:
