@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import io
 import json
 import platform
@@ -128,11 +129,14 @@ def _quiet() -> Iterator[None]:
 
 def _version(library: str) -> str | None:
     """The version of an installed library; None where it is not installed."""
-    distributions = metadata.packages_distributions().get(library) or [library]
+    distributions = _distributions().get(library) or [library]
     try:
         return metadata.version(distributions[0])
     except metadata.PackageNotFoundError:
         return None
+
+
+_distributions = functools.cache(metadata.packages_distributions)  # reads what lists all files
 
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:
