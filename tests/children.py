@@ -15,6 +15,9 @@ import warm
 
 Done = subprocess.CompletedProcess[str]
 
+PLUGINS = {"PYTEST_ADDOPTS": "-p no:hypothesispytest -p no:anyio"}
+"""The environment of programs: a run of pytest is without plugins that take a third of its time."""
+
 
 def run_python(
     *arguments: str | Path,
@@ -43,7 +46,7 @@ def run_python(
         AssertionError: it hung, or the guard itself failed.
     """
     inherited = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
-    variables = {**inherited, **(environment or {})}
+    variables = {**inherited, **PLUGINS, **(environment or {})}
     words = list(map(str, arguments))
     hung = False
     with (

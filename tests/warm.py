@@ -3,14 +3,16 @@
 Such a program runs as one that was started afresh: `__main__`, `sys.argv`, the folder, the
 environment and the streams are its own, and torch is imported when it imports it. The modules of
 torch are put away until then, so that what waits for an import (the guard does) sees each of them
-come. Only the time that loading them takes is saved. Modules of the standard library are there from
-the start. The workers that it starts come from there, too (`warm_workers`). The same goes for
-TensorFlow. For tests in which forks, threads or imports are the subject this is no substitute.
+come; what they want done at exit is not done before. Only the time that loading them takes is
+saved. Modules of the standard library are there from the start. The workers that it starts come
+from there, too (`warm_workers`). The same goes for TensorFlow. For tests in which forks, threads or
+imports are the subject this is no substitute.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import gc
 import importlib
@@ -20,11 +22,13 @@ import runpy
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 from warm_workers import Nursery, begin, is_anew, out_of_the_way, starts_alike, tend
 
@@ -33,9 +37,13 @@ IMPORTED: dict[str, tuple[str, ...]] = {
     "numpy.random": ("numpy",),
     "joblib": ("numpy",),
     "torch": ("numpy",),
+    "torch._dynamo": ("torch",),
     "tensorflow": ("numpy", "numpy.random"),
 }
 """What can be imported, in this order, and what each imports of those before."""
+
+APART = {"torch._dynamo": "torch", "tensorflow": "tensorflow"}
+"""What only one framework's process has: the other's programs need it seldom."""
 
 Streams = tuple[int, int, int]
 _AT_START = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
@@ -139,9 +147,14 @@ class Stash(MetaPathFinder):
     def __init__(self, frameworks: Iterable[str]) -> None:
         self.modules: dict[str, ModuleType] = {}
         self.beside: dict[str, list[str]] = {}
+        self.at_exit: dict[str, list[Callable[[], object]]] = {}
         for name in frameworks:
             known = set(sys.modules)
-            importlib.import_module(name)
+            self.at_exit[name] = []
+            # Without what TensorFlow, and JAX beside it, do at exit, processes crash there.
+            put_off = _putting_off(self.at_exit[name])
+            with contextlib.nullcontext() if name == "tensorflow" else put_off:
+                importlib.import_module(name)
             came = [one for one in sys.modules if one not in known and not _is_standard(one)]
             self.beside[name] = [*IMPORTED[name], *came]
             self.modules |= {one: sys.modules[one] for one in came}
@@ -169,8 +182,9 @@ class Stash(MetaPathFinder):
         package, _, own_name = name.rpartition(".")
         above: Any = self.modules.get(package) or sys.modules.get(package)
         spec = self.modules[name].__spec__
-        if spec is None or spec.name != name or (package and not hasattr(above, "__path__")):
-            sys.modules[name] = self.modules.pop(name)  # no import has brought it
+        by_no_import = spec is None or spec.name != name
+        if by_no_import or (package and not hasattr(above, "__path__")) or _is_a_test(own_name):
+            sys.modules[name] = self.modules.pop(name)
             return
         had = above and vars(above).get(own_name, self)
         importlib.import_module(name)
@@ -178,6 +192,35 @@ class Stash(MetaPathFinder):
             vars(above).pop(own_name, None)
         elif above:
             setattr(above, own_name, had)
+
+
+@contextlib.contextmanager
+def _putting_off(steps: list[Callable[[], object]]) -> Iterator[None]:
+    """A block in which other modules than those of Python ask in vain for what to do at exit.
+
+    Each of the `steps` has that done after all.
+    """
+    registry: dict[Any, Any] = weakref.finalize._registry  # type: ignore[attr-defined]
+    known = set(registry)
+    register = atexit.register
+
+    def put_off(function: Any, *args: Any, **kwargs: Any) -> Any:
+        if _is_standard(getattr(function, "__module__", None) or ""):
+            return register(function, *args, **kwargs)
+        steps.append(functools.partial(register, function, *args, **kwargs))
+        return function
+
+    with mock.patch.object(atexit, "register", put_off):
+        yield
+    for finalizer in registry.keys() - known:
+        if finalizer.atexit:
+            finalizer.atexit = False
+            steps.append(functools.partial(setattr, finalizer, "atexit", True))
+
+
+def _is_a_test(name: str) -> bool:
+    """Whether pytest would take it for a file of tests, and load it anew."""
+    return name.startswith("test_") or name.endswith("_test")
 
 
 def _is_standard(name: str) -> bool:
@@ -201,6 +244,8 @@ class Restoring(Loader):
         for name in self.stash.beside.pop(module.__name__, ()):
             if name in self.stash.modules:
                 self.stash.give_back(name)
+        for step in self.stash.at_exit.pop(module.__name__, ()):
+            step()
 
 
 def serve(connection: socket.socket, modules: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -266,7 +311,7 @@ def run(arguments: Sequence[str]) -> None:
 
 def serve_and_run(framework: str, descriptor: str) -> None:
     """What the process does that programs are forked from, and what is forked."""
-    stash = Stash(name for name in IMPORTED if name != "tensorflow" or name == framework)
+    stash = Stash(name for name in IMPORTED if APART.get(name, framework) == framework)
     modules = dict(stash.modules)
     stash.put_away()
     gc.freeze()

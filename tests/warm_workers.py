@@ -24,12 +24,20 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-WORKERS = (".popen_loky_posix", "from multiprocessing.spawn import", "forkserver import")
+WORKERS = (
+    ".popen_loky_posix",
+    "from multiprocessing.spawn import",
+    "from multiprocess.spawn import",
+    "forkserver import",
+)
 """What the command of a worker has in it."""
 _AT_START = ("PYTHON", "LD_", "KERAS_")
 """How the names of environment variables begin that count as Python or a framework starts."""
 _READ = ("PYTHONPATH", "PYTHONWARNINGS")
 """Those of them that count for a forked process, too: see `begin`."""
+_FOR_WORKERS = ("PYTHONBREAKPOINT", "PYTHONHASHSEED")
+"""Those that libraries set for their workers, and that change nothing here: one is read when it is
+needed; by the other the workers hash alike, which they do where all are forked from one process."""
 
 _HIGH = 500
 """Where descriptors are out of the way of those that a program numbers itself."""
@@ -115,8 +123,12 @@ class Nursery:
             and command[0] == sys.executable
             and command[1] in ("-c", "-m")
             and any(worker in command[2] for worker in WORKERS)
-            and starts_alike(environment, self._at_start)
+            and starts_alike(_for_a_worker(environment), _for_a_worker(self._at_start))
         )
+
+
+def _for_a_worker(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name not in _FOR_WORKERS}
 
 
 @contextlib.contextmanager

@@ -113,7 +113,7 @@ def run_beside(folder: Path, name: str, *arguments: str) -> Run:
         *("-rA", "-p", "no:asyncio", "-p", "no:cacheprovider", "--randomly-seed=5"),
         *("--benchmark-disable-gc", "--benchmark-min-rounds=2", "--benchmark-max-time=0.01"),
         *("--cov=losing", f"--cov-report=json:{name}.json"),
-        environment={"PYTHONPATH": str(PLUGINS)},
+        environment={"PYTHONPATH": str(PLUGINS), "PYTEST_ADDOPTS": ""},
     )
 
 
