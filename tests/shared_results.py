@@ -4,6 +4,9 @@ What no change of ours can alter (how a program ends without the guard, what a f
 known by a digest of the program, of the versions of what it imports and of the platform. For the
 versions and the platform of whoever ran `make truth` last, it is recorded in the repository, so
 that a run elsewhere need not find it out again; for others it is kept from run to run.
+
+What the guard and the linter make of programs drawn or written for that is kept as well, until one
+of their files changes, or anything that is installed. Continuous integration makes it each time.
 """
 
 from __future__ import annotations
@@ -25,12 +28,21 @@ from pathlib import Path
 import pytest
 from scheduling import group_of
 
+import gradguard_lint
+import pytest_gradguard
+
 _CACHES = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 KEPT = Path(os.environ.get("GRADGUARD_TEST_CACHE") or _CACHES / "gradguard-tests").absolute()
 """Where results of earlier runs lie."""
 
 RECORDED = Path(__file__).parent / "recorded" / "results.json"
 """Those that the repository knows: the lines of each, by its name in `KEPT`."""
+
+GUARD = Path(pytest_gradguard.__file__).parent
+LINTER = Path(gradguard_lint.__file__).parent
+
+RUNNING = [Path(__file__).with_name(f"{name}.py") for name in ("children", "warm", "warm_workers")]
+"""How programs are run here."""
 
 ANEW = "GRADGUARD_TRUTH" in os.environ
 """Whether this run makes anew what is recorded (`make truth`)."""
@@ -67,9 +79,47 @@ def remembered(key: str, sources: Iterable[Path], produce: Callable[[], str]) ->
     name = _name(key, sources)
     if name in _recorded():
         return "\n".join(_recorded()[name])
-    KEPT.mkdir(parents=True, exist_ok=True)
-    _used[_now()].add(KEPT / f"{name}.txt")
-    return once(KEPT, name, produce)
+    return _kept(KEPT, name, produce)
+
+
+def until_changed(
+    key: str, sources: Iterable[Path], ours: Iterable[Path], produce: Callable[[], str]
+) -> str:
+    """What `produce` returned in this or an earlier run, for all that it depends on as it is now.
+
+    Args:
+        key: as for `remembered`; there is one result of each.
+        sources: the program, and the tests' own files that have a part in it.
+        ours: the packages of this repository that are tried: `GUARD`, `LINTER`.
+        produce: called where nothing is known; where it raises, nothing is kept.
+    """
+    if ANEW or os.environ.get("CI"):
+        return produce()
+    installed = "\n".join(_versions(frozenset(_distributions())))
+    here = hashlib.sha256("\n".join([installed, *map(_digest, ours)]).encode()).hexdigest()
+    name = f"{_name(key, [*RUNNING, *sources])}-{here[:24]}"
+    folder = KEPT / "until changed"
+    said = _kept(folder, name, produce)
+    for old in folder.glob(f"{key}-*"):
+        if old.stem != name:
+            old.unlink(missing_ok=True)
+    return said
+
+
+def _kept(folder: Path, name: str, produce: Callable[[], str]) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    _used[_now()].add(folder / f"{name}.txt")
+    return once(folder, name, produce)
+
+
+@functools.cache
+def _digest(package: Path) -> str:
+    """All that a package holds."""
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            digest.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()
 
 
 def is_known(key: str, sources: Iterable[Path]) -> bool:

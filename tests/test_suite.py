@@ -105,6 +105,37 @@ def test_a_failed_test_forgets_what_it_used(remember: Any) -> None:
     assert remember(PROGRAM) == "made 2\nlast line"
 
 
+def test_what_the_guard_does_is_made_again_once_it_changes(
+    tmp_path: Path, remember: Any, maker: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package, program = tmp_path / "package", tmp_path / "program.py"
+    (package / "inner").mkdir(parents=True)
+    module, template = package / "inner" / "module.py", package / "page.html"
+    program.write_text(PROGRAM)
+    module.write_text("one = 1\n")
+    monkeypatch.delenv("CI", raising=False)
+
+    def made() -> int:
+        before = maker.made
+        shared_results._digest.cache_clear()
+        shared_results.until_changed("key", [program], [package], maker)
+        return maker.made - before
+
+    assert (made(), made()) == (1, 0)
+    for path, text in ((module, "one = 2\n"), (template, "<p>"), (program, "one = 3\n")):
+        path.write_text(text)
+        assert (made(), made()) == (1, 0), path
+    assert len(list((tmp_path / "kept").rglob("key-*.txt"))) == 1
+    monkeypatch.setattr(shared_results, "_distributions", lambda: {"joblib": ["joblib"]})
+    assert (made(), made()) == (1, 0)
+    shared_results.forget(HERE)
+    assert (made(), made()) == (1, 0)
+    shared_results.record()
+    assert not json.loads(shared_results.RECORDED.read_text())
+    monkeypatch.setenv("CI", "true")
+    assert (made(), made()) == (1, 1)
+
+
 def test_the_longest_come_first_and_new_ones_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,12 +165,16 @@ def test_the_longest_come_first_and_new_ones_before(
 
 
 SHOWS_ITSELF = """
-import os, sys, threading, warnings
+import os, sys, threading, warnings, weakref
 import __main__
 
 print(sys.argv, sys.path[0] == os.getcwd(), os.environ["MINE"], os.getppid() == os.getsid(0))
 print(__main__.__dict__ is globals(), __name__, __file__, __spec__ and __spec__.name)
-print(sys.stdin.read(), threading.active_count(), os.getpid() == os.getsid(0))
+def done_at_exit():
+    steps = [one for one in weakref.finalize._registry if one.atexit]
+    return sum(one.peek()[1].__module__.startswith("torch") for one in steps)
+
+print(sys.stdin.read(), threading.active_count(), os.getpid() == os.getsid(0), done_at_exit())
 print({"torch", "numpy", "joblib"} & set(sys.modules))
 print(sys.path[1], sys.warnoptions, warnings.filters[0])
 
@@ -154,6 +189,9 @@ import joblib
 brought = [name for name in sys.modules if name.split(".")[0] in ("torch", "numpy", "joblib")]
 print(len(brought), torch.__spec__.origin, torch.__loader__.__class__, torch.ones(2).sum())
 print(torch.optim.Adam.__module__, hasattr(torch.optim, "adam"), torch.multiprocessing.spawn)
+torch.optim.SGD([torch.ones(2, requires_grad=True)], 0.1)
+brought = [name for name in sys.modules if name.split(".")[0] in ("torch", "sympy")]
+print(done_at_exit(), len(brought), torch._dynamo.__spec__.origin, torch._dynamo.config.__class__)
 print("told", file=sys.stderr)
 import atexit
 atexit.register(print, "at the end")

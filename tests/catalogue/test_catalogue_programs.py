@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from children import run_python
-from shared_results import folder_of_the_run, once, remembered
+from shared_results import GUARD, folder_of_the_run, once, remembered, until_changed
 
 from gradguard_lint.rules import codes as rule_codes
 from pytest_gradguard.pitfalls import catalogue, codes, files, get
@@ -102,7 +102,17 @@ def missing(program: str) -> list[str]:
 def outcomes(folder: Path, group: tuple[str, ...]) -> dict[str, Any]:
     names = [program for program in group if not missing(program)]
     forked = "tensorflow" if group[0].startswith(TENSORFLOW) else "torch"
-    said = once(folder, f"group-{group[0]}", lambda: run(RUNNER, folder, *names, forked=forked))
+    sources = [
+        Path(__file__),
+        RUNNER,
+        *(it for name in names for it in folder.glob(f"{name}/*.py")),
+    ]
+    said = until_changed(
+        f"catalogue-{group[0]}",
+        sources,
+        [GUARD],
+        lambda: run(RUNNER, folder, *names, forked=forked),
+    )
     found: dict[str, Any] = {"said": said}
     for line in said.splitlines():
         if line.startswith('{"program":'):

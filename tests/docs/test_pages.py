@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from children import run_python
-from shared_results import folder_of_the_run, once
+from shared_results import GUARD, folder_of_the_run, once, until_changed
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [DOCS / "start.md", DOCS / "recipes.md", *sorted((DOCS / "howto").glob("*.md"))]
@@ -90,7 +90,8 @@ def outcomes(folder: Path, group: str) -> dict[str, Any]:
         done = run_python(RUNNER, folder, *names, limit=300, environment=quiet, forked=forked)
         return done.stdout + done.stderr
 
-    said = once(folder, f"group-{group}", run)
+    sources = [Path(__file__), RUNNER, *(folder / name / "main.py" for name in names)]
+    said = until_changed(f"pages-{group}", sources, [GUARD], run)
     found: dict[str, Any] = {"said": said}
     for line in said.splitlines():
         if line.startswith('{"program":'):

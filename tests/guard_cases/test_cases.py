@@ -13,8 +13,8 @@ expected of it in three ways:
 ``MAY`` holds codes that a test may have or not; `AMBIGUOUS`, below, says why.
 
 Every group of files runs twice in child processes, with the guard and without: every test has to
-end alike. How they end without it is known already where nothing has changed (`shared_results`):
-then no such child runs. Those for GPUs
+end alike. What is known already, for nothing has changed that it depends on, runs no child
+(`shared_results`). Those for GPUs
 (`case_gpu_*.py`) run once, with two pretended ones, and pass there.
 Scripts (`programs/script_*.py`) run as programs of their own, under `gradguard run`.
 """
@@ -31,14 +31,14 @@ import subprocess
 import tempfile
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from children import run_python
 from guard_case_comparison import brief, complaints, read_program
-from shared_results import is_known, remembered
+from shared_results import GUARD, is_known, remembered, until_changed
 
 pytest.importorskip("torch")
 pytest.importorskip("joblib")
@@ -185,7 +185,12 @@ def run_child(group: tuple[str, ...], guarded: bool) -> Run:
 
 @functools.cache
 def guarded_run(group: tuple[str, ...]) -> Run:
-    return run_child(group, guarded=True)
+    sources = [Path(__file__), *(ALL_PROGRAMS[name].path for name in group)]
+
+    def ran() -> str:
+        return json.dumps(asdict(run_child(group, guarded=True)))
+
+    return Run(**json.loads(until_changed(f"guarded-{group[0]}", sources, [GUARD], ran)))
 
 
 def run(name: str) -> Run:

@@ -5,22 +5,39 @@ The numbers are fixed, so that the same programs run each time; `make fuzz` draw
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from judge import Verdict, run_carrying, run_programs
-from order_truth import judge_orders
+from order_truth import Judged, judge_orders
+from shared_results import GUARD, LINTER, until_changed
 
 pytest.importorskip("joblib")
 
 PROGRAMS = {"torch": range(60), "rounds": range(60), "tensorflow": range(40)}
 
 
+def judged(key: str, produce: Callable[[], Any]) -> Any:
+    """What `produce` gives, as plain values, where that is not known."""
+    here = sorted(Path(__file__).parent.glob("*.py"))
+    return json.loads(
+        until_changed(f"oracle-{key}", here, [GUARD, LINTER], lambda: json.dumps(produce()))
+    )
+
+
 @pytest.fixture(scope="module", params=PROGRAMS)
 def verdicts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> object:
     family: str = request.param
     pytest.importorskip("tensorflow" if family == "tensorflow" else "torch")
-    return run_programs(family, PROGRAMS[family], tmp_path_factory.mktemp(family))
+    folder = tmp_path_factory.mktemp(family)
+    found = judged(
+        family, lambda: list(map(asdict, run_programs(family, PROGRAMS[family], folder)))
+    )
+    return [Verdict(**verdict) for verdict in found]
 
 
 def _told(verdict: Verdict) -> str:
@@ -50,12 +67,12 @@ def test_right_gradients_are_no_error_of_the_linter(verdicts: list[Verdict]) -> 
 
 def test_our_own_parallel_gives_what_one_process_gives(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    assert not run_carrying(range(1000, 1040), tmp_path)
+    assert not judged("carrying", lambda: run_carrying(range(1000, 1040), tmp_path))
 
 
 def test_the_order_of_what_happens_is_that_of_every_way(tmp_path: Path) -> None:
-    judged = judge_orders(range(150), tmp_path)
-    assert judged.findings >= 25
-    assert judged.sure >= 8
-    assert not judged.false
-    assert not judged.missed
+    found = Judged(**judged("order", lambda: asdict(judge_orders(range(150), tmp_path))))
+    assert found.findings >= 25
+    assert found.sure >= 8
+    assert not found.false
+    assert not found.missed
