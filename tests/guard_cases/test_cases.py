@@ -27,7 +27,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
@@ -345,28 +344,33 @@ def test_comparison_notices_what_is_wrong(tmp_path: Path) -> None:
 # --- scripts: what `__main__` holds is pickled with the functions that use it ----------------
 
 
-def run_script(path: Path) -> tuple[subprocess.CompletedProcess[str], ...]:
+def run_script(path: Path, *command: str) -> str:
+    """How a script ends, with `command` before its own: its status, what it wrote, and a report."""
     with tempfile.TemporaryDirectory(prefix="guard-cases-") as folder:
         shutil.copy(path, folder)
-        bare = run_python(path.name, "one", "--two", folder=folder)
-        command = ["-m", "pytest_gradguard", "run", "--report", "r.json", path.name, "one", "--two"]
-        guarded = run_python(*command, folder=folder)
+        done = run_python(*command, path.name, "one", "--two", folder=folder)
         report = Path(folder, "r.json")
         text = report.read_text(encoding="utf-8") if report.exists() else ""
-    return bare, guarded, subprocess.CompletedProcess("report", 0, text, "")
+    return json.dumps([done.returncode, done.stdout, done.stderr, text], indent=0)
 
 
 @pytest.mark.parametrize("path", sorted(PROGRAMS.glob("script_*.py")), ids=lambda path: path.stem)
 def test_script(path: Path) -> None:
-    bare, guarded, report = run_script(path)
-    told = bare.stdout + bare.stderr + guarded.stdout + guarded.stderr
-    assert guarded.returncode == bare.returncode, told
-    for line in bare.stdout.splitlines():
-        assert line in guarded.stdout, told
-    assert report.stdout, told
+    under = ("-m", "pytest_gradguard", "run", "--report", "r.json")
+    guarded = functools.partial(run_script, path, *under)
+    alone = remembered(f"bare-{path.stem}", [path], functools.partial(run_script, path))
+    bare_status, bare_out, bare_err, _ = json.loads(alone)
+    status, out, err, report = json.loads(
+        until_changed(f"guarded-{path.stem}", [Path(__file__), path], [GUARD], guarded)
+    )
+    told = bare_out + bare_err + out + err
+    assert status == bare_status, told
+    for line in bare_out.splitlines():
+        assert line in out, told
+    assert report, told
     found = {
         (finding["code"], finding["location"]["line"], finding["severity"])
-        for finding in json.loads(report.stdout)["findings"]
+        for finding in json.loads(report)["findings"]
         if finding["severity"] != "info"
     }
     wrong = []

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from children import run_python
+from shared_results import GUARD, until_changed
 
 from gradguard_lint.rules import codes, rules
 
@@ -65,10 +66,17 @@ def run_programs(folder: Path, wanted: list[tuple[str, str]], limit: float) -> d
         (place / "main.py").write_text(FIXED[code][name])
         names[place.name] = f"{code} {name}"
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONWARNINGS": "ignore"}
-    done = run_python(RUNNER, folder, *names, limit=limit, environment=quiet, forked="tensorflow")
-    records = [json.loads(line) for line in done.stdout.splitlines() if line[:2] == '{"']
+
+    def run() -> str:
+        arguments = (RUNNER, folder, *names)
+        done = run_python(*arguments, limit=limit, environment=quiet, forked="tensorflow")
+        return done.stdout + done.stderr
+
+    sources = [Path(__file__), RUNNER, *(folder / name / "main.py" for name in names)]
+    said = until_changed(f"repaired-{wanted[0][0]}", sources, [GUARD], run)
+    records = [json.loads(line) for line in said.splitlines() if line[:2] == '{"']
     found = {names[record["program"]]: record for record in records}
-    assert found.keys() == set(names.values()), done.stdout + done.stderr
+    assert found.keys() == set(names.values()), said
     return found
 
 

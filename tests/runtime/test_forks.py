@@ -12,12 +12,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from children import run_python
+from shared_results import GUARD, until_changed
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks and native threads")
 pytest.importorskip("joblib")
@@ -58,6 +59,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Run]:
 
     @cache
     def run_once(program: str) -> Run:
+        sources = [Path(__file__), PROGRAMS / f"{program}.py"]
+        return Run(*json.loads(until_changed(program, sources, [GUARD], partial(ran, program))))
+
+    def ran(program: str) -> str:
         folder = tmp_path_factory.mktemp(program)
         environment = {key: os.environ[key] for key in os.environ if "PYTEST" not in key}
         environment["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -93,7 +98,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Run]:
         for finding in json.loads(report.read_text())["findings"]:
             if finding["severity"] != "info":
                 findings.setdefault(finding["test"].rpartition("::")[2], []).append(finding)
-        return Run(outcomes, findings, said, left_behind)
+        return json.dumps(Run(outcomes, findings, said, left_behind))
 
     return run_once
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from children import run_python
+from shared_results import GUARD, until_changed
 
 RAY = """
 import ray
@@ -63,14 +64,19 @@ if __name__ == "__main__":
 """
 
 
-def found_in(program: str, folder: Path, **environment: str) -> list[tuple[str, str]]:
+def found_in(name: str, program: str, folder: Path, **environment: str) -> list[tuple[str, str]]:
     """The codes at warning and above, and the kinds of workers, in a program under the guard."""
     path, report = folder / "program.py", folder / "report.json"
     path.write_text(program)
-    command = ("-m", "pytest_gradguard", "run", "--report", report, path)
-    done = run_python(*command, limit=240, environment=environment)
-    assert done.returncode == 0, done.stderr
-    findings = json.loads(report.read_text())["findings"]
+
+    def reported() -> str:
+        command = ("-m", "pytest_gradguard", "run", "--report", report, path)
+        done = run_python(*command, limit=240, environment=environment)
+        assert done.returncode == 0, done.stderr
+        return report.read_text()
+
+    said = until_changed(f"installed-{name}", [Path(__file__), path], [GUARD], reported)
+    findings = json.loads(said)["findings"]
     return [
         (finding["code"], finding["details"]["backend"])
         for finding in findings
@@ -80,12 +86,12 @@ def found_in(program: str, folder: Path, **environment: str) -> list[tuple[str, 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 def test_workers_of_ray(tmp_path: Path) -> None:
-    found = found_in(RAY, tmp_path)
+    found = found_in("ray", RAY, tmp_path)
     assert sorted(found) == [("GG101", "ray"), ("GG102", "ray"), ("GG103", "ray")]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed")
 def test_keras_on_jax(tmp_path: Path) -> None:
     pytest.importorskip("keras")
-    found = found_in(JAX, tmp_path, KERAS_BACKEND="jax", TF_CPP_MIN_LOG_LEVEL="3")
+    found = found_in("jax", JAX, tmp_path, KERAS_BACKEND="jax", TF_CPP_MIN_LOG_LEVEL="3")
     assert found == [("GG110", "loky")]
