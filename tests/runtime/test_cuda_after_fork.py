@@ -31,7 +31,7 @@ CUDARuntimeError.__module__ = "cupy_backends.cuda.api.runtime"
 
 @pytest.fixture(autouse=True)
 def _in_a_forked_process(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(attempts, "is_forked", True)
+    monkeypatch.setattr(attempts, "is_forked", lambda: True)
     monkeypatch.setattr(attempts, "after_fork", False)
     monkeypatch.setattr(attempts, "inherited", set())
     yield
@@ -53,7 +53,7 @@ def fails(said: str = REFUSED, framework: str = "torch") -> bool:
 )
 def test_what_torch_says_in_a_fork(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert fails(said)
-    monkeypatch.setattr(attempts, "is_forked", False)
+    monkeypatch.setattr(attempts, "is_forked", lambda: False)
     assert not fails(said)
 
 

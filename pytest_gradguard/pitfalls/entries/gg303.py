@@ -62,8 +62,8 @@ print(results)  # prints: [4000000.0, 4000000.0]
     runtime=(
         "When a task in a forked worker runs torch, TensorFlow or JAX compute, and the parent's "
         "compute threads were running at the fork: the guard reports it instead of hanging. "
-        "Also when autograd refuses to run in a forked worker: the finding appears beside "
-        "autograd's own error."
+        "Also when autograd refuses to run in a forked worker or process: the finding appears "
+        "beside autograd's own error."
     ),
     silence=(
         "If the compute threads are limited to one before the fork, in a way that gradguard "

@@ -25,6 +25,7 @@ PROBES = (
         "gg303_autograd",
         "pytest_gradguard.runtime.probes.autograd_threads",
         by_error=True,
+        starts=True,
     ),
 )
 

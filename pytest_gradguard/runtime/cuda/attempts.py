@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from pytest_gradguard.runtime import callsite, probes, watching
 from pytest_gradguard.runtime.faults import attempt, fault
 from pytest_gradguard.runtime.fork_safety import forks
+from pytest_gradguard.runtime.lineage import is_forked
 from pytest_gradguard.runtime.tasks import RUNNERS
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -47,8 +48,6 @@ up: set[str] = set()
 """Which of the others than torch, which says so itself, were seen to have CUDA up here."""
 inherited: set[str] = set()
 """The same of the process that this one was forked from: here their CUDA is of no use."""
-is_forked = False
-"""Whether this process was forked, by whatever forks Python's processes."""
 after_fork = False
 """Attempts count here though this process was forked while CUDA was up: nothing else tells them."""
 _told: Callable[[Attempt], None] | None = None
@@ -71,9 +70,7 @@ def _clear() -> None:
 
 
 def _in_child() -> None:
-    global is_forked
     _clear()  # those of the parent are not its own
-    is_forked = True
     inherited.update(up)
     up.clear()
 
@@ -204,7 +201,7 @@ backward pass where there is a GPU (seen with torch 2.11 and CuPy 14 on an H100)
 
 def fails_by_fork(framework: str, error: BaseException | None) -> bool:
     """Whether it is the fork that makes CUDA fail, though the parent had not initialised it."""
-    if error is None or not is_forked or after_fork or framework in inherited:
+    if error is None or not is_forked() or after_fork or framework in inherited:
         return False
     torch: Any = sys.modules.get("torch.cuda")
     if framework == "torch" and torch is not None and torch._initialized:

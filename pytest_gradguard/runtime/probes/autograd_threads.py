@@ -6,11 +6,11 @@ parent, as it does with a GPU. The error of the task tells.
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from pytest_gradguard.runtime import callsite
 from pytest_gradguard.runtime.checks.gg303 import Hang
+from pytest_gradguard.runtime.lineage import is_forked
 from pytest_gradguard.runtime.probes.forked import heard
 from pytest_gradguard.runtime.tasks import task_of
 
@@ -21,12 +21,7 @@ _REFUSED = "Unable to handle autograd's threading in combination with fork-based
 
 def roused_by(error: BaseException) -> bool:
     """Whether a task failed because autograd refuses to run in this process, a forked one."""
-    return isinstance(error, RuntimeError) and str(error).startswith(_REFUSED) and _is_forked()
-
-
-def _is_forked() -> bool:
-    module: Any = sys.modules.get("multiprocessing.process")
-    return module is not None and getattr(module.current_process(), "_start_method", "") == "fork"
+    return isinstance(error, RuntimeError) and str(error).startswith(_REFUSED) and is_forked()
 
 
 def roused(items: Any, results: Any, error: BaseException | None) -> Hang | None:

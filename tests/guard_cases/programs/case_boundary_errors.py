@@ -7,6 +7,7 @@ the backward pass of a function raises it, with the same class and text.
 
 import multiprocessing
 import pickle
+import sys
 import threading
 from concurrent.futures import ProcessPoolExecutor
 
@@ -15,13 +16,19 @@ import torch
 import torch.multiprocessing
 from joblib import Parallel, delayed
 from torch import nn
+from torch.utils.data import DataLoader, Dataset
 
 EXPECT = {
     "test_autograd_refuses": {"GG303"},
     "test_autograd_refuses_in_a_pool": {"GG303"},
     "test_autograd_refuses_in_an_executor": {"GG303"},
     "test_autograd_refuses_behind_another_error": {"GG303"},
+    "test_autograd_refuses_in_a_process": {"GG303"},
+    "test_autograd_refuses_in_a_forked_process": {"GG303"},
+    "test_autograd_refuses_in_a_loader": {"GG303"},
     "test_such_an_error_where_nothing_was_forked": set(),
+    "test_such_an_error_in_a_spawned_process": set(),
+    "test_such_an_error_in_a_spawned_loader": set(),
     "test_such_an_error_in_threads": set(),
     "test_task_that_takes_the_error": set(),
     "test_another_error_of_a_backward": set(),
@@ -87,6 +94,55 @@ def explained(_):
 def test_autograd_refuses_behind_another_error():
     with FORK.Pool(1) as pool, pytest.raises(ValueError, match="training failed"):
         pool.map(explained, range(1))  # -> GG303
+
+
+NO_FORKS = pytest.mark.skipif(
+    sys.version_info >= (3, 14), reason="Python has that since 3.14: nothing forks unasked"
+)
+
+
+@NO_FORKS
+def test_autograd_refuses_in_a_process():
+    process = multiprocessing.Process(target=trained, args=(0,))
+    process.start()  # -> GG303:error
+    process.join()
+    assert process.exitcode == 1
+
+
+def test_autograd_refuses_in_a_forked_process():
+    process = FORK.Process(target=trained, args=(0,), daemon=True)
+    process.start()  # -> GG303:error
+    process.join()
+    assert process.exitcode == 1
+
+
+def test_such_an_error_in_a_spawned_process():
+    process = multiprocessing.get_context("spawn").Process(target=trained, args=(0,))
+    process.start()
+    process.join()
+    assert process.exitcode == 1
+
+
+class Samples(Dataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, k):
+        trained(k)
+        return k
+
+
+@NO_FORKS
+def test_autograd_refuses_in_a_loader():
+    loader = DataLoader(Samples(), batch_size=1, num_workers=1)
+    with pytest.raises(RuntimeError, match="Unable to handle"):
+        list(loader)  # -> GG303:error
+
+
+def test_such_an_error_in_a_spawned_loader():
+    loader = DataLoader(Samples(), 1, num_workers=1, multiprocessing_context="spawn")
+    with pytest.raises(RuntimeError, match="Unable to handle"):
+        list(loader)
 
 
 def test_such_an_error_where_nothing_was_forked():
