@@ -9,6 +9,7 @@ from functools import cache
 
 from gradguard_lint.analysis import analyse
 from gradguard_lint.domain.options import Options
+from gradguard_lint.garbage import collect
 from gradguard_lint.models.rows import Row, own_row
 from gradguard_lint.project.files import UNCHANGED, Trouble, absolute
 from gradguard_lint.project.modules import Reader
@@ -177,6 +178,8 @@ def _analyse_one(task: Task, read: Reader) -> _Fresh:
         return [], (1, "an expression is nested too deeply to be read"), {}, []
     except Exception as error:
         return [], (1, f"gradguard could not check this file: {error!r}"), {}, []
+    finally:
+        collect()
 
 
 @cache

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Iterable, Mapping
 
+from gradguard_lint.garbage import postponed
 from gradguard_lint.project.configuration import Configuration, Configurations
 from gradguard_lint.project.contents import Unusable, read
 from gradguard_lint.project.files import ALWAYS_OUT, UNCHANGED, Trouble, absolute, discover
@@ -85,18 +85,10 @@ class Outcome:
         self.contents: dict[str, bytes] = {}
 
 
-COLLECT_AFTER = 200_000
-"""Objects between two searches for garbage: syntax trees are many objects, and live long."""
-
-
 def run(request: Request) -> Outcome:
     """Check everything that `request` names. Findings do not depend on order, cache or jobs."""
-    before = gc.get_threshold()
-    gc.set_threshold(COLLECT_AFTER, *before[1:])
-    try:
+    with postponed():
         return _run(request)
-    finally:
-        gc.set_threshold(*before)
 
 
 def _run(request: Request) -> Outcome:

@@ -29,7 +29,7 @@ Past = dict[Event, Conditions]
 """What happened before, on this way, each with the conditions that it happened under."""
 
 
-MOST_OF_ITS_OWN = 64
+MOST_OF_ITS_OWN = 128
 """From so many values on that a store has of its own, it shares them where it is copied."""
 
 
@@ -78,10 +78,12 @@ class Store:
         self.changed.add(place)
         self._own[place] = value
 
-    def held(self) -> list[tuple[Place, Value]]:
+    def held(self) -> dict[Place, Value]:
         """All places and what is under them, in the order in which they were first written."""
-        both = {**self._shared, **self._own}
-        return [(place, value) for place, value in both.items() if value is not None]
+        both: dict[Place, Value] = {**self._shared, **self._own}  # type: ignore[dict-item]
+        for place in [place for place, value in self._own.items() if value is None]:
+            del both[place]
+        return both
 
     def drop(self, place: Place) -> None:
         """Forget what is under `place`."""
@@ -106,7 +108,7 @@ class Store:
     def same(self) -> Store:
         """What holds the same, and knows nothing of its past."""
         if len(self._own) > MOST_OF_ITS_OWN:
-            self._shared, self._own = dict(self.held()), {}
+            self._shared, self._own = self.held(), {}
         new = Store()
         new._shared, new._own = self._shared, self._own.copy()
         return new

@@ -493,7 +493,8 @@ def guarded(value: Value, when: Conditions) -> Value:
     """`value` under further assumptions."""
     if not when:
         return value
-    return Value(tuple(Choice(choice.atom, choice.when | when) for choice in value.choices))
+    choices = [Choice(it.atom, it.when | when if it.when else when) for it in value.choices]
+    return Value(tuple(choices))
 
 
 def of(atom: Atom) -> Value:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from itertools import islice
 
 from gradguard_lint.domain.conditions import Assumed
 from gradguard_lint.domain.state import State
@@ -116,7 +117,8 @@ def _run_unnamed(m: Machine, frame: Frame, module: str, name: str) -> None:
         named = name in mentioned
     else:  # nobody has looked at the whole of it
         pattern = rb"(?<![\w.])" + name.encode() + rb"\b"
-        named = len(re.findall(pattern, frame.module.data)) > 1
+        places = re.finditer(pattern, frame.module.data)
+        named = len(list(islice(places, 2))) > 1
     if not named:
         m.module_frame(module)
 

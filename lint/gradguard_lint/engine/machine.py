@@ -164,12 +164,16 @@ class Machine:
         """The frames of calls that came to their end, and to whose variables nothing refers."""
         self.yielding: dict[ast.AST, bool] = {}
         """Functions whose calls make generators, or not."""
+        self.instantiated: set[ast.AST] = set()
+        """The classes of which an object was made."""
         self.classes: dict[ast.AST, ast.stmt] = {}
         """The classes that calls make, as a program would write them."""
         self.givers: dict[int, Callable[[Value], None]] = {}
         """What is done with what a generator yields, by its frame, while it is iterated."""
         self.stored_in: dict[ast.AST, frozenset[str]] = {}
         """The names that each loop binds."""
+        self.has_own_slots = False
+        """Whether anything was gathered of which the own part may be put back."""
         self.preparing = False
         """Whether methods only set the attributes of an object for others, roughly."""
         self.rewritten: dict[ast.AST, tuple[ast.Subscript, ...]] = {}

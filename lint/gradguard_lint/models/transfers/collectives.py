@@ -81,6 +81,7 @@ def cut_off(
         call = m.ident_at(node, "collective")
         cut = frozenset({call})
         m.store[call, OWN] = constant(False)
+        m.has_own_slots = True
         m.effect(
             frame, "collective", node, f"`{name.rpartition('.')[2]}`", target=given, ident=call
         )
@@ -122,6 +123,8 @@ def _has_graph(atom: Atom) -> bool:
 
 def put_back(m: Machine, holder: Value, value: Value) -> None:
     """Something is written into `holder`: perhaps the own part of what was gathered there."""
+    if not m.has_own_slots:
+        return
     cut = {ident for atom in inner(holder) if isinstance(atom, Tensor) for ident in atom.severed}
     if not cut or not any(_has_graph(atom) for atom in inner(value)):
         return

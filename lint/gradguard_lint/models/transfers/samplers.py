@@ -122,7 +122,7 @@ def epoch_set(m: Machine, receiver: Atom) -> None:
     """``something.set_epoch(...)``: of a sampler, or of what may hold any."""
     known = list(samplers(of(receiver)))
     places = [thing.ident for thing in known] or [
-        ident for (ident, note), _ in m.store.held() if note == PASSED and ident
+        ident for ident, note in m.store.held() if note == PASSED and ident
     ]
     for ident in places:
         m.store[ident, PASSED] = NOTHING
