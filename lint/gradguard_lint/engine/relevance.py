@@ -220,16 +220,22 @@ class Relevance:
         return found
 
     def _foreign(self) -> set[str]:
-        """The names of starters that mean something else here: no package that has them is
-        imported."""
-        if self._has_star:
+        """The names of starters that are mentioned, and mean something else here: no package that
+        has them is imported."""
+        said = self.seen.mentioned.union(*map(_names_in, self.seen.imports))
+        homes = {
+            it: packages
+            for it, packages in self.words.homes.items()
+            if it in said or keyword(it) in said
+        }
+        if self._has_star or not homes:
             return set()
         tops: set[str] = set()
         for node in self.seen.imports:
             tops |= _tops(node)
             if self._comes_from_project(node):
                 tops = tops.union(*map(self._project.packages_of, self._modules_of(node)))
-        return {it for it, homes in self.words.homes.items() if tops.isdisjoint(homes)}
+        return {it for it, packages in homes.items() if tops.isdisjoint(packages)}
 
     def _starting(self, interesting: set[str], threads: set[str]) -> set[int]:
         """The ids of the definitions that mention what is `interesting`; those that start
@@ -286,6 +292,13 @@ def _tops(node: Import) -> set[str]:
 def _names(node: Import) -> set[str]:
     """The variables that an import sets."""
     return {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+
+
+def _names_in(node: Import) -> set[str]:
+    """All names that an import mentions."""
+    said = {part for alias in node.names for part in alias.name.split(".")}
+    said |= {alias.asname for alias in node.names if alias.asname}
+    return said.union((node.module or "").split(".")) if isinstance(node, ast.ImportFrom) else said
 
 
 def _imported(seen: Survey) -> set[str]:
