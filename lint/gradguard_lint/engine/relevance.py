@@ -222,13 +222,11 @@ class Relevance:
     def _foreign(self) -> set[str]:
         """The names of starters that are mentioned, and mean something else here: no package that
         has them is imported."""
+        if self._has_star:
+            return set()
         said = self.seen.mentioned.union(*map(_names_in, self.seen.imports))
-        homes = {
-            it: packages
-            for it, packages in self.words.homes.items()
-            if it in said or keyword(it) in said
-        }
-        if self._has_star or not homes:
+        homes = {it: packages for it, packages in self.words.homes.items() if it in said}
+        if not homes:
             return set()
         tops: set[str] = set()
         for node in self.seen.imports:
