@@ -532,7 +532,6 @@ def _any_or(m: Machine, function: Function, name: str, default: Value | None) ->
 
 def instantiate(m: Machine, frame: Frame, node: ast.AST, cls: Class, args: Args) -> Value:
     """Make an object of a class of the project."""
-    m.instantiated.add(cls.node)
     instance = Instance(cls, m.ident_at(node, id(cls.node)), m.worker_ident)
     init = m.find_in_class(cls, "__init__")
     if init is not None:

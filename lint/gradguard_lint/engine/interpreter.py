@@ -205,7 +205,7 @@ class _Run:
         atom = next(holder.of(Class), None) if holder is not None else None
         if atom is None or atom.node is not cls:
             return None
-        for value in m.store.held().values() if cls in m.instantiated else ():
+        for value in m.store.held().values():
             for instance in value.of(Instance):
                 if instance.cls.node is cls:
                     return instance, m.state

@@ -164,8 +164,6 @@ class Machine:
         """The frames of calls that came to their end, and to whose variables nothing refers."""
         self.yielding: dict[ast.AST, bool] = {}
         """Functions whose calls make generators, or not."""
-        self.instantiated: set[ast.AST] = set()
-        """The classes of which an object was made."""
         self.classes: dict[ast.AST, ast.stmt] = {}
         """The classes that calls make, as a program would write them."""
         self.givers: dict[int, Callable[[Value], None]] = {}

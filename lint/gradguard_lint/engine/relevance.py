@@ -198,8 +198,7 @@ class Relevance:
         found = {*words, *map(asked, words), *map(keyword, words & self.words.keywords)}
         if self._has_star:
             return found
-        known = {part for name in _imported(self.seen) for part in name.split(".")}
-        known |= {it.asname for node in self.seen.imports for it in node.names if it.asname}
+        known = _names_in_imports(self.seen)
         return found - {it for it in words - known if it.isidentifier()}
 
     def _mattering(self, starting: set[int]) -> set[int]:
@@ -224,7 +223,7 @@ class Relevance:
         has them is imported."""
         if self._has_star:
             return set()
-        said = self.seen.mentioned.union(*map(_names_in, self.seen.imports))
+        said = self.seen.mentioned | _names_in_imports(self.seen)
         homes = {it: packages for it, packages in self.words.homes.items() if it in said}
         if not homes:
             return set()
@@ -292,13 +291,6 @@ def _names(node: Import) -> set[str]:
     return {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
 
 
-def _names_in(node: Import) -> set[str]:
-    """All names that an import mentions."""
-    said = {part for alias in node.names for part in alias.name.split(".")}
-    said |= {alias.asname for alias in node.names if alias.asname}
-    return said.union((node.module or "").split(".")) if isinstance(node, ast.ImportFrom) else said
-
-
 def _imported(seen: Survey) -> set[str]:
     """The dotted names that are imported."""
     return {
@@ -306,6 +298,12 @@ def _imported(seen: Survey) -> set[str]:
         for node in seen.imports
         for alias in node.names
     }
+
+
+def _names_in_imports(seen: Survey) -> set[str]:
+    """All names that imports mention, each part of a dotted one."""
+    said = {part for name in _imported(seen) for part in name.split(".")}
+    return said | {it.asname for node in seen.imports for it in node.names if it.asname}
 
 
 def _any_way(words: Set[str]) -> set[str]:
