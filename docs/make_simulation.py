@@ -20,6 +20,7 @@ _HERE = Path(__file__).parent
 _PROGRAMS = _HERE.parent / "tests" / "simulation" / "outcomes.py"
 _SEEN = _HERE / "real_gpu.json"
 _CALLS = _HERE.parent / "tests" / "recorded" / "cuda_calls.json"
+_FORKED = _HERE.parent / "tests" / "recorded" / "forked_gpu.json"
 
 _HEAD = """\
 # Simulated GPUs
@@ -38,7 +39,9 @@ everything is undone. `--gradguard-simulate-gpu` also turns the guard on.
 **How.** Tensors stay ordinary CPU tensors; the device of each is stored with its storage.
 `torch.cuda` runs its own code on a simulated driver, so lazy initialisation, `CUDA_VISIBLE_DEVICES`
 (read once), device numbers and seeds behave as on a real one. Operations that mix devices fail with
-torch's own error, and so does CUDA in a child that was forked from a process that has used CUDA.
+torch's own error. In a child that was forked from a process that has used CUDA, asked for a GPU,
+pinned memory or run a backward pass, CUDA fails as with a real GPU, and so does autograd after a
+backward pass of the parent, also on the CPU ({forked} outcomes of forked processes were compared).
 
 **Numbers** are those of the CPU. Random numbers on a GPU come from the CPU's generator until the
 program seeds that GPU separately; real GPUs give other numbers. `autocast("cuda")` runs the CPU's
@@ -53,16 +56,15 @@ TensorFlow and processes that the program starts itself (`subprocess`) have no s
 has a thread that was started before the simulation; the guard watches CuPy's and TensorFlow's use
 of real GPUs (see below). In a worker that was forked after CUDA was initialised, a GPU tensor
 arrives and fails when it is used; on real hardware its unpickling fails, and a pool may wait
-forever. A backward pass on the CPU starts no driver here; with a real GPU it does, and autograd
-refuses to run in a process that was forked after it (GG203, GG303).
+forever.
 
 ## What was tested on a real GPU
 
-`tests/gpu` ran on an NVIDIA H100, with torch 2.11 and CuPy 14, and so did the programs of
-`tests/guard_cases` that simulate GPUs elsewhere: what the guard reports of CUDA in workers, of
-tensors and arrays that cross, of forks and of `CUDA_VISIBLE_DEVICES`, and the memory that it says a
-context takes. `tests/recorded/cuda_calls.json` has what {calls} calls of torch and CuPy do to CUDA;
-the linter is tested against it.
+`tests/gpu` ran on an NVIDIA H100 and an H200, with torch 2.11 and CuPy 14; so did, on the H100, the
+programs of `tests/guard_cases` that simulate GPUs elsewhere: what the guard reports of CUDA in
+workers, of tensors and arrays that cross, of forks and of `CUDA_VISIBLE_DEVICES`, and the memory
+that it says a context takes. `tests/recorded/cuda_calls.json` has what {calls} calls of torch, CuPy
+and libraries on torch do to CUDA; the linter is tested against it.
 
 ## CuPy and TensorFlow, without a GPU
 
@@ -133,7 +135,9 @@ def page(simulated: list[dict[str, Any]], real: dict[str, Any] | None) -> Iterat
     """The lines of the page."""
     table = json.loads(_CALLS.read_text(encoding="utf-8"))
     calls = sum(len(of[kind]) for of in table.values() for kind in of if kind != "version")
-    yield _HEAD.replace("{calls}", str(calls))
+    forked = json.loads(_FORKED.read_text(encoding="utf-8"))
+    head = _HEAD.replace("{forked}", str(sum(map(len, forked.values()))))
+    yield head.replace("{calls}", str(calls))
     same = [line for line in simulated if line["simulated"]["given"] == _SAME]
     names = ", ".join(line["name"].replace("_", " ").strip() for line in same)
     text = f"These {len(same)} programs gave what they give on the CPU, without a finding: {names}."

@@ -3,7 +3,8 @@
 `RECORDED` has what was seen on a real GPU: ``context`` where the call makes a context, which takes
 memory; ``initialised`` where torch counts CUDA as initialised without one; ``driver`` where the
 driver is started. CUDA cannot be used in any process that is forked after one of these. ``nothing``
-for the others. ``python cuda_calls.py torch`` prints what they do here, as JSON.
+for the others; ``driver or context`` is what depends on the machine. ``libraries`` are those that
+stand on torch. ``python cuda_calls.py torch`` prints what they do here, as JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 RECORDED = Path(__file__).parent / "recorded" / "cuda_calls.json"
-KINDS = ("context", "initialised", "driver", "nothing")
+KINDS = ("context", "initialised", "driver", "driver or context", "nothing")
 LIMIT = 60
 """How long one call may take, in s, and a fork after it."""
 
@@ -81,10 +82,12 @@ def does(call: str, names: dict[str, Any], uses: str) -> str:
     return "nothing" if failed == "None" else "driver"
 
 
-USES = {"torch": 'float(torch.ones(1, device="cuda").sum())', "cupy": "float(cupy.ones(1).sum())"}
+_OF_TORCH = 'float(torch.ones(1, device="cuda").sum())'
+USES = {"torch": _OF_TORCH, "cupy": "float(cupy.ones(1).sum())", "libraries": _OF_TORCH}
 MODULES = {
     "torch": ("torch", "torch.utils.checkpoint", "torch.profiler"),
     "cupy": ("cupy", "cupyx", "cupyx.scipy", "cupyx.jit"),
+    "libraries": ("torch",),
 }
 
 

@@ -12,6 +12,8 @@ AWAITED = (
     ("random", "seed_calls"),
     ("joblib.memory", "checks.gg108"),
     ("torch.cuda", "cuda.torch"),
+    ("torch.cuda", "cuda.driver"),
+    ("torch.autograd", "cuda.driver"),
     ("torch.serialization", "cuda.loading"),
     ("cupy", "cuda.cupy"),
     ("tensorflow.python.eager.context", "cuda.tensorflow"),

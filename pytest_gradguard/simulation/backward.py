@@ -95,6 +95,18 @@ def watched_hooks(original: Callable[..., Any]) -> Callable[..., Any]:
     return __init__
 
 
+def starting(original: Callable[..., None]) -> Callable[..., None]:
+    """``torch.autograd.backward``, which starts autograd's threads, or is refused in a fork."""
+
+    @functools.wraps(original)
+    def backward(*args: Any, **kwargs: Any) -> None:
+        if mode.current is not None:
+            mode.current.machine.start_autograd()
+        original(*args, **kwargs)
+
+    return backward
+
+
 def listener(backward: torch_engine.Backward) -> torch_engine.End | None:
     """Have the simulation on in a backward pass."""
     simulation = mode.current

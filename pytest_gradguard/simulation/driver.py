@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from pytest_gradguard.runtime.cuda import attempts
 from pytest_gradguard.simulation import randomness
 from pytest_gradguard.simulation.errors import NoSuchDriverCall, refusing
 from pytest_gradguard.simulation.machine import CUDA, Machine
@@ -120,8 +121,8 @@ def install(machine: Machine, replaced: Replacements) -> None:
     replaced.put_all(core, **functions)
     replaced.put(core, "__getattr__", _missing)
     replaced.put(cuda, "_cudart", Runtime(machine))
-    replaced.put(cuda, "_exchange_device", machine.exchange)
-    replaced.put(cuda, "_maybe_exchange_device", machine.exchange)
+    replaced.put(cuda, "_exchange_device", functions["_cuda_exchangeDevice"])
+    replaced.put(cuda, "_maybe_exchange_device", functions["_cuda_maybeExchangeDevice"])
     replaced.put(cuda, "_get_device_properties", Properties)
     replaced.put(cuda, "_CudaDeviceProperties", Properties)
     replaced.put(cuda, "_is_in_bad_fork", lambda: machine.in_bad_fork)
@@ -180,10 +181,22 @@ def _functions(machine: Machine) -> dict[str, Any]:
     memory = machine.memory
 
     def init() -> None:
-        if machine.count() == 0:
-            raise RuntimeError("No CUDA GPUs are available")
+        machine.initialise()
         cuda: Any = torch.cuda
         cuda.default_generators = randomness.default_generators(machine)
+
+    def count() -> int:
+        attempts.started("question")
+        return machine.count()
+
+    def choose(index: int) -> None:
+        torch.cuda._lazy_init()
+        machine.choose(index)
+
+    def exchange(index: int) -> int:
+        if index >= 0:
+            torch.cuda._lazy_init()
+        return machine.exchange(index)
 
     def nothing(*_: Any, **__: Any) -> None:
         return None
@@ -195,11 +208,11 @@ def _functions(machine: Machine) -> dict[str, Any]:
         "_cuda_set_cudnn_benchmark_limit": limit.set,
         "_cuda_getCublasWorkspaceSize": workspace.get,
         "_cuda_setCublasWorkspaceSize": workspace.set,
-        "_cuda_getDeviceCount": machine.count,
+        "_cuda_getDeviceCount": count,
         "_cuda_getDevice": lambda: machine.current,
-        "_cuda_setDevice": machine.choose,
-        "_cuda_exchangeDevice": machine.exchange,
-        "_cuda_maybeExchangeDevice": machine.exchange,
+        "_cuda_setDevice": choose,
+        "_cuda_exchangeDevice": exchange,
+        "_cuda_maybeExchangeDevice": exchange,
         "_cuda_isInBadFork": lambda: machine.in_bad_fork,
         "_cuda_getArchFlags": lambda: "sm_80 sm_90",
         "_cuda_getCompiledVersion": lambda: 12080,

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from pytest_gradguard.runtime.cuda import attempts
 from pytest_gradguard.simulation.memory import Memory
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -20,6 +21,12 @@ CUDA = 1
 
 INVALID_ORDINAL = "invalid device ordinal"
 INITIALIZATION = "initialization error"
+_NO_DEVICE = "no CUDA-capable device is detected"
+_NO_GPUS = "No CUDA GPUs are available"
+_AUTOGRAD_AND_FORK = (
+    "Unable to handle autograd's threading in combination with fork-based multiprocessing. "
+    "See https://github.com/pytorch/pytorch/wiki/Autograd-and-Fork"
+)
 
 
 class Machine:
@@ -28,8 +35,8 @@ class Machine:
     Attributes:
         devices: how many GPUs it has.
         memory: what lies on each of them.
-        touched: the driver has been asked something: a forked child cannot use it.
-        in_bad_fork: this process was forked from one that had touched the driver.
+        touched: `torch.cuda` has asked the driver something: it refuses to work in a forked child.
+        in_bad_fork: this process was forked from one where that was so.
     """
 
     def __init__(self, devices: int) -> None:
@@ -37,6 +44,10 @@ class Machine:
         self.memory = Memory()
         self.touched = False
         self.in_bad_fork = False
+        self._driver_started = False
+        self._driver_lost = False
+        self._autograd_started = False
+        self._autograd_lost = False
         self._visible: tuple[int, ...] | None = None
         self._thread = _Thread()
 
@@ -48,6 +59,9 @@ class Machine:
     def count(self) -> int:
         """How many GPUs this process sees; reads the environment the first time, as CUDA does."""
         self.touched = True
+        return self._count()
+
+    def _count(self) -> int:
         if self._visible is None:
             self._visible = tuple(self._read_visible())
         return len(self._visible)
@@ -145,13 +159,59 @@ class Machine:
         Raises:
             torch.AcceleratorError: there is no such device.
         """
-        if not 0 <= index < self.count():
+        if not 0 <= index < self._count():
             raise driver_error(INVALID_ORDINAL)
+
+    def initialise(self) -> None:
+        """Make a context, as `torch.cuda` does when a GPU is first used.
+
+        Raises:
+            torch.AcceleratorError: the driver was started where this process was forked from.
+            RuntimeError: there is no GPU.
+        """
+        self._driver_for(RuntimeError(_NO_GPUS))
+        self.touched = True
+
+    def start_driver(self) -> None:
+        """Start the driver for a stream or a generator: `torch.cuda` does not hear of it.
+
+        Raises:
+            torch.AcceleratorError: as for `initialise`, or there is no GPU.
+        """
+        self._driver_for(driver_error(_NO_DEVICE))
+
+    def pin(self) -> None:
+        """Start the driver for memory that is pinned: `torch.cuda` does not hear of it.
+
+        Raises:
+            torch.AcceleratorError, RuntimeError: as for `initialise`.
+        """
+        self._driver_for(RuntimeError(_NO_GPUS))
+
+    def start_autograd(self) -> None:
+        """Start autograd's threads, as the first backward pass does, and the driver with them.
+
+        Raises:
+            RuntimeError: the process that this one was forked from had such threads.
+        """
+        if self._autograd_lost:
+            raise RuntimeError(_AUTOGRAD_AND_FORK)
+        if not self._autograd_started and not self._driver_lost and self._count():
+            self._autograd_started = self._driver_started = True
+            attempts.started("backward")
+
+    def _driver_for(self, without: Exception) -> None:
+        if self._driver_lost:
+            raise driver_error(INITIALIZATION)
+        if not self._count():
+            raise without
+        self._driver_started = True
 
     def forked(self) -> None:
         """This process is a fork of the one in which the machine stood."""
-        if self.touched:
-            self.in_bad_fork = True
+        self.in_bad_fork = self.in_bad_fork or self.touched
+        self._driver_lost = self._driver_lost or self.touched or self._driver_started
+        self._autograd_lost = self._autograd_lost or self._autograd_started
         self.memory.forget()
 
 

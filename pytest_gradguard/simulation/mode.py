@@ -228,6 +228,7 @@ class Simulation(TorchFunctionMode):  # type: ignore[misc]
         self.machine.check(device.index)
 
     def _pinned(self, func: Any, args: Any, kwargs: Any) -> Any:
+        self.machine.pin()
         result = self.ordinary(func, args, kwargs)
         vars(result.untyped_storage())[tags.PINNED] = True
         return result

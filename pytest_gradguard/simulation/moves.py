@@ -192,6 +192,7 @@ def _from_data(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any
     result = func(data, **given, device="cpu")
     simulation.tag(result, target)
     if pinned:
+        simulation.machine.pin()
         vars(result.untyped_storage())[tags.PINNED] = True
     return result
 
@@ -219,6 +220,7 @@ def _pin_memory(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> An
         )
     if vars(tensor.untyped_storage()).get(tags.PINNED):
         return tensor
+    simulation.machine.pin()
     result = tensor.clone()
     vars(result.untyped_storage())[tags.PINNED] = True
     return result

@@ -181,7 +181,7 @@ def install(machine: Machine, replaced: Replacements) -> None:
         place = machine.meant(device)
         if place is None:
             return _Generator(device=device)
-        torch.cuda._lazy_init()
+        machine.start_driver()
         machine.check(place.index)
         return DeviceGenerator(place)
 

@@ -131,6 +131,7 @@ def _backward(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
 @handles(torch.autograd.grad)
 def _autograd_grad(simulation: Simulation, func: Any, args: Any, kwargs: Any) -> Any:
     """The gradients lie where the tensors lie that they are for."""
+    simulation.machine.start_autograd()
     gradients = func(*args, **kwargs)
     inputs = args[1] if len(args) > 1 else kwargs["inputs"]
     if isinstance(inputs, (list, tuple)):

@@ -61,6 +61,7 @@ def install(simulation: Simulation, replaced: Replacements) -> None:
         return bool(vars(self).get(tags.PINNED))
 
     def pin_memory(self: Any, device: Any = None) -> Any:
+        machine.pin()
         copied = _copy(self)
         vars(copied)[tags.PINNED] = True
         return copied

@@ -29,7 +29,7 @@ def install(machine: Machine, replaced: Replacements) -> None:
         stream_ptr: int | None = None,
         **_: Any,
     ) -> Any:
-        torch.cuda._lazy_init()
+        machine.start_driver()
         made = object.__new__(cls)
         made.priority = priority
         made.stream_id = next(numbers) if stream_id is None else stream_id

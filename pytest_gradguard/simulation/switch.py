@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from pytest_gradguard.runtime.cuda import attempts
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
 from pytest_gradguard.runtime.frameworks.torch.following import take_off
 from pytest_gradguard.runtime.patching import Patch, Patches
@@ -112,6 +113,7 @@ def off() -> None:
     chosen = torch.utils._device.CURRENT_DEVICE
     if chosen is not None and chosen.type == "cuda":
         torch.set_default_device(None)  # there is none any more
+    attempts.starts.clear()
     simulation.active = False
     take_off(simulation)
     _undo()
@@ -169,6 +171,7 @@ def _in_thread(original: Callable[..., Any]) -> Callable[..., Any]:
 _patches = Patches(
     [
         Patch(torch.autograd.graph.saved_tensors_hooks, "__init__", backward.watched_hooks),
+        Patch(torch.autograd, "backward", backward.starting),
         Patch(threading.Thread, "_bootstrap_inner", _in_thread),
     ],
     lasting=True,

@@ -28,6 +28,13 @@ PROBES = (
 )
 
 
+_BEGINS = {
+    "use": "this process initialises CUDA here",
+    "question": "the question for a GPU starts the driver in this process",
+    "backward": "the first backward pass starts the driver in this process",
+}
+
+
 class Evidence(TaskEvidence):
     """Forked workers, or processes of the program's own, of one line."""
 
@@ -35,9 +42,18 @@ class Evidence(TaskEvidence):
     only_driver = False
     """Whether the parent had started the driver, and no more."""
 
+    def begin(self) -> None:
+        """Say first where this process began with CUDA, if that was seen."""
+        wanted = ("question", "backward") if self.only_driver else ("use",)
+        if not self.count:
+            start = next((one for one in cuda.starts if one.by in wanted), None)
+            if start is not None:
+                self.add_step(_BEGINS[start.by], start.path, start.line, "parent")
+
     def hear(self, told: tuple[int, Task, Attempt]) -> None:
         process, task, attempt = told
         self.only_driver = self.only_driver or attempt.by_fork
+        self.begin()
         self.details["framework"] = attempt.framework
         count_attempt(self, process, task, attempt)
 
@@ -69,6 +85,7 @@ def ship(call: Any, items: Any) -> None:
         evidence = Evidence.of(call, framework=next(iter(cuda.up), "torch"), device="cuda")
         if evidence is not None and not evidence.count:
             task = task_of(items[0][0])
+            evidence.begin()
             evidence.add(task, f"`{task.name}` runs in a forked worker")
 
 

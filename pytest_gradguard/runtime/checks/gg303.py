@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pytest_gradguard.runtime import frameworks
+from pytest_gradguard.runtime import cuda, frameworks
 from pytest_gradguard.runtime.checks import Probe, forked
 from pytest_gradguard.runtime.evidence import TaskEvidence
 from pytest_gradguard.runtime.tasks import Task
@@ -58,6 +58,7 @@ class Evidence(TaskEvidence):
         self.details["framework"] = told.framework
         self.refused = self.refused or told.refused
         if told.refused:
+            self._name_first()
             text = f"autograd refuses to run the backward pass of `{told.task.name}` here"
             self.add(told.task, text, told.path, told.line)
         elif told.path is not None and told.line is not None:
@@ -66,6 +67,13 @@ class Evidence(TaskEvidence):
             self.add(
                 told.task, f"`{told.task.name}` needs compute threads that only its parent has"
             )
+
+    def _name_first(self) -> None:
+        """Say first where autograd started its threads in this process, if that was seen."""
+        for start in cuda.starts:
+            if start.by == "backward" and not self.count:
+                text = "the first backward pass in this process starts autograd's threads"
+                self.add_step(text, start.path, start.line, "parent")
 
     def message(self) -> str:
         name = frameworks.named(self.details["framework"]).title

@@ -1,8 +1,8 @@
 """Sees each attempt to initialise CUDA, in whichever process.
 
 `attempts` holds them; `torch`, `loading` (also torch's), `cupy` and `tensorflow` see those of the
-frameworks, and `errors` finds them behind the error of a task; `contexts` asks the driver what the
-contexts cost.
+frameworks, `driver` what torch starts the driver by and no more, and `errors` finds them behind the
+error of a task; `contexts` asks the driver what the contexts cost.
 """
 
 from pytest_gradguard.runtime.cuda.attempts import (
@@ -15,6 +15,7 @@ from pytest_gradguard.runtime.cuda.attempts import (
     note_after_fork,
     note_earlier,
     renew,
+    starts,
     take,
     take_lost,
     tell,
@@ -33,6 +34,7 @@ __all__ = [
     "note_after_fork",
     "note_earlier",
     "renew",
+    "starts",
     "take",
     "take_lost",
     "tell",

@@ -38,6 +38,22 @@ class Attempt(NamedTuple):
     by_fork: bool = False
 
 
+class Start(NamedTuple):
+    """The user's line at which this process began with CUDA.
+
+    Attributes:
+        path, line: the line.
+        by: "use", which initialises CUDA; "question" and "backward" start the driver only, which
+            is enough to make CUDA fail in forked children.
+    """
+
+    path: str
+    line: int
+    by: str
+
+
+starts: list[Start] = []
+"""Those of this process that were seen, in order; the first of each kind."""
 _attempts: list[Attempt] = []
 """Those of this process that nobody has taken yet, in order."""
 _lost: list[Attempt] = []
@@ -65,6 +81,7 @@ def _clear() -> None:
     _attempts.clear()
     _lost.clear()
     first_need.clear()
+    starts.clear()
     _told = _home = None
     _renewed = after_fork = False
 
@@ -188,6 +205,17 @@ def remember_children() -> None:
     earlier.update(child.pid for child in forks.children())
 
 
+def started(by: str) -> None:
+    """Note the user's line at which `by` has started the driver in this process, once."""
+    if not any(start.by == by for start in starts):
+        _started(by, callsite.user_site())
+
+
+def _started(by: str, site: callsite.Site | None) -> None:
+    if site is not None and not any(start.by == by for start in starts):
+        starts.append(Start(site.path, site.line, by))
+
+
 _UNUSABLE = re.compile(
     "Cannot re-initialize CUDA in forked subprocess|CUDA driver initialization failed"
     "|CUDA error: initialization error|cudaErrorInitializationError"
@@ -227,6 +255,8 @@ def note(framework: str, error: BaseException | None) -> None:
         if in_task is None:
             return
         site = callsite.user_site()
+        if error is None:
+            _started("use", site)
         if site is None and not in_task and framework != "torch":
             return  # values that arrive, rebuilt by functions that programs call, too
         attempt = Attempt(

@@ -30,6 +30,10 @@ EXPECT = {
     "test_availability_asked_before_a_loader": {"GG203"},
     "test_availability_asked_before_cpu_work": set(),
     "test_availability_asked_before_spawning": {"GG201"},
+    "test_gradients_taken_before": {"GG203"},
+    "test_gradients_taken_before_gradients": {"GG303"},
+    "test_gradients_taken_before_cpu_work": set(),
+    "test_gradients_taken_before_spawning": set(),
     "test_pool_older_than_cuda": set(),
 }
 
@@ -260,6 +264,38 @@ def test_availability_asked_before_cpu_work():
     assert torch.cuda.is_available()
     parallel = Parallel(2, backend="multiprocessing")
     assert parallel(delayed(squares_on_cpu)(k) for k in (3, 4)) == [5.0, 14.0]
+
+
+def slope(k):
+    x = torch.tensor(float(k), requires_grad=True)
+    (x * x).backward()
+    return float(x.grad)
+
+
+def test_gradients_taken_before():
+    assert slope(1) == 2.0  # autograd starts a thread for each GPU, and the driver with them
+    parallel = Parallel(2, backend="multiprocessing")
+    with pytest.raises(RuntimeError, match="CUDA"):
+        parallel(delayed(squares)(k) for k in (3, 4))  # -> GG203:error
+
+
+def test_gradients_taken_before_gradients():
+    assert slope(1) == 2.0
+    parallel = Parallel(2, backend="multiprocessing")
+    with pytest.raises(RuntimeError, match="Unable to handle autograd's threading"):
+        parallel(delayed(slope)(k) for k in (3, 4))  # -> GG303:error
+
+
+def test_gradients_taken_before_cpu_work():
+    assert slope(1) == 2.0
+    parallel = Parallel(2, backend="multiprocessing")
+    assert parallel(delayed(squares_on_cpu)(k) for k in (3, 4)) == [5.0, 14.0]
+
+
+def test_gradients_taken_before_spawning():
+    assert slope(1) == 2.0
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.map(slope, [3]) == [6.0]
 
 
 def test_pool_older_than_cuda():
