@@ -150,6 +150,7 @@ class ParallelCall:
         library: ``joblib``, ``multiprocessing``, ``concurrent.futures``, ``dask`` ...
         many: whether it gives out more than one task.
         before: what the parent did on the way to where the workers come into being.
+        inherited: what was in force there, which forked workers keep.
         when: the conditions that the call is made under.
         ships: whether the arguments are pickled, or inherited.
         answers: whether what the tasks return comes back.
@@ -176,6 +177,7 @@ class ParallelCall:
     many: bool = True
     tasks: list[TaskRun] = field(default_factory=list)
     before: dict[Effect | ParallelCall, Conditions] = field(default_factory=dict)
+    inherited: Modes = field(default_factory=Modes)
     when: Conditions = NONE
     ships: bool = True
     answers: bool = True

@@ -160,6 +160,14 @@ class State:
         return State(self.store.copy(), self.assumed.copy(), dict(self.past), self.modes, self.dead)
 
 
+@fields
+class Moment:
+    """When workers come into being: what had happened, and what is in force."""
+
+    past: Past
+    modes: Modes
+
+
 Error = type[BaseException] | None
 """An exception of Python's own; None where it is another one, or not known."""
 
@@ -186,13 +194,19 @@ def _joined(first: State, second: State) -> State:
         assumed = in_both(assumed, second.assumed)
         if all(sides) and not (len(sides[0]) == len(sides[1]) == 1):
             assume(assumed, any_of(sides))
-    past = dict(first.past)
-    if past != second.past:
-        for event, when in second.past.items():
-            known = past.get(event)
-            past[event] = when if known is None else known & when
+    past = met_pasts(first.past, second.past)
     modes = first.modes if first.modes == second.modes else first.modes.met(second.modes)
     return State(_joined_stores(first.store, second.store, sides), assumed, past, modes)
+
+
+def met_pasts(first: Past, second: Past) -> Past:
+    """What had happened where two ways meet: on either of them."""
+    past = dict(first)
+    if past != second:
+        for event, when in second.items():
+            known = past.get(event)
+            past[event] = when if known is None else known & when
+    return past
 
 
 def _joined_stores(first: Store, second: Store, sides: tuple[Conditions, Conditions]) -> Store:

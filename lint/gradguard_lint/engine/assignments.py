@@ -36,19 +36,32 @@ from pytest_gradguard.records import replace
 
 def do_Assign(m: Machine, frame: Frame, node: ast.Assign) -> None:
     value = m.eval(frame, node.value)
+    if m.last:
+        _about_to_bind(m, node)
     for target in node.targets:
         assign(m, frame, target, value)
 
 
+def _about_to_bind(m: Machine, node: ast.stmt) -> None:
+    """Keep what an exception handler finds, where `node` is the last of what may raise."""
+    if node in m.last:
+        m.last[node] = m.state.copy()
+
+
 def do_AnnAssign(m: Machine, frame: Frame, node: ast.AnnAssign) -> None:
     if node.value is not None:
-        assign(m, frame, node.target, m.eval(frame, node.value))
+        value = m.eval(frame, node.value)
+        if m.last:
+            _about_to_bind(m, node)
+        assign(m, frame, node.target, value)
 
 
 def do_AugAssign(m: Machine, frame: Frame, node: ast.AugAssign) -> None:
     old = m.eval(frame, node.target)
     value = m.eval(frame, node.value)
-    m.models.in_place(m, frame, node, old)
+    if m.last:
+        _about_to_bind(m, node)
+    kept = m.models.in_place(m, frame, node, old)
     only = old.only
     if isinstance(only, Items) and isinstance(node.op, ast.Add):
         value = m.iterated(frame, node.value, value)
@@ -60,7 +73,8 @@ def do_AugAssign(m: Machine, frame: Frame, node: ast.AugAssign) -> None:
         else:
             assign(m, frame, node.target, of(grown))
         return
-    assign(m, frame, node.target, operate(m, frame, node, node.op, old, value))
+    value = operate(m, frame, node, node.op, old, value)
+    assign(m, frame, node.target, value if kept is None else kept)
 
 
 def assign(m: Machine, frame: Frame, target: ast.expr, value: Value) -> None:
@@ -161,8 +175,10 @@ def _store_item(m: Machine, frame: Frame, target: ast.Subscript, value: Value) -
         if method is not None:
             bound = m.bind(frame, target, method, instance)
             m.call(frame, target, bound, Args([index, value]))
-    m.models.set_item(m, frame, target, holder, index, value)
-    changed: Value | None
+    changed = m.models.set_item(m, frame, target, holder, index, value)
+    if changed is not None:
+        rebind(m, frame, target.value, changed)
+        return
     for atom in holder.atoms:
         if target in m.rewriting and isinstance(atom, Thing) and atom.gpu:
             changed = of(replace(atom, gpu=any(tensor.gpu for tensor in value.tensors())))

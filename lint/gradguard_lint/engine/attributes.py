@@ -91,7 +91,8 @@ def _attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) -
     if isinstance(atom, Function) and name in ("__name__", "__doc__"):
         return UNKNOWN
     if isinstance(atom, Items) and name in ("values", "indices") and any(atom.element.tensors()):
-        return atom.element
+        pair = atom.items if atom.items is not None and len(atom.items) == 2 else None
+        return atom.element if pair is None else pair[name == "indices"]
     return of(Method(atom, name))
 
 

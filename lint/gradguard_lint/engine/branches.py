@@ -29,7 +29,7 @@ from gradguard_lint.engine.machine import (
 )
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import descend
-from gradguard_lint.engine.truth import denies_gpu, truth_of
+from gradguard_lint.engine.truth import compare, denies_gpu, truth_of
 
 YES = constant(True)
 NO = constant(False)
@@ -110,6 +110,10 @@ def refine(m: Machine, frame: Frame, node: ast.expr, truth: bool) -> bool:
         m.assumed[GPU_PRESENT] = True
     if isinstance(node, ast.Call):
         _narrow(m, frame, node, truth)
+    elif isinstance(node, ast.Name) or (
+        isinstance(node, ast.Compare) and isinstance(node.left, ast.Name)
+    ):
+        _narrow_by_value(m, frame, node, truth)
     elif isinstance(node, (ast.Attribute, ast.Compare)):
         _narrow_by_attribute(m, frame, node, truth)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
@@ -149,6 +153,33 @@ def _narrow(m: Machine, frame: Frame, node: ast.Call, truth: bool) -> None:
     ]
     if kept and len(kept) < len(value.choices):
         m.store[home.ident, first.id] = Value(tuple(kept))
+
+
+def _narrow_by_value(m: Machine, frame: Frame, node: ast.Name | ast.Compare, truth: bool) -> None:
+    """Keep the alternatives of a name for which the test tells so: ``name == "cpu"``, ``name``."""
+    asked = node.left if isinstance(node, ast.Compare) else node
+    assert isinstance(asked, ast.Name)
+    found = m.lookup(frame, asked.id)
+    if found is None or len(found[0].choices) < 2:
+        return
+    value, home = found
+    if isinstance(node, ast.Name):
+        answers = [truth_of(choice.atom) for choice in value.choices]
+    else:
+        if len(node.ops) > 1 or not is_plain(m, node.comparators[0]):
+            return
+        other = m.eval(frame, node.comparators[0]).only
+        if other is None:
+            return
+        answers = [truth_of(compare(node.ops[0], it.atom, other)) for it in value.choices]
+    ruled_out = not truth
+    kept = [
+        choice
+        for choice, answer in zip(value.choices, answers, strict=True)
+        if answer is not ruled_out
+    ]
+    if kept and len(kept) < len(value.choices):
+        m.store[home.ident, asked.id] = Value(tuple(kept))
 
 
 def _narrow_by_attribute(

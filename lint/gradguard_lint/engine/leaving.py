@@ -91,12 +91,16 @@ def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
     missing = ("missing", id(node)) if _tries_imports(node) else None
     if missing is not None:
         m.assumed[missing] = False
+    last = _last(node.body) if node.handlers else None
+    if last is not None:
+        m.last[last] = None
     try:
         m.block(frame, node.body)
     finally:
         if node.handlers:
             m.raised.pop()
-    after = m.state.copy()
+        bound_nothing = m.last.pop(last, None) if last is not None else None
+    after = bound_nothing or m.state.copy()
     after.dead = False
     m.block(frame, node.orelse)
     ends = [m.state]
@@ -129,6 +133,14 @@ def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
     if not left:
         m.block(frame, node.finalbody)
     m.die()
+
+
+def _last(body: list[ast.stmt]) -> ast.stmt | None:
+    """The assignment that ends `body`, if one does."""
+    end = body[-1]
+    if isinstance(end, (ast.With, ast.AsyncWith)):
+        return _last(end.body)
+    return end if isinstance(end, (ast.Assign, ast.AnnAssign, ast.AugAssign)) else None
 
 
 def _catches_imports(handler: ast.ExceptHandler) -> bool:

@@ -248,12 +248,15 @@ def _turns(
     exits = m.outcomes(frame).loops[-1]
     ends: list[State] = []
     for _ in range(limit):
-        before, newest, calls = m.state, m.fresh, len(m.program.calls)
+        before, newest = m.state, m.fresh
+        calls, moments = len(m.program.calls), len(m.moments)
         _turn(m, exits, body)
         if m.dead:
             break
         _forget_turn(m.state, keys, mark, entry.assumed)
-        starts = any(call.kind == PROCESS for call in m.program.calls[calls:])
+        starts = len(m.moments) > moments or any(
+            call.kind == PROCESS for call in m.program.calls[calls:]
+        )
         settled = _settled(before, m.state, newest, own(), starts=starts)
         ends.append(m.state)
         if settled:

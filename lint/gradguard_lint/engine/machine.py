@@ -25,7 +25,7 @@ from gradguard_lint.domain.options import Options
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import key_value
 from gradguard_lint.domain.starts import PROCESS
-from gradguard_lint.domain.state import Outcomes, Past, Raised, State, Store, join_states
+from gradguard_lint.domain.state import Moment, Outcomes, Past, Raised, State, Store, join_states
 from gradguard_lint.domain.values import (
     NOTHING,
     UNKNOWN,
@@ -75,7 +75,7 @@ HEAP = "<holds>"
 """The name under which a container's identity has what it holds."""
 
 
-TOLD_APART: frozenset[Kind] = frozenset({"backward", "model-change", "step"})
+TOLD_APART: frozenset[Kind] = frozenset({"backward", "model-change", "set-visible", "step"})
 """Effects of one place that are several where they are of other things, as in turns of a loop."""
 
 
@@ -129,6 +129,9 @@ class Machine:
         self.guarded_import = False
         self.raised: list[list[Raised]] = []
         """The states in which something was raised, for each ``try`` around."""
+        self.last: dict[ast.stmt, State | None] = {}
+        """The assignments that end a ``try`` body, and the state before they bind anything: what
+        raises has bound nothing."""
         # budget
         self.root = 0
         self.steps = 0
@@ -180,7 +183,7 @@ class Machine:
         """The same places, of the loops that are being run."""
         self.carried_by: dict[ast.AST, frozenset[str]] = {}
         """The names that each loop takes from one turn to the next."""
-        self.moments: list[Past] = []
+        self.moments: list[Moment] = []
         """What had happened each time that the workers of a pool came into being."""
         self.later: list[Past] = []
         """What is done where blocks of context managers are left."""

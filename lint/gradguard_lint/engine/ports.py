@@ -194,8 +194,8 @@ class Models(Protocol[M]):
     def grad_after_pickling(self, tensor: Tensor) -> str:
         """What `tensor` is for autograd once it was pickled."""
 
-    def in_place(self, m: M, frame: Frame, node: ast.AugAssign, old: Value) -> None:
-        """``x += ...``."""
+    def in_place(self, m: M, frame: Frame, node: ast.AugAssign, old: Value) -> Value | None:
+        """``x += ...``; what `x` is then, where that is not what the operation gives."""
 
     def name_from_star(self, name: str) -> Value:
         """What a name may be that only a star import of something unknown can give."""
@@ -263,5 +263,5 @@ class Models(Protocol[M]):
         holder: Value,
         index: Value,
         value: Value,
-    ) -> None:
-        """``holder[index] = value``."""
+    ) -> Value | None:
+        """``holder[index] = value``; what the holder is then, where it is no container."""

@@ -14,7 +14,7 @@ from gradguard_lint.domain.effects import (
 )
 from gradguard_lint.domain.shapes import ABSENT, known_items, owned
 from gradguard_lint.domain.starts import INHERITING, PROCESS, Start
-from gradguard_lint.domain.state import Past
+from gradguard_lint.domain.state import Moment, met_pasts
 from gradguard_lint.domain.values import (
     NOTHING,
     UNKNOWN,
@@ -119,7 +119,7 @@ def in_line(m: Machine, frame: Frame, tasks: list[TaskCall]) -> Value:
 
 def started(m: Machine, ident: int) -> None:
     """The workers of the pool `ident` come into being here, on this way."""
-    m.moments.append(dict(m.state.past))
+    m.moments.append(Moment(dict(m.state.past), m.modes))
     m.store[ident, "<started>"] = of(Const(len(m.moments) - 1, "int"))
 
 
@@ -128,11 +128,24 @@ def forget_start(m: Machine, ident: int) -> None:
     m.store[ident, "<started>"] = UNKNOWN
 
 
-def past_of(m: Machine, ident: int) -> Past | None:
-    """What had happened when the workers of `ident` came into being; None: not yet, or unknown."""
-    moment = m.read(ident, "<started>")
-    number = moment.constant if moment is not None else None
-    return m.moments[number] if isinstance(number, int) else None
+def moment_of(m: Machine, ident: int) -> Moment | None:
+    """When the workers of `ident` came into being; None: not yet, or that is unknown.
+
+    Where it may be one of several moments, what had happened is what had at any of them.
+    """
+    number = m.read(ident, "<started>")
+    found: Moment | None = None
+    for choice in number.choices if number is not None else ():
+        if not isinstance(choice.atom, Const) or not isinstance(choice.atom.value, int):
+            return None
+        then = m.moments[choice.atom.value]
+        past, modes = then.past, then.modes
+        if choice.when:
+            past = {event: when | choice.when for event, when in past.items()}
+        if found is not None:
+            past, modes = met_pasts(found.past, past), found.modes.met(modes)
+        found = Moment(past, modes)
+    return found
 
 
 def hand_out(
@@ -146,7 +159,7 @@ def hand_out(
     many: bool = True,
     when: Conditions = NONE,
     initializer: TaskCall | None = None,
-    before: Past | None = None,
+    since: Moment | None = None,
     ships: bool = True,
     answers: bool = True,
     shares: bool = False,
@@ -162,7 +175,7 @@ def hand_out(
     """Hand `tasks` to workers; what they return.
 
     Args:
-        before: where the workers are there already, what had happened when they came into being.
+        since: where the workers are there already, when they came into being.
         ships: whether the arguments are pickled, or inherited.
         answers: whether what the tasks return comes back.
         shares: whether GPU memory is handed over as it is.
@@ -192,7 +205,8 @@ def hand_out(
         m.modes,
         m.root,
         many,
-        before=dict(m.state.past) if before is None else before,
+        before=dict(m.state.past) if since is None else since.past,
+        inherited=m.modes if since is None else since.modes,
         when=m.assumed.facts,
         ships=ships,
         answers=answers,
@@ -237,7 +251,7 @@ def run_task(
     parent = m.state
     chain, loop_depth, statement, raised = m.chain, m.loop_depth, m.statement, m.raised
     m.state = parent.copy()
-    m.modes = replace(parent.modes, tape=None) if call.start in INHERITING else Modes()
+    m.modes = replace(call.inherited, tape=None) if call.start in INHERITING else Modes()
     m.worker, m.raised = run, []
     m.last_returns = None
     process = call.kind == PROCESS

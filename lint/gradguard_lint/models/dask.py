@@ -12,7 +12,7 @@ OWN = words(
 )
 
 LIBRARY = Library(
-    tops=("dask", "distributed"),
+    tops=("dask", "distributed", "dask_cuda"),
     marks=("compute",),
     beside=FITS,
     spelled={"distributed.": "dask.distributed."},
@@ -28,6 +28,7 @@ LIBRARY = Library(
             },
         ),
         Row("dask.distributed.LocalCluster", "dask-cluster"),
+        Row("dask_cuda.LocalCUDACluster", "dask-cluster", gpu=True),
         Row("dask.compute dask.persist dask.base.compute", "dask-compute"),
         Row("dask.bag.from_sequence", "bag", argument=(0, "seq")),
         Row("dask.config.set", "dask-config"),

@@ -66,6 +66,7 @@ LIBRARY = Library(
         Row("torch.nn.parallel.DistributedDataParallel", "data-parallel", argument=(0, "module")),
         Row("torch.utils.data.DistributedSampler", "sampler", argument=(3, "shuffle")),
         Row("torch.utils.data.BatchSampler", "batch-sampler", argument=(0, "sampler")),
-        Row("accelerate.Accelerator", "accelerator"),
+        Row("accelerate.Accelerator", "accelerator", driver=True),
+        Row("accelerate.PartialState accelerate.state.PartialState", "nothing", driver=True),
     ),
 )

@@ -77,6 +77,7 @@ class Row:
         argument: the position and the name of the argument that matters.
         output: the position and the name of the argument that receives the result.
         gpu: whether the GPU is used, or is meant to be used.
+        driver: whether the GPU's driver is started besides, unless an argument asks for the CPU.
         shares: whether GPU memory is handed over as it is.
         forking_pickler: whether objects are pickled by the standard ``ForkingPickler``, with which
             torch shares the memory of tensors, and refuses those with history.
@@ -96,6 +97,7 @@ class Row:
     argument: tuple[int, str] = (0, "")
     output: tuple[int, str] = (0, "")
     gpu: bool = False
+    driver: bool = False
     shares: bool = False
     forking_pickler: bool = False
     keeps: bool = False

@@ -28,6 +28,11 @@ LIBRARY = Library(
             argument=(0, "estimator"),
         ),
         Row("sklearn.base.clone", "identity"),
+        Row(
+            "sklearn.utils.check_random_state sklearn.utils.validation.check_random_state",
+            "generator",
+            flag="numpy.random.RandomState",
+        ),
         Row("sklearn.pipeline.* imblearn.pipeline.*", "pipeline"),
         Row("xgboost.* lightgbm.* catboost.*", "estimator", only="class"),
         Row("cuml.*", "estimator", only="class", gpu=True),

@@ -10,7 +10,7 @@ NOT_SMOOTH = words(
     "all nonzero count_nonzero bincount unique histc bucketize searchsorted sign round floor "
     "ceil long int bool byte short numel size dim is_tensor is_floating_point argwhere "
     "logical_and logical_or logical_not logical_xor multinomial bernoulli one_hot "
-    "floor_divide isin"
+    "floor_divide isin matrix_rank"
 )
 """Operations whose result has no history."""
 
@@ -45,10 +45,18 @@ PARAMETERS = words("weight bias in_proj_weight in_proj_bias")
 """What modules call their parameters."""
 
 SEVERAL = words(
-    "split chunk unbind tensor_split topk sort broadcast_tensors meshgrid svd qr eigh "
-    "split_with_sizes"
+    "split chunk unbind tensor_split broadcast_tensors meshgrid svd qr eigh split_with_sizes"
 )
 """Operations that give several tensors."""
+
+WITH_INDICES = words("topk sort kthvalue mode cummax cummin")
+"""Operations that give values, and the indices at which they stand."""
+
+ALONG = words("max min median nanmedian")
+"""Operations that do so where they are told a dimension."""
+
+WHOLE = words("uint8 uint16 uint32 uint64 int8 int16 short int32 int int64 long bool")
+"""Types whose tensors have no history."""
 
 ARRANGES = words(
     "clone cat concat concatenate stack hstack vstack dstack split chunk unbind tensor_split "
@@ -232,9 +240,10 @@ LIBRARY = Library(
             "torch.cuda.amp.GradScaler torch.amp.GradScaler torch.GradScaler",
             "thing",
             kind="scaler",
+            driver=True,
         ),
         Row("torch.is_tensor", "is-tensor", argument=(0, "obj")),
-        Row("torch.Generator", "generator"),
+        Row("torch.Generator", "generator", argument=(0, "device")),
         Row("torch.optim.lr_scheduler.*", "nothing"),
         Row("torch.optim.*", "optimizer", only="class"),
         Row("torch.nn.Parameter", "parameter"),
@@ -246,10 +255,11 @@ LIBRARY = Library(
         Row("torch.from_numpy torch.from_dlpack", "tensor", flag="shares"),
         Row("torch.load torch.jit.load", "load", argument=(1, "map_location")),
         Row("torch.nn.init.*", "identity"),
+        Row("torch.jit.script torch.jit.trace", "identity"),
         Row(
-            "torch.nn.DataParallel torch.nn.parallel.DataParallel torch.jit.script torch.jit.trace "
-            "torch.compile",
+            "torch.nn.DataParallel torch.nn.parallel.DataParallel torch.compile",
             "identity",
+            driver=True,
         ),
         Row(
             "torch.nn.SyncBatchNorm.convert_sync_batchnorm torch.nn.utils.weight_norm "
@@ -258,6 +268,10 @@ LIBRARY = Library(
             "torch.nn.utils.parametrizations.orthogonal",
             "identity",
             argument=(0, "module"),
+        ),
+        Row(
+            "torch.nn.utils.parameters_to_vector torch.nn.utils.rnn.pad_sequence",
+            "tensor-function",
         ),
         Row("torch.nn.parallel.* torch.nn.utils.*", "nothing"),
         Row(
@@ -305,9 +319,10 @@ LIBRARY = Library(
             "torch.func.functional_call torch.nn.utils.stateless.functional_call",
             "functional-call",
         ),
+        Row("torch.func.vmap torch.vmap", "identity"),
         Row("torch.func.*", "nothing"),
         Row(
-            under("torch", "vmap grad jacrev jacfwd hessian vjp jvp func cuda backends utils"),
+            under("torch", "grad jacrev jacfwd hessian vjp jvp func cuda backends utils"),
             "nothing",
         ),
         Row("torch.utils.data.DataLoader", "loader"),
@@ -326,6 +341,8 @@ LIBRARY = Library(
             "process-group",
         ),
         Row("torch.utils.data.get_worker_info", "worker-info"),
+        Row("torch.utils.checkpoint.checkpoint", "applied", argument=(0, "function")),
+        Row("torch.profiler.profile", "nothing", driver=True),
         Row("torch.utils.* torch.backends.* torch.cuda.* torch.distributed.*", "nothing"),
         Row("torch.multiprocessing.*", "nothing"),
         Row("torch.*", "tensor-function", only="function"),

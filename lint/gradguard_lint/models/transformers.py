@@ -1,10 +1,14 @@
-"""Hugging Face transformers, as far as a call says that it uses a GPU."""
+"""Hugging Face transformers, and what stands on it, as far as a call uses a GPU."""
 
 from __future__ import annotations
 
 from gradguard_lint.models.rows import Library, Row
 
 LIBRARY = Library(
-    tops=("transformers",),
-    rows=(Row("transformers.pipeline", "told-device", argument=(8, "device")),),
+    tops=("transformers", "sentence_transformers"),
+    rows=(
+        Row("transformers.pipeline", "told-device", argument=(8, "device")),
+        Row("transformers.TrainingArguments", "nothing", driver=True),
+        Row("sentence_transformers.SentenceTransformer", "nothing", driver=True),
+    ),
 )

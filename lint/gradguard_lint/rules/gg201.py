@@ -72,10 +72,8 @@ def _has_a_gpu_of_its_own(task: TaskRun, chosen: dict[ast.AST, set[Atom]]) -> bo
     one."""
     if task.call.single and any(private and _names_gpu(atom) for _, atom, private in task.given):
         return True
-    return any(
-        effect.kind == "process-group"
-        or (_chooses(task, effect) and _differs(chosen[effect.site.node]))
-        for effect in task.effects
+    return any(effect.kind == "process-group" for effect in task.effects) or any(
+        _differs(chosen[effect.site.node]) for effect in _choosing(task)
     )
 
 
@@ -83,16 +81,19 @@ def _chosen(program: Program) -> dict[ast.AST, set[Atom]]:
     """Which GPUs each place chooses that processes reach which are started one by one."""
     chosen: dict[ast.AST, set[Atom]] = {}
     for task in program.process_tasks():
-        for effect in task.effects:
-            if _chooses(task, effect):
-                chosen.setdefault(effect.site.node, set()).update(effect.value.atoms)
+        for effect in _choosing(task):
+            chosen.setdefault(effect.site.node, set()).update(effect.value.atoms)
     return chosen
 
 
-def _chooses(task: TaskRun, effect: Effect) -> bool:
-    """Whether `effect` chooses a GPU for all that its process does."""
-    once = task.call.single or effect in task.effects[: task.initialised]
-    return once and effect.kind in ("set-visible", "gpu-init")
+def _choosing(task: TaskRun) -> Iterator[Effect]:
+    """What chooses a GPU for all that the process of `task` does: in it, or before it starts."""
+    for effect in task.effects if task.call.single else task.effects[: task.initialised]:
+        if effect.kind in ("set-visible", "gpu-init"):
+            yield effect
+    for event in task.call.before if task.call.single else ():
+        if isinstance(event, Effect) and event.kind == "set-visible" and event.worker is None:
+            yield event
 
 
 def _differs(devices: set[Atom]) -> bool:

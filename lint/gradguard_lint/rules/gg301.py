@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun
+from gradguard_lint.domain.effects import Effect, Modes, ParallelCall, Program, Step, TaskRun
 from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import Site
 from gradguard_lint.fixes.changes import Change, Decorate, Fix
@@ -27,10 +27,9 @@ _MODES = ("no_grad", "inference_mode", "set_grad_enabled", "autocast")
 def check(program: Program) -> Iterator[Report]:
     for call in program.calls:
         modes = call.modes
-        if call.start in INHERITING:
-            continue
+        kept = call.inherited if call.start in INHERITING else Modes()
         for task in call.tasks:
-            if not modes.grad and modes.grad_site is not None:
+            if kept.grad and not modes.grad and modes.grad_site is not None:
                 seen = _graph(task, loads=call.prepared)
                 if seen is not None and not _sets(task, "grad"):
                     yield Report(
@@ -46,7 +45,9 @@ def check(program: Program) -> Iterator[Report]:
                         fix=_decorated(program, call, modes.grad_site),
                     )
                     break
-            elif modes.autocast is not None and not _sets(task, "autocast"):
+            elif (
+                kept.autocast is None and modes.autocast is not None and not _sets(task, "autocast")
+            ):
                 seen = _graph(task, any_compute=True)
                 if seen is not None:
                     yield Report(

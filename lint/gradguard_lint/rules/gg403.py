@@ -66,6 +66,7 @@ def check(program: Program) -> Iterator[Report]:
             not effect.modes.compiled
             and constants not in ([1], [None])
             and not _makes_graphs(effect.site.module)
+            and not _may_be_traced(effect.site)
         ):
             yield Report(
                 effect.site,
@@ -84,6 +85,40 @@ def _makes_graphs(module: Module) -> bool:
             if package == "tensorflow" or (first and node.attr in _GRAPH):
                 return True
     return False
+
+
+_TRACED_METHODS = {"call", "train_step", "test_step", "predict_step"}
+"""What Keras calls of a layer or a model inside a function that it has traced."""
+
+
+def _may_be_traced(site: Site) -> bool:
+    """Whether the function around is a value somewhere, which TensorFlow may trace."""
+    around = _function_around(site.module.tree, site.node)
+    if around is None:
+        return False
+    function, in_class = around
+    if in_class and function.name in _TRACED_METHODS:
+        return True
+    called = {node.func for node in ast.walk(site.module.tree) if isinstance(node, ast.Call)}
+    return any(
+        (isinstance(node, ast.Name) and node.id == function.name)
+        or (in_class and isinstance(node, ast.Attribute) and node.attr == function.name)
+        for node in ast.walk(site.module.tree)
+        if node not in called
+    )
+
+
+def _function_around(
+    tree: ast.AST, wanted: ast.AST, in_class: bool = False
+) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, bool] | None:
+    """The outermost function or method that `wanted` is in, and whether it is a method."""
+    for node in ast.iter_child_nodes(tree):
+        if not any(part is wanted for part in ast.walk(node)):
+            continue
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return node, in_class
+        return _function_around(node, wanted, isinstance(node, ast.ClassDef))
+    return None
 
 
 def _without_shape(call: ast.Call) -> ast.Call | None:

@@ -26,7 +26,7 @@ from gradguard_lint.engine.machine import (
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.numpy import ELEMENTS, KEEPS, MAPPED, SUMMARIES, VIEWS
 from gradguard_lint.models.rows import Row
-from gradguard_lint.models.transfers.devices import gpu_touched
+from gradguard_lint.models.transfers.devices import driver_started, gpu_touched, placed
 from gradguard_lint.models.transfers.extents import (
     array_extent,
     drawn_extent,
@@ -46,6 +46,8 @@ RESEEDED = "<reseeded>"
 
 def generator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """A random generator object."""
+    if row.argument[1] and placed(args.get(*row.argument))[0]:
+        driver_started(m, frame, node, f"{name}()", "torch")
     seeded = args.get(0)
     for thing in seeded.things("generator") if seeded is not None else ():
         return of(thing)

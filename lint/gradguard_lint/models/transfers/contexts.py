@@ -28,6 +28,7 @@ from gradguard_lint.engine.ports import SETTER, Args
 from gradguard_lint.engine.tasks import started
 from gradguard_lint.engine.tree import descend
 from gradguard_lint.models.known import registry_of
+from gradguard_lint.models.transfers.dask_work import CLIENT, leave_config
 from gradguard_lint.models.transfers.devices import driver_started, gpu_touched
 from gradguard_lint.models.transfers.dispatch import dispatching
 from gradguard_lint.models.transfers.options import with_option
@@ -107,10 +108,6 @@ def _enter(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value | Non
         return _enter_own(m, frame, node, atom)
     elif kind == "parallel-config":
         configured(m, atom)
-    elif kind == "dask-config":
-        scheduler = atom.part("scheduler")
-        if scheduler is not None:
-            m.store[(0, "dask scheduler")] = scheduler
     elif kind == "parallel":
         start = start_of(m, atom)
         if start is not None and start[0] == "fork":
@@ -156,11 +153,10 @@ def exit_context(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
     for thing in value.things("hook"):
         unhooked(m, frame, node, thing)
     for thing in value.things("dask-config"):
-        m.store.drop((0, "dask scheduler"))
-        del thing
+        leave_config(m, thing)
     for thing in value.things("executor"):
         if thing.name == "dask.distributed.Client":
-            m.store.drop((0, "dask client"))
+            m.store.drop(CLIENT)
     if m.dead:
         return
     for thing in value.things("own-context"):

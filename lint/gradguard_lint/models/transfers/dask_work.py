@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 
 from gradguard_lint.domain.shapes import items, known_items, sequence
 from gradguard_lint.domain.values import (
     UNKNOWN,
     Frame,
     Items,
+    Table,
     TaskCall,
     Thing,
     Value,
@@ -23,41 +25,59 @@ from gradguard_lint.engine.tasks import hand_out, in_line, tasks_in
 from gradguard_lint.models.known import start_called
 from gradguard_lint.models.rows import Row
 
+CLIENT = (0, "dask client")
+"""Where the client is kept that computes from here on."""
+
+SCHEDULER = (0, "dask scheduler")
+"""Where it is kept what the configuration says of the scheduler."""
+
 
 def client(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``Client(...)``: from here on, dask computes with it."""
     processes = args.get(None, "processes")
     local = processes is not None and False in processes.constants()
     address = args.get(0, "address")
+    meant: tuple[tuple[str, Value], ...] = ()
     for thing in address.things("cluster") if address is not None else ():
         part = thing.part("local")
         local = part is not None and bool(part.constant)
+        meant = (("meant", constant(True)),) if thing.gpu else ()
     start = constant("dask-threads" if local else row.start)
-    m.store[0, "dask client"] = start
-    return of(
-        Thing(
-            "executor",
-            name,
-            m.ident_at(node),
-            parts=(("start", start),),
-            site=m.site(frame, node),
-        )
+    made = Thing(
+        *("executor", name, m.ident_at(node)),
+        parts=(("start", start), *meant),
+        site=m.site(frame, node),
     )
+    m.store[CLIENT] = of(made)
+    return of(made)
 
 
 def cluster(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``LocalCluster(...)``."""
+    """``LocalCluster(...)``; that of dask-cuda has a GPU for each worker."""
     processes = args.get(None, "processes")
     local = processes is not None and False in processes.constants()
-    return of(Thing("cluster", name, parts=(("local", constant(local)),)))
+    return of(Thing("cluster", name, gpu=row.gpu, parts=(("local", constant(local)),)))
 
 
 def config(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``dask.config.set(...)``."""
+    """``dask.config.set(...)``: in force from here on, or until a block of it is left."""
     scheduler = args.get(None, "scheduler")
+    for table in (args.get(0, "arg") or UNKNOWN).of(Table):
+        scheduler = table.get("scheduler") or scheduler
     if scheduler is None:
         return UNKNOWN
-    return of(Thing("dask-config", name, parts=(("scheduler", scheduler),)))
+    before = m.store.get(SCHEDULER)
+    m.store[SCHEDULER] = scheduler
+    return of(Thing("dask-config", name, parts=() if before is None else (("before", before),)))
+
+
+def leave_config(m: Machine, config: Thing) -> None:
+    """Leave a block of ``dask.config.set(...)``."""
+    before = config.part("before")
+    if before is None:
+        m.store.drop(SCHEDULER)
+    else:
+        m.store[SCHEDULER] = before
 
 
 def compute_all(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -115,6 +135,17 @@ BAGS = {
 """How the methods of a bag give its items to a function."""
 
 
+def _tasks(m: Machine, values: Iterable[Value]) -> list[TaskCall]:
+    """The tasks among `values`, each after those whose results it is given."""
+    found: dict[TaskCall, None] = {}
+    for value in values:
+        for task in tasks_in(m, value):
+            if task.library == "dask" and task not in found:
+                given = _tasks(m, (*task.args, *(given for _, given in task.keywords)))
+                found.update(dict.fromkeys((*given, task)))
+    return list(found)
+
+
 def compute(
     m: Machine,
     frame: Frame,
@@ -127,12 +158,11 @@ def compute(
 
     `start`: how the workers come into being where nothing says.
     """
-    tasks = [task for value in values for task in tasks_in(m, value) if task.library == "dask"]
-    if args.rest is not None:
-        tasks += [task for task in tasks_in(m, args.rest) if task.library == "dask"]
+    tasks = _tasks(m, values if args.rest is None else [*values, args.rest])
     scheduler = args.get(None, "scheduler")
     if scheduler is None:
-        scheduler = m.store.get((0, "dask scheduler"))
+        scheduler = m.store.get(SCHEDULER)
+    meant = False
     if scheduler is not None:
         name = scheduler.constant
         start = {
@@ -142,12 +172,14 @@ def compute(
             "threading": "thread",
         }.get(str(name))
     else:
-        client = m.store.get((0, "dask client"))
-        if client is not None:
-            start = str(client.constant)
+        for client in (m.store.get(CLIENT) or UNKNOWN).things("executor"):
+            told = client.part("start")
+            start = str(told.constant) if told is not None else start
+            meant = client.part("meant") is not None
     if not tasks:
         return UNKNOWN
     if start is None:
         in_line(m, frame, tasks)
         return UNKNOWN
-    return sequence(hand_out(m, frame, node, tasks, start_called(m, start), "dask"))
+    started = start_called(m, start)
+    return sequence(hand_out(m, frame, node, tasks, started, "dask", meant=meant))

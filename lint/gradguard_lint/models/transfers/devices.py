@@ -210,6 +210,19 @@ def driver_started(m: Machine, frame: Frame, node: ast.AST, what: str, framework
         m.effect(frame, "gpu-driver", node, what, framework=framework)
 
 
+_FOR_CPU = {"cpu": True, "enabled": False, "no_cuda": True, "use_cpu": True}
+"""What keywords say where no GPU is wanted."""
+
+
+def asks_for_cpu(args: Args) -> bool:
+    """Whether an argument says that the CPU is to be used."""
+    return any(value.constant == "cpu" for value in args.values()) or any(
+        args.keywords[name].constant is wanted
+        for name, wanted in _FOR_CPU.items()
+        if name in args.keywords
+    )
+
+
 def gpu_hinted(m: Machine, frame: Frame, node: ast.AST, what: str) -> None:
     """Record that another library is told to use a GPU."""
     if not m.gpu_absent and not m.far_fetched_here:

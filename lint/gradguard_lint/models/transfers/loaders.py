@@ -36,6 +36,7 @@ from gradguard_lint.engine.tasks import hand_out
 from gradguard_lint.engine.tree import descend
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Row
+from gradguard_lint.models.transfers.devices import driver_started
 from gradguard_lint.models.transfers.starting import start_of, start_value
 from gradguard_lint.models.transfers.tensors import certainly_on_gpu
 from pytest_gradguard.records import replace
@@ -55,6 +56,7 @@ _ARGUMENTS = (
     (4, "batch_sampler"),
     (5, "num_workers"),
     (6, "collate_fn"),
+    (7, "pin_memory"),
     (None, "worker_init_fn"),
     (None, "multiprocessing_context"),
 )
@@ -146,7 +148,15 @@ def _sources(m: Machine, value: Value, depth: int = 3) -> Iterator[Choice]:
 
 
 def iterate_loader(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> None:
-    """The loader's workers start here, and call its dataset."""
+    """The loader's workers start here, and its batches may be pinned."""
+    _start_workers(m, frame, node, thing)
+    pinned = thing.part("pin_memory")
+    if pinned is not None and pinned.constant is True:
+        driver_started(m, frame, node, "DataLoader(..., pin_memory=True)", "torch")
+
+
+def _start_workers(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> None:
+    """The workers start here, and call the loader's dataset."""
     count = thing.part("num_workers")
     if count is None or all(isinstance(atom, Const) and not atom.value for atom in count.atoms):
         return

@@ -38,7 +38,7 @@ from gradguard_lint.engine.machine import (
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.known import Known
 from gradguard_lint.models.rows import CALLED_BY_HOSTS
-from gradguard_lint.models.torch import HOOKS, PARAMETERS
+from gradguard_lint.models.torch import HOOKS, NOT_WRITING, PARAMETERS
 from gradguard_lint.models.transfers import (
     arrays,
     collectives,
@@ -64,7 +64,12 @@ from gradguard_lint.models.transfers import (
     trainers,
     work,
 )
-from gradguard_lint.models.transfers.devices import device_argument, placed
+from gradguard_lint.models.transfers.devices import (
+    asks_for_cpu,
+    device_argument,
+    driver_started,
+    placed,
+)
 from gradguard_lint.models.transfers.kinds import KERAS_KINDS, method_of
 from gradguard_lint.models.transfers.table import TRANSFERS
 from gradguard_lint.models.transfers.tensors import derived, gpu_used, operation
@@ -127,6 +132,8 @@ class Meaning(Known):
         plain = self.registry.canonical(name)
         row = self.registry.exact.get(name) or self.registry.row(plain)
         if row is not None:
+            if row.driver and not asks_for_cpu(args):
+                driver_started(m, frame, node, f"{plain}()", "torch")
             return TRANSFERS[row.does](m, frame, node, plain, args, row)
         if plain == "joblib.Parallel.__call__" and args.positional:
             for instance in args.positional[0].of(Instance):
@@ -393,11 +400,11 @@ class Meaning(Known):
         holder: Value,
         index: Value,
         value: Value,
-    ) -> None:
-        objects.set_item(m, frame, target, holder, index, value)
+    ) -> Value | None:
+        return objects.set_item(m, frame, target, holder, index, value)
 
-    def in_place(self, m: Machine, frame: Frame, node: ast.AugAssign, old: Value) -> None:
-        objects.in_place(m, frame, node, old)
+    def in_place(self, m: Machine, frame: Frame, node: ast.AugAssign, old: Value) -> Value | None:
+        return objects.in_place(m, frame, node, old)
 
     def given_back(
         self,
@@ -481,9 +488,12 @@ class Meaning(Known):
         if isinstance(receiver, Tensor) and receiver.framework == "torch":
             if name == "requires_grad_":
                 flag = args.get(0, "requires_grad") or constant(True)
-                return of(torch_tensors.with_grad(receiver, flag))
+                told = torch_tensors.set_requires_grad(m, receiver, flag)
+                return None if told is None else of(told)
             if name == "detach_":
                 return of(replace(receiver, grad="none", severed=frozenset()))
+            if name.endswith("_") and name not in NOT_WRITING and not name.endswith("__"):
+                return torch_tensors.taken_over(m, receiver, args.values())
             return None
         if isinstance(receiver, Thing) and receiver.kind == "model" and not receiver.ident:
             if name in ("cuda", "cpu"):

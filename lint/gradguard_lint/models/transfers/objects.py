@@ -151,10 +151,8 @@ def set_attribute(
             return of(Tensor("torch", "leaf", False, m.worker_ident, m.ident_at(target)))
         return None
     if isinstance(atom, Tensor) and target.attr == "requires_grad":
-        if atom.sources and len(atom.sources) == 1 and atom.ident in atom.sources:
-            torch_tensors.freeze(m, atom.ident, value.constants() == [False])
-            return None
-        return of(torch_tensors.with_grad(atom, value))
+        changed = torch_tensors.set_requires_grad(m, atom, value)
+        return None if changed is None else of(changed)
     if isinstance(atom, Tensor) and target.attr in ("grad", "_grad"):
         if value.is_none:
             own_gradients.cleared(m, frame, target, "`.grad = None`", of(atom))
@@ -167,8 +165,8 @@ def set_attribute(
 
 def set_item(
     m: Machine, frame: Frame, target: ast.Subscript, holder: Value, index: Value, value: Value
-) -> None:
-    """``holder[index] = value``."""
+) -> Value | None:
+    """``holder[index] = value``; what a tensor is then that takes over a history."""
     collectives.put_back(m, holder, value)
     for atom in holder.atoms:
         if isinstance(atom, External) and atom.name == "os.environ":
@@ -177,10 +175,13 @@ def set_item(
     written(m, frame, target, what, holder)
     if takes_all(target.slice) and any(it.framework == "torch" for it in holder.tensors()):
         m.effect(frame, "in-place", target, what, target=holder)
+    only = holder.only
+    return torch_tensors.taken_over(m, only, [value]) if isinstance(only, Tensor) else None
 
 
-def in_place(m: Machine, frame: Frame, node: ast.AugAssign, old: Value) -> None:
-    """``x += ...``: an in-place write, where `x` is a tensor."""
+def in_place(m: Machine, frame: Frame, node: ast.AugAssign, old: Value) -> Value | None:
+    """``x += ...``: an in-place write, where `x` is a tensor; without gradients, it stays what it
+    was."""
     if old.only == External("os.environ"):
         python_calls.environ_from(m, frame, node, m.eval(frame, node.value))
     if not isinstance(node.target, ast.Subscript):
@@ -192,9 +193,12 @@ def in_place(m: Machine, frame: Frame, node: ast.AugAssign, old: Value) -> None:
             _own_slot(frame, node.target.slice)
         ):
             m.effect(frame, "in-place", node, f"`{ast.unparse(node.target)} ...=`", target=holder)
-        return
+        return None
     if any(tensor.framework == "torch" for tensor in old.tensors()):
         m.effect(frame, "in-place", node, f"`{ast.unparse(node.target)} ...=`", target=old)
+    only = old.only
+    kept = isinstance(only, Tensor) and only.framework == "torch" and not m.modes.grad
+    return old if kept else None
 
 
 def _own_slot(frame: Frame, index: ast.expr) -> bool:

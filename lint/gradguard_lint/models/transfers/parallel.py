@@ -28,7 +28,7 @@ from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.tasks import hand_out, in_line, past_of, tasks_in
+from gradguard_lint.engine.tasks import hand_out, in_line, moment_of, tasks_in
 from gradguard_lint.models.known import start_called
 from gradguard_lint.models.rows import Row
 from pytest_gradguard.records import replace
@@ -147,7 +147,7 @@ def run(m: Machine, frame: Frame, node: ast.AST, parallel: Thing, args: Args) ->
     if start is None:
         return sequence(in_line(m, frame, tasks))
     many = not (len(tasks) == 1 and _single(given))
-    before = past_of(m, parallel.ident) if start[0] == "fork" else None
+    since = moment_of(m, parallel.ident) if start[0] == "fork" else None
     return sequence(
         hand_out(
             m,
@@ -158,7 +158,7 @@ def run(m: Machine, frame: Frame, node: ast.AST, parallel: Thing, args: Args) ->
             "joblib",
             many=many,
             when=start[1],
-            before=before,
+            since=since,
             maker=parallel.site,
             maps=_maps(m, parallel) if start[0] in MAPPING_STARTS else None,
             daemons=start[0] == "fork",

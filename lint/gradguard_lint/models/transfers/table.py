@@ -144,6 +144,7 @@ TRANSFERS: dict[str, Transfer] = {
     "gpu-list": tensorflow_calls.gpu_list,
     "grad-mode": torch_calls.grad_mode,
     "gradients": torch_calls.gradients,
+    "applied": torch_calls.applied,
     "grown": tensorflow_calls.grown,
     "identity": python_calls.identity,
     "distinct": python_calls.distinct,

@@ -6,8 +6,9 @@ import ast
 from collections.abc import Iterable
 
 from gradguard_lint.domain.conditions import NONE, Conditions, any_of
-from gradguard_lint.domain.shapes import inner, result_call
+from gradguard_lint.domain.shapes import inner, items, result_call, sequence
 from gradguard_lint.domain.values import (
+    NUMBER,
     Choice,
     Const,
     Frame,
@@ -23,7 +24,7 @@ from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.models.torch import HEAVY, NOT_SMOOTH
+from gradguard_lint.models.torch import ALONG, HEAVY, NOT_SMOOTH, SEVERAL, WITH_INDICES
 from gradguard_lint.models.transfers.devices import (
     WITH_A_GPU,
     chosen_gpu,
@@ -158,6 +159,25 @@ def combine(
         atom, gpu=False, place=None, grad="unknown" if framework == "torch" else atom.grad
     )
     return Value((Choice(atom, when), Choice(plain, frozenset())))
+
+
+def several(
+    m: Machine, found: list[tuple[Tensor, Conditions]], short: str, dim: Value | None, value: Value
+) -> Value:
+    """What the operation `short` gives, of whose results `value` is the first or each.
+
+    Args:
+        found: the tensors that it was given.
+        dim: the argument that may be a dimension.
+    """
+    if short in SEVERAL:
+        return sequence(value, "tuple")
+    along = dim is not None and (
+        isinstance(dim.constant, int) or any(dim.things("number")) or dim.only == NUMBER.only
+    )
+    if short in WITH_INDICES or (short in ALONG and along):
+        return items("tuple", (value, combine(m, found, smooth=False, framework="torch")))
+    return value
 
 
 def operation(

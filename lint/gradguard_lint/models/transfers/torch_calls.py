@@ -44,13 +44,13 @@ from gradguard_lint.models.torch import (
     IF_TRACKED,
     NORMED,
     NOT_SMOOTH,
-    SEVERAL,
     STATISTICS,
     WEIGHTLESS,
 )
 from gradguard_lint.models.transfers import arrays, collectives, data_parallel, own_gradients
 from gradguard_lint.models.transfers.devices import (
     as_written,
+    asks_for_cpu,
     chosen_gpu,
     cpu_when,
     driver_started,
@@ -66,6 +66,7 @@ from gradguard_lint.models.transfers.tensors import (
     known_small,
     operation_placed,
     requires_grad,
+    several,
     tensors_in,
     unsettled,
     worked,
@@ -104,6 +105,9 @@ def threads(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
 def autocast(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``autocast(...)``."""
     m.effect(frame, "mode-set", node, "autocast", framework="autocast")
+    on_gpu = name.startswith("torch.cuda.") or placed(args.get(0, "device_type"))[0]
+    if on_gpu and not asks_for_cpu(args):
+        driver_started(m, frame, node, f"{name}()", "torch")
     parts = tuple(args.keywords.items())
     return of(Thing("autocast", name, site=m.site(frame, node), parts=parts))
 
@@ -160,7 +164,17 @@ def gradients(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
     else:
         own_gradients.asked_for(m, frame, node, f"{name}(...)", target, asked)
     data_parallel.backward(m, frame, node, target, asked)
-    return sequence(of(Tensor("torch", "none", False, m.worker_ident, GRADIENT)))
+    made = Tensor("torch", "none", False, m.worker_ident, GRADIENT)
+    graph = args.get(4, "create_graph")
+    if asked is not None and graph is not None and graph.constant is not False:
+        made = replace(made, grad="unknown")  # it depends on what was differentiated
+    return sequence(of(made))
+
+
+def applied(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """A function that calls the one that it is given, with the other arguments."""
+    function = args.get(*row.argument) or UNKNOWN
+    return m.call(frame, node, function, Args(args.positional[1:], {}, args.rest))
 
 
 def distribution(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -241,7 +255,7 @@ def function(
             )
         )
     value = collectives.with_own_slot(m, node, args.values(), value, short)
-    return sequence(value, "tuple") if short in SEVERAL else value
+    return several(m, found, short, args.get(1, "dim"), value)
 
 
 def device(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 
 from gradguard_lint.domain.conditions import NONE, Conditions
 from gradguard_lint.domain.shapes import sequence
@@ -43,9 +44,9 @@ from gradguard_lint.models.torch import (
     NOT_SMOOTH,
     NOT_WRITING,
     QUESTIONS,
-    SEVERAL,
     STOPS,
     VIEWS,
+    WHOLE,
 )
 from gradguard_lint.models.transfers import collectives, data_parallel, own_gradients
 from gradguard_lint.models.transfers.devices import (
@@ -64,6 +65,7 @@ from gradguard_lint.models.transfers.tensors import (
     gpu_used,
     move,
     requires_grad,
+    several,
     tensors_in,
     worked,
     written,
@@ -122,7 +124,7 @@ def tensor_method(
 ) -> Value:
     """``tensor.name(...)``."""
     if name == "detach":
-        return of(replace(tensor, grad="none", severed=frozenset(), sources=tensor.sources & MARKS))
+        return of(_without_history(tensor))
     if name in STOPS or name == "cpu":
         gpu_used(m, frame, node, [tensor])
     if name in STOPS:
@@ -156,7 +158,14 @@ def tensor_method(
         same = all(same_element(tensor.memory, value) for value in given)
         if not here or not same or "copy" in args.keywords:
             tensor = replace(tensor, memory=None)  # a copy, for all that is known
+        if any(map(_of_whole_numbers, given)):
+            tensor = _without_history(tensor)
         return move(m, frame, node, tensor, device, f"`.to({as_written(node, device)})`")
+    wanted = (args.get(0, "dtype") or NOTHING).constant if name == "type" else None
+    if isinstance(wanted, str) and wanted.startswith("torch.cuda."):
+        return move(m, frame, node, tensor, constant("cuda"), f"`.type({wanted!r})`")
+    if name == "type" and any(map(_of_whole_numbers, args.values())):
+        tensor = _without_history(tensor)
     if name == "backward":
         own_gradients.backward(m, frame, node, "`.backward()`", of(tensor))
         heavy = not (tensor.small or tensor.gpu)
@@ -164,8 +173,8 @@ def tensor_method(
         data_parallel.backward(m, frame, node, of(tensor))
         return NOTHING
     if name == "requires_grad_":
-        flag = args.get(0, "requires_grad")
-        return of(with_grad(tensor, flag if flag is not None else constant(True)))
+        flag = args.get(0, "requires_grad") or constant(True)
+        return of(set_requires_grad(m, tensor, flag) or tensor)
     if name == "clone" and tensor.grad == "none":
         ident = GRADIENT if tensor.ident == GRADIENT else 0
         sources = tensor.sources | ({tensor.ident} if tensor.ident else frozenset())
@@ -208,9 +217,18 @@ def tensor_method(
             )
         )
     value = collectives.with_own_slot(m, node, [of(tensor), *args.values()], value, name)
-    if name in SEVERAL:
-        return sequence(value, "tuple")
-    return value
+    return several(m, found, name, args.get(0, "dim"), value)
+
+
+def _of_whole_numbers(kind: Value) -> bool:
+    """Whether `kind` is a type of elements that have no gradients."""
+    return isinstance(kind.only, External) and kind.only.name.rpartition(".")[2] in WHOLE
+
+
+def _without_history(tensor: Tensor) -> Tensor:
+    """`tensor` in another type: what is computed from it has no history."""
+    kept = tensor.sources & MARKS
+    return replace(tensor, grad="none", severed=frozenset(), sources=kept, maybe=frozenset())
 
 
 def _owner_of_gradient(m: Machine, frame: Frame, call: ast.AST) -> Value:
@@ -298,6 +316,34 @@ def is_frozen(m: Machine, ident: int) -> bool:
     """Whether the parameters of that model are known to require no grad."""
     value = m.read(ident, "<frozen>") if ident else None
     return value is not None and value.constants() == [True]
+
+
+def set_requires_grad(m: Machine, tensor: Tensor, flag: Value) -> Tensor | None:
+    """`tensor` after its ``requires_grad`` was set; None where it stands for a module's parameters,
+    of which that is noted."""
+    if len(tensor.sources) == 1 and tensor.ident in tensor.sources:
+        freeze(m, tensor.ident, flag.constants() == [False])
+        return None
+    return with_grad(tensor, flag)
+
+
+def taken_over(m: Machine, tensor: Tensor, given: Iterable[Value]) -> Value | None:
+    """`tensor` after something was written to it: it has the history of what was; None where that
+    is none, or it has one anyway."""
+    if tensor.framework != "torch" or tensor.tracked or not m.modes.grad:
+        return None
+    found = tensors_in(given)
+    if not any(one.tracked for one, _ in found):
+        return None
+    made = combine(m, [(tensor, NONE), *found], framework="torch")
+    return made.map(lambda atom: of(_written_over(tensor, atom)))
+
+
+def _written_over(tensor: Tensor, made: Atom) -> Atom:
+    if not isinstance(made, Tensor):
+        return made
+    grad, severed, sources, maybe = made.grad, made.severed, made.sources, made.maybe
+    return replace(tensor, grad=grad, severed=severed, sources=sources, maybe=maybe)
 
 
 def with_grad(tensor: Tensor, flag: Value) -> Tensor:

@@ -36,7 +36,7 @@ from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.tasks import forget_start, hand_out, in_line, past_of, started
+from gradguard_lint.engine.tasks import forget_start, hand_out, in_line, moment_of, started
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Hands, Row
 from gradguard_lint.models.transfers.devices import RANK
@@ -65,7 +65,7 @@ def made_pool(
     ident = m.ident_at(node)
     if row.forks == "made":
         started(m, ident)
-    elif past_of(m, ident) is not None:
+    elif moment_of(m, ident) is not None:
         forget_start(m, ident)
     kind = "pool" if row.does == "pool" else "executor"
     return of(
@@ -125,10 +125,10 @@ def method(
     if hands is None:
         return None
     start = start_of(m, thing.part("start"))
-    before = None
+    since = None
     if row.forks != "call" and m.worker is None:
-        before = past_of(m, thing.ident)
-        if before is None and row.forks == "work":
+        since = moment_of(m, thing.ident)
+        if since is None and row.forks == "work":
             started(m, thing.ident)
     single = thing.part("single") is not None
     tasks = [task] if (task := task_given(m, frame, node, hands, args, thing.name)) else []
@@ -144,10 +144,10 @@ def method(
         thing.name.rpartition(".")[0],
         many=(hands.many or in_loop(m, frame)) and not single,
         initializer=_initializer(m, frame, node, thing),
-        before=before,
+        since=since,
         shares=row.shares,
         forking_pickler=row.forking_pickler,
-        meant=row.gpu,
+        meant=row.gpu or thing.part("meant") is not None,
         maker=thing.site,
         daemons=daemons and row.does == "pool",
     )
@@ -316,6 +316,10 @@ def _in_a_thread(m: Machine, frame: Frame, node: ast.AST, args: Args) -> Value:
     return method(m, frame, node, pool, "submit", args) or UNKNOWN
 
 
+def is_true(flag: Value | None) -> bool:
+    return flag is not None and flag.constant is True
+
+
 def by_method(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args) -> Value | None:
     """A method of something unknown that hands out work, as its name and arguments show."""
     if name == "run_in_executor" and len(args.positional) >= 2:
@@ -332,10 +336,18 @@ def by_method(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args) ->
             isinstance(atom, Const) and atom.value in (None, 0, 1) for atom in count.atoms
         ):
             return None
+        items_given = [UNKNOWN]
+        if is_true(args.get(None, "with_indices")):
+            items_given.append(UNKNOWN)
+        ranked = is_true(args.get(None, "with_rank"))  # as many as there are processes
+        if ranked:
+            items_given.append(unknown(RANK))
         task = TaskCall(
-            function, (UNKNOWN,), (), m.site(frame, node), frozenset({0}), library="datasets"
+            *(function, tuple(items_given), (), m.site(frame, node)),
+            frozenset(range(len(items_given))),
+            library="datasets",
         )
         start = start_of(m, default_start(m))
         if start is not None:
-            hand_out(m, frame, node, [task], start, "datasets", answers=False)
+            hand_out(m, frame, node, [task], start, "datasets", answers=False, single=ranked)
     return None
