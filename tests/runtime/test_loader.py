@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,39 @@ def test_a_sample_with_history_is_an_error_instead_of_a_hang(tmp_path: Path) -> 
         )
         + 1
     )
+
+
+CAUGHT = """
+import time
+import jax.numpy as jnp
+from torch.utils.data import DataLoader, Dataset
+
+class Waves(Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        return float(jnp.sin(jnp.arange(4.0) + index).sum())
+
+jnp.ones(3).max()
+try:
+    list(DataLoader(Waves(), batch_size=2, num_workers=2, multiprocessing_context="fork"))
+except RuntimeError as error:
+    print(type(error).__name__)
+for _ in range(20):
+    time.sleep(0.05)
+print("goes on")
+"""
+
+
+@pytest.mark.skipif(not find_spec("jax"), reason="JAX is not installed")
+def test_a_program_that_catches_the_error_of_a_worker_goes_on(tmp_path: Path) -> None:
+    """A worker that ends otherwise than well makes torch raise another error anywhere later."""
+    (tmp_path / "program.py").write_text(CAUGHT)
+    done = run_python(
+        "-m", "pytest_gradguard", "run", "program.py", folder=tmp_path, forked="torch"
+    )
+    assert done.stdout.splitlines() == ["ForkDeadlockError", "goes on"], done.stderr
+    assert "error[GG303]" in done.stderr
 
 
 def test_an_unknown_layout_closes_the_integration(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,3 +39,9 @@ def test_reading_a_result_in_a_forked_process_hangs(facts: Any) -> None:
 def test_work_that_reads_no_result_goes_on_in_a_forked_process(facts: Any) -> None:
     found = facts["in_the_worker"]
     assert {found[name] for name in ("made", "numpy", "types")} == {"works"}
+
+
+def test_what_the_parent_has_run_before_works_again_where_it_is_small(facts: Any) -> None:
+    found = facts["what_has_run_before"]
+    assert {found[name] for name in ("once more", "another number")} == {"works"}
+    assert {found[name] for name in ("another shape", "large")} == {"hangs"}

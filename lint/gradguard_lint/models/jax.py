@@ -1,4 +1,4 @@
-"""JAX: its first operation starts threads, and in a forked worker every later one waits for them.
+"""JAX: its first operation starts threads, and in a forked worker others wait for them.
 
 What starts them, and what waits, was seen on the CPU and on a GPU.
 """

@@ -105,11 +105,17 @@ def _found(call: ParallelCall) -> tuple[Effect, TaskRun, Effect] | None:
         framework = first.framework
         if framework in limited or not (first.heavy or framework in _STARTED_AT_ONCE):
             continue
+        done = _compiled(call) if framework == "jax" else frozenset()
         for task in call.tasks:
             for work in _works(task, framework):
-                if task.meets(work, first):
+                if work.what not in done and task.meets(work, first):
                     return first, task, work
     return None
+
+
+def _compiled(call: ParallelCall) -> frozenset[str]:
+    """What the parent has run of JAX: a worker may do that again, as long as it is small."""
+    return frozenset(work.what for work in call.earlier("compute") if work.framework == "jax")
 
 
 def _works(task: TaskRun, framework: str) -> Iterator[Effect]:

@@ -15,7 +15,8 @@ PITFALL = Pitfall(
         "appears with the first real data. On a machine with a GPU, once the parent has "
         "taken gradients, even on the CPU, a worker's backward pass raises `RuntimeError: Unable "
         "to handle autograd's threading in combination with fork-based multiprocessing`. Of JAX, "
-        "one operation in the parent is enough: every one in a forked worker waits."
+        "one operation in the parent is enough: a forked worker waits once it has to compile one "
+        "that the parent has not run, or computes on large arrays."
     ),
     why=(
         "A fork copies only the thread that forks. The copied thread pool still expects its "

@@ -122,7 +122,9 @@ class Watcher:
                     stream.flush()
                 except Exception:
                     pass
-            os._exit(1)
+            # A worker that has answered ends well: of another, torch's loaders raise an error
+            # wherever the program stands by then.
+            os._exit(0 if self._answer is None else 1)
         self.stop()  # nobody to answer to: not a pool that the guard knows
 
     def _text(self, hang: Hang) -> str:

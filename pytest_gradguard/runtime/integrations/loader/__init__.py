@@ -22,8 +22,8 @@ LOADERS = Workers(
         "GG201": _ON_CPU,
         "GG202": _ON_CPU,
         "GG203": f"{_ON_CPU} Where a worker has to use the GPU, {_FRESH}",
-        "GG303": "Leave the one compute thread that torch gives each worker, and keep TensorFlow "
-        f"and JAX out of forked workers; or {_FRESH}",
+        "GG303": f"{_FRESH[0].upper()}{_FRESH[1:]} Or let forked workers compute with torch in "
+        "the one thread that it gives them, and not with TensorFlow or JAX.",
         "GG305": "Make the generator in each worker, in `worker_init_fn` or at the first sample, "
         "from a seed such as `torch.initial_seed()`: torch seeds only the global generators of a "
         "loader's workers.",
