@@ -11,12 +11,11 @@ PITFALL = Pitfall(
     happens=(
         "The program hangs forever (Linux): a large operation in the parent started native "
         "compute threads, and the same kind of operation in a forked worker waits for threads "
-        "that do not exist there. Small operations start no threads and work, so the hang often "
-        "appears with the first real data. On a machine with a GPU, once the parent has "
-        "taken gradients, even on the CPU, a worker's backward pass raises `RuntimeError: Unable "
-        "to handle autograd's threading in combination with fork-based multiprocessing`. Of JAX, "
-        "one operation in the parent is enough: a forked worker waits once it has to compile one "
-        "that the parent has not run, or computes on large arrays."
+        "that do not exist there. Small operations start none and work, so the hang often "
+        "appears with the first real data. With a GPU, once the parent has taken gradients, even "
+        "on the CPU, a worker's backward pass raises `RuntimeError: Unable to handle autograd's "
+        "threading in combination with fork-based multiprocessing`. Of JAX, one operation in the "
+        "parent is enough: a forked worker waits at each new or large one."
     ),
     why=(
         "A fork copies only the thread that forks. The copied thread pool still expects its "
