@@ -80,9 +80,9 @@ print(a == b)  # prints: False
         "workers of a `DataLoader` draw from copies of one generator in the same state: a "
         "generator of `random`, NumPy, torch, TensorFlow or Keras that is an argument, an "
         "attribute or captured, or that a pool gives to its initializer; in forked workers also "
-        "that of a module. `rng.spawn(1)` counts as a draw. Not what an iterable dataset draws "
-        "before its first batch, nor tasks that shuffle and then take a shard: they have to draw "
-        "the same numbers."
+        "that of a module. `rng.spawn(1)` counts as a draw. Not tasks and streams that shuffle "
+        "and then take a shard; what a stream draws before its first sample is compared between "
+        "iterations, not workers."
     ),
     silence="If all tasks are meant to draw the same numbers, for example to compare them.",
     links=(links.NUMPY_PARALLEL, links.TORCH_RANDOMNESS, links.TF_RANDOM),

@@ -75,6 +75,8 @@ class Drawn(NamedTuple):
             before, and what each task took.
         onwards: the end is known to follow from the start by drawing.
         task: the function of the batch's first task.
+        early: it was drawn before the first sample of a stream: workers that share one may have to
+            draw alike there, and iterations that follow each other need not.
     """
 
     number: int
@@ -83,13 +85,15 @@ class Drawn(NamedTuple):
     end: bytes
     onwards: bool
     task: Task
+    early: bool = False
 
 
 # -- in the parent ---------------------------------------------------------------------------------
 
 _registered: dict[type, Callable[[Any], Any]] = {}
 _shipped: weakref.WeakKeyDictionary[Any, dict[int, tuple[int, Any]]] = weakref.WeakKeyDictionary()
-_drawn: weakref.WeakKeyDictionary[Any, list[Drawn]] = weakref.WeakKeyDictionary()
+_drawn: weakref.WeakKeyDictionary[Any, list[tuple[int, Drawn]]] = weakref.WeakKeyDictionary()
+"""What was drawn, with the number of the call that it was drawn in."""
 
 
 def ask(call: Any) -> None:
@@ -257,9 +261,13 @@ def heard(call: Any, note: list[Drawn]) -> None:
     """Report, in the parent, copies of one generator that gave the same numbers."""
     earlier = _drawn.setdefault(call.family, [])
     for drawn in note:
-        same = [one for one in earlier if _repeats(one, drawn)]
+        same = [
+            (token, one)
+            for token, one in earlier
+            if _repeats(one, drawn) and (token != call.token or not drawn.early)
+        ]
         if len(earlier) < _MOST:
-            earlier.append(drawn)
+            earlier.append((call.token, drawn))
         if not same:
             continue
         evidence = Evidence.of(call, kind=drawn.kind, framework=drawn.kind.partition(".")[0])
@@ -268,12 +276,14 @@ def heard(call: Any, note: list[Drawn]) -> None:
         evidence.loads_data = call.kind.loads_data
         evidence.processes = call.starts
         evidence.case = drawn.kind
-        for one in [*same[:1], drawn] if not evidence.count else [drawn]:
+        new = (call.token, drawn)
+        for token, one in [*same, new] if not evidence.count else [new]:
+            evidence.iterations.add(token)
             evidence.add(one.task, f"`{one.task.name}` draws from a copy of it")
 
 
 def _repeats(one: Drawn, other: Drawn) -> bool:
-    if (one.number, one.start) != (other.number, other.start):
+    if (one.number, one.start, one.early) != (other.number, other.start, other.early):
         return False
     return one.end == other.end or (one.onwards and other.onwards)
 
@@ -285,6 +295,10 @@ class Evidence(TaskEvidence):
     loads_data = False
     processes = False
 
+    def __init__(self, *args: Any, **details: Any) -> None:
+        super().__init__(*args, **details)
+        self.iterations: set[int] = set()
+
     def message(self) -> str:
         if self.processes:
             return (
@@ -293,10 +307,16 @@ class Evidence(TaskEvidence):
                 "state."
             )
         if self.loads_data:
+            several = len(self.iterations)
+            where = (
+                f"{self.count} times, in {several} iterations, each of which starts again from "
+                "the same copy."
+                if several > 1
+                else f"in {self.count} workers. Each iteration starts again from the same copy."
+            )
             return (
                 f"One `{self.details['kind']}` is copied into every worker of this loader: "
-                f"`{self.first.name}` drew the same random numbers in {self.count} workers. Each "
-                "iteration starts again from the same copy."
+                f"`{self.first.name}` drew the same random numbers {where}"
             )
         return (
             f"One `{self.details['kind']}` goes to several tasks in {self.backend} workers: "
@@ -402,8 +422,25 @@ def _takes_a_shard(function: Any) -> bool:
     )
 
 
+def shuffles_what_workers_share(function: Any) -> bool:
+    """Whether a stream shuffles what all workers read, and takes a part of it afterwards, so that
+    each worker has to draw alike."""
+    code = code_of(function)
+    if code is None:
+        return False
+    shuffled, parted = None, -1
+    for instruction in dis.get_instructions(code):
+        if instruction.argval in _SHUFFLES and shuffled is None:
+            shuffled = instruction.offset
+        strided = instruction.opname == "BUILD_SLICE" and instruction.arg == 3
+        if strided or instruction.argval in _PARTS:
+            parted = instruction.offset
+    return shuffled is not None and parted > shuffled
+
+
 _SHUFFLES = frozenset(("permutation", "permuted", "randperm", "shuffle"))
 _SPLITS = frozenset(("array_split", "chunk", "split", "tensor_split"))
+_PARTS = _SPLITS | {"islice", "num_workers"}
 
 
 def _spawns_one(items: Any) -> bool:

@@ -38,6 +38,9 @@ EXPECT = {
     "test_persistent_workers_draw_the_same": {"GG305"},
     "test_global_seed_does_not_reach_the_generator": {"GG305"},
     "test_augmented_stream": {"GG305"},
+    "test_stream_in_one_order": {"GG305"},
+    "test_stream_that_shuffles_its_own_part": {"GG305"},
+    "test_noise_before_the_first_sample": {"GG305"},
     "test_generator_in_spawned_workers": {"GG305"},
     "test_leaf_for_spawned_workers": {"GG101"},
     "test_samples_with_history": {"GG102"},
@@ -65,6 +68,8 @@ EXPECT = {
     "test_one_persistent_worker": set(),
     "test_no_workers": set(),
     "test_sharded_shuffle": set(),
+    "test_sharded_shuffle_of_workers_that_persist": set(),
+    "test_sharded_shuffles_of_one_iteration": set(),
     "test_leaf_samples": set(),
     "test_detached_samples": set(),
     "test_frozen_encoder": set(),
@@ -605,6 +610,70 @@ class Sharded(IterableDataset):
 def test_sharded_shuffle():
     seen = [k for batch in batches(FORK(Sharded(), batch_size=2)) for k in batch]
     assert sorted(seen) == list(range(12))
+
+
+def test_sharded_shuffle_of_workers_that_persist():
+    loader = FORK(Sharded(), batch_size=2, persistent_workers=True)
+    orders = [[k for batch in loader for k in batch.tolist()] for _ in range(3)]
+    assert all(sorted(order) == list(range(12)) for order in orders)
+    assert orders[0] != orders[1]
+
+
+class ShardedAgain(Sharded):
+    def __iter__(self):
+        info = get_worker_info()
+        for _ in range(3):
+            order = torch.randperm(self.count, generator=self.generator).tolist()
+            yield from order[info.id :: info.num_workers]
+
+
+def test_sharded_shuffles_of_one_iteration():
+    seen = [k for batch in batches(FORK(ShardedAgain(), batch_size=3)) for k in batch]
+    assert sorted(seen) == sorted(3 * list(range(12)))
+
+
+class Ordered(Sharded):
+    def __iter__(self):
+        yield from torch.randperm(self.count, generator=self.generator)
+
+
+def test_stream_in_one_order():
+    loader = DataLoader(Ordered(), batch_size=4, num_workers=1, multiprocessing_context="fork")
+    first, second = [[k for batch in loader for k in batch.tolist()] for _ in range(2)]  # -> GG305
+    assert first == second
+
+
+class ShuffledPart(IterableDataset):
+    def __init__(self, rng):
+        self.rng = rng
+
+    def __iter__(self):
+        info = get_worker_info()
+        part = list(range(12))[info.id :: info.num_workers]
+        self.rng.shuffle(part)
+        yield from part
+
+
+def test_stream_that_shuffles_its_own_part():
+    loader = FORK(ShuffledPart(np.random.default_rng(0)), batch_size=3)
+    first, second = [[k for batch in loader for k in batch.tolist()] for _ in range(2)]  # -> GG305
+    assert first == second
+
+
+class NoiseAhead(IterableDataset):
+    def __init__(self, rng):
+        self.rng = rng
+
+    def __iter__(self):
+        info = get_worker_info()
+        part = np.zeros(8)[info.id :: info.num_workers]
+        yield from part + self.rng.normal(size=len(part))
+
+
+def test_noise_before_the_first_sample():
+    loader = FORK(NoiseAhead(np.random.default_rng(0)), batch_size=4)
+    first, second = [[k for batch in loader for k in batch.tolist()] for _ in range(2)]  # -> GG305
+    assert first == second
 
 
 class Leaves(Rows):

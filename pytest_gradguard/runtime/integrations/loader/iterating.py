@@ -17,7 +17,7 @@ import queue
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -458,7 +458,9 @@ class _Generators:
     def __init__(self, loading: Loading, forked: bool) -> None:
         self._loading = loading
         self._known = _inherited(loading) if forked else generators.take_arrived()
-        if any(mentions(one, _MOVING) for one in (loading, loading.collate_fn)):
+        if any(mentions(one, _MOVING) for one in (loading, loading.collate_fn)) or (
+            loading.iterable and generators.shuffles_what_workers_share(loading.function)
+        ):
             self._known = []
         self._states: list[Any] = []
         self._spawned: list[int] = []
@@ -476,15 +478,15 @@ class _Generators:
     def drawn(self) -> list[generators.Drawn]:
         """Those that were drawn from since, each once.
 
-        An iterable dataset that only shuffles what it is about to read, and then takes its own
-        part, has to draw the same numbers in each worker: there it counts what is drawn later.
+        What an iterable dataset draws before its first sample is told apart: it may have to be the
+        same in each worker.
         """
         now = [random_states.state(one) for _, one in self._known]
+        task = task_of(self._loading)
         if self._loading.iterable and not self._first:
             self._first = now
-            return []
+            return list(self._early(now, task))
         found, waiting = [], []
-        task = task_of(self._loading)
         for index, (number, generator) in enumerate(self._known):
             start, end = self._states[index], now[index]
             since = self._first[index] if self._first else start
@@ -507,6 +509,16 @@ class _Generators:
         self._spawned = [self._spawned[index] for index in waiting]
         self._first = [self._first[index] for index in waiting] if self._first else []
         return found
+
+    def _early(self, now: list[Any], task: Task) -> Iterator[generators.Drawn]:
+        for (number, generator), start, end in zip(self._known, self._states, now, strict=True):
+            if start is None or end is None or start.digest == end.digest:
+                continue
+            if random_states.follows(start, end):
+                kind = random_states.name(generator)
+                yield generators.Drawn(
+                    *(number, kind, start.digest, end.digest, True, task), early=True
+                )
 
 
 _MOVING = frozenset(("advance", "jump", "jumped"))
