@@ -22,6 +22,21 @@ _LOSSES = 16
 """How many values that backward passes began at are kept."""
 
 
+_LEAVES = 64
+"""How many leaves behind a tensor are told of."""
+
+
+def leaves_behind(history: Any) -> dict[int, str]:
+    """By their ids, what tells which the leaves are that a tensor with this `history` has behind
+    it: a forked process may have inherited them, and has them where its parent does."""
+    found: dict[int, str] = {}
+    for leaf in tensors.leaves(history):
+        found[id(leaf)] = digest(leaf) or ""
+        if len(found) == _LEAVES:
+            break
+    return found
+
+
 def digest(tensor: Any) -> str | None:
     """What tells whether a tensor here and a copy of it in another process have the same values.
 

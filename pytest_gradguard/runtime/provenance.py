@@ -91,8 +91,23 @@ def told(call: calls.Call, sent: Sent) -> None:
         known.update(sent.leaves)
 
 
+def inherit(token: int, lineage: str, leaves: dict[int, str]) -> None:
+    """Look for the leaves behind a result of a forked worker among those of this process."""
+    call = calls.by_token(token) if lineage == LINEAGE else None
+    if call is None or leaves.keys() <= call.shipped.keys():
+        return
+    searches = call.remembered.setdefault(_SEARCHES, [])
+    if len(searches) < _MOST_SEARCHES:
+        searches.append(None)
+        call.remembered[_INHERITED] = leaves
+        _ship_inherited(call)
+
+
 _INHERITED = "inherited"
 """Under this name a call remembers which leaves of this process its results have, by their ids."""
+_SEARCHES = "searches for leaves"
+_MOST_SEARCHES = 3
+"""How often all objects of the process are looked at for one call."""
 
 
 def _ship_inherited(call: calls.Call) -> None:

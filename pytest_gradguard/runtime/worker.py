@@ -25,6 +25,7 @@ from pytest_gradguard.runtime.collector import here
 from pytest_gradguard.runtime.evidence import Object
 from pytest_gradguard.runtime.faults import attempt, fault
 from pytest_gradguard.runtime.framework import Appends, Framework
+from pytest_gradguard.runtime.lineage import LINEAGE, is_forked
 from pytest_gradguard.runtime.locks import Lock
 from pytest_gradguard.runtime.tasks import task_of
 from pytest_gradguard.runtime.transfer import bracketed
@@ -186,6 +187,7 @@ class Return:
         self.items = items
         self._found: dict[tuple[int, bool], dict[int, str]] = {}
         self._on_gpu = 0
+        self._told = 0
         self.parameters: Appends = deque(maxlen=0)  # they are leaves: no graph to lose
         self.inside: set[int] = set()
 
@@ -199,7 +201,13 @@ class Return:
             return reduction
         note = self._note(tensor, type(history).__name__, framework)
         rebuild, arguments, *rest = reduction
-        return (rebuild_result, (self._token, note, rebuild, arguments), *rest)
+        self._told += 1
+        inherited: tuple[Any, ...] = ()
+        if framework.backwards and self._told <= _NOTES and is_forked():
+            from pytest_gradguard.runtime.copies import leaves_behind
+
+            inherited = ((LINEAGE, leaves_behind(history)),)
+        return (rebuild_result, (self._token, note, rebuild, arguments, *inherited), *rest)
 
     def optimizer(self, optimizer: Any, reduction: Any, framework: Framework) -> Any:
         """Give an optimizer that loses its state a note that travels with it."""
@@ -286,15 +294,23 @@ def _hear(token: int, found: list[Finding], notes: probes.Notes) -> None:
 
 
 def rebuild_result(
-    token: int, note: Object, rebuild: Callable[..., Any], arguments: tuple[Any, ...]
+    token: int,
+    note: Object,
+    rebuild: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    inherited: tuple[str, dict[int, str]] = ("", {}),
 ) -> Any:
-    """Rebuild, in the parent, a tensor that had history in the worker; called by unpickling."""
+    """Rebuild, in the parent, a tensor that had history in the worker; called by unpickling.
+
+    `inherited`: the lineage of the worker, and the leaves behind the tensor (`leaves_behind`).
+    """
     tensor = rebuild(*arguments)
     try:
         if note.framework.backwards:
             from pytest_gradguard.runtime import provenance
 
             provenance.remember(token, note, tensor)
+            provenance.inherit(token, *inherited)
         else:
             from pytest_gradguard.runtime import calls
 

@@ -77,7 +77,7 @@ class Evidence(evidence.Evidence):
         elif self.partial:
             message += f": the gradient of {names(self.partial)} lacks the part from the workers"
         elif self.severity is Severity.WARNING:
-            message += "; the leaves of that graph were made in the worker"
+            message += "; nothing that requires grad was seen to go there"
         if self.without and self.partial:
             message += f", and {names(self.partial)} {_have(self.partial)} only a part of it"
         return message + "."

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_gradguard.runtime import transfer
-from pytest_gradguard.runtime.copies import digest
+from pytest_gradguard.runtime.copies import digest, leaves_behind
 from pytest_gradguard.runtime.dispatch.process_notes import RESULT
 from pytest_gradguard.runtime.evidence import Object
 from pytest_gradguard.runtime.faults import fault
@@ -26,8 +26,6 @@ from pytest_gradguard.runtime.tasks import Task, task_of
 
 _FRAMES = 30
 """How far it is looked for what pickles a tensor."""
-_LEAVES = 64
-"""How many leaves behind a tensor are told of."""
 
 
 class Sent(NamedTuple):
@@ -98,11 +96,7 @@ def _sent(tensor: Any, task: Task, package: str, forked: bool) -> Sent | None:
         history=type(history).__name__,
         plain=plain,
     )
-    leaves = {}
-    for leaf in tensors.leaves(history) if forked else ():
-        leaves[id(leaf)] = digest(leaf) or ""
-        if len(leaves) == _LEAVES:
-            break
+    leaves = leaves_behind(history) if forked else {}
     return Sent(values, note, whole is not None, leaves, LINEAGE)
 
 
