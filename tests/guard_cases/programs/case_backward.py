@@ -27,6 +27,8 @@ EXPECT = {
     "test_closure_over_tensor": {"GG101", "GG102", "GG103"},
     "test_own_leaf_of_the_worker": {"GG102", "GG103"},
     "test_own_model_of_the_worker": {"GG102", "GG103"},
+    "test_model_that_forked_workers_inherit": {"GG102", "GG103"},
+    "test_own_leaves_of_forked_workers": {"GG102", "GG103"},
     "test_detached_tensor_shipped": {"GG102", "GG103"},
     "test_importable_global": {"GG102", "GG103"},
     "test_autograd_backward": {"GG101", "GG102", "GG103"},
@@ -288,6 +290,30 @@ def test_own_leaf_of_the_worker():
     out = Parallel(n_jobs=2)(delayed(own_leaf)(k) for k in (1, 2))  # -> GG102
     sum(out).sum().backward()  # -> GG103:warning
     assert out[0].grad.tolist() == [1.0] * 3
+
+
+inherited = nn.Linear(3, 1)
+
+
+def loss_of_inherited(k):
+    return inherited(torch.full((2, 3), float(k))).square().sum()
+
+
+def test_model_that_forked_workers_inherit():
+    parallel = Parallel(2, backend="multiprocessing")
+    losses = parallel(delayed(loss_of_inherited)(k) for k in range(20))  # -> GG102
+    torch.stack(losses).sum().backward()  # -> GG103:error
+    assert inherited.weight.grad is None
+
+
+def loss_of_its_own(k):
+    return nn.Linear(3, 1)(torch.full((2, 3), float(k))).square().sum()
+
+
+def test_own_leaves_of_forked_workers():
+    parallel = Parallel(2, backend="multiprocessing")
+    losses = parallel(delayed(loss_of_its_own)(k) for k in range(20))  # -> GG102
+    torch.stack(losses).sum().backward()  # -> GG103:warning
 
 
 def test_own_model_of_the_worker():
