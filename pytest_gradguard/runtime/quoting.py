@@ -16,7 +16,9 @@ from pytest_gradguard.runtime.callsite import Site
 from pytest_gradguard.runtime.parsing import parsed
 from pytest_gradguard.runtime.tasks import ARGUMENT
 
-_CAPTURE = re.compile(r"(?:closure|globals)\['(?P<name>\w+)'\](?P<rest>.*)", re.S)
+_CAPTURED = r"(?:closure|globals)\['(?P<name>\w+)'\](?P<rest>.*)"
+_CAPTURE = re.compile(rf"(?:partial\.(?:args\[\d+\]\.)?)*{_CAPTURED}", re.S)
+_CAPTURED_INSIDE = re.compile(rf".*\.{_CAPTURED}", re.S)
 _LONGEST = 40
 _SIMPLE = (ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.Constant)
 
@@ -49,6 +51,10 @@ def quoted(site: Site | None, path: str, parameter: str | None, task: str) -> Qu
         captured = _CAPTURE.fullmatch(path)
         name = path if captured is None else captured["name"] + captured["rest"]
         return Quoted(f"`{name}`", f"captured by `{task}`")
+    inside = _CAPTURED_INSIDE.fullmatch(argument["rest"])
+    if inside is not None:
+        name = inside["name"] + inside["rest"]
+        return Quoted(f"`{name}`", f"captured by a function that `{task}` is given")
     key = int(argument["index"]) if argument["key"] is None else argument["key"]
     written = None if site is None else _expression(site, task, key, argument["rest"])
     rest = argument["rest"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import re
 import types
@@ -129,7 +130,10 @@ def parameter_of(function: Any, path: str) -> str | None:
 def _wrapped(function: Any) -> Any:
     """What a partial, a bound method, a decorator or scikit-learn's wrapper stands for."""
     if issubclass(type(function), functools.partial):
-        return function.func
+        runs = function.func
+        if type(getattr(runs, "__self__", None)) is contextvars.Context and function.args:
+            return function.args[0]  # `asyncio.to_thread` runs it in a copy of the context
+        return runs
     if issubclass(type(function), types.MethodType):
         return function.__func__
     attributes = plain_attribute(function, "__dict__")

@@ -113,15 +113,18 @@ class Evidence(evidence.Evidence):
         )
 
     def message(self) -> str:
+        copies = "copies of them" if self._parameters > 1 else "a copy of it"
         return (
-            f"{self._harm()} `{self._task.name}` computed gradients for copies of them in a "
+            f"{self._harm()} `{self._task.name}` computed gradients for {copies} in a "
             f"{self.backend} worker and returned neither gradients nor parameters."
         )
 
     def _harm(self) -> str:
         of_all = times(self._parameters, "parameter")
         if self._nothing:
-            return f"`optimizer.step()` updates nothing: none of its {of_all} has a gradient."
+            none = f"none of its {of_all}" if self._parameters > 1 else "its one parameter has no"
+            has = "has a gradient" if self._parameters > 1 else "gradient"
+            return f"`optimizer.step()` updates nothing: {none} {has}."
         lacking = sum(self._states.values())
         shown = [f"`{name}`" for name in self._names[:_NAMED]]
         shown += ["…"] if len(self._names) > _NAMED else []

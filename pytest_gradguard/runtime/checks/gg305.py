@@ -195,7 +195,8 @@ def own_functions(item: Any) -> list[Any]:
     for one in given[:WIDE]:
         if type(one) is functools.partial:
             given += (*one.args, *one.keywords.values())
-    return [one for one in given if issubclass(type(one), _FUNCTIONS)] or [function]
+    functions = [one for one in given if issubclass(type(one), _FUNCTIONS)]
+    return [it for it in functions if is_the_users(function_of(it))] or functions or [function]
 
 
 def functions_in(item: Any) -> list[Any]:
@@ -320,8 +321,8 @@ class Evidence(TaskEvidence):
             )
         return (
             f"One `{self.details['kind']}` goes to several tasks in {self.backend} workers: "
-            f"{self.count} batches of `{self.first.name}` drew the same numbers, from copies in "
-            "the same state."
+            f"`{self.first.name}` drew the same numbers {self.count} times, from copies in the "
+            "same state."
         )
 
 
