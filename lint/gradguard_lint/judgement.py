@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from gradguard_lint.domain.effects import Program
+from gradguard_lint.domain.effects import Program, Step
 from gradguard_lint.domain.values import Site
 from gradguard_lint.fixes.changes import Fix
 from gradguard_lint.project.files import absolute
@@ -75,7 +75,7 @@ def _span(site: Site) -> tuple[int, int, int, int]:
 def _raw(code: str, report: Report) -> Raw:
     line, column, end_line, end_column = _span(report.site)
     steps: list[tuple[str, int, str]] = []
-    for step in report.trace:
+    for step in (*_from_elsewhere(report), *report.trace):
         item = (absolute(step.site.path), step.site.line, step.message)
         if item not in steps:
             steps.append(item)
@@ -94,6 +94,19 @@ def _raw(code: str, report: Report) -> Raw:
         "details": _details(report),
         "edits": None,
     }
+
+
+def _from_elsewhere(report: Report) -> Iterator[Step]:
+    """The call of another module's by which the program comes to a helper that hands out tasks."""
+    if report.call is None:
+        return
+    home = report.call.site.module
+    if any(step.site.module is not home for step in report.trace):
+        return
+    for step in reversed(report.call.chain):
+        if step.site.module is not home:
+            yield step
+            return
 
 
 def _details(report: Report) -> dict[str, Any]:

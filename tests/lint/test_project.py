@@ -56,6 +56,34 @@ def pmap(f, items):
 """
 
 
+def test_what_a_helper_of_another_file_hands_out_names_the_call_of_it(project):
+    project.write("tools.py", PMAP)
+    project.write(
+        "run.py",
+        """\
+import torch
+
+from tools import pmap
+
+
+def total(w):
+    return float(w.sum())
+
+
+def main():
+    w = torch.ones(3, requires_grad=True)
+    return pmap(total, [w, w])
+
+
+print(main())
+""",
+    )
+    assert project.codes("run.py") == [("GG101", "tools.py", 5)]
+    trace = project.lint("run.py", json_output=True).json["findings"][0]["trace"]
+    assert (trace[0]["path"], trace[0]["line"]) == ("run.py", 12)
+    assert trace[0]["message"] == "calls `pmap`"
+
+
 def test_a_program_that_brings_a_helper_and_a_worker_together(project):
     project.write("tools.py", PMAP)
     project.write("jobs.py", WORK)

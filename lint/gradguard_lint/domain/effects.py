@@ -164,6 +164,7 @@ class ParallelCall:
         daemons: whether the workers are daemons, which may start no processes.
         resident: whether the object whose method is called lives in the worker already.
         single: whether each task has a worker of its own, which ends with it.
+        chain: the calls by which the program came to it.
     """
 
     ident: int
@@ -190,6 +191,7 @@ class ParallelCall:
     daemons: bool = False
     resident: bool = False
     single: bool = False
+    chain: tuple[Step, ...] = ()
 
     def earlier(self, *kinds: Kind) -> list[Effect]:
         """What the parent did, on one way with this call, before the workers came into being."""

@@ -219,6 +219,7 @@ def hand_out(
         daemons=daemons,
         resident=resident,
         single=single,
+        chain=m.chain,
     )
     m.program.calls.append(call)
     results = [run_task(m, frame, call, start, task, initializer) for task in tasks[:TASKS]]

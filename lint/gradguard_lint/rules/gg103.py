@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from gradguard_lint.domain.effects import ParallelCall, Program, Step
 from gradguard_lint.domain.shapes import inner
+from gradguard_lint.domain.starts import THREAD
 from gradguard_lint.domain.values import (
     Tensor,
 )
@@ -42,16 +43,20 @@ def check(program: Program) -> Iterator[Report]:
         if not found:
             continue
         call = found[0]
-        trace = [Step(call.site, f"the results of {call.workers} arrive here as leaves")]
+        if call.kind == THREAD:  # dask's, which copy what they are given
+            arrive, lost = "are computed from copies", "gets its graph over copies"
+            ends = f"ends in copies behind the results of {call.workers}, which get copies of their"
+            ends += " arguments: the originals receive no gradient."
+        else:
+            arrive, lost = "arrive here as leaves", "returns a tensor whose graph is dropped"
+            ends = f"stops at the results of {call.workers}, which arrive as leaves: what they"
+            ends += " were computed from receives no gradient."
+        trace = [Step(call.site, f"the results of {call.workers} {arrive}")]
         for task in call.tasks:
-            trace.extend(
-                Step(site, f"`{task.name}` returns a tensor whose graph is dropped")
-                for _, site in task.returns[:1]
-            )
+            trace.extend(Step(site, f"`{task.name}` {lost}") for _, site in task.returns[:1])
         yield Report(
             effect.site,
-            f"The backward pass stops at the results of {call.workers}, which arrive as leaves: "
-            "what they were computed from receives no gradient.",
+            f"The backward pass {ends}",
             tuple(trace),
             call=call,
             fix=_in_threads(found),
