@@ -686,3 +686,37 @@ run()
 def test_a_loader_whose_workers_may_renew_the_datasets_generator(project, first, loader, codes):
     project.write("run.py", OWN_LOADER.replace("{first}", first).replace("{loader}", loader))
     assert project.codes() == codes
+
+
+DRAWING = """\
+import numpy as np
+import torch
+from multiprocessing import Pool{further}
+
+
+def draw(k):
+    return torch.tensor(np.random.normal()) + k
+
+
+if __name__ == "__main__":
+    {first}
+    with Pool(2) as pool:
+        pool.map(draw, range(4))
+"""
+
+
+@pytest.mark.parametrize(
+    ("further", "first", "certain"),
+    [
+        ("", "pass", False),
+        ("", "np.random.seed(0)", True),
+        ("\nfrom numpy.random import default_rng", "pass", True),
+        ("\nimport pandas as pd", "pass", True),
+    ],
+)
+def test_numpys_generator_is_copied_once_the_parent_has_it(project, further, first, certain):
+    """NumPy 2 makes it at its first use: before that, each forked process makes its own."""
+    project.write("run.py", DRAWING.format(further=further, first=first))
+    (finding,) = project.lint("run.py", json_output=True).json["findings"]
+    assert finding["code"] == "GG304"
+    assert ("wherever the parent has loaded" in finding["message"]) is not certain

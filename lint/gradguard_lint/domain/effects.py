@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         "draw",  # a draw from the global generator of `framework`
         "epoch-repeated",  # the sampler `ident` is iterated again, in the loop at `place`
         "exact-write",  # a write to `target` that no other thread can spoil
+        "generator-loaded",  # the global generator of `framework` is there from here on
         "generator-draw",  # a draw from the generator object `ident`
         "global-change",  # a global of module `home` is bound anew
         "gpu-driver",  # the GPU's driver is started, without a context
@@ -83,6 +84,7 @@ ORDERED: frozenset[Kind] = frozenset(
         "autograd",
         "compute",
         "exact-write",
+        "generator-loaded",
         "global-change",
         "gpu-driver",
         "gpu-grown",

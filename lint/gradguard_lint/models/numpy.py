@@ -70,6 +70,12 @@ SIZE_ARGUMENTS = {
 """Where functions of random numbers are given a size, where it is not in third place."""
 
 
+RANDOM = "numpy.random"
+"""The module that holds the global generator."""
+
+LOAD_RANDOM = words("jax keras lightning pandas pytorch_lightning skorch sklearn tensorflow")
+"""Packages that import it as they are imported."""
+
 LIBRARY = Library(
     tops=("numpy", "random"),
     spelled={"numpy.random.mtrand.": "numpy.random."},

@@ -29,14 +29,23 @@ def check(program: Program) -> Iterator[Report]:
                     continue  # each task makes a seed of its own of it
                 if not call.answers and _moves_on(program, call, effect):
                     break
+                there = effect.framework != "numpy" or call.earlier("generator-loaded")
+                once = "" if there else _ONCE_LOADED
                 yield Report(
                     effect.site,
                     f"{code(effect.what)} draws from the global generator, and all "
-                    f"{call.workers} start with a copy of its state: they draw the same numbers.",
+                    f"{call.workers} start with a copy of its state{once}: they draw the same "
+                    "numbers.",
                     chain(effect),
                     call=call,
                 )
                 break
+
+
+_ONCE_LOADED = (
+    " wherever the parent has loaded `numpy.random` (NumPy 2 does at its first use, and so do "
+    "pandas and scikit-learn)"
+)
 
 
 def _seeds(task: TaskRun, draw: Site) -> bool:

@@ -24,7 +24,15 @@ from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.models.numpy import ELEMENTS, KEEPS, MAPPED, SUMMARIES, VIEWS
+from gradguard_lint.models.numpy import (
+    ELEMENTS,
+    KEEPS,
+    LOAD_RANDOM,
+    MAPPED,
+    RANDOM,
+    SUMMARIES,
+    VIEWS,
+)
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers.devices import driver_started, gpu_touched, placed
 from gradguard_lint.models.transfers.extents import (
@@ -57,6 +65,13 @@ def generator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
     site = m.site(frame, node)
     made = Thing("generator", row.flag or name, m.ident_at(node), m.worker_ident, False, once, site)
     return of(made)
+
+
+def loaded(m: Machine, frame: Frame, node: ast.AST, name: str) -> None:
+    """Note where the parent comes to NumPy's global generator, which NumPy 2 makes once it is
+    asked for: then forked workers have copies of it."""
+    if m.worker is None and (name == RANDOM or name.partition(".")[0] in LOAD_RANDOM):
+        m.effect(frame, "generator-loaded", node, name, framework="numpy")
 
 
 def seed(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:

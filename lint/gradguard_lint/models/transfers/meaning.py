@@ -107,6 +107,7 @@ class Meaning(Known):
             m.effect(frame, "removed-wrapper", node, name)
         if name.partition(".")[0] == "torch":
             m.store[python_calls.IMPORTED] = constant(True)
+        arrays.loaded(m, frame, node, self.registry.canonical(name))
 
     def imported_star(self, m: Machine, frame: Frame, module: str) -> None:
         for name in self.registry.under(self.registry.canonical(module)):
@@ -120,6 +121,7 @@ class Meaning(Known):
     ) -> Value:
         full = f"{atom.name}.{name}"
         plain = self.registry.canonical(full)
+        arrays.loaded(m, frame, node, plain)
         if plain == "keras.wrappers.scikit_learn" and not m.guarded_import:
             m.effect(frame, "removed-wrapper", node, full)
         if plain in ("tensorflow.data.AUTOTUNE", "tensorflow.data.experimental.AUTOTUNE"):
