@@ -70,7 +70,8 @@ def generator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
 def loaded(m: Machine, frame: Frame, node: ast.AST, name: str) -> None:
     """Note where the parent comes to NumPy's global generator, which NumPy 2 makes once it is
     asked for: then forked workers have copies of it."""
-    if m.worker is None and (name == RANDOM or name.partition(".")[0] in LOAD_RANDOM):
+    asked = f"{name}.".startswith(f"{RANDOM}.") or name.partition(".")[0] in LOAD_RANDOM
+    if asked and m.worker is None:
         m.effect(frame, "generator-loaded", node, name, framework="numpy")
 
 
