@@ -18,9 +18,12 @@ def check(program: Program) -> Iterator[Report]:
             continue
         for task in call.tasks:
             seeded: set[str] = set()
-            for effect in task.effects:
+            alike: set[str] = set()
+            for number, effect in enumerate(task.effects):
                 if effect.kind == "seed":
-                    seeded.add(effect.framework)
+                    by_initializer = number < task.initialised
+                    same = by_initializer and effect.value.constant is not None
+                    (alike if same else seeded).add(effect.framework)
                 if effect.kind != "draw" or effect.framework == "random":
                     continue
                 if effect.framework in seeded or "" in seeded:
@@ -30,12 +33,15 @@ def check(program: Program) -> Iterator[Report]:
                 if not call.answers and _moves_on(program, call, effect):
                     break
                 there = effect.framework != "numpy" or call.earlier("generator-loaded")
-                once = "" if there else _ONCE_LOADED
+                if effect.framework in alike:
+                    state = f"the initializer seeds it alike in all {call.workers}"
+                else:
+                    once = "" if there else _ONCE_LOADED
+                    state = f"all {call.workers} start with a copy of its state{once}"
                 yield Report(
                     effect.site,
-                    f"{code(effect.what)} draws from the global generator, and all "
-                    f"{call.workers} start with a copy of its state{once}: they draw the same "
-                    "numbers.",
+                    f"{code(effect.what)} draws from the global generator, and {state}: they draw "
+                    "the same numbers.",
                     chain(effect),
                     call=call,
                 )
