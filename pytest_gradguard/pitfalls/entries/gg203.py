@@ -18,7 +18,7 @@ PITFALL = Pitfall(
         "let the child use, and CUDA cannot be initialised a second time there. It is enough that "
         "the parent has started the driver: `torch.cuda.is_available()` does, and so does the "
         "first backward pass on a machine with a GPU, even one on the CPU. "
-        "`torch.cuda.device_count()` does not."
+        "`torch.cuda.device_count()` does not. The finding names the line."
     ),
     fix=(
         "Start the workers as fresh interpreters, with the start method spawn or forkserver. Or "
@@ -58,7 +58,9 @@ print((scale * sum(norms)).item())  # prints: 30.0
     lint=(
         "On the `Parallel(...)` call with a fork backend whose worker uses CUDA, when the "
         "parent initialises CUDA earlier in the program, or starts its driver: by a question "
-        "such as `torch.cuda.is_available()`, or by taking gradients."
+        "such as `torch.cuda.is_available()`, by taking gradients, by pinned memory, or by what "
+        "uses a GPU unasked (`DataParallel`, `torch.compile`, autocast, `Accelerator`, "
+        "`TrainingArguments`)."
     ),
     runtime=(
         "When a fork backend starts work while CUDA is initialised in the parent; when a process "

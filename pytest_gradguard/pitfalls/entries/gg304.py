@@ -50,7 +50,8 @@ print(len({*first, *second}))  # prints: 4
 """,
     lint=(
         "On a worker of a fork backend that draws from torch's, NumPy's or TensorFlow's "
-        "global generator without seeding per task."
+        "global generator without seeding per task. An initializer that seeds every worker with "
+        "one number does not count."
     ),
     runtime=(
         "Info, where two forked workers of one call, or two forked processes, drew from copies of "
