@@ -70,6 +70,7 @@ EXPECT = {
     "test_sharded_shuffle": set(),
     "test_sharded_shuffle_of_workers_that_persist": set(),
     "test_sharded_shuffles_of_one_iteration": set(),
+    "test_shuffle_of_a_helper": set(),
     "test_leaf_samples": set(),
     "test_detached_samples": set(),
     "test_frozen_encoder": set(),
@@ -630,6 +631,20 @@ class ShardedAgain(Sharded):
 def test_sharded_shuffles_of_one_iteration():
     seen = [k for batch in batches(FORK(ShardedAgain(), batch_size=3)) for k in batch]
     assert sorted(seen) == sorted(3 * list(range(12)))
+
+
+class ShardedByHelper(Sharded):
+    def order(self):
+        return torch.randperm(self.count, generator=self.generator)
+
+    def __iter__(self):
+        info = get_worker_info()
+        yield from self.order()[info.id :: info.num_workers]
+
+
+def test_shuffle_of_a_helper():
+    seen = [k for batch in batches(FORK(ShardedByHelper(), batch_size=2)) for k in batch]
+    assert sorted(seen) == list(range(12))
 
 
 class Ordered(Sharded):
