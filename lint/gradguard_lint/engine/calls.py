@@ -352,6 +352,7 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
     if not inner.shared and not inner.lent:
         m.gone.add(inner.ident)
         _forget(m, inner, mark)
+    m.last_modes = m.modes
     told, m.state.assumed, m.state.modes = m.assumed, assumed, modes
     assume(m.assumed, lasting(told, assumed))
     m.last_returns = (
@@ -381,6 +382,9 @@ def _context(m: Machine, function: Function, given: Value, inside: Modes, later:
     for name, on in (("autocast", inside.autocast), ("tape", inside.tape)):
         parts.append((name, constant(on is not None)))
     parts.append(("locked", constant(inside.locked)))
+    for name, told in (("backend", inside.backend), ("n_jobs", inside.n_jobs)):
+        if told is not None:
+            parts.append((name, told))
     if later:
         m.later.append(later)
         parts.append(("later", constant(len(m.later) - 1)))

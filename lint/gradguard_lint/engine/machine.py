@@ -192,6 +192,8 @@ class Machine:
         self.coming_back: set[int] = set()
         """The objects that a result holds, while what they hold is looked at."""
         self.last_task_state: State | None = None
+        self.last_modes = Modes()
+        """What was in force at the end of the call that ended last."""
         """How the last task left things in its worker."""
         self.last_returns: tuple[Module, str, list[tuple[Value, ast.AST]]] | None = None
 

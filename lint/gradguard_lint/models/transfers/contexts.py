@@ -50,7 +50,10 @@ def enter_context(m: Machine, frame: Frame, node: ast.expr, value: Value) -> Val
             if enter is None:
                 enter = m.find_in_class(atom.cls, "__aenter__")
             if enter is not None:
+                m.last_modes = m.modes
                 result = m.call(frame, node, m.bind(frame, node, enter, atom), Args())
+                inside = m.last_modes
+                m.modes = replace(m.modes, backend=inside.backend, n_jobs=inside.n_jobs)
         elif isinstance(atom, Unknown) and _looks_like_lock(node):
             m.modes = replace(m.modes, locked=True)
     return result
@@ -135,6 +138,10 @@ def _enter_own(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value:
         m.modes = replace(m.modes, tape=here)
     if says("locked"):
         m.modes = replace(m.modes, locked=True)
+    for name in ("backend", "n_jobs"):
+        told = atom.part(name)
+        if told is not None:
+            m.modes = replace(m.modes, **{name: told})
     return atom.part("as") or of(Unknown())
 
 
