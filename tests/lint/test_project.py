@@ -720,3 +720,85 @@ def test_numpys_generator_is_copied_once_the_parent_has_it(project, further, fir
     (finding,) = project.lint("run.py", json_output=True).json["findings"]
     assert finding["code"] == "GG304"
     assert ("wherever the parent has loaded" in finding["message"]) is not certain
+
+
+def test_a_package_that_imports_its_own_module(project):
+    """``from . import state`` in ``__init__`` names the module, not what it is resolved to."""
+    project.write("lib/__init__.py", "from . import state\n")
+    project.write(
+        "lib/state.py",
+        """\
+import torch
+
+MODEL = torch.nn.Linear(4, 1)
+
+
+def load(value):
+    with torch.no_grad():
+        MODEL.weight.fill_(value)
+""",
+    )
+    project.write(
+        "lib/tasks.py",
+        """\
+from joblib import Parallel, delayed
+
+from . import state
+
+
+def score(x):
+    return state.MODEL(x).sum().item()
+
+
+def score_all(rows):
+    return Parallel(2)(delayed(score)(row) for row in rows)
+""",
+    )
+    project.write(
+        "main.py",
+        """\
+import torch
+from lib import state
+from lib.tasks import score_all
+
+state.load(5.0)
+print(score_all([torch.ones(1, 4)] * 2))
+""",
+    )
+    assert project.codes("main.py") == [("GG109", "lib/tasks.py", 7)]
+
+
+DATA = """\
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+class Rows(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, k):
+        return torch.ones(3).{moved}
+
+
+def make_loader():
+    return DataLoader(Rows(), num_workers=2)
+
+
+class Data:
+    def train_loader(self):
+        return make_loader()
+"""
+
+
+@pytest.mark.parametrize("others", [0, 60])
+@pytest.mark.parametrize("made", ["make_loader()", "Data().train_loader()"])
+def test_a_loader_of_another_file_is_iterated(project, made, others):
+    project.write("data.py", DATA.format(moved='to("cuda")'))
+    project.write("safe.py", DATA.format(moved='to("cpu")'))
+    for number in range(others):
+        project.write(f"other_{number}.py", "import os\n")
+    program = "from {} import Data, make_loader\n\nfor batch in {}:\n    print(batch)\n"
+    project.write("run.py", program.format("data", made))
+    project.write("run_safe.py", program.format("safe", made))
+    assert project.codes() == [("GG201", "data.py", 10)]

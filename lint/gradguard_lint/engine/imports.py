@@ -129,7 +129,8 @@ def resolve(m: Machine, ident: int, name: str, value: Value) -> Value:
         return value
     m.store[(ident, name)] = UNKNOWN  # what a circular import sees
     home = m.module_frame(atom.module)
-    found = m.read(home.ident, atom.name) if home is not None else None
+    itself = home is not None and (home.ident, atom.name) == (ident, name)  # a package's own part
+    found = m.read(home.ident, atom.name) if home is not None and not itself else None
     if found is None and home is not None:
         found = star_import(m, home, atom.name)
     if found is None:

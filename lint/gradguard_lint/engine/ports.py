@@ -54,6 +54,9 @@ class Project(Protocol):
     def starts_processes(self, name: str, wanted: str | None = None) -> bool:
         """Whether some of these workers are no threads, or may be none."""
 
+    def makes_loaders(self, name: str, wanted: str | None = None) -> frozenset[str]:
+        """As `starts_workers`, for what makes loaders with workers, which others iterate."""
+
     def trains(self, name: str, wanted: str | None = None) -> bool:
         """Whether it (or what it gives as `wanted`) takes gradients."""
 

@@ -21,11 +21,11 @@ from gradguard_lint.project.marks import (
     WORKERS,
     Mark,
     changes_what_threads_share,
+    makes_loaders,
 )
 
 _GROUPS = tuple(map(str.encode, GROUPS))
 _GPU = (b"cuda", b"gpu", b"GPU", b"device")
-_LOADERS = (b"DataLoader(", b"DataLoader)", b"(DataLoader", b"DataLoader as")
 _SAMPLES = (
     b"def __getitem__",
     b"def __iter__",
@@ -169,8 +169,7 @@ class File:
     @property
     def loads(self) -> bool:
         """Whether a loader with workers is made."""
-        data = self.data
-        return b"num_workers" in data and any(made in data for made in _LOADERS)
+        return makes_loaders(self.data)
 
     @property
     def alone(self) -> bool:

@@ -267,6 +267,14 @@ def starts_workers(data: bytes) -> bool:
     return _starts(data, MARKS)
 
 
+_LOADERS = (b"DataLoader(", b"DataLoader)", b"(DataLoader", b"DataLoader as")
+
+
+def makes_loaders(data: bytes) -> bool:
+    """Whether a module makes a loader with workers: what iterates it starts them."""
+    return b"num_workers" in data and any(made in data for made in _LOADERS)
+
+
 def starts_processes(data: bytes) -> bool:
     """Whether some of these workers are no threads, or may be none."""
     return _starts(data, _OF_PROCESSES)

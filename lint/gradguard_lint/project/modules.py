@@ -11,6 +11,7 @@ from gradguard_lint.project.imports import absolute_name
 from gradguard_lint.project.marks import LIBRARY_TOPS, worth_following
 from gradguard_lint.project.sought import (
     CHANGING,
+    LOADING,
     MATTERING,
     STARTING,
     STARTING_PROCESSES,
@@ -144,6 +145,10 @@ class Modules:
     def starts_processes(self, name: str, wanted: str | None = None) -> bool:
         """Whether some of these workers are no threads, or may be none."""
         return bool(self._gives(STARTING_PROCESSES, name, wanted))
+
+    def makes_loaders(self, name: str, wanted: str | None = None) -> frozenset[str]:
+        """As `starts_workers`, for what makes loaders with workers, which others iterate."""
+        return self._gives(LOADING, name, wanted)
 
     def trains(self, name: str, wanted: str | None = None) -> bool:
         """Whether the module of that name, or what it gives as `wanted`, takes gradients."""

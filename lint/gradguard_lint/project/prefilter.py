@@ -26,6 +26,9 @@ Project = Callable[[str, str], "tuple[str, bytes] | None"]
 `name`."""
 
 
+_ITERATES = (b"for ", b"next(", b"iter(")
+"""What is there where something is iterated."""
+
 _trains, _estimates = attrgetter("trains"), attrgetter("estimates")
 _framework, _stands_on_framework = attrgetter("framework"), attrgetter("stands_on_framework")
 _may_harm, _samples = attrgetter("may_harm"), attrgetter("samples")
@@ -85,6 +88,8 @@ class Prefilter:
             and self._loads_with_harm(path, file)
         ):
             return True
+        if self._is_given_a_loader(path, file):
+            return True
         if not file.framework:
             return self._brings_together(path, file) or self._runs_both(path, file)
         if (file.starts_program or file.trains) and self._imports_one(path, self._starts):
@@ -119,6 +124,24 @@ class Prefilter:
         if len(self.files) > MANY and file.words.isdisjoint(self._estimating):
             return False
         return file.asks_for_jobs and self._imports_one(path, _estimates)
+
+    def _is_given_a_loader(self, path: str, file: File) -> bool:
+        """Whether it has a loader from a module of the project, whose dataset may do harm."""
+        if not any(word in file.data for word in _ITERATES):
+            return False
+        if len(self.files) > MANY and file.words.isdisjoint(self._loading):
+            return False
+        return self._imports_one(path, self._makes_harmful_loaders)
+
+    def _makes_harmful_loaders(self, file: File) -> bool:
+        return file.loads and file.framework and self._loads_with_harm(self._paths[file], file)
+
+    @cached_property
+    def _loading(self) -> set[bytes]:
+        """The names of the modules that make loaders with workers, and of the packages that import
+        them."""
+        names = {_module_name(path) for path, file in self.files.items() if file.loads}
+        return names | self._packages_giving(names)
 
     @cached_property
     def _estimating(self) -> set[bytes]:
@@ -194,8 +217,10 @@ class Prefilter:
 
     def _loads_with_harm(self, path: str, file: File) -> bool:
         """Whether a dataset, or what it calls, may use a GPU or a generator of its own."""
+        names = None if path in self.files else file.imports  # of another file
         return all(
-            wanted(file) or self._imports_one(path, wanted) for wanted in (_may_harm, _samples)
+            wanted(file) or self._imports_one(path, wanted, names)
+            for wanted in (_may_harm, _samples)
         )
 
     @cached_property

@@ -31,6 +31,7 @@ STARTING = Sought(marks.starts_workers, lambda module, name: name in marks.START
 STARTING_PROCESSES = Sought(
     marks.starts_processes, lambda module, name: name in marks.STARTING_PROCESSES
 )
+LOADING = Sought(marks.makes_loaders, lambda module, name: False)
 TRAINING = Sought(marks.trains, lambda module, name: False)
 MATTERING = Sought(
     marks.matters, lambda module, name: marks.matters(f"{module}.{name}".encode()), 2
