@@ -68,7 +68,10 @@ def _left_behind(program: Program, task: TaskRun) -> Iterator[Report]:
         if effect.kind != "backward" or "backward" not in effect.what:
             continue  # `autograd.grad` gives the gradients back, and leaves none
         reached = shipped & idents(effect.target)
-        use = _used_by_parent(program, task, reached, anew=reached <= cleared) if reached else None
+        if not reached:
+            continue
+        anew = all(_and_wholes(task, {part}) & cleared for part in reached)
+        use = _used_by_parent(program, task, _and_wholes(task, reached), anew=anew)
         if use is not None:
             yield Report(
                 effect.site,
@@ -78,6 +81,15 @@ def _left_behind(program: Program, task: TaskRun) -> Iterator[Report]:
                 call=task.call,
             )
             return
+
+
+def _and_wholes(task: TaskRun, reached: set[int]) -> set[int]:
+    """These objects among those that a task is given, and the modules that they are parts of."""
+    given = [(path, idents(of(atom))) for path, atom, _ in task.given if _trainable(atom)]
+    parts = [path for path, own in given if own & reached]
+    return reached.union(
+        *(own for path, own in given if any(part.startswith(f"{path}.") for part in parts))
+    )
 
 
 def _trainable(atom: Atom) -> bool:
