@@ -802,3 +802,27 @@ def test_a_loader_of_another_file_is_iterated(project, made, others):
     project.write("run.py", program.format("data", made))
     project.write("run_safe.py", program.format("safe", made))
     assert project.codes() == [("GG201", "data.py", 10)]
+
+
+def test_a_line_of_another_file_is_named_with_it(project):
+    project.write(
+        "tasks.py",
+        "def learn(model, x):\n    loss = model(x).sum()\n    loss.backward()\n    return loss.item()\n",
+    )
+    project.write(
+        "run.py",
+        """\
+import torch
+from joblib import Parallel, delayed
+
+from tasks import learn
+
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+Parallel(2)(delayed(learn)(model, torch.ones(2)) for _ in range(2))
+optimizer.step()
+""",
+    )
+    (finding,) = project.lint("run.py", json_output=True).json["findings"]
+    assert (finding["code"], finding["location"]["path"]) == ("GG106", "tasks.py")
+    assert "(run.py:9)" in finding["message"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, Program, TaskRun
@@ -15,6 +16,7 @@ from gradguard_lint.domain.values import (
     Instance,
     Items,
     Method,
+    Site,
     Table,
     Tensor,
     Thing,
@@ -71,7 +73,7 @@ def _left_behind(program: Program, task: TaskRun) -> Iterator[Report]:
         if not reached:
             continue
         anew = all(_and_wholes(task, {part}) & cleared for part in reached)
-        use = _used_by_parent(program, task, _and_wholes(task, reached), anew=anew)
+        use = _used_by_parent(program, task, _and_wholes(task, reached), effect.site, anew=anew)
         if use is not None:
             yield Report(
                 effect.site,
@@ -158,7 +160,7 @@ def _counted(atom: Atom) -> bool:
 
 
 def _used_by_parent(
-    program: Program, task: TaskRun, reached: set[int], *, anew: bool
+    program: Program, task: TaskRun, reached: set[int], seen_from: Site, *, anew: bool
 ) -> str | None:
     """What the parent does without the gradients; None: it may have others, or want none.
 
@@ -179,10 +181,17 @@ def _used_by_parent(
         if task.call.ident not in effect.waits or (anew and True in effect.value.constants()):
             continue
         if effect.kind == "step":
-            return f"the parent's optimizer steps without them (line {effect.site.line})"
+            return f"the parent's optimizer steps without them ({_place(effect.site, seen_from)})"
         if effect.kind == "grad-read" and _is_read(effect):
-            return f"the parent reads `.grad` (line {effect.site.line})"
+            return f"the parent reads `.grad` ({_place(effect.site, seen_from)})"
     return None
+
+
+def _place(site: Site, seen_from: Site) -> str:
+    """The line, with the file where that is another one."""
+    if site.module is seen_from.module:
+        return f"line {site.line}"
+    return f"{os.path.basename(site.path)}:{site.line}"
 
 
 def _is_read(effect: Effect) -> bool:
