@@ -807,7 +807,8 @@ def test_a_loader_of_another_file_is_iterated(project, made, others):
 def test_a_line_of_another_file_is_named_with_it(project):
     project.write(
         "tasks.py",
-        "def learn(model, x):\n    loss = model(x).sum()\n    loss.backward()\n    return loss.item()\n",
+        "def learn(model, x):\n    loss = model(x).sum()\n"
+        "    loss.backward()\n    return loss.item()\n",
     )
     project.write(
         "run.py",
