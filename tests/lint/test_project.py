@@ -827,3 +827,34 @@ optimizer.step()
     (finding,) = project.lint("run.py", json_output=True).json["findings"]
     assert (finding["code"], finding["location"]["path"]) == ("GG106", "tasks.py")
     assert "(run.py:9)" in finding["message"]
+
+
+@pytest.mark.parametrize(("device", "found"), [("cuda", True), ("cpu", False)])
+def test_an_estimator_of_another_file(project, device, found):
+    project.write(
+        "nets.py",
+        f"""\
+from skorch import NeuralNetClassifier
+from torch import nn
+
+NET = NeuralNetClassifier(nn.Linear, device="{device}")
+
+
+def make_net():
+    return NeuralNetClassifier(nn.Linear, device="{device}")
+""",
+    )
+    project.write(
+        "run.py",
+        """\
+from sklearn.model_selection import GridSearchCV
+
+from nets import NET, make_net
+
+
+def search(x, y):
+    GridSearchCV(make_net(), {}, n_jobs=2).fit(x, y)
+    GridSearchCV(NET, {}, n_jobs=2).fit(x, y)
+""",
+    )
+    assert project.codes() == [("GG205", "run.py", line) for line in (7, 8) if found]

@@ -10,6 +10,7 @@ from gradguard_lint.models.rows import GROUPS
 from gradguard_lint.project.imports import import_lines, imports
 from gradguard_lint.project.literals import before, has, matches, without_comments, words_of
 from gradguard_lint.project.marks import (
+    ESTIMATING,
     FRAMEWORKS,
     GIVEN,
     HANDED_OUT,
@@ -206,13 +207,11 @@ class File:
 
     @property
     def estimates(self) -> bool:
-        """Whether it has an estimator of its own, which may train on a GPU."""
+        """Whether it has an estimator of its own, or makes one, which may train on a GPU."""
         data = self.data
-        return (
-            self.framework
-            and b"sklearn.base" in self.imported
-            and b"def fit" in data
-            and any(mark in data for mark in _GPU)
+        own = self.framework and b"sklearn.base" in self.imported and b"def fit" in data
+        return (own or any(top in self.imported for top in ESTIMATING)) and any(
+            mark in data for mark in _GPU
         )
 
     @cached_property

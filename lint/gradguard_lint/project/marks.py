@@ -175,6 +175,15 @@ _PARTS = {
 FRAMEWORKS = frozenset(top.encode() for library in _FRAMEWORKS for top in library.tops)
 """Packages whose programs may have gradients, or use a GPU."""
 
+ESTIMATING = frozenset(
+    name.partition(".")[0].encode()
+    for library in libraries()
+    for row in library.rows
+    if row.does == "estimator"
+    for name in row.names.split()
+)
+"""Packages whose estimators may train on a GPU."""
+
 IN_FORKS = frozenset(top.encode() for it in _FRAMEWORKS if it.in_forks for top in it.tops)
 """Those of which nothing matters but in processes that are forked."""
 
