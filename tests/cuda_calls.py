@@ -22,7 +22,7 @@ from typing import Any
 
 RECORDED = Path(__file__).parent / "recorded" / "cuda_calls.json"
 KINDS = ("context", "initialised", "driver", "driver or context", "nothing")
-LIMIT = 60
+LIMIT = 120
 """How long one call may take, in s, and a fork after it."""
 
 
@@ -43,7 +43,7 @@ def statement(call: str) -> str:
     return f"{call}: pass" if call.startswith("with ") and ": " not in call else call
 
 
-def _in_a_fork(work: Callable[[], str]) -> str:
+def in_a_fork(work: Callable[[], str]) -> str:
     """What `work` returns, or raises, in a forked process."""
     read, write = os.pipe()
     process = os.fork()
@@ -78,7 +78,7 @@ def does(call: str, names: dict[str, Any], uses: str) -> str:
     torch: Any = names.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return "initialised"
-    failed = _in_a_fork(lambda: str(exec(uses, dict(names))))
+    failed = in_a_fork(lambda: str(exec(uses, dict(names))))
     return "nothing" if failed == "None" else "driver"
 
 
@@ -101,7 +101,7 @@ def main(library: str) -> None:
     if library == "torch":
         names["torch"].save(names["torch"].ones(2), saved)
     seen = {
-        call: _in_a_fork(lambda call=call: does(call, names, USES[library]))  # type: ignore[misc]
+        call: in_a_fork(lambda call=call: does(call, names, USES[library]))  # type: ignore[misc]
         for call in recorded(library)
     }
     Path(saved).unlink(missing_ok=True)

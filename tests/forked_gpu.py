@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from cuda_calls import in_a_fork
+
 RECORDED = Path(__file__).parent / "recorded" / "forked_gpu.json"
-LIMIT = 120
-"""How long one action may take, in s."""
 BEGINNINGS = {
     "nothing": "None",
     "question": "torch.cuda.is_available()",
@@ -71,25 +70,6 @@ ACTIONS = (
 )
 
 
-def _in_a_fork(work: Callable[[], str]) -> str:
-    """What `work` returns in a forked process, or how it ends."""
-    read, write = os.pipe()
-    process = os.fork()
-    if not process:
-        try:
-            signal.alarm(LIMIT)
-            told = work()
-        except BaseException as error:
-            told = f"{type(error).__name__}: {error}".splitlines()[0]
-        os.write(write, told.encode()[:4000])
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read, "rb") as pipe:
-        told = pipe.read().decode()
-    os.waitpid(process, 0)
-    return told or "died"
-
-
 def _does(action: str, names: dict[str, Any]) -> str:
     """What `action` gives in this process, with the warnings it gives beside."""
     with warnings.catch_warnings(record=True) as said:
@@ -122,7 +102,7 @@ def outcomes(only: Collection[str] = ()) -> dict[str, dict[str, str]]:
             eval(beginning, dict(names))
             seen = {INITIALISED: str(torch.cuda.is_initialized())}
             seen |= {
-                action: _in_a_fork(lambda action=action: _does(action, names))  # type: ignore[misc]
+                action: in_a_fork(lambda action=action: _does(action, names)).splitlines()[0]  # type: ignore[misc]
                 for action in ACTIONS
             }
             Path(folder, "seen.json").write_text(json.dumps(seen))
@@ -132,7 +112,7 @@ def outcomes(only: Collection[str] = ()) -> dict[str, dict[str, str]]:
         for name, beginning in BEGINNINGS.items():
             if only and name not in only:
                 continue
-            assert _in_a_fork(lambda beginning=beginning: after(beginning)) == "done"  # type: ignore[misc]
+            assert in_a_fork(lambda beginning=beginning: after(beginning)) == "done"  # type: ignore[misc]
             given[name] = json.loads(Path(folder, "seen.json").read_text())
         return given
 
