@@ -167,7 +167,7 @@ class File:
             place = data.find(asked, place + 1)
         return place >= 0
 
-    @property
+    @cached_property
     def loads(self) -> bool:
         """Whether a loader with workers is made."""
         return makes_loaders(self.data)

@@ -127,9 +127,9 @@ class Prefilter:
 
     def _is_given_a_loader(self, path: str, file: File) -> bool:
         """Whether it has a loader from a module of the project, whose dataset may do harm."""
-        if not any(word in file.data for word in _ITERATES):
+        if len(self.files) > MANY and (not self._loading or file.words.isdisjoint(self._loading)):
             return False
-        if len(self.files) > MANY and file.words.isdisjoint(self._loading):
+        if not any(word in file.data for word in _ITERATES):
             return False
         return self._imports_one(path, self._makes_harmful_loaders)
 
