@@ -191,7 +191,7 @@ def test_what_calls_do_to_cuda(library: str) -> None:
     differ = {
         call: seen[call] for call, kind in recorded(library).items() if seen[call] not in kind
     }
-    if library == "libraries":  # of those that are not here, and of other releases, nothing is said
+    if library == "libraries":  # those that are not installed, and other releases, are left out
         differ = {call: kind for call, kind in differ.items() if kind in KINDS}
     elif differ and version(library) != import_module(library).__version__:
         pytest.xfail(f"another release than the recorded one: {differ}")

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
         "draw",  # a draw from the global generator of `framework`
         "epoch-repeated",  # the sampler `ident` is iterated again, in the loop at `place`
         "exact-write",  # a write to `target` that no other thread can spoil
-        "generator-loaded",  # the global generator of `framework` is there from here on
         "generator-draw",  # a draw from the generator object `ident`
+        "generator-loaded",  # the global generator of `framework` is there from here on
         "global-change",  # a global of module `home` is bound anew
         "gpu-driver",  # the GPU's driver is started, without a context
         "gpu-grown",  # the GPU's memory is taken as it is needed, in all children too

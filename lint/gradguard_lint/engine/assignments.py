@@ -36,8 +36,7 @@ from pytest_gradguard.records import replace
 
 def do_Assign(m: Machine, frame: Frame, node: ast.Assign) -> None:
     value = m.eval(frame, node.value)
-    if m.last:
-        _about_to_bind(m, node)
+    _about_to_bind(m, node)
     for target in node.targets:
         assign(m, frame, target, value)
 
@@ -51,16 +50,14 @@ def _about_to_bind(m: Machine, node: ast.stmt) -> None:
 def do_AnnAssign(m: Machine, frame: Frame, node: ast.AnnAssign) -> None:
     if node.value is not None:
         value = m.eval(frame, node.value)
-        if m.last:
-            _about_to_bind(m, node)
+        _about_to_bind(m, node)
         assign(m, frame, node.target, value)
 
 
 def do_AugAssign(m: Machine, frame: Frame, node: ast.AugAssign) -> None:
     old = m.eval(frame, node.target)
     value = m.eval(frame, node.value)
-    if m.last:
-        _about_to_bind(m, node)
+    _about_to_bind(m, node)
     kept = m.models.in_place(m, frame, node, old)
     only = old.only
     if isinstance(only, Items) and isinstance(node.op, ast.Add):

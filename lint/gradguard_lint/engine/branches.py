@@ -146,13 +146,7 @@ def _narrow(m: Machine, frame: Frame, node: ast.Call, truth: bool) -> None:
         definite(m.call(frame, node, function, Args([of(choice.atom), *others])))
         for choice in value.choices
     ]
-    kept = [
-        choice
-        for choice, answer in zip(value.choices, answers, strict=True)
-        if answer is not (not truth)
-    ]
-    if kept and len(kept) < len(value.choices):
-        m.store[home.ident, first.id] = Value(tuple(kept))
+    _keep(m, home, first.id, value, answers, truth)
 
 
 def _narrow_by_value(m: Machine, frame: Frame, node: ast.Name | ast.Compare, truth: bool) -> None:
@@ -172,6 +166,13 @@ def _narrow_by_value(m: Machine, frame: Frame, node: ast.Name | ast.Compare, tru
         if other is None:
             return
         answers = [truth_of(compare(node.ops[0], it.atom, other)) for it in value.choices]
+    _keep(m, home, asked.id, value, answers, truth)
+
+
+def _keep(
+    m: Machine, home: Frame, name: str, value: Value, answers: list[bool | None], truth: bool
+) -> None:
+    """Keep the alternatives of a name whose answer may be `truth`, as far as any are left."""
     ruled_out = not truth
     kept = [
         choice
@@ -179,7 +180,7 @@ def _narrow_by_value(m: Machine, frame: Frame, node: ast.Name | ast.Compare, tru
         if answer is not ruled_out
     ]
     if kept and len(kept) < len(value.choices):
-        m.store[home.ident, asked.id] = Value(tuple(kept))
+        m.store[home.ident, name] = Value(tuple(kept))
 
 
 def _narrow_by_attribute(

@@ -184,7 +184,7 @@ class Machine:
         self.carried_by: dict[ast.AST, frozenset[str]] = {}
         """The names that each loop takes from one turn to the next."""
         self.moments: list[Moment] = []
-        """What had happened each time that the workers of a pool came into being."""
+        """Each time that the workers of a pool came into being."""
         self.later: list[Past] = []
         """What is done where blocks of context managers are left."""
         self.before_main: Past | None = None
@@ -192,9 +192,9 @@ class Machine:
         self.coming_back: set[int] = set()
         """The objects that a result holds, while what they hold is looked at."""
         self.last_task_state: State | None = None
+        """How the last task left things in its worker."""
         self.last_modes = Modes()
         """What was in force at the end of the call that ended last."""
-        """How the last task left things in its worker."""
         self.last_returns: tuple[Module, str, list[tuple[Value, ast.AST]]] | None = None
 
     # -- the state ------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from gradguard_lint.domain.values import (
     TaskCall,
     Thing,
     Unknown,
+    Value,
 )
 from gradguard_lint.words import words
 
@@ -88,6 +89,11 @@ def truth_of(atom: Atom) -> bool | None:
     if isinstance(atom, Thing) and atom.kind not in ("number", "state", "namespace"):
         return True
     return None
+
+
+def truthy(value: Value | None) -> bool:
+    """Whether `value` is a constant that is true."""
+    return value is not None and bool(value.constant)
 
 
 def _device(atom: Atom) -> TypeGuard[Thing]:

@@ -158,7 +158,7 @@ class Prefilter:
         """Whether a module may give what it is given to a helper that hands it to workers."""
         if file not in self._passing:
             path = self._paths[file]
-            self._passing[file] = self._imports_one(path, self._helps, file.imports)
+            self._passing[file] = self._imports_one(path, self._helps)
         return self._passing[file]
 
     def _brings_together(self, path: str, file: File) -> bool:
@@ -217,10 +217,8 @@ class Prefilter:
 
     def _loads_with_harm(self, path: str, file: File) -> bool:
         """Whether a dataset, or what it calls, may use a GPU or a generator of its own."""
-        names = None if path in self.files else file.imports  # of another file
         return all(
-            wanted(file) or self._imports_one(path, wanted, names)
-            for wanted in (_may_harm, _samples)
+            wanted(file) or self._imports_one(path, wanted) for wanted in (_may_harm, _samples)
         )
 
     @cached_property
@@ -276,7 +274,8 @@ class Prefilter:
         if names is not None:
             return any(map(wanted, self._imported(path, names)))
         if path not in self._found:
-            self._found[path] = self._imported(path, self.files[path].imports)
+            file = self.files.get(path) or self._others[path]
+            self._found[path] = self._imported(path, file.imports)
         return any(map(wanted, self._found[path]))
 
     def _imported(self, path: str, names: list[str]) -> list[File]:

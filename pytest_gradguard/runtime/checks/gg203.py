@@ -46,7 +46,7 @@ class Evidence(TaskEvidence):
         """Say first where this process began with CUDA, if that was seen."""
         wanted = ("question", "backward") if self.only_driver else ("use",)
         if not self.count:
-            start = next((one for one in cuda.starts if one.by in wanted), None)
+            start = cuda.first_start(*wanted)
             if start is not None:
                 self.add_step(_BEGINS[start.by], start.path, start.line, "parent")
 

@@ -70,10 +70,10 @@ class Evidence(TaskEvidence):
 
     def _name_first(self) -> None:
         """Say first where autograd started its threads in this process, if that was seen."""
-        for start in cuda.starts:
-            if start.by == "backward" and not self.count:
-                text = "the first backward pass in this process starts autograd's threads"
-                self.add_step(text, start.path, start.line, "parent")
+        start = None if self.count else cuda.first_start("backward")
+        if start is not None:
+            text = "the first backward pass in this process starts autograd's threads"
+            self.add_step(text, start.path, start.line, "parent")
 
     def message(self) -> str:
         name = frameworks.named(self.details["framework"]).title

@@ -207,12 +207,17 @@ def remember_children() -> None:
 
 def started(by: str) -> None:
     """Note the user's line at which `by` has started the driver in this process, once."""
-    if not any(start.by == by for start in starts):
+    if first_start(by) is None:
         _started(by, callsite.user_site())
 
 
+def first_start(*kinds: str) -> Start | None:
+    """The first start that was seen in this process of one of these kinds."""
+    return next((start for start in starts if start.by in kinds), None)
+
+
 def _started(by: str, site: callsite.Site | None) -> None:
-    if site is not None and not any(start.by == by for start in starts):
+    if site is not None and first_start(by) is None:
         starts.append(Start(site.path, site.line, by))
 
 

@@ -490,8 +490,7 @@ class Meaning(Known):
         if isinstance(receiver, Tensor) and receiver.framework == "torch":
             if name == "requires_grad_":
                 flag = args.get(0, "requires_grad") or constant(True)
-                told = torch_tensors.set_requires_grad(m, receiver, flag)
-                return None if told is None else of(told)
+                return torch_tensors.set_requires_grad(m, receiver, flag)
             if name == "detach_":
                 return of(replace(receiver, grad="none", severed=frozenset()))
             if name.endswith("_") and name not in NOT_WRITING and not name.endswith("__"):

@@ -151,8 +151,7 @@ def set_attribute(
             return of(Tensor("torch", "leaf", False, m.worker_ident, m.ident_at(target)))
         return None
     if isinstance(atom, Tensor) and target.attr == "requires_grad":
-        changed = torch_tensors.set_requires_grad(m, atom, value)
-        return None if changed is None else of(changed)
+        return torch_tensors.set_requires_grad(m, atom, value)
     if isinstance(atom, Tensor) and target.attr in ("grad", "_grad"):
         if value.is_none:
             own_gradients.cleared(m, frame, target, "`.grad = None`", of(atom))

@@ -93,6 +93,7 @@ def _dispatch(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
 
 
 TRANSFERS: dict[str, Transfer] = {
+    "applied": torch_calls.applied,
     "accelerator": trainers.accelerator,
     "array": arrays.array,
     "asks-grad": torch_calls.asks_grad,
@@ -144,7 +145,6 @@ TRANSFERS: dict[str, Transfer] = {
     "gpu-list": tensorflow_calls.gpu_list,
     "grad-mode": torch_calls.grad_mode,
     "gradients": torch_calls.gradients,
-    "applied": torch_calls.applied,
     "grown": tensorflow_calls.grown,
     "identity": python_calls.identity,
     "distinct": python_calls.distinct,

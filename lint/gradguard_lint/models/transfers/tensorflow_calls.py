@@ -28,6 +28,7 @@ from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.truth import truthy
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.tensorflow import FITS, STOPS
 from gradguard_lint.models.torch import HEAVY
@@ -114,11 +115,6 @@ def session_option(m: Machine, frame: Frame, target: ast.Attribute, value: Value
         target.attr == "allow_growth" and truthy(value)
     ):
         m.effect(frame, "gpu-hidden", target, ast.unparse(target), framework="tensorflow")
-
-
-def truthy(value: Value | None) -> bool:
-    """Whether `value` is a constant that is true."""
-    return value is not None and bool(value.constant)
 
 
 def map_fn(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from gradguard_lint.domain.conditions import NONE, Conditions, any_of
 from gradguard_lint.domain.shapes import inner, items, result_call, sequence
 from gradguard_lint.domain.values import (
-    NUMBER,
     Choice,
     Const,
     Frame,
@@ -172,9 +171,7 @@ def several(
     """
     if short in SEVERAL:
         return sequence(value, "tuple")
-    along = dim is not None and (
-        isinstance(dim.constant, int) or any(dim.things("number")) or dim.only == NUMBER.only
-    )
+    along = dim is not None and (isinstance(dim.constant, int) or any(dim.things("number")))
     if short in WITH_INDICES or (short in ALONG and along):
         return items("tuple", (value, combine(m, found, smooth=False, framework="torch")))
     return value

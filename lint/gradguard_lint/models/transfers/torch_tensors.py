@@ -76,15 +76,7 @@ from pytest_gradguard.records import replace
 def tensor_attribute(m: Machine, frame: Frame, node: ast.AST, tensor: Tensor, name: str) -> Value:
     """``tensor.name`` where it is no method."""
     if name == "data":
-        return of(
-            replace(
-                tensor,
-                grad="none",
-                severed=frozenset(),
-                sources=tensor.sources & MARKS,
-                maybe=frozenset(),
-            )
-        )
+        return of(_without_history(tensor))
     if name == "grad":
         own_gradients.used(m, frame, "grad-read", node, "`.grad`", of(tensor))
         return of(Tensor("torch", "none", tensor.gpu, m.worker_ident, GRADIENT, small=tensor.small))
@@ -174,7 +166,7 @@ def tensor_method(
         return NOTHING
     if name == "requires_grad_":
         flag = args.get(0, "requires_grad") or constant(True)
-        return of(set_requires_grad(m, tensor, flag) or tensor)
+        return set_requires_grad(m, tensor, flag) or of(tensor)
     if name == "clone" and tensor.grad == "none":
         ident = GRADIENT if tensor.ident == GRADIENT else 0
         sources = tensor.sources | ({tensor.ident} if tensor.ident else frozenset())
@@ -226,7 +218,7 @@ def _of_whole_numbers(kind: Value) -> bool:
 
 
 def _without_history(tensor: Tensor) -> Tensor:
-    """`tensor` in another type: what is computed from it has no history."""
+    """What has the values of `tensor` alone."""
     kept = tensor.sources & MARKS
     return replace(tensor, grad="none", severed=frozenset(), sources=kept, maybe=frozenset())
 
@@ -318,13 +310,13 @@ def is_frozen(m: Machine, ident: int) -> bool:
     return value is not None and value.constants() == [True]
 
 
-def set_requires_grad(m: Machine, tensor: Tensor, flag: Value) -> Tensor | None:
+def set_requires_grad(m: Machine, tensor: Tensor, flag: Value) -> Value | None:
     """`tensor` after its ``requires_grad`` was set; None where it stands for a module's parameters,
     of which that is noted."""
     if len(tensor.sources) == 1 and tensor.ident in tensor.sources:
         freeze(m, tensor.ident, flag.constants() == [False])
         return None
-    return with_grad(tensor, flag)
+    return of(with_grad(tensor, flag))
 
 
 def taken_over(m: Machine, tensor: Tensor, given: Iterable[Value]) -> Value | None:

@@ -37,6 +37,7 @@ from gradguard_lint.engine.machine import (
 )
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tasks import forget_start, hand_out, in_line, moment_of, started
+from gradguard_lint.engine.truth import truthy
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Hands, Row
 from gradguard_lint.models.transfers.devices import RANK
@@ -316,10 +317,6 @@ def _in_a_thread(m: Machine, frame: Frame, node: ast.AST, args: Args) -> Value:
     return method(m, frame, node, pool, "submit", args) or UNKNOWN
 
 
-def is_true(flag: Value | None) -> bool:
-    return flag is not None and flag.constant is True
-
-
 def by_method(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args) -> Value | None:
     """A method of something unknown that hands out work, as its name and arguments show."""
     if name == "run_in_executor" and len(args.positional) >= 2:
@@ -337,9 +334,9 @@ def by_method(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args) ->
         ):
             return None
         items_given = [UNKNOWN]
-        if is_true(args.get(None, "with_indices")):
+        if truthy(args.get(None, "with_indices")):
             items_given.append(UNKNOWN)
-        ranked = is_true(args.get(None, "with_rank"))  # as many as there are processes
+        ranked = truthy(args.get(None, "with_rank"))  # as many as there are processes
         if ranked:
             items_given.append(unknown(RANK))
         task = TaskCall(
