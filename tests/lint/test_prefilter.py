@@ -50,6 +50,9 @@ def kept(text, **others):
         TORCH + "from joblib.externals.loky import get_reusable_executor\n"
         "get_reusable_executor(2).submit(f, x)\n",
         TORCH + "import threading\nthreading.Thread(target=f).start()\n",
+        TORCH + "from concurrent import futures\npool = futures.ProcessPoolExecutor\n",
+        TORCH + "from multiprocessing import Process\nstart(Process, f)\n",
+        TORCH + "from joblib import Parallel\nkinds = {'many': Parallel, 'one': One}\n",
         TORCH + "import torch.distributed as dist\ndist.all_gather(o, y)\nloss.backward()\n",
         TORCH + "from torch.nn.parallel import DistributedDataParallel as DDP\nl.backward()\n",
         "from torch.utils.data import DataLoader, DistributedSampler\n"

@@ -110,7 +110,7 @@ def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
         pairs = list(zip(raised, caught, strict=True))
         caught_here = [state for (_, state), here in pairs if here is not False]
         passes_on = isinstance(handler.body[-1], ast.Raise)
-        _catch(m, before, after, caught_here, told_apart=0 if passes_on else FEW)
+        _catch(m, before, [before, after], caught_here, told_apart=0 if passes_on else FEW)
         raised = [one for one, here in pairs if not here]
         passed = [one for one in passed if (one, False) in pairs]
         if missing is not None:
@@ -158,13 +158,13 @@ def _tries_imports(node: ast.Try) -> bool:
 
 
 def _catch(
-    m: Machine, before: State, after: State, raised: list[State], told_apart: int = FEW
+    m: Machine, before: State, around: list[State], raised: list[State], told_apart: int = FEW
 ) -> None:
-    """Go on where an exception of a body is caught.
+    """Go on where an exception of a body is caught that found things as they are `before`.
 
-    Anything in the body may raise: what is found is that before it, after it, or at a raise; what
-    the body did is done for certain only at a raise. So many of these are `told_apart`: where the
-    others differ, it may be anything.
+    What is found is that at a raise; and that before and after the body, `around` it, where
+    anything in it may raise. What the body did is done for certain only at a raise. So many of
+    these are `told_apart`: where the others differ, it may be anything.
     """
     certain: Past = {}
     mark = before.store.mark()
@@ -176,7 +176,7 @@ def _catch(
         for event, when in state.past.items():
             when = when | there
             certain[event] = certain[event] & when if event in certain else when
-    m.meet([before, after, *raised[:told_apart]])
+    m.meet([*around, *raised[:told_apart]])
     m.state = m.state.copy()
     for state in raised[told_apart:]:
         loosened(m.state.store, state.store)
@@ -243,8 +243,12 @@ def do_With(m: Machine, frame: Frame, node: ast.With | ast.AsyncWith) -> None:
     finally:
         m.raised.pop()
     _leave(m, exits, leave)
-    if m.dead:  # what is meant to follow comes after an exception
-        after = m.state.copy()
+    end, states = m.state, [state for _, state in raised]
+    if end.dead:  # what is meant to follow comes after an exception
+        after = end.copy()
         after.dead = False
-        _catch(m, before, after, [state for _, state in raised])
+        _catch(m, before, [before, after], states)
+    elif states:
+        _catch(m, before, [], states)
+        m.meet([end, m.state])
     leave()

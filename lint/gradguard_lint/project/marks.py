@@ -27,6 +27,12 @@ _WRAPPING = rb"(?:[ \t]*\(|[ \t]+as\b|[ \t]*\r?\n)"
 _EXTENDED = rb"[ \t]*(?:,[^()\n]*)?\)[ \t]*:"
 """What stands after the name of a class that another one extends."""
 
+_CLASS = rb"\b(?!\w|[ \t]*[.(])"
+"""What stands after the name of a class that is not called there."""
+
+_TAKEN = rb"(?:\breturn[ \t]|\belse[ \t]|=|[\"'][ \t]*:|\w\()[ \t]*(?:[\w.]+\.)?\Z"
+"""What stands before the name of a class that goes by another name, too."""
+
 _DEFINED = rb"\bdef[ \t]+\w*\Z"
 """What stands before the name of a function that is defined."""
 
@@ -49,6 +55,7 @@ class Mark:
     Attributes:
         literal: what is cheap to look for.
         call: the pattern of the call, from there on.
+        taken: the class is not called: it has to be given another name.
         homes: what a module that has the name imports; empty where that says nothing.
         parts: the modules of frameworks that have the name, with the dot before them.
         threads: whether the workers are threads.
@@ -59,16 +66,17 @@ class Mark:
     ) -> None:
         self.literal = literal
         self.call = call
+        self.taken = call.endswith(_CLASS)
         self.homes = homes
         self.parts = parts
         self.threads: bool = literal in _THREADS
 
     def found(self, data: bytes) -> bool:
         """Whether `data` has the call; a function of that name is none."""
-        return any(
-            not re.search(_DEFINED, before(data, call.start()))
-            for call in matches(data, (self.literal,), self.call)
-        )
+        lines = (before(data, call.start()) for call in matches(data, (self.literal,), self.call))
+        if self.taken:
+            return any(re.search(_TAKEN, line) and b"import" not in line for line in lines)
+        return any(not re.search(_DEFINED, line) for line in lines)
 
 
 _ROWS: list[tuple[Library, Row, str]] = [
@@ -126,7 +134,8 @@ def _marks() -> tuple[Mark, ...]:
     for name in _shortest(called):
         bound = rb"\b" if name in _COMMON else b""
         marks.append((name, bound + name.encode() + _CALLED, name))
-    marks += [(name, rb"\b" + name.encode() + _EXTENDED, name) for name in sorted(extended)]
+    for after in (_EXTENDED, _CLASS):
+        marks += [(name, rb"\b" + name.encode() + after, name) for name in sorted(extended)]
     for library in libraries():
         marks += [(word, word.encode() + rb"[ \t]*[(=]", "") for word in library.starts_by]
     return tuple(Mark(text.encode(), call, *_homes(name)) for text, call, name in marks)
