@@ -183,18 +183,19 @@ def in_place(m: Machine, frame: Frame, node: ast.AugAssign, old: Value) -> Value
     was."""
     if old.only == External("os.environ"):
         python_calls.environ_from(m, frame, node, m.eval(frame, node.value))
+    what = f"`{ast.unparse(ast.AugAssign(node.target, node.op, ast.Constant(...)))}`"
     if not isinstance(node.target, ast.Subscript):
-        written(m, frame, node, f"`{ast.unparse(node.target)} ...=`", old)
+        written(m, frame, node, what, old)
     else:
         holder = m.eval(frame, node.target.value)
-        written(m, frame, node, f"`{ast.unparse(node.target)} ...=`", holder)
+        written(m, frame, node, what, holder)
         if any(tensor.framework == "torch" for tensor in holder.tensors()) and not (
             _own_slot(frame, node.target.slice)
         ):
-            m.effect(frame, "in-place", node, f"`{ast.unparse(node.target)} ...=`", target=holder)
+            m.effect(frame, "in-place", node, what, target=holder)
         return None
     if any(tensor.framework == "torch" for tensor in old.tensors()):
-        m.effect(frame, "in-place", node, f"`{ast.unparse(node.target)} ...=`", target=old)
+        m.effect(frame, "in-place", node, what, target=old)
     only = old.only
     kept = isinstance(only, Tensor) and only.framework == "torch" and not m.modes.grad
     return old if kept else None
