@@ -130,7 +130,10 @@ class Batch:
         known = self.caches[task.root].get(task.path, task.salt, task.data, read)
         if known is None:
             return None
-        return [{**raw, "trace": [tuple(step) for step in raw["trace"]]} for raw in known]
+        return [
+            {**raw, **{name: [tuple(step) for step in raw[name]] for name in ("trace", "ways")}}
+            for raw in known
+        ]
 
     def _analyse(self, tasks: Sequence[Task], read: Reader) -> list[_Fresh]:
         size = sum(len(task.data) for task in tasks)

@@ -13,6 +13,8 @@ from gradguard_lint.reading.source import Module
 from gradguard_lint.reading.suppress import skips_file, suppressed
 from gradguard_lint.rules import rules
 from gradguard_lint.rules.base import Report
+from pytest_gradguard.pitfalls import get
+from pytest_gradguard.severity import Severity
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
@@ -38,10 +40,39 @@ def judge(program: Program, codes: Iterable[str]) -> tuple[list[Raw], Stated]:
             if skipped[module.path] or _silenced(module, report.site, rule.CODE):
                 continue
             raw = _raw(rule.CODE, report)
-            known = found.setdefault((rule.CODE, raw["path"], raw["line"], raw["column"]), raw)
-            if known is raw and report.fix is not None:
+            key = (rule.CODE, raw["path"], raw["line"], raw["column"])
+            known = found.get(key)
+            if known is not None:
+                known.update(merged(known, raw))
+                continue
+            found[key] = raw
+            if report.fix is not None:
                 stated.append((raw, report.fix))
     return list(found.values()), stated
+
+
+def merged(first: Raw, second: Raw) -> Raw:
+    """One of two equal findings: the more severe, or the first; with the calls that lead to the
+    other."""
+    kept, other = sorted((first, second), key=_severity, reverse=True)
+    if kept["edits"] != other["edits"]:  # what repairs one program does not repair the other
+        kept = {**kept, "edits": None}
+    trace = [*kept["trace"], *(step for step in other["ways"] if step not in kept["trace"])]
+    ways = [*kept["ways"], *(step for step in other["ways"] if step not in kept["ways"])]
+    details = kept["details"]
+    places = {(place["path"], place["line"]) for place in other["details"].get("also_from", ())}
+    places |= {other["ways"][0][:2]} if other["ways"] else set()
+    places |= {(place["path"], place["line"]) for place in details.get("also_from", ())}
+    places -= {kept["ways"][0][:2]} if kept["ways"] else set()
+    if places:
+        also = [{"path": path, "line": line} for path, line in sorted(places)]
+        details = {**details, "also_from": also}
+    return {**kept, "trace": trace, "ways": ways, "details": details}
+
+
+def _severity(raw: Raw) -> int:
+    severity = raw["severity"]
+    return int(Severity.parse(severity) if severity else get(raw["code"]).severity)
 
 
 def _silenced(module: Module, site: Site, code: str) -> bool:
@@ -74,11 +105,7 @@ def _span(site: Site) -> tuple[int, int, int, int]:
 
 def _raw(code: str, report: Report) -> Raw:
     line, column, end_line, end_column = _span(report.site)
-    steps: list[tuple[str, int, str]] = []
-    for step in (*_from_elsewhere(report), *report.trace):
-        item = (absolute(step.site.path), step.site.line, step.message)
-        if item not in steps:
-            steps.append(item)
+    trace, ways = _steps(report)
     return {
         "code": code,
         "path": absolute(report.site.path),
@@ -89,11 +116,32 @@ def _raw(code: str, report: Report) -> Raw:
         "function": report.site.function,
         "message": report.message,
         "severity": report.severity,
-        "trace": steps,
+        "trace": trace,
+        "ways": ways,
         "case": report.case or (report.call.library if report.call is not None else ""),
         "details": _details(report),
         "edits": None,
     }
+
+
+def _steps(report: Report) -> tuple[list[tuple[str, int, str]], list[tuple[str, int, str]]]:
+    """The steps of its trace; and those of them by which the program hands out the work."""
+    call = report.call
+    handed_out = None if call is None else (call.site.path, call.site.line)
+    trace: list[tuple[str, int, str]] = []
+    ways: list[tuple[str, int, str]] = []
+    given = [(step.site.path, step.site.line) == handed_out for step in report.trace]
+    first = given.index(True) if True in given else 0
+    elsewhere = list(_from_elsewhere(report))
+    given[first:first] = [True] * len(elsewhere)
+    steps = [*report.trace[:first], *elsewhere, *report.trace[first:]]
+    for step, leads in zip(steps, given, strict=True):
+        item = (absolute(step.site.path), step.site.line, step.message)
+        if item not in trace:
+            trace.append(item)
+            if leads:
+                ways.append(item)
+    return trace, ways
 
 
 def _from_elsewhere(report: Report) -> Iterator[Step]:
@@ -101,11 +149,10 @@ def _from_elsewhere(report: Report) -> Iterator[Step]:
     if report.call is None:
         return
     home = report.call.site.module
-    if any(step.site.module is not home for step in report.trace):
-        return
     for step in reversed(report.call.chain):
         if step.site.module is not home:
-            yield step
+            if not any(step.site == other.site for other in report.trace):
+                yield step
             return
 
 

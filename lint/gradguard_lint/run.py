@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from functools import reduce
 
 from gradguard_lint.garbage import postponed
 from gradguard_lint.project.configuration import Configuration, Configurations
@@ -104,7 +105,7 @@ def _run(request: Request) -> Outcome:
     outcome.configurations = list(dict.fromkeys(map(request.configurations.of, contents)))
     results = _results(request, entries, contents, outcome)
     checked = {os.path.abspath(path) for path in contents}.union(contents)
-    seen: dict[tuple[str, str, int, int], Raw] = {}
+    equal: dict[tuple[str, str, int, int], list[Raw]] = {}
     for path, (findings, error) in results.items():
         if error is not None:
             outcome.errors.append(Trouble(path, error[0], error[1]))
@@ -112,10 +113,10 @@ def _run(request: Request) -> Outcome:
             if raw["path"] not in checked and _left_out(raw["path"], request.configurations):
                 continue
             key = (raw["path"], raw["code"], raw["line"], raw["column"])
-            known = seen.get(key)
-            seen[key] = raw if known is None else _merged(known, raw)
+            equal.setdefault(key, []).append(raw)
     outcome.findings = sorted(
-        seen.values(), key=lambda raw: (raw["path"], raw["line"], raw["column"], raw["code"])
+        map(_merged, equal.values()),
+        key=lambda raw: (raw["path"], raw["line"], raw["column"], raw["code"]),
     )
     troubles = {*outcome.errors, *request.configurations.errors}
     outcome.errors = sorted(troubles, key=lambda it: (it.path, it.line, it.message))
@@ -160,19 +161,13 @@ def _results(
     return results
 
 
-def _merged(first: Raw, second: Raw) -> Raw:
-    """One of two equal findings, with the calls that lead to the other."""
-    kept, other = sorted((first, second), key=_depth)
-    if kept["edits"] != other["edits"]:  # what repairs one program does not repair the other
-        kept = {**kept, "edits": None}
-    own = kept["details"].get("handed_out_at")
-    calls = [*kept["details"].get("also_from", ()), *other["details"].get("also_from", ())]
-    calls.append(other["details"].get("handed_out_at"))
-    places = {(place["path"], place["line"]) for place in calls if place and place != own}
-    if not places:
-        return kept
-    also = [{"path": path, "line": line} for path, line in sorted(places)]
-    return {**kept, "details": {**kept["details"], "also_from": also}}
+def _merged(equal: list[Raw]) -> Raw:
+    """One finding for those that are `equal`."""
+    if len(equal) == 1:
+        return equal[0]
+    from gradguard_lint.judgement import merged
+
+    return reduce(merged, sorted(equal, key=_depth))
 
 
 def _depth(raw: Raw) -> tuple[int, str]:

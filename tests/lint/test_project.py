@@ -299,6 +299,120 @@ def test_every_call_that_reaches_a_line_is_named(project):
     assert project.codes() == []
 
 
+def test_every_caller_of_a_wrapper_is_named_with_its_task(project):
+    project.write(
+        "par.py",
+        """\
+from joblib import Parallel, delayed
+
+
+def tmap(function, items):
+    return Parallel(n_jobs=2, backend="threading")(delayed(function)(it) for it in items)
+""",
+    )
+    for name in ("first", "second"):
+        project.write(
+            f"{name}.py",
+            f"""\
+import torch
+from par import tmap
+
+weight = torch.ones(3, requires_grad=True)
+
+
+def {name}_score(k):
+    return (weight * k).sum()
+
+
+def main():
+    with torch.no_grad():
+        return tmap({name}_score, range(4))
+""",
+        )
+    (finding,) = project.lint(json_output=True).json["findings"]
+    assert (finding["code"], finding["location"]["path"]) == ("GG301", "par.py")
+    steps = [(step["path"], step["line"], step["message"]) for step in finding["trace"]]
+    for name in ("first", "second"):
+        assert steps.index((f"{name}.py", 13, "calls `tmap`")) < steps.index(
+            ("par.py", 5, f"`{name}_score` runs in worker threads")
+        )
+    places = {(it["path"], it["line"]) for it in finding["details"]["also_from"]}
+    assert places == {("second.py", 13)}
+
+
+def test_the_most_severe_of_equal_findings_counts(project):
+    project.write(
+        "fold.py",
+        """\
+import multiprocessing as mp
+from tensorflow import keras
+
+
+def run_fold(n):
+    keras.Sequential([keras.layers.Dense(n)])
+    return n
+
+
+def cross_validate():
+    with mp.get_context("spawn").Pool(2) as pool:
+        return pool.map(run_fold, [1, 2])
+""",
+    )
+    project.write(
+        "main.py",
+        """\
+import tensorflow as tf
+from fold import cross_validate
+
+if __name__ == "__main__":
+    with tf.device("/GPU:0"):
+        print(tf.zeros(1))
+    print(cross_validate())
+""",
+    )
+    for paths in (["fold.py", "main.py"], ["main.py"]):
+        (finding,) = project.lint(*paths, json_output=True).json["findings"]
+        assert (finding["code"], finding["severity"]) == ("GG201", "warning")
+
+
+def test_a_message_names_the_file_of_a_line_elsewhere(project):
+    project.write(
+        "model.py",
+        """\
+import torch
+from torch import nn
+
+
+def clipped():
+    net = nn.Linear(2, 2)
+    for parameter in net.parameters():
+        parameter.register_hook(lambda grad: grad.clamp(-1, 1))
+    return net
+""",
+    )
+    project.write(
+        "train.py",
+        """\
+import torch
+from joblib import Parallel, delayed
+from model import clipped
+
+
+def work(net, k):
+    net(torch.ones(1, 2)).sum().backward()
+    return [it.grad for it in net.parameters()]
+
+
+def main():
+    net = clipped()
+    return Parallel(n_jobs=2)(delayed(work)(net, k) for k in range(4))
+""",
+    )
+    (finding,) = project.lint(json_output=True).json["findings"]
+    assert finding["code"] == "GG113"
+    assert "the hook registered at model.py:8" in finding["message"]
+
+
 def test_a_fork_after_work_shows_the_parents_way_first(project):
     project.write(
         "program.py",

@@ -8,6 +8,7 @@ the code; a good example has none. Examples of several files are joined by lines
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun
@@ -73,6 +74,13 @@ def chain(effect: Effect) -> tuple[Step, ...]:
     """How the program came to `effect`."""
     origin = (effect.origin,) if effect.origin is not None else ()
     return (*effect.chain, *origin)
+
+
+def place(site: Site, seen_from: Site) -> str:
+    """The line, with the file where that is another one."""
+    if site.module is seen_from.module:
+        return f"line {site.line}"
+    return f"{os.path.basename(site.path)}:{site.line}"
 
 
 def code(what: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, Program, TaskRun
@@ -23,7 +22,7 @@ from gradguard_lint.domain.values import (
     Unknown,
     of,
 )
-from gradguard_lint.rules.base import Examples, Report, chain, handed_out
+from gradguard_lint.rules.base import Examples, Report, chain, handed_out, place
 
 CODE = "GG106"
 
@@ -181,17 +180,10 @@ def _used_by_parent(
         if task.call.ident not in effect.waits or (anew and True in effect.value.constants()):
             continue
         if effect.kind == "step":
-            return f"the parent's optimizer steps without them ({_place(effect.site, seen_from)})"
+            return f"the parent's optimizer steps without them ({place(effect.site, seen_from)})"
         if effect.kind == "grad-read" and _is_read(effect):
-            return f"the parent reads `.grad` ({_place(effect.site, seen_from)})"
+            return f"the parent reads `.grad` ({place(effect.site, seen_from)})"
     return None
-
-
-def _place(site: Site, seen_from: Site) -> str:
-    """The line, with the file where that is another one."""
-    if site.module is seen_from.module:
-        return f"line {site.line}"
-    return f"{os.path.basename(site.path)}:{site.line}"
 
 
 def _is_read(effect: Effect) -> bool:

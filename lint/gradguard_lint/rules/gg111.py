@@ -16,7 +16,7 @@ from gradguard_lint.domain.values import (
     Tensor,
     Thing,
 )
-from gradguard_lint.rules.base import Examples, Report, captures, handed_out
+from gradguard_lint.rules.base import Examples, Report, captures, handed_out, place
 
 CODE = "GG111"
 
@@ -35,8 +35,8 @@ def check(program: Program) -> Iterator[Report]:
             yield Report(
                 task.task.site,
                 f"`{task.name}` updates the running statistics of a copy in {task.call.workers} "
-                f"and returns none of them: the module that line {use.site.line} uses keeps its "
-                "old statistics.",
+                f"and returns none of them: the module that {place(use.site, task.task.site)} uses "
+                "keeps its old statistics.",
                 (
                     handed_out(task),
                     Step(update.site, "a forward pass updates the statistics of the copy here"),

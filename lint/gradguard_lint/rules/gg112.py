@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step
 from gradguard_lint.domain.shapes import idents, inner
 from gradguard_lint.domain.values import Instance, Thing, Unknown
-from gradguard_lint.rules.base import Examples, Report
+from gradguard_lint.rules.base import Examples, Report, place
 
 CODE = "GG112"
 
@@ -25,9 +25,9 @@ def check(program: Program) -> Iterator[Report]:
                 continue
             yield Report(
                 step.site,
-                f"`optimizer.step()` steps the model that was sent to {call.workers}, but the "
-                f"backward pass at line {backward.site.line} gives gradients to the model that "
-                "came back. This optimizer does not hold that model and never updates it.",
+                f"{step.what} steps the model that was sent to {call.workers}, but the "
+                f"backward pass at {place(backward.site, step.site)} gives gradients to the model "
+                "that came back. This optimizer does not hold that model and never updates it.",
                 (
                     Step(call.site, f"the model goes to {call.workers}, and a copy comes back"),
                     Step(backward.site, "the copy gets its gradients here"),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
 from gradguard_lint.domain.values import Atom, Instance, Tensor, Thing, Unknown
-from gradguard_lint.rules.base import Examples, Report, captures, handed_out
+from gradguard_lint.rules.base import Examples, Report, captures, handed_out, place
 
 CODE = "GG113"
 
@@ -30,7 +30,7 @@ def check(program: Program) -> Iterator[Report]:
                 yield Report(
                     task.task.site,
                     f"`{path}` goes to {task.call.workers} without its hooks: the hook registered "
-                    f"at line {hook.site.line} does not run in `{task.name}`.",
+                    f"at {place(hook.site, task.task.site)} does not run in `{task.name}`.",
                     (Step(hook.site, "the hook is registered here"), handed_out(task)),
                     call=task.call,
                     what=path,

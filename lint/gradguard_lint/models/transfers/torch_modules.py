@@ -324,23 +324,23 @@ def optimizer_method(
     m: Machine, frame: Frame, node: ast.AST, optimizer: Thing, name: str, args: Args
 ) -> Value:
     """``optimizer.step()`` and the like."""
+    called = ast.unparse(node.func) if isinstance(node, ast.Call) else f"optimizer.{name}"
+    what = f"`{called}()`"
     if name == "step":
         closure = args.get(0, "closure")
         if closure is not None and not closure.is_none:
             if any(isinstance(atom, Unknown) for atom in closure.atoms):
                 own_gradients.settle(m, of(optimizer))  # it may clear them
             m.call(frame, node, closure, Args())
-        own_gradients.used(m, frame, "step", node, "`optimizer.step()`", of(optimizer))
+        own_gradients.used(m, frame, "step", node, what, of(optimizer))
         for atom in inner(optimizer.part("parameters") or UNKNOWN):
             if isinstance(atom, Tensor) and atom.grad != "parameter":
-                written(m, frame, node, "`optimizer.step()`", of(atom))
+                written(m, frame, node, what, of(atom))
         data_parallel.step(m, frame, node, optimizer)
     elif name == "zero_grad":
-        own_gradients.cleared(m, frame, node, "`optimizer.zero_grad()`", of(optimizer))
-    elif name == "minimize":
-        m.effect(frame, "step", node, "`optimizer.minimize()`", target=of(optimizer))
-    elif name == "apply_gradients":
-        m.effect(frame, "step", node, "`optimizer.apply_gradients()`", target=of(optimizer))
+        own_gradients.cleared(m, frame, node, what, of(optimizer))
+    elif name in ("minimize", "apply_gradients"):
+        m.effect(frame, "step", node, what, target=of(optimizer))
     elif name == "add_param_group":
         m.effect(frame, "optimizer-change", node, f"`.{name}()`", target=of(optimizer))
         return NOTHING
