@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 
 from gradguard_lint.domain.values import (
     UNKNOWN,
@@ -78,6 +78,48 @@ def known_items(value: Value) -> tuple[Value, ...] | None:
     if isinstance(only, Table) and closed(only):
         return tuple(key_value(key) for key, _ in only.entries)
     return None
+
+
+def strung(parts: Iterable[tuple[Value, ...] | None]) -> tuple[Value, ...] | None:
+    """The items of `parts`, one after the other, where they are known, and few."""
+    found: tuple[Value, ...] = ()
+    for part in parts:
+        if part is None or len(found) + len(part) > MANY:
+            return None
+        found += part
+    return found
+
+
+MANY = 32
+"""Of so many items it is told which is where."""
+
+
+def side_by_side(value: Value) -> list[Value] | None:
+    """The items of `value` by their places, where each of its alternatives has as many."""
+    first = value.choices[0].atom
+    count = len(first.items) if isinstance(first, Items) and first.items is not None else 0
+    rows = [known_items(of(atom)) for atom in value.atoms if isinstance(atom, Items)]
+    if len(rows) < len(value.choices) or any(row is None or len(row) != count for row in rows):
+        return None
+
+    def at(index: int) -> Callable[[Atom], Value]:
+        return lambda atom: (known_items(of(atom)) or ())[index]
+
+    return [value.map(at(index)) for index in range(count)]
+
+
+def at_one_place(element: Value) -> Value:
+    """What is at one place of a sequence of which it is not known what is where: items that have
+    gradients beside others tell nothing of it."""
+    atoms = element.atoms
+    if len(atoms) > 1 and any(isinstance(atom, Tensor) for atom in atoms):
+        kinds = {
+            (atom.tracked, bool(atom.severed)) if isinstance(atom, Tensor) else None
+            for atom in atoms
+        }
+        if len(kinds) > 1:
+            return UNKNOWN
+    return element
 
 
 class Packed(tuple[Hashable, ...]):

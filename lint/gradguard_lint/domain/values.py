@@ -228,6 +228,8 @@ class TaskCall(Atom):
     """The arguments as the source writes them, where it does."""
     repeated: bool = True
     """Whether the expression makes several tasks: it stands in a loop, or maps."""
+    unplaced: int | None = None
+    """From which argument on it is not known which of them is where."""
 
 
 class Flow:

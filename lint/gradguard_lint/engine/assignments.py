@@ -5,7 +5,15 @@ from __future__ import annotations
 import ast
 from functools import partial
 
-from gradguard_lint.domain.shapes import as_key, closed, items, known_items, sequence, without_item
+from gradguard_lint.domain.shapes import (
+    as_key,
+    at_one_place,
+    closed,
+    items,
+    known_items,
+    sequence,
+    without_item,
+)
 from gradguard_lint.domain.values import (
     Atom,
     Class,
@@ -62,9 +70,7 @@ def do_AugAssign(m: Machine, frame: Frame, node: ast.AugAssign) -> None:
     only = old.only
     if isinstance(only, Items) and isinstance(node.op, ast.Add):
         value = m.iterated(frame, node.value, value)
-        added = m.element(value)
-        joined = added if only.items == () else join((only.element, added))
-        grown = Items(only.kind, None, joined, only.ident)
+        grown = m.grown(only, (only.items, known_items(value)), m.element(value))
         if only.ident:
             m.hold(grown)  # a list grows in place, for all its names
         else:
@@ -156,12 +162,12 @@ def _part(m: Machine, index: int, count: int, star: int, atom: Atom) -> Value:
             return known[index if index < star else index + more]
         if index == star:
             return sequence(m.element(of(atom)))
-        return m.element(of(atom))
+        return at_one_place(m.element(of(atom)))
     if known is not None and len(known) == count:
         return known[index]
     if isinstance(atom, Unknown) and atom.key is not None:
         return of(Unknown(("item", atom.key, index)))
-    return m.element(of(atom))
+    return at_one_place(m.element(of(atom)))
 
 
 def _store_item(m: Machine, frame: Frame, target: ast.Subscript, value: Value) -> None:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.shapes import as_key, inner, items, owned, rest_of, sequence
+from gradguard_lint.domain.shapes import (
+    as_key,
+    at_one_place,
+    inner,
+    items,
+    owned,
+    rest_of,
+    sequence,
+)
 from gradguard_lint.domain.values import (
     METHOD,
     UNKNOWN,
@@ -273,7 +281,7 @@ def _item(m: Machine, frame: Frame, node: ast.AST, atom: Atom, index: Value) -> 
             and -len(atom.items) <= position < len(atom.items)
         ):
             return atom.items[position]
-        return atom.element
+        return at_one_place(atom.element) if isinstance(position, int) else atom.element
     if isinstance(atom, Table):
         index = as_key(index)
         known = atom.get(index.constant) if isinstance(index.only, Const) else None
@@ -282,8 +290,8 @@ def _item(m: Machine, frame: Frame, node: ast.AST, atom: Atom, index: Value) -> 
         if atom.missing is not None and atom.ident and not _stored(node):
             return filled(m, atom, index, m.call(frame, node, atom.missing, Args()))
         if isinstance(index.only, Const):
-            return rest_of(atom)
-        return join([*(value for _, value in atom.entries), rest_of(atom)])
+            return at_one_place(rest_of(atom))
+        return at_one_place(join([*(value for _, value in atom.entries), rest_of(atom)]))
     if isinstance(atom, Instance):
         method = m.find_in_class(atom.cls, "__getitem__")
         if method is not None:

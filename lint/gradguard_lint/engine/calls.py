@@ -6,7 +6,7 @@ import ast
 
 from gradguard_lint.domain.conditions import assume, lasting
 from gradguard_lint.domain.effects import Modes
-from gradguard_lint.domain.shapes import ABSENT, items, sequence
+from gradguard_lint.domain.shapes import ABSENT, at_one_place, items, sequence, side_by_side
 from gradguard_lint.domain.state import Mark, Past, State
 from gradguard_lint.domain.values import (
     NOTHING,
@@ -66,9 +66,9 @@ def arguments(m: Machine, frame: Frame, node: ast.Call) -> Args:
     for item in node.args:
         if isinstance(item, ast.Starred):
             value = m.iterated(frame, item, m.eval(frame, item.value))
-            only = value.only
-            if isinstance(only, Items) and only.items is not None and args.rest is None:
-                args.positional.extend(only.items)
+            given = side_by_side(value) if args.rest is None else None
+            if given is not None:
+                args.positional.extend(given)
             else:
                 args.rest = m.element(value)
         else:
@@ -448,7 +448,7 @@ def bind_arguments(m: Machine, inner: Frame, function: Function, args: Args) -> 
         elif name in keywords:
             value = keywords.pop(name)
         elif args.rest is not None:
-            value = args.rest
+            value = at_one_place(args.rest)
         else:
             offset = index - (len(names) - len(function.defaults))
             value = function.defaults[offset] if 0 <= offset < len(function.defaults) else None

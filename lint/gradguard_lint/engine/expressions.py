@@ -6,7 +6,16 @@ import ast
 from collections.abc import Callable, Hashable
 
 from gradguard_lint.domain.conditions import NONE
-from gradguard_lint.domain.shapes import ABSENT, as_key, closed, items, known_items, sequence
+from gradguard_lint.domain.shapes import (
+    ABSENT,
+    MANY,
+    as_key,
+    closed,
+    items,
+    known_items,
+    sequence,
+    strung,
+)
 from gradguard_lint.domain.state import State
 from gradguard_lint.domain.values import (
     NUMBER,
@@ -242,8 +251,24 @@ def operate(
     if _counts(left) and isinstance(right.constant, int):
         return of(Unknown(("int", left.only, type(op).__name__, right.constant)))
     if sequences and isinstance(op, (ast.Add, ast.Mult)):
+        known = _put_together(op, left, right)
+        if known is not None:
+            return items(sequences[0].kind, known)
         return sequence(join(atom.element for atom in sequences), sequences[0].kind)
     return UNKNOWN
+
+
+def _put_together(op: ast.operator, left: Value, right: Value) -> tuple[Value, ...] | None:
+    """The items of a sum or a multiple of sequences, where it is known what is where."""
+    if isinstance(op, ast.Add):
+        return strung((_items_of(left), _items_of(right)))
+    times = right.constant if _items_of(left) is not None else left.constant
+    held = _items_of(left) or _items_of(right)
+    return strung([held] * times) if isinstance(times, int) and 0 < times <= MANY else None
+
+
+def _items_of(value: Value) -> tuple[Value, ...] | None:
+    return value.only.items if isinstance(value.only, Items) else None
 
 
 def _all_text(value: Value) -> bool:

@@ -8,7 +8,7 @@ imports in a circle.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 
 from gradguard_lint.domain.conditions import GPU_PRESENT, NONE, Assumed, Conditions, compatible
@@ -23,7 +23,7 @@ from gradguard_lint.domain.effects import (
 )
 from gradguard_lint.domain.options import Options
 from gradguard_lint.domain.questions import Key
-from gradguard_lint.domain.shapes import key_value
+from gradguard_lint.domain.shapes import key_value, strung
 from gradguard_lint.domain.starts import PROCESS
 from gradguard_lint.domain.state import Moment, Outcomes, Past, Raised, State, Store, join_states
 from gradguard_lint.domain.values import (
@@ -536,6 +536,15 @@ class Machine:
                 key = atom.key if isinstance(atom, Unknown) else None
                 found.append(unknown(("item", key)) if key is not None else UNKNOWN)
         return self.filtered(join(found)) if found else UNKNOWN
+
+    def grown(self, atom: Items, parts: Iterable[tuple[Value, ...] | None], added: Value) -> Items:
+        """A sequence that has grown in place to these `parts`, where they are known, or by
+        `added`: in a loop it is not told what is where."""
+        known = strung(parts) if not self.loop_depth else None
+        if known is not None:
+            return Items(atom.kind, known, join(known) if known else UNKNOWN, atom.ident)
+        empty = atom.items == () or atom.element.is_unknown
+        return Items(atom.kind, None, added if empty else join((atom.element, added)), atom.ident)
 
     def adopted(self, node: ast.AST, value: Value) -> Value:
         """`value`, in which containers that can change have an identity from here on."""

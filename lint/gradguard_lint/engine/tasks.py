@@ -12,7 +12,7 @@ from gradguard_lint.domain.effects import (
     Step,
     TaskRun,
 )
-from gradguard_lint.domain.shapes import ABSENT, known_items, owned
+from gradguard_lint.domain.shapes import ABSENT, at_one_place, known_items, owned
 from gradguard_lint.domain.starts import INHERITING, PROCESS, Start
 from gradguard_lint.domain.state import Moment, met_pasts
 from gradguard_lint.domain.values import (
@@ -314,6 +314,8 @@ def _functions(value: Value) -> Iterator[Atom]:
 
 def _arguments(m: Machine, task: TaskCall, process: bool, run: TaskRun) -> Args:
     def place(value: Value, name: int | str, private: bool) -> Value:
+        if task.unplaced is not None and isinstance(name, int) and name >= task.unplaced:
+            value = at_one_place(value)
         if process:
             value = m.arrived(value)
             sent = ("sent", run.ident, name, private)

@@ -27,10 +27,11 @@ LIBRARY = Library(
     rows=(
         Row(
             "functools.lru_cache functools.cache copy.copy "
-            "builtins.sorted builtins.reversed builtins.set builtins.frozenset",
+            "builtins.sorted builtins.set builtins.frozenset",
             "identity",
             argument=(0, "iterable"),
         ),
+        Row("builtins.reversed", "identity", argument=(0, "sequence"), flag="reversed"),
         Row(
             "tqdm.tqdm tqdm.auto.tqdm tqdm.notebook.tqdm tqdm.contrib.tqdm tqdm.std.tqdm "
             "tqdm.autonotebook.tqdm tqdm.tqdm_notebook rich.progress.track numba.njit numba.jit "

@@ -11,6 +11,7 @@ from gradguard_lint.domain.shapes import (
     inner,
     items,
     key_value,
+    known_items,
     rest_of,
     sequence,
     without_item,
@@ -133,10 +134,16 @@ def changed_container(m: Machine, atom: Atom, name: str, args: Args) -> Value | 
     """What a list or dict is after an in-place method; None where it stays as it was."""
     first = args.get(0)
     if isinstance(atom, Items):
+        known: tuple[tuple[Value, ...] | None, ...] = (None,)
         if name in ("append", "add", "appendleft", "put"):
             new = first or UNKNOWN
+            if name == "append" and atom.kind == "list":
+                known = (atom.items, (new,))
         elif name == "insert":
             new = args.get(1) or UNKNOWN
+            at = first.constant if first is not None else None
+            if atom.items is not None and isinstance(at, int):
+                known = (atom.items[:at], (new,), atom.items[at:])
         elif name in ("pop", "popleft") and atom.items is not None:
             place = _popped(name, args)
             return of(without_item(atom, constant(place)) or atom) if place is not None else None
@@ -144,11 +151,11 @@ def changed_container(m: Machine, atom: Atom, name: str, args: Args) -> Value | 
             return of(replace(atom, items=(), element=UNKNOWN))
         elif name in ("extend", "update"):
             new = m.element(first) if first is not None else UNKNOWN
+            if atom.kind == "list" and first is not None:
+                known = (atom.items, known_items(first))
         else:
             return None
-        empty = atom.items == () or atom.element.is_unknown
-        element = new if empty else join((atom.element, new))
-        return of(Items(atom.kind, None, element, atom.ident))
+        return of(m.grown(atom, known, new))
     if isinstance(atom, Table) and name == "clear":
         return of(replace(atom, entries=(), rest=ABSENT, keys=None))
     if isinstance(atom, Table) and name == "pop" and first is not None:
@@ -166,8 +173,8 @@ def changed_container(m: Machine, atom: Atom, name: str, args: Args) -> Value | 
         return of(replace(atom, rest=rest_of(atom)))
     if isinstance(atom, Table) and name == "update":
         entries = dict(atom.entries)
-        known = first is None or isinstance(first.only, Table)
-        rest = atom.rest if known and not args.open else rest_of(atom)
+        told = first is None or isinstance(first.only, Table)
+        rest = atom.rest if told and not args.open else rest_of(atom)
         keys = atom.keys
         for other in first.of(Table) if first is not None else ():
             entries.update(other.entries)

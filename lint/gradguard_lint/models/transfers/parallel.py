@@ -177,8 +177,9 @@ def make_task(m: Machine, frame: Frame, node: ast.AST, delayed: Delayed, args: A
     names: frozenset[str] = frozenset()
     if isinstance(node, ast.Call):
         private, names = private_parts(frame, node)
-    positional = list(args.positional)
+    positional, unplaced = list(args.positional), None
     if args.rest is not None:
+        unplaced = len(positional)
         positional.extend([args.rest] * 3)
     task = TaskCall(
         delayed.function,
@@ -190,6 +191,7 @@ def make_task(m: Machine, frame: Frame, node: ast.AST, delayed: Delayed, args: A
         delayed.library,
         written(node),
         in_loop(m, frame),
+        unplaced,
     )
     return of(task)
 

@@ -68,9 +68,15 @@ def identity(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
         value = items("list", ())
     if not any(isinstance(atom, (Items, Table)) for atom in value.atoms):
         return value
-    return m.adopted(
-        node, value.map(lambda a: of(replace(a, ident=0) if isinstance(a, (Items, Table)) else a))
-    )
+    forgets = args.get(None, "maxlen") is not None
+
+    def copied(atom: Atom) -> Value:
+        if isinstance(atom, Items) and atom.items is not None:
+            held = atom.items[::-1] if row.flag == "reversed" else atom.items
+            return of(replace(atom, items=None if forgets else held, ident=0))
+        return of(replace(atom, ident=0) if isinstance(atom, (Items, Table)) else atom)
+
+    return m.adopted(node, value.map(copied))
 
 
 def nothing(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradguard_lint.domain.shapes import sequence
+from gradguard_lint.domain.shapes import sequence, side_by_side
 from gradguard_lint.domain.values import (
     NOTHING,
     UNKNOWN,
@@ -163,8 +163,7 @@ def _initializer(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> TaskC
 
 
 def _tuple(value: Value | None) -> tuple[Value, ...]:
-    only = value.only if value is not None else None
-    return only.items if isinstance(only, Items) and only.items is not None else ()
+    return tuple(side_by_side(value) or ()) if value is not None else ()
 
 
 def task_given(
@@ -195,6 +194,7 @@ def task_of(
         private, names = private_parts(frame, node)
     positional: tuple[Value, ...] = ()
     keywords: dict[str, Value] = {}
+    unplaced = None
     each = True
     if hands.items == "each":
         positional = tuple(m.element(value) for value in args.positional[first:])
@@ -207,7 +207,7 @@ def task_of(
         element = m.element(args.get(*hands.args) or UNKNOWN)
         positional = _tuple(element)
         if not positional and not element.is_unknown:
-            positional = tuple([m.element(element)] * 4)
+            positional, unplaced = tuple([m.element(element)] * 4), 0
     elif hands.items == "ranked":
         positional = (unknown(RANK), *_tuple(args.get(*hands.args)))
     elif hands.items == "packed":
@@ -226,6 +226,7 @@ def task_of(
     elif hands.items == "rest":
         positional = tuple(args.positional[first:])
         if args.rest is not None:
+            unplaced = len(positional)
             positional = (*positional, *[args.rest] * 3)
         keywords = {
             key: value
@@ -248,6 +249,7 @@ def task_of(
         library,
         written(node, first) if hands.items == "rest" else (),
         hands.many or in_loop(m, frame),
+        unplaced,
     )
 
 
