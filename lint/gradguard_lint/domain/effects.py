@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         "compute",  # a computation with `framework`
         "ddp-bypass",  # a forward of a wrapped module, but not by its wrapper, as `ident`
         "ddp-step",  # an optimizer steps with gradients of one process, which came by `ident`
+        "cut-off",  # `target` is detached, or wants no gradient, for all who have it
         "dask-backend",  # a backend that cannot be named so
         "draw",  # a draw from the global generator of `framework`
         "epoch-repeated",  # the sampler `ident` is iterated again, in the loop at `place`

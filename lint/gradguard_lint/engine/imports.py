@@ -101,7 +101,7 @@ def do_ImportFrom(m: Machine, frame: Frame, node: ast.ImportFrom) -> None:
         if not m.project.is_module(base):
             if not m.guarded_import:
                 m.models.imported(m, frame, alias, f"{base}.{alias.name}")
-            m.write(frame, name, of(External(f"{base}.{alias.name}")))
+            m.write(frame, name, m.models.external(m, f"{base}.{alias.name}"))
             continue
         m.write(frame, name, of(Imported(base, alias.name)))
         if base and m.project.is_module(f"{base}.{alias.name}"):

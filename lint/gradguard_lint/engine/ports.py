@@ -200,6 +200,9 @@ class Models(Protocol[M]):
     def in_place(self, m: M, frame: Frame, node: ast.AugAssign, old: Value) -> Value | None:
         """``x += ...``; what `x` is then, where that is not what the operation gives."""
 
+    def external(self, m: M, name: str) -> Value:
+        """What a library's name stands for, by its full name."""
+
     def name_from_star(self, name: str) -> Value:
         """What a name may be that only a star import of something unknown can give."""
 

@@ -22,8 +22,15 @@ LIBRARY = Library(
         "operator",
         "importlib",
         "click",
+        "platform",
     ),
     bases={"typing.NamedTuple": "tuple"},
+    constants={
+        "os.name": "posix",
+        "sys.platform": "linux",
+        "typing.TYPE_CHECKING": False,
+        "typing_extensions.TYPE_CHECKING": False,
+    },
     rows=(
         Row(
             "functools.lru_cache functools.cache copy.copy "
@@ -56,6 +63,7 @@ LIBRARY = Library(
         Row("operator.attrgetter operator.itemgetter operator.methodcaller", "getter"),
         Row("itertools.starmap", "starmap", keeps=True),
         Row("importlib.util.find_spec", "asks-module"),
+        Row("platform.system", "constant", flag="Linux"),
         Row("enum.auto", "distinct"),
         Row("collections.deque", "identity", argument=(0, "iterable"), flag="list"),
         Row("contextlib.closing", "identity", argument=(0, "thing"), keeps=True),

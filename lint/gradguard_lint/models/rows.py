@@ -119,6 +119,7 @@ class Library:
         starts_by: words by which work is handed out, where no name of it does so.
         beside: words that matter in a module that imports it.
         starts: ways in which its workers come into being that no other library has.
+        constants: what some of its names are, on Linux.
     """
 
     tops: tuple[str, ...]
@@ -131,6 +132,7 @@ class Library:
     starts_by: tuple[str, ...] = ()
     beside: frozenset[str] = frozenset()
     starts: tuple[Start, ...] = ()
+    constants: Mapping[str, str | bool] = {}
 
 
 STARTERS = frozenset(
@@ -217,6 +219,7 @@ class Registry:
         self.bases: dict[str, str] = {}
         self.base_prefixes: dict[str, str] = {}
         self.starts: dict[str, Start] = {}
+        self.constants: dict[str, str | bool] = {}
         self.spelled: dict[str, list[tuple[str, str]]] = {}
         self._plain: dict[str, str] = {}
         for library in self.libraries:
@@ -233,6 +236,7 @@ class Registry:
                     self.bases[base] = what
             for other, plain in library.spelled.items():
                 self.spelled.setdefault(other.partition(".")[0], []).append((other, plain))
+            self.constants.update(library.constants)
             for start in library.starts:
                 self.starts[start.name] = start
 

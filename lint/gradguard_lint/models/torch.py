@@ -24,6 +24,11 @@ HEAVY = words(
 CLEARS = words("zero_ fill_")
 """Methods of tensors after which nothing is left of what a gradient was."""
 
+GIVES = words(
+    "add_ addcmul_ copy_ index_add_ index_copy_ lerp_ put_ scatter_ scatter_add_ set_ sub_"
+)
+"""Those by which a gradient gets what it is given."""
+
 STOPS = words("item tolist numpy data_ptr element_size storage")
 """Methods of tensors that give plain values."""
 
@@ -90,7 +95,7 @@ CASTS = words("double float half int long short bool bfloat16")
 
 VIEWS = words(
     "view reshape squeeze unsqueeze t transpose permute flatten ravel narrow select swapaxes "
-    "expand expand_as view_as contiguous movedim"
+    "expand expand_as view_as movedim"
 )
 """Methods of tensors that give their memory in another shape."""
 

@@ -29,6 +29,9 @@ def check(program: Program) -> Iterator[Report]:
     # Where the gradient of the results themselves is asked for, it goes on from there by hand.
     read = [effect.target for effect in program.kinds("grad-read") if effect.worker is None]
     wanted = set().union(*map(severed_by, read))
+    # What is detached in place wants none, by whatever name it is used.
+    detached = [effect.target for effect in program.kinds("cut-off") if effect.worker is None]
+    wanted = wanted.union(*map(severed_by, detached))
     for effect in program.kinds("backward"):
         if effect.worker is not None:
             continue

@@ -201,8 +201,9 @@ def _is_read(effect: Effect) -> bool:
         around = above.get(around)
     if isinstance(around, ast.Attribute):
         return not around.attr.endswith("_")  # it is changed in place
-    asked = isinstance(around, ast.Compare) and isinstance(around.ops[0], (ast.Is, ast.IsNot))
-    return not asked or isinstance(statement, ast.Assert)
+    if not isinstance(around, ast.Compare) or not isinstance(around.ops[0], (ast.Is, ast.IsNot)):
+        return True
+    return isinstance(statement, ast.Assert) and isinstance(around.ops[0], ast.IsNot)
 
 
 BAD: Examples = {

@@ -126,7 +126,13 @@ class Meaning(Known):
             m.effect(frame, "removed-wrapper", node, full)
         if plain in ("tensorflow.data.AUTOTUNE", "tensorflow.data.experimental.AUTOTUNE"):
             return constant("AUTOTUNE")
-        return unknown((plain,)) if plain == "sys.argv" else of(External(full))
+        return unknown((plain,)) if plain == "sys.argv" else self.external(m, full)
+
+    def external(self, m: Machine, name: str) -> Value:
+        known = self.registry.constants.get(name)
+        if known is None or (known and m.options.start_method == "spawn"):  # as on other systems
+            return of(External(name))
+        return constant(known)
 
     # -- calls ----------------------------------------------------------------------------------
 

@@ -145,6 +145,11 @@ def set_attribute(
         return of(replace(atom, parts=(*parts, ("daemon", value))))
     if isinstance(atom, Thing) and atom.kind == "optimizer" and target.attr == "param_groups":
         m.effect(frame, "optimizer-change", target, "`.param_groups`", target=of(atom))
+    if isinstance(atom, (Tensor, Unknown)) and target.attr in ("grad", "_grad"):
+        if value.is_none:
+            own_gradients.cleared(m, frame, target, "`.grad = None`", of(atom))
+        else:
+            m.effect(frame, "grad-write", target, "`.grad = ...`", target=of(atom))
     if isinstance(atom, Unknown):
         tensorflow_calls.session_option(m, frame, target, value)
         if target.attr == "requires_grad" and True in value.constants():
@@ -152,11 +157,6 @@ def set_attribute(
         return None
     if isinstance(atom, Tensor) and target.attr == "requires_grad":
         return torch_tensors.set_requires_grad(m, atom, value)
-    if isinstance(atom, Tensor) and target.attr in ("grad", "_grad"):
-        if value.is_none:
-            own_gradients.cleared(m, frame, target, "`.grad = None`", of(atom))
-        else:
-            m.effect(frame, "grad-write", target, "`.grad = ...`", target=of(atom))
     if isinstance(atom, Tensor) and target.attr == "data":
         m.effect(frame, "in-place", target, "`.data = ...`", target=of(atom))
     return None

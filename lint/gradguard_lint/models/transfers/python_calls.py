@@ -58,6 +58,12 @@ CONSUMING = words("dict min max any all frozenset reversed")
 """Further ones, of which generators are iterated."""
 
 
+def _attribute(node: ast.AST, name: str) -> ast.Attribute:
+    """What ``setattr(owner, name, value)`` sets."""
+    owner = node.args[0] if isinstance(node, ast.Call) and node.args else ast.Name("...")
+    return ast.copy_location(ast.Attribute(owner, name, ast.Store()), owner)
+
+
 def identity(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """What gives its argument, or a shallow copy of it."""
     value = args.get(*row.argument) or args.get(0) or args.get(None, "iterable") or UNKNOWN
@@ -82,6 +88,11 @@ def identity(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
 def nothing(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """What gives nothing that is known."""
     return UNKNOWN
+
+
+def told(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """What always gives the same."""
+    return constant(row.flag)
 
 
 def number(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -388,6 +399,8 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         only, field = owner.only, wanted.constant
         if isinstance(only, Instance) and isinstance(field, str):
             m.set_field(only.ident, field, value)
+        elif isinstance(only, (Tensor, Unknown)) and isinstance(field, str):
+            m.models.set_attribute(m, frame, _attribute(node, field), only, value)
         return NOTHING
     if short == "isinstance":
         return is_of(m, *args.positional) if len(args.positional) == 2 else UNKNOWN

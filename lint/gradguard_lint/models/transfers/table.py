@@ -111,6 +111,7 @@ TRANSFERS: dict[str, Transfer] = {
     "collective": collectives.collective,
     "compiled": tensorflow_calls.compiled,
     "computes": _computes,
+    "constant": python_calls.told,
     "context-manager": python_calls.identity,
     "copied": python_calls.copied,
     "dask-client": dask_work.client,

@@ -38,6 +38,7 @@ from gradguard_lint.models.torch import (
     CLEARS,
     COUNTS,
     DRAWS_OF,
+    GIVES,
     HEAVY,
     HOOKS,
     IN_PLACE_DRAWS,
@@ -166,6 +167,8 @@ def tensor_method(
         return NOTHING
     if name == "requires_grad_":
         flag = args.get(0, "requires_grad") or constant(True)
+        if False in flag.constants():
+            m.effect(frame, "cut-off", node, "`.requires_grad_(False)`", target=of(tensor))
         return set_requires_grad(m, tensor, flag) or of(tensor)
     if name == "clone" and tensor.grad == "none":
         ident = GRADIENT if tensor.ident == GRADIENT else 0
@@ -186,12 +189,16 @@ def tensor_method(
         if name not in NOT_WRITING:
             written(m, frame, node, f"`.{name}()`", of(tensor))
         m.effect(frame, "in-place", node, f"`.{name}()`", target=of(tensor))
-        if tensor.ident == GRADIENT and name in CLEARS:
+        if tensor.ident == GRADIENT and name in (*CLEARS, *GIVES):
             owner = _owner_of_gradient(m, frame, node)
-            own_gradients.cleared(m, frame, node, f"`.grad.{name}()`", owner)
+            if name in CLEARS:
+                own_gradients.cleared(m, frame, node, f"`.grad.{name}()`", owner)
+            elif any(value.constant is None for value in args.values()):
+                m.effect(frame, "grad-write", node, f"`.grad.{name}()`", target=owner)
         for value in args.values():
             collectives.put_back(m, of(tensor), value)
         if name == "detach_":
+            m.effect(frame, "cut-off", node, "`.detach_()`", target=of(tensor))
             return of(replace(tensor, grad="none"))
     if (name in IN_PLACE_DRAWS or name in DRAWS_OF) and "generator" not in args.keywords:
         m.effect(frame, "draw", node, f"`.{name}()`", framework="torch")
