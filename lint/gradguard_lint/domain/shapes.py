@@ -42,6 +42,8 @@ def name_of(atom: Atom) -> str | None:
         return atom.function.name
     if isinstance(atom, (Function, Method, External, Thing)):
         return atom.name
+    if isinstance(atom, Instance):
+        return f"{atom.cls.name}.__call__"
     if isinstance(atom, Partial):
         return next(filter(None, map(name_of, atom.function.atoms)), None)
     return None

@@ -130,6 +130,7 @@ def repeat(
 
             def turn() -> None:
                 if assume_test(m, test, True):
+                    m.models.taken(m, element)
                     go(element)
                 else:
                     m.die()

@@ -200,6 +200,9 @@ class Models(Protocol[M]):
     def in_place(self, m: M, frame: Frame, node: ast.AugAssign, old: Value) -> Value | None:
         """``x += ...``; what `x` is then, where that is not what the operation gives."""
 
+    def taken(self, m: M, element: Value) -> None:
+        """A loop goes on to an item of a sequence of which `element` stands for all."""
+
     def external(self, m: M, name: str) -> Value:
         """What a library's name stands for, by its full name."""
 

@@ -215,7 +215,7 @@ class Relevance:
             if not words.matters.isdisjoint((module or "").split(".")):
                 wanted |= _names(node)
         found = _mentioning(seen, wanted)
-        for string in seen.strings:
+        for string in words.matters_beside.keys() & seen.strings:
             beside = _mentioning(seen, _any_way(words.matters_beside[string]))
             found |= beside & _mentioning(seen, {quoted(string)})
         return found
@@ -309,8 +309,8 @@ def _names_in_imports(seen: Survey) -> set[str]:
 
 
 def _any_way(words: Set[str]) -> set[str]:
-    """What is mentioned where one of `words` is: as a name, as an attribute, or as a keyword."""
-    return {*words, *map(asked, words), *map(keyword, words)}
+    """What is mentioned where one of `words` is: as a name, an attribute, a keyword or a key."""
+    return {*words, *map(asked, words), *map(keyword, words), *map(quoted, words)}
 
 
 def _mentioning(seen: Survey, words: Set[str]) -> set[int]:

@@ -89,7 +89,8 @@ class Survey:
 
 def survey(module: Module, words: Vocabulary) -> Survey:
     """Walk the tree of `module` once."""
-    strings = [it for it in words.matters_beside if it.encode() in module.data]
+    strings = {it for it in words.matters_beside if it.encode() in module.data}
+    strings.update(*(words.matters_beside[it] for it in strings))
     found = Survey(called_by_calls=words.called, strings=frozenset(strings))
     found.definitions[OWN_CODE] = ("", found.own)
     _visit(module.tree, (found.own,), 0, found)

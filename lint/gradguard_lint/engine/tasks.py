@@ -71,8 +71,12 @@ def contents(
             parts = [(f"{path}[{key!r}]", item) for key, item in atom.entries]
             parts.append((f"{path}[...]", atom.rest))
         elif isinstance(atom, Partial):
-            parts = [(f"{path}.args[{index}]", item) for index, item in enumerate(atom.args)]
-            parts += [(f"{path}.{name}", item) for name, item in atom.keywords]
+            names = _parameters(atom.function)
+            parts = [
+                (names[index].lstrip("*") if index < len(names) else f"{path}.args[{index}]", item)
+                for index, item in enumerate(atom.args)
+            ]
+            parts += atom.keywords
             parts.append((path, atom.function))
         elif isinstance(atom, Function) and isinstance(atom.node, ast.Lambda) and atom.defaults:
             names = [item.arg for item in atom.node.args.args][-len(atom.defaults) :]
@@ -286,7 +290,7 @@ def run_task(
         after, m.state = m.state, parent
     run.known = any(
         isinstance(atom, (Function, Bound))
-        or (isinstance(atom, Thing) and m.last_returns is not None)
+        or (isinstance(atom, (Instance, Thing)) and m.last_returns is not None)
         for atom in _functions(task.function)
     )
     m.last_task_state = after
@@ -332,18 +336,26 @@ def _name(task: TaskCall, index: int) -> str:
     """What reports call an argument: its expression, its parameter, or its position."""
     if index < len(task.names):
         return task.names[index]
-    for atom in task.function.atoms:
+    names = _parameters(task.function)
+    if names and names[-1].startswith("*") and index >= len(names) - 1:
+        return f"{names[-1][1:]}[{index - len(names) + 1}]"
+    if index < len(names):
+        return names[index]
+    return f"argument {index + 1}"
+
+
+def _parameters(called: Value) -> list[str]:
+    """The names under which a function takes positional arguments, with ``*args`` at their end."""
+    for atom in called.atoms:
         function = atom.function if isinstance(atom, Bound) else atom
         if isinstance(function, Function):
             spec = function.node.args
-            names = [item.arg for item in (*spec.posonlyargs, *spec.args)][
-                isinstance(atom, Bound) :
-            ]
-            if index < len(names):
-                return names[index]
-            if spec.vararg is not None:
-                return f"{spec.vararg.arg}[{index - len(names)}]"
-    return f"argument {index + 1}"
+            names = [item.arg for item in (*spec.posonlyargs, *spec.args)]
+            names = names[isinstance(atom, Bound) :]
+            return names if spec.vararg is None else [*names, f"*{spec.vararg.arg}"]
+        if isinstance(atom, Partial):
+            return _parameters(atom.function)[len(atom.args) :]
+    return []
 
 
 def _shipped(m: Machine, call: ParallelCall, task: TaskCall) -> list[tuple[str, Atom, bool]]:

@@ -63,6 +63,7 @@ _OF_RANDOM = rb"\brandom\.[a-z]\w*[ \t]*\("
 _GENERATORS = (b"default_rng", b"RandomState", b"Generator", b"Random")
 _PROCESS = ((b"Process",), rb"Process[ \t]*(?=\()")
 _GIVEN_TO = rb"\b(\w+)[ \t]*=[ \t]*[\w.]*\Z"
+_FOR_BACKEND = rb"[\"']backend[\"'][ \t]*:[ \t]*\Z"
 _GIVEN = rb"[=(\[{,:][ \t]*[\w.]*\Z"
 _ASKS = b"isinstance("
 _DEFINED = rb"\n[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)"
@@ -396,7 +397,10 @@ def _is_held(data: bytes, place: int) -> bool:
 def _wrong_backend(data: bytes) -> bool:
     """Whether a call other than those that take it has the backend dask."""
     for quoted in matches(data, (b'"dask"', b"'dask'"), rb"."):
-        given = re.search(_GIVEN_TO, before(data, quoted.start()))
+        line = before(data, quoted.start())
+        if re.search(_FOR_BACKEND, line):
+            return True
+        given = re.search(_GIVEN_TO, line)
         if given is None:
             continue
         name = given.group(1)

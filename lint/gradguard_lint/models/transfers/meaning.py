@@ -128,6 +128,9 @@ class Meaning(Known):
             return constant("AUTOTUNE")
         return unknown((plain,)) if plain == "sys.argv" else self.external(m, full)
 
+    def taken(self, m: Machine, element: Value) -> None:
+        samplers.taken(m, element)
+
     def external(self, m: Machine, name: str) -> Value:
         known = self.registry.constants.get(name)
         if known is None or (known and m.options.start_method == "spawn"):  # as on other systems

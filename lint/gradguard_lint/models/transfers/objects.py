@@ -34,6 +34,7 @@ from gradguard_lint.models.transfers import (
     options,
     own_gradients,
     python_calls,
+    samplers,
     tensorflow_calls,
     torch_modules,
     torch_tensors,
@@ -143,6 +144,8 @@ def set_attribute(
     if isinstance(atom, Thing) and atom.kind == "process" and target.attr == "daemon":
         parts = tuple(part for part in atom.parts if part[0] != "daemon")
         return of(replace(atom, parts=(*parts, ("daemon", value))))
+    if target.attr == "epoch" and any(samplers.samplers(of(atom))):
+        samplers.epoch_set(m, atom)
     if isinstance(atom, Thing) and atom.kind == "optimizer" and target.attr == "param_groups":
         m.effect(frame, "optimizer-change", target, "`.param_groups`", target=of(atom))
     if isinstance(atom, (Tensor, Unknown)) and target.attr in ("grad", "_grad"):

@@ -189,11 +189,16 @@ def make_task(m: Machine, frame: Frame, node: ast.AST, delayed: Delayed, args: A
         private,
         names,
         delayed.library,
-        written(node),
+        () if _called_by_map(node) else written(node),
         in_loop(m, frame),
         unplaced,
     )
     return of(task)
+
+
+def _called_by_map(node: ast.AST) -> bool:
+    """Whether a call of `node` is one of many that ``map`` and its like make."""
+    return isinstance(node, ast.Call) and ast.unparse(node.func).endswith("map")
 
 
 def cached_call(m: Machine, frame: Frame, node: ast.AST, cached: Thing, args: Args) -> Value:

@@ -41,7 +41,7 @@ from gradguard_lint.models.rows import Row
 from gradguard_lint.models.torch import OF_TENSORS
 from gradguard_lint.models.transfers import data_parallel
 from gradguard_lint.models.transfers.devices import NO_GPUS
-from gradguard_lint.models.transfers.tensors import operation
+from gradguard_lint.models.transfers.tensors import operation, written
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
@@ -67,6 +67,8 @@ def _attribute(node: ast.AST, name: str) -> ast.Attribute:
 def identity(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """What gives its argument, or a shallow copy of it."""
     value = args.get(*row.argument) or args.get(0) or args.get(None, "iterable") or UNKNOWN
+    if row.flag == "in-place":
+        written(m, frame, node, f"`{name.rpartition('.')[2]}`", value)
     if row.keeps and lazy([value]):
         return value
     value = m.iterated(frame, node, value)
@@ -152,8 +154,10 @@ def partial(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
 
 
 def wraps(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``functools.wraps(f)``: a decorator that gives back what it is given."""
-    return of(External("copy.copy"))
+    """``functools.wraps(f)``: a decorator that gives back what it is given; ``update_wrapper(g,
+    f)`` does so at once."""
+    wrapper = args.get(0, "wrapper") if name.endswith("update_wrapper") else None
+    return wrapper if wrapper is not None else of(External("copy.copy"))
 
 
 def chain(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable
 from functools import lru_cache
 
+from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import (
     NOTHING,
     UNKNOWN,
@@ -116,6 +117,14 @@ def _loop_between(m: Machine, earlier: object, turns: tuple[int, ...]) -> int | 
         if one != other:
             return index
     return None
+
+
+def taken(m: Machine, element: Value) -> None:
+    """A loop goes on to the next of several loaders, for which one stands."""
+    if (0, PASSED) in m.store:
+        for atom in inner(element, 2):
+            for thing in samplers(of(atom)):
+                m.store[thing.ident, PASSED] = NOTHING
 
 
 def epoch_set(m: Machine, receiver: Atom) -> None:

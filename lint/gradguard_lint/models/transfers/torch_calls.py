@@ -368,7 +368,8 @@ def tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     elif short in DATA:
         small = first is not None and _few(first)
     else:
-        small = bool(args.positional) and known_small(args.positional)
+        sizes = args.positional * 2 if short == "eye" else args.positional
+        small = bool(sizes) and known_small(sizes)
     made = Tensor(
         *("torch", grad, gpu, m.worker_ident, m.ident_at(node)),
         place=place,
@@ -462,6 +463,9 @@ def module(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     about = (("statistics", constant(True)),) if kept else ()
     if _drops(short, args) or any(part.part("drops") for part in parts):
         about = (*about, ("drops", constant(True)))
+    inplace = args.get(None, "inplace")
+    if inplace is not None and inplace.constant is True:
+        about = (*about, ("in-place", inplace))
     atom = Thing("model", name, m.ident_at(node), m.worker_ident, gpu, about, small=small)
     return guarded(of(atom), when) if gpu and when else of(atom)
 

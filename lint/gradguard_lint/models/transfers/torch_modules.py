@@ -88,6 +88,8 @@ def _forward(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args) 
         now = training(m, model.ident)
         mode = "" if now is None else "train" if now else "eval"
         m.effect(frame, "statistics", node, mode, target=of(model), framework=mode)
+    if model.part("in-place") is not None and args.positional:
+        written(m, frame, node, f"`{model.name.rpartition('.')[2]}`", args.positional[0])
     if model.part("drops") is not None and training(m, model.ident):
         m.effect(frame, "draw", node, "dropout in training mode", framework="torch")
     if is_frozen(m, model.ident):
