@@ -166,10 +166,11 @@ def test_loaders_over_tensors_are_kept():
 def test_a_module_with_a_framework_is_followed_where_it_is_given_functions():
     launch = "import torch.multiprocessing as mp\ndef launch(fn):\n    mp.spawn(fn, nprocs=2)\n"
     own = launch.replace("(fn)", "()").replace("launch():", "fn():\n    pass\ndef launch():")
-    program = TORCH + "from helper import launch\nlaunch(f)\n"
+    program = TORCH + "from helper import launch\ndef main():\n    launch(f)\n"
     assert kept(program, helper=launch)
     assert kept(program, helper=launch.replace("spawn(fn", "Process(target=fn"))
     assert not kept(program, helper=own)
+    assert kept(program + "main()\n", helper=own)
     shown = "from threading import Thread\nThread(target=fn).start()\n"
     assert kept(program, helper=shown)
     assert not kept(program, helper=f'def f(x):\n    """\n{shown}"""\n')

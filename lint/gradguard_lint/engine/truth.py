@@ -105,6 +105,13 @@ def _asked(atom: Atom) -> Atom:
     return Unknown(("external", atom.name)) if isinstance(atom, External) else atom
 
 
+def names_cuda(key: Key) -> Key:
+    """The question whether what `key` stands for, or its text, names a GPU."""
+    while isinstance(key, tuple) and key[0] == "str":
+        key = key[1]
+    return ("contains", key, "cuda")
+
+
 _ORDER: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Lt: lambda a, b: a < b,
     ast.LtE: lambda a, b: a <= b,
@@ -127,6 +134,8 @@ def compare(op: ast.cmpop, left: Atom, right: Atom) -> Atom:
             return Unknown(GPU_PRESENT if negative else ("not", GPU_PRESENT))
         if isinstance(left, Unknown) and left.key is not None and isinstance(right, Const):
             key: Key = ("eq", left.key, right.value)
+            if right.value == "cuda" and isinstance(left.key, tuple) and left.key[-1] == "type":
+                key = names_cuda(left.key[1])
             return Unknown(("not", key) if negative else key)
         if isinstance(right, Const) and right.value is None and not isinstance(left, Unknown):
             return Const(negative, "bool")
@@ -160,7 +169,7 @@ def compare(op: ast.cmpop, left: Atom, right: Atom) -> Atom:
         if isinstance(left, Const) and isinstance(right, Unknown) and right.key is not None:
             key = ("in", right.key, left.value)
             if left.value in ("cuda", "gpu", "GPU"):
-                key = ("contains", right.key, "cuda")
+                key = names_cuda(right.key)
             return Unknown(("not", key) if negative else key)
         return Unknown()
     if isinstance(left, Const) and isinstance(right, Const):

@@ -99,6 +99,16 @@ LIBRARY = Library(
             "start-method",
             argument=(0, "method"),
         ),
+        Row(
+            "multiprocessing.parent_process multiprocess.parent_process "
+            "torch.multiprocessing.parent_process",
+            "parent-process",
+        ),
+        Row(
+            "multiprocessing.current_process multiprocess.current_process "
+            "torch.multiprocessing.current_process",
+            "current-process",
+        ),
         Row("multiprocessing.cpu_count multiprocess.cpu_count", "nothing"),
         Row(
             "multiprocessing.Lock multiprocessing.RLock multiprocess.Lock multiprocess.RLock "

@@ -63,6 +63,7 @@ _OF_RANDOM = rb"\brandom\.[a-z]\w*[ \t]*\("
 _GENERATORS = (b"default_rng", b"RandomState", b"Generator", b"Random")
 _PROCESS = ((b"Process",), rb"Process[ \t]*(?=\()")
 _GIVEN_TO = rb"\b(\w+)[ \t]*=[ \t]*[\w.]*\Z"
+_DOES = rb"\n(?:(?:with|for|while)[ \t]|(?!if\b|elif\b|assert\b)[a-z_][\w.]*(?:[ \t]*=[ \t]*[A-Za-z_][\w.]*)?\()"
 _FOR_BACKEND = rb"[\"']backend[\"'][ \t]*:[ \t]*\Z"
 _GIVEN = rb"[=(\[{,:][ \t]*[\w.]*\Z"
 _ASKS = b"isinstance("
@@ -284,6 +285,11 @@ class File:
     def starts_program(self) -> bool:
         """Whether it is started as a program."""
         return b"__main__" in self.data
+
+    @property
+    def does_something(self) -> bool:
+        """Whether its own code calls anything, as that of a program does."""
+        return self.starts_program or re.search(_DOES, self.data) is not None
 
     @property
     def samples_together(self) -> bool:

@@ -94,6 +94,9 @@ class Prefilter:
             return self._brings_together(path, file) or self._runs_both(path, file)
         if (file.starts_program or file.trains) and self._imports_one(path, self._starts):
             return True  # it may make the objects whose methods start them, and wants gradients
+        if self._may_import_starter(file) and file.does_something:
+            if self._imports_one(path, self._starts):
+                return True
         if file.uses_gradients and self._imports_one(path, self._passes_on):
             return True
         if self._is_given(path, file):
@@ -173,13 +176,17 @@ class Prefilter:
     def _runs_both(self, path: str, file: File) -> bool:
         """Whether it is a program that imports what starts workers, and over a few modules a
         framework: it may give what these work on."""
-        if len(self.files) > MANY and file.words.isdisjoint(self._starting):
+        if not self._may_import_starter(file):
             return False
         return (
             file.starts_program
             and self._imports_one(path, self._starts)
             and any(self._reaches(name, path, 3, "") for name in file.imports)
         )
+
+    def _may_import_starter(self, file: File) -> bool:
+        """Whether it names a module that starts workers, where there are many files."""
+        return len(self.files) <= MANY or not file.words.isdisjoint(self._starting)
 
     @cached_property
     def _starting(self) -> set[bytes]:

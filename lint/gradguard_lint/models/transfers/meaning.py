@@ -36,6 +36,7 @@ from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.truth import names_cuda
 from gradguard_lint.models.known import Known
 from gradguard_lint.models.rows import CALLED_BY_HOSTS
 from gradguard_lint.models.torch import HOOKS, NOT_WRITING, PARAMETERS
@@ -164,7 +165,7 @@ class Meaning(Known):
         if name == "startswith" and isinstance(key, tuple) and len(args.positional) == 1:
             start = args.positional[0].constant
             if start == "cuda":
-                return unknown(("contains", key[1], start))
+                return unknown(names_cuda(key[1]))
             return unknown(("cmp", key[1], "startswith", start))
         call = result_call(atom)
         if name == "backward":

@@ -90,3 +90,30 @@ def at_fork(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     if first is not None:
         m.store[0, AT_FORK] = items("tuple", (*(known_items(forked(m)) or ()), first))
     return NOTHING
+
+
+_OF_MULTIPROCESSING = frozenset({"fork", "forkserver", "loky", "spawn", UNTOLD})
+"""How processes start that know their parent, and have a name of their own."""
+
+
+def parent_process(
+    m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
+) -> Value:
+    """``multiprocessing.parent_process()``: None in the parent."""
+    if not m.in_process_worker:
+        return NOTHING
+    known = m.worker is not None and m.worker.call.start in _OF_MULTIPROCESSING
+    return of(Thing("parent-process", name)) if known else UNKNOWN
+
+
+def current_process(
+    m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
+) -> Value:
+    """``multiprocessing.current_process()``: its name, and whether it is a daemon."""
+    own, daemon = "MainProcess", False
+    if m.worker is not None and m.in_process_worker:
+        if m.worker.call.start not in _OF_MULTIPROCESSING:
+            return UNKNOWN
+        own, daemon = "Process-1", m.worker.call.daemons
+    parts = (("name", constant(own)), ("daemon", constant(daemon)))
+    return of(Thing("namespace", name, m.ident_at(node, own), parts=parts))
