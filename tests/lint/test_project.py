@@ -918,6 +918,39 @@ def test_a_loader_of_another_file_is_iterated(project, made, others):
     assert project.codes() == [("GG201", "data.py", 10)]
 
 
+def test_a_loader_of_another_file_is_given_a_dataset(project):
+    project.write(
+        "loader.py",
+        """\
+from torch.utils.data import DataLoader
+
+
+def get_loader(dataset, workers=4):
+    return DataLoader(dataset, num_workers=workers)
+""",
+    )
+    program = """\
+import torch
+from torch.utils.data import Dataset
+from loader import get_loader
+
+
+class Rows(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, k):
+        return torch.ones(3).to("{}")
+
+
+for batch in get_loader(Rows()):
+    print(batch)
+"""
+    project.write("run.py", program.format("cuda"))
+    project.write("run_safe.py", program.format("cpu"))
+    assert project.codes() == [("GG201", "run.py", 11)]
+
+
 def test_a_line_of_another_file_is_named_with_it(project):
     project.write(
         "tasks.py",

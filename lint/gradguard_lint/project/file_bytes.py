@@ -63,7 +63,11 @@ _OF_RANDOM = rb"\brandom\.[a-z]\w*[ \t]*\("
 _GENERATORS = (b"default_rng", b"RandomState", b"Generator", b"Random")
 _PROCESS = ((b"Process",), rb"Process[ \t]*(?=\()")
 _GIVEN_TO = rb"\b(\w+)[ \t]*=[ \t]*[\w.]*\Z"
-_DOES = rb"\n(?:(?:with|for|while)[ \t]|(?!if\b|elif\b|assert\b)[a-z_][\w.]*(?:[ \t]*=[ \t]*[A-Za-z_][\w.]*)?\()"
+_DOES = (
+    rb"\n(?:(?:with|for|while)[ \t]"
+    rb"|(?!if\b|elif\b|assert\b)[a-z_][\w.]*(?:[ \t]*=[ \t]*[A-Za-z_][\w.]*)?\()"
+)
+"""A statement at the left margin that iterates, or calls something."""
 _FOR_BACKEND = rb"[\"']backend[\"'][ \t]*:[ \t]*\Z"
 _GIVEN = rb"[=(\[{,:][ \t]*[\w.]*\Z"
 _ASKS = b"isinstance("

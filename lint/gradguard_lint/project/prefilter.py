@@ -94,9 +94,12 @@ class Prefilter:
             return self._brings_together(path, file) or self._runs_both(path, file)
         if (file.starts_program or file.trains) and self._imports_one(path, self._starts):
             return True  # it may make the objects whose methods start them, and wants gradients
-        if self._may_import_starter(file) and file.does_something:
-            if self._imports_one(path, self._starts):
-                return True
+        if (
+            self._may_import_starter(file)
+            and file.does_something
+            and self._imports_one(path, self._starts)
+        ):
+            return True
         if file.uses_gradients and self._imports_one(path, self._passes_on):
             return True
         if self._is_given(path, file):
@@ -129,15 +132,23 @@ class Prefilter:
         return file.asks_for_jobs and self._imports_one(path, _estimates)
 
     def _is_given_a_loader(self, path: str, file: File) -> bool:
-        """Whether it has a loader from a module of the project, whose dataset may do harm."""
+        """Whether it has a loader from a module of the project, whose dataset, there or here, may
+        do harm."""
         if len(self.files) > MANY and (not self._loading or file.words.isdisjoint(self._loading)):
             return False
         if not any(word in file.data for word in _ITERATES):
             return False
-        return self._imports_one(path, self._makes_harmful_loaders)
-
-    def _makes_harmful_loaders(self, file: File) -> bool:
-        return file.loads and file.framework and self._loads_with_harm(self._paths[file], file)
+        return self._imports_one(
+            path,
+            lambda other: (
+                other.loads
+                and other.framework
+                and (
+                    self._loads_with_harm(self._paths[other], other)
+                    or self._loads_with_harm(path, file)
+                )
+            ),
+        )
 
     @cached_property
     def _loading(self) -> set[bytes]:
