@@ -57,6 +57,9 @@ class Project(Protocol):
     def makes_loaders(self, name: str, wanted: str | None = None) -> frozenset[str]:
         """As `starts_workers`, for what makes loaders with workers, which others iterate."""
 
+    def remembers(self, name: str, wanted: str | None = None) -> frozenset[str]:
+        """As `starts_workers`, for what keeps the results of functions in files."""
+
     def trains(self, name: str, wanted: str | None = None) -> bool:
         """Whether it (or what it gives as `wanted`) takes gradients."""
 

@@ -151,8 +151,9 @@ class Relevance:
             for top in tops:
                 interesting |= words.beside.get(top, frozenset())
             if not tops & words.packages:
-                for name, methods in self._bring(node, self._project.makes_loaders).items():
-                    by_processes |= {asked(it) if it else name for it in methods}
+                for gives in (self._project.makes_loaders, self._project.remembers):
+                    for name, methods in self._bring(node, gives).items():
+                        by_processes |= {asked(it) if it else name for it in methods}
                 brought = self.bringing_workers(node)
                 processes = self._bring(node, self._project.starts_processes) if brought else ()
                 for name, methods in brought.items():

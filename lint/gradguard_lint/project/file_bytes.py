@@ -23,6 +23,7 @@ from gradguard_lint.project.marks import (
     Mark,
     changes_what_threads_share,
     makes_loaders,
+    remembers,
 )
 
 _GROUPS = tuple(map(str.encode, GROUPS))
@@ -42,7 +43,6 @@ _FRAMEWORK = (
 """A line that imports something, up to the name of that: of a package, or through a module."""
 _REMOVED = rb"wrappers\.scikit_learn|wrappers[ \t]+import[ \t(]+scikit_learn"
 _RIGHT_BACKEND = (b"parallel_config", b"parallel_backend")
-_MEMORY = ((b"Memory",), rb"\bMemory\b")
 _GPU_ESTIMATORS = frozenset({b"skorch", b"xgboost", b"lightgbm", b"catboost", b"cuml"})
 _ON_GPU = (*_GPU, b"cuml")
 _SEVERAL_JOBS = rb"n_jobs(?![ \t]*=[ \t]*(?:1|None)\b)"
@@ -190,7 +190,7 @@ class File:
                 or any(b"shape" not in spec for spec in _calls(call, _SPEC))
                 for call in _calls(data, _MAPPED)
             )
-            or (b"joblib" in data and has(data, *_MEMORY))
+            or self.remembers
             or (
                 b"dask" in data
                 and (b"keras" in data or b"tensorflow" in data)
@@ -314,11 +314,11 @@ class File:
         ):
             return True
         for made in matches(data, _GENERATORS, rb"\w+[ \t]*\("):
+            if _is_passed_on(data, made.start()):
+                return True
             name = _given_to(data, made.start())
             if not name:
                 continue
-            if _is_held(data, made.start()):
-                return True
             around = _around(data, made.start())
             if any(
                 has(call, (name,), rb"\b" + name + rb"\b")
@@ -327,6 +327,17 @@ class File:
             ):
                 return True
         return False
+
+    @cached_property
+    def passes_generators_on(self) -> bool:
+        """Whether what it makes, or gives back, is a generator, or has one."""
+        made = matches(self.data, _GENERATORS, rb"\w+[ \t]*\(")
+        return any(_is_passed_on(self.data, it.start()) for it in made)
+
+    @cached_property
+    def remembers(self) -> bool:
+        """Whether it makes what remembers results."""
+        return b"joblib" in self.data and remembers(self.data)
 
     @cached_property
     def draws(self) -> bool:
@@ -399,9 +410,10 @@ def _given_to(data: bytes, place: int) -> bytes:
     return b"" if found is None else found.group(1)
 
 
-def _is_held(data: bytes, place: int) -> bool:
-    """Whether an object gets what stands at `place` for its attribute."""
-    return b"self." in before(data, place)
+def _is_passed_on(data: bytes, place: int) -> bool:
+    """Whether an object gets what stands at `place` for its attribute, or a function gives it
+    back."""
+    return re.search(rb"\bself\.|\breturn\b|\blambda\b", before(data, place)) is not None
 
 
 def _wrong_backend(data: bytes) -> bool:

@@ -293,6 +293,11 @@ def makes_loaders(data: bytes) -> bool:
     return b"num_workers" in data and any(made in data for made in _LOADERS)
 
 
+def remembers(data: bytes) -> bool:
+    """Whether a module makes what keeps the results of functions in files."""
+    return has(data, (b"Memory",), rb"\bMemory\b")
+
+
 def starts_processes(data: bytes) -> bool:
     """Whether some of these workers are no threads, or may be none."""
     return _starts(data, _OF_PROCESSES)

@@ -13,6 +13,7 @@ from gradguard_lint.project.sought import (
     CHANGING,
     LOADING,
     MATTERING,
+    REMEMBERING,
     STARTING,
     STARTING_PROCESSES,
     TRAINING,
@@ -149,6 +150,10 @@ class Modules:
     def makes_loaders(self, name: str, wanted: str | None = None) -> frozenset[str]:
         """As `starts_workers`, for what makes loaders with workers, which others iterate."""
         return self._gives(LOADING, name, wanted)
+
+    def remembers(self, name: str, wanted: str | None = None) -> frozenset[str]:
+        """As `starts_workers`, for what keeps the results of functions in files."""
+        return self._gives(REMEMBERING, name, wanted)
 
     def trains(self, name: str, wanted: str | None = None) -> bool:
         """Whether the module of that name, or what it gives as `wanted`, takes gradients."""

@@ -31,6 +31,7 @@ _ITERATES = (b"for ", b"next(", b"iter(")
 
 _trains, _estimates = attrgetter("trains"), attrgetter("estimates")
 _framework, _stands_on_framework = attrgetter("framework"), attrgetter("stands_on_framework")
+_passes_generators_on, _remembers = attrgetter("passes_generators_on"), attrgetter("remembers")
 _may_harm, _samples = attrgetter("may_harm"), attrgetter("samples")
 
 
@@ -79,6 +80,7 @@ class Prefilter:
                 or b"CUDA_VISIBLE_DEVICES" in file.data
                 or file.code.random_tasks
                 or self._worker_imports_framework(path, file)
+                or self._imports_one(path, _passes_generators_on)
             )
         if self._trains_together(path, file):
             return True
@@ -103,6 +105,8 @@ class Prefilter:
         if file.uses_gradients and self._imports_one(path, self._passes_on):
             return True
         if self._is_given(path, file):
+            return True
+        if b".cache" in file.data and self._imports_one(path, _remembers):
             return True
         if self.helpers == set():
             return False

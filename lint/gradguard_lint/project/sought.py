@@ -32,6 +32,7 @@ STARTING_PROCESSES = Sought(
     marks.starts_processes, lambda module, name: name in marks.STARTING_PROCESSES
 )
 LOADING = Sought(marks.makes_loaders, lambda module, name: False)
+REMEMBERING = Sought(marks.remembers, lambda module, name: False)
 TRAINING = Sought(marks.trains, lambda module, name: False)
 MATTERING = Sought(
     marks.matters, lambda module, name: marks.matters(f"{module}.{name}".encode()), 2
