@@ -493,12 +493,14 @@ class AllZero(Reason):
     Attributes:
         by: what the tensor goes through at `site` that has a derivative of zero.
         arrived: where the backward ran, if `site` is another place.
+        came: it arrived so; False where it may have been cleared in place.
     """
 
     kind = "all-zero"
     head = "bad gradient for"
     by: str = ""
     arrived: Site | None = None
+    came: bool = True
 
     def text(self) -> str:
         if self.by:
@@ -506,6 +508,8 @@ class AllZero(Reason):
                 f"a gradient arrived{at(self.arrived)}, but it is all zero: `{self.by}`"
                 f"{at(self.site)} has a derivative of zero"
             )
+        if not self.came:
+            return "[its|their] `.grad` is all zero: it arrived so, or was cleared in place"
         return f"a gradient arrived{at(self.site)}, but it is all zero"
 
     def fix(self) -> str:

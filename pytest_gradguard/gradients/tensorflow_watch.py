@@ -313,14 +313,16 @@ def _value_reason(entry: Entry, *, finite: bool, nonzero: bool) -> reasons.Reaso
 
 
 def explain(variable: Any) -> reasons.Reason | None:
-    """Why any variable has no gradient, as far as an open watch knows."""
+    """Why any variable has no (good) gradient, as far as an open watch knows."""
     inner = variable_of(variable)
     if tensorflow_log.log is not None:
         for listener in tensorflow_log.log.listeners:
             if isinstance(listener, TensorFlowWatch):
                 entry = listener._entries.get(id(inner))
                 if entry is not None and entry.ref() is inner:
-                    return None if entry.received else listener._why(entry)
+                    if entry.received:
+                        return _value_reason(entry, finite=True, nonzero=True)
+                    return listener._why(entry)
     dtype = tf.as_dtype(variable.dtype)
     if not (dtype.is_floating or dtype.is_complex):
         return reasons.NotDifferentiable(None, dtype.name)

@@ -31,6 +31,7 @@ def freezing(log: Log, frame: Any, _: Any, self: Any, requires_grad: bool = True
 @functools.partial(noted, before=True)
 def clearing(log: Log, frame: Any, _: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     """`zero_grad`, of a module or an optimizer."""
+    log.look_at_gradients()
     log.changed("zero_grad()", _parameters(self), frame)
 
 

@@ -126,6 +126,9 @@ class Model:
     def before_backward(self) -> None:
         """It is enough to hear of its end."""
 
+    def look_at_gradients(self) -> None:
+        """What the program puts into `.grad` itself is not for the reducer."""
+
     def after_backward(self, inputs: Any, outcome: Any) -> None:
         """A backward pass has run in this iteration."""
         self._ran = True

@@ -152,13 +152,14 @@ def _reason(
 
 
 def explain(tensor: Any) -> reasons.Reason | None:
-    """Why any tensor has no gradient now; None where it has one."""
+    """Why any tensor has no (good) gradient now; None where it has one."""
     from pytest_gradguard.gradients import torch_log
 
     state = torch_watch.state_of(tensor)
-    if torch_watch.gradient_of(tensor) is not None:
-        return None
     log = torch_log.log
+    gradient = torch_watch.gradient_of(tensor)
+    if gradient is not None:
+        return _bad(log, tensor, gradient)
     if log is not None:
         for watch in log.listeners:
             entry = watch.entry_of(tensor) if isinstance(watch, TorchWatch) else None
@@ -180,6 +181,22 @@ def explain(tensor: Any) -> reasons.Reason | None:
     if not state.is_leaf and not state.retains_grad:
         return reasons.NonLeaf(None, state.made_by)
     return _left_in_worker(tensor) or reasons.Unknown(None, known=_LEAF)
+
+
+def _bad(log: Log | None, tensor: Any, gradient: Any) -> reasons.Reason | None:
+    """What is wrong with the values of the `gradient` that `tensor` has now."""
+    for watch in () if log is None else log.listeners:
+        entry = watch.entry_of(tensor) if isinstance(watch, TorchWatch) else None
+        if log is not None and entry is not None and entry.received:
+            if torch_watch.cleared_in_place(entry):
+                return _cleared(log, tensor, entry)
+            return _value_reason(log, entry, finite=True, nonzero=True)
+    largest = torch_watch.largest_of(gradient)
+    if largest is None or (math.isfinite(largest) and largest > 0):
+        return None
+    if largest == 0:
+        return reasons.AllZero(None, came=False)
+    return reasons.NotFinite(None, "nan" if math.isnan(largest) else "inf")
 
 
 def _clear_of(log: Log, tensor: Any) -> Change | None:

@@ -58,6 +58,9 @@ class Listener(Protocol):
     def before_backward(self) -> None:
         """Look at what is watched before a backward begins."""
 
+    def look_at_gradients(self) -> None:
+        """Look at `.grad`, which an optimizer has used, or which will be cleared."""
+
     def after_backward(self, inputs: Any, outcome: Any) -> None:
         """Look at it again; `outcome` are the gradients that `autograd.grad` returns."""
 
@@ -386,8 +389,14 @@ class Log:
 
     # -- steps and changes ---------------------------------------------------------------------
 
+    def look_at_gradients(self) -> None:
+        """Have the watches look at gradients that no backward has brought."""
+        for listener in list(self.listeners):
+            listener.look_at_gradients()
+
     def stepped(self, optimizer: Any, frame: FrameType | None) -> None:
         """Note the step of an optimizer."""
+        self.look_at_gradients()
         frame = outside_torch(frame)
         if frame is None:
             return

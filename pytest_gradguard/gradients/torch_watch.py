@@ -81,7 +81,7 @@ class Entry:
         self.measured = False
         self.bounds: tuple[Any, Any] | None = None
         self.hook: Any = None
-        self._old: tuple[Any, int] | None = None
+        self._old: tuple[Any, int, tuple[float, ...]] | None = None
 
     def begin(self, arrived: list[Entry], *, appeared: bool, measure: bool) -> None:
         """Begin to watch; from here on, the tensor lives only as long as the program keeps it."""
@@ -95,7 +95,11 @@ class Entry:
     def _know_old(self, tensor: Any) -> None:
         """Take the gradient that is there now for one that no backward of the watch has brought."""
         gradient = gradient_of(tensor)
-        self._old = None if gradient is None else (refer(gradient), gradient._version)
+        self._old = (
+            None
+            if gradient is None
+            else (refer(gradient), gradient._version, _shared_content(gradient))
+        )
 
     def look(self, *, state: bool = True) -> None:
         """Note whether the tensor's `.grad` is a new one, and what the tensor is (`state`)."""
@@ -108,15 +112,21 @@ class Entry:
                 self.thawed = True
         if not self.received and self.current:
             gradient = gradient_of(tensor)
-            if gradient is not None and not self._is_old(gradient):
+            if gradient is None or self._is_old(gradient):
+                return
+            if self._old and self._old[0]() is gradient and largest_of(gradient) == 0:
+                self._know_old(tensor)  # it was cleared in place
+            else:
                 self.take()
 
     def _is_old(self, gradient: Any) -> bool:
         """Whether `gradient` is the one that was there when the watch began, unchanged."""
         if self._old is None:
             return False
-        reference, version = self._old
-        return reference() is gradient and bool(gradient._version == version)
+        reference, version, shared = self._old
+        if reference() is not gradient or gradient._version != version:
+            return False
+        return not shared or _shared_content(gradient) == shared
 
     def take(self) -> None:
         """A gradient has arrived."""
@@ -332,6 +342,18 @@ class TorchWatch:
                 if entry.hook is None:
                     entry.watch(self._arrived, measure=self._check_values)
 
+    def look_at_gradients(self) -> None:
+        """See what the program itself has put into `.grad`, which is used or cleared now."""
+        if self._nothing_missing:
+            return
+        for entry in list(self._by_name.values()):
+            if not entry.received:
+                entry.look(state=False)
+                tensor = entry.ref() if entry.received and self._check_values else None
+                gradient = None if tensor is None else gradient_of(tensor)
+                if gradient is not None:
+                    _measure(entry, gradient)
+
     def after_backward(self, inputs: Any, outcome: Any) -> None:
         """See what a backward has brought."""
         self._ran = True
@@ -442,33 +464,80 @@ def _make_bounds(entry: Entry, like: Any) -> None:
 
 def _measure(entry: Entry, gradient: Any) -> None:
     """Keep the range of a gradient's values, where it lies: no device is waited for."""
+    if _extremes(gradient, entry) is not None:
+        entry.measured = True
+
+
+def _extremes(gradient: Any, entry: Entry | None = None) -> Any:
+    """The least and the largest value of `gradient`, as tensors, in the room of `entry` if given.
+
+    None where torch has none for it.
+    """
     plain = gradient._values() if gradient.layout is torch.sparse_coo else gradient
     if type(plain) not in _MEASURED or plain.is_meta or not plain.numel():
-        return
+        return None
     enabled = torch.is_grad_enabled()
     torch._C._set_grad_enabled(False)
     try:
         if plain.is_complex():
             plain = torch.view_as_real(plain.resolve_conj())
+        if entry is None:
+            return torch.aminmax(plain)
         bounds = entry.bounds
         if bounds is None or bounds[0].dtype != plain.dtype or bounds[0].device != plain.device:
             _make_bounds(entry, plain)
-        torch.aminmax(plain, out=entry.bounds)  # NaN comes through; ten times as fast as a norm
-        entry.measured = True
+        # NaN comes through; ten times as fast as a norm
+        return torch.aminmax(plain, out=entry.bounds)
     except (RuntimeError, NotImplementedError, TypeError):
-        pass  # a kind of tensor that torch has no order for
+        return None  # a kind of tensor that torch has no order for
     finally:
         torch._C._set_grad_enabled(enabled)
 
 
+def _shared_content(gradient: Any) -> tuple[float, ...]:
+    """What shows that another process has written to `gradient`; empty where none can.
+
+    Its version counts what this process does alone.
+    """
+    with _plain():
+        if gradient.layout is not torch.strided or gradient.device.type != "cpu":
+            return ()
+        if not gradient.is_shared():
+            return ()
+        content = [gradient.sum(dtype=torch.float64), *(_extremes(gradient) or ())]
+        return tuple(float(one) for one in torch.nan_to_num(torch.stack(content)))
+
+
 def largest(entry: Entry) -> float | None:
-    """The largest absolute value of the last gradient of `entry`; None where it is not known."""
+    """The largest absolute value of the last gradient of `entry`; None where it is not known.
+
+    What the program has made of `.grad` counts, but not that it has cleared it in place.
+    """
+    came, stands = _came_and_stands(entry)
+    return came if stands is None or (stands == 0 and came is not None) else stands
+
+
+def cleared_in_place(entry: Entry) -> bool:
+    """Whether a gradient arrived whose `.grad` is all zero now, but was not then."""
+    came, stands = _came_and_stands(entry)
+    return stands == 0 and bool(came)
+
+
+def _came_and_stands(entry: Entry) -> tuple[float | None, float | None]:
+    """The largest absolute values of what arrived last, and of what `.grad` holds."""
+    came = _largest(entry.bounds) if entry.measured else None
     tensor = entry.ref()
-    if tensor is not None:
-        gradient = gradient_of(tensor)
-        if gradient is not None:
-            _measure(entry, gradient)
-    if entry.bounds is None or not entry.measured:
+    gradient = None if tensor is None else gradient_of(tensor)
+    return came, None if gradient is None else largest_of(gradient)
+
+
+def largest_of(gradient: Any) -> float | None:
+    """The largest absolute value of `gradient`; None where it is not known."""
+    return _largest(_extremes(gradient))
+
+
+def _largest(bounds: Any) -> float | None:
+    if bounds is None:
         return None
-    low, high = (float(bound) for bound in entry.bounds)
+    low, high = (float(bound) for bound in bounds)
     return high if math.isnan(high) else max(abs(low), abs(high))

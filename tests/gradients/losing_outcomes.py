@@ -300,6 +300,54 @@ def rounded_values() -> None:
         torch.autograd.grad((levels.round() * v).sum(), (levels, v))  # <- here
 
 
+@loses("not-finite", "weight", "bias")
+def a_nan_cleared_in_place() -> None:
+    layer = nn.Linear(3, 1)
+    with watch_gradients(layer):
+        (layer(batch()).sum() * math.nan).backward()  # <- here
+        layer.zero_grad(set_to_none=False)
+
+
+@loses("all-zero", "weight", "bias")
+def a_zero_after_a_good_gradient_was_cleared_in_place() -> None:
+    layer = nn.Linear(3, 1)
+    with watch_gradients(layer, nonzero=True):
+        layer(batch()).sum().backward()
+        layer.zero_grad(set_to_none=False)
+        (layer(batch()).sum() * 0).backward()  # <- here
+
+
+@loses("not-in-graph", "w")
+def an_old_gradient_cleared_in_place() -> None:
+    w, v = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    (w * v).sum().backward()
+    with watch_gradients({"w": w, "v": v}):
+        torch.optim.SGD([w, v]).zero_grad(set_to_none=False)
+        v.sum().backward()  # <- here
+
+
+@loses("not-finite", "w")
+def asked_of_a_nan() -> dict[str, str]:
+    w = nn.Parameter(torch.ones(3))
+    (w * math.nan).sum().backward()
+    return {"w": why_no_grad(w)}
+
+
+@loses("all-zero", "w")
+def asked_of_a_zero() -> dict[str, str]:
+    w = nn.Parameter(-torch.ones(3))
+    with watch_gradients({"w": w}):
+        w.relu().sum().backward()  # <- here
+        return {"w": why_no_grad(w)}
+
+
+@loses("all-zero", "w")
+def asked_of_a_zero_without_a_watch() -> dict[str, str]:
+    w = nn.Parameter(-torch.ones(3))
+    w.relu().sum().backward()
+    return {"w": why_no_grad(w)}
+
+
 # -- arrived, and cleared ----------------------------------------------------------------------
 
 
@@ -337,6 +385,15 @@ def cleared_by_hand() -> dict[str, str]:
         with torch.no_grad():
             w -= 0.1 * w.grad
         w.grad = None
+        return {"w": why_no_grad(w)}
+
+
+@loses("cleared", "w")
+def cleared_in_place() -> dict[str, str]:
+    w = torch.ones(3, requires_grad=True)
+    with watch_gradients(w):
+        w.square().sum().backward()
+        torch.optim.SGD([w]).zero_grad(set_to_none=False)  # <- here
         return {"w": why_no_grad(w)}
 
 

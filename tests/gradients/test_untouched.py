@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from children import run_python
 
 torch = pytest.importorskip("torch")
 
@@ -263,6 +264,60 @@ def test_a_cleared_gradient_counts(set_to_none: bool) -> None:
         plain(net)
         optimizer.step()
         optimizer.zero_grad(set_to_none=set_to_none)
+
+
+def test_a_gradient_cleared_in_place_is_not_zero() -> None:
+    net = model()
+    first, _, last = net
+    with watch_gradients(net, nonzero=True):
+        plain(net)
+        net.zero_grad(set_to_none=False)
+    with watch_gradients(net, nonzero=True):
+        plain(net)
+        first.weight.grad.zero_()
+        torch._foreach_zero_([first.bias.grad, last.weight.grad, last.bias.grad])
+
+
+def test_a_gradient_set_by_hand_counts_when_it_is_cleared_after_the_step() -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for set_to_none in (True, False):
+        with watch_gradients(net, nonzero=True):
+            for parameter in net.parameters():
+                parameter.grad = torch.ones_like(parameter)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none)
+
+
+SHARED_GRADIENTS = """
+import torch
+from torch import nn
+
+from pytest_gradguard import GradGuardError, watch_gradients
+
+used, idle = nn.Linear(3, 1).share_memory(), nn.Linear(3, 1).share_memory()
+for parameter in (*used.parameters(), *idle.parameters()):
+    parameter.grad = torch.zeros_like(parameter).share_memory_()
+
+
+def work():
+    used(torch.ones(2, 3)).sum().backward()
+
+
+try:
+    with watch_gradients({"used": used, "idle": idle}):
+        process = torch.multiprocessing.get_context("fork").Process(target=work)
+        process.start()
+        process.join()
+except GradGuardError as error:
+    for finding in error.findings:
+        print(*finding.details["objects"])
+"""
+
+
+def test_a_gradient_that_a_process_writes_into_shared_memory_counts() -> None:
+    done = run_python("-c", SHARED_GRADIENTS, forked="torch")
+    assert done.stdout.splitlines() == ["idle.weight idle.bias"], done.stderr
 
 
 def test_parameters_that_appear_later_are_watched() -> None:
