@@ -273,13 +273,22 @@ def _variables_of(model: Any) -> Iterator[tuple[str, Any]]:
                 if id(variable) not in seen:
                     seen.add(id(variable))
                     path = variable.path.split("/")
-                    inner = path[1:] if len(path) > 1 and path[0] == model.name else path
-                    yield ".".join(inner), variable
+                    if len(path) > 1 and path[0] == model.name and not _own(layer, model, path):
+                        path = path[1:]
+                    yield ".".join(path), variable
         return
     for path, variable in model._flatten(
         predicate=lambda item: isinstance(item, tf.Variable), with_path=True
     ):
         yield ".".join(str(part) for part in path), variable
+
+
+def _own(layer: Any, model: Any, path: list[str]) -> bool:
+    """Whether the first name in `path` is that of `layer`, which has the name of its `model`.
+
+    So it is where the layer was built by itself, not by a call of the model.
+    """
+    return layer is not model and layer.name == path[0] and layer.name not in path[1:-1]
 
 
 def _takes_gradients(graph: Any) -> bool:

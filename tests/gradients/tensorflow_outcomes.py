@@ -50,6 +50,10 @@ class Tuned(keras.Model):
         return {"loss": loss}
 
 
+class Aside(Branches):
+    """A model that Keras calls `aside`, as one of its layers."""
+
+
 # -- no tape was asked -------------------------------------------------------------------------
 
 
@@ -119,6 +123,16 @@ def fitted_without_a_branch() -> None:
     model.compile("sgd", "mse")
     with watch_gradients(model):
         model.fit(batch(), tf.ones((2, 1)), verbose=0)  # <- here
+
+
+@expects("not-in-graph", "aside.kernel", "aside.bias")
+def a_branch_with_the_name_of_its_model() -> None:
+    model = Aside()
+    model.main.build((None, 2))
+    with watch_gradients(model, allow_none=["main.bias"]):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(batch()))
+        tape.gradient(loss, model.trainable_variables)  # <- here
 
 
 @expects("not-in-graph", "w")
