@@ -536,8 +536,15 @@ class CutAtWorker(Reason):
     result: str = ""
     backward: Site | None = None
     task: tuple[TraceStep, ...] = ()
+    tape: bool = False
 
     def text(self) -> str:
+        if self.tape:
+            return (
+                f"{self.result} used [it|them] in a {self.backend} worker (dispatched"
+                f"{at(self.site)}), where no tape records: the gradient{at(self.backward)} is None "
+                "(GG105)"
+            )
         return (
             f"a {self.backend} worker cuts the graph: [it was|they were] pickled for the tasks "
             f"dispatched{at(self.site)}, {self.result} came back without its graph, and the "
@@ -545,13 +552,20 @@ class CutAtWorker(Reason):
         )
 
     def fix(self) -> str:
+        if self.tape:
+            return "Open the tape inside the worker function, and return the gradients from it."
         return 'Compute what needs a gradient in this process, or use `backend="threading"`.'
 
     def trace(self) -> tuple[TraceStep, ...]:
         return (
             *step(self.site, "the tasks are dispatched here"),
             *self.task,
-            *step(self.backward, "the backward stops at the returned result"),
+            *step(
+                self.backward,
+                "the tape is asked for the gradient here"
+                if self.tape
+                else "the backward stops at the returned result",
+            ),
         )
 
 

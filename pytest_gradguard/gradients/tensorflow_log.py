@@ -19,7 +19,7 @@ import tensorflow as tf
 from pytest_gradguard.gradients import noting
 from pytest_gradguard.gradients.clock import now
 from pytest_gradguard.gradients.flow import Chain
-from pytest_gradguard.runtime import callsite
+from pytest_gradguard.runtime import callsite, transfer
 from pytest_gradguard.runtime.callsite import Site
 from pytest_gradguard.runtime.faults import freed
 from pytest_gradguard.runtime.frameworks.tensorflow.tensors import variable_of
@@ -294,6 +294,8 @@ class Log:
 
     def read(self, variable: Any) -> None:
         """A variable is read."""
+        if transfer.active.transfer is not None:
+            return  # it is pickled for a worker
         mine, others = self.recording()
         key = (id(variable), threading.get_ident(), bool(mine))
         known = self.reads.get(key)

@@ -192,7 +192,7 @@ class TensorFlowWatch:
         seen = entry.identity in tape.watched
         if entry.identity in tape.hangs and not seen:
             return self._not_watched(entry, tape)
-        cut = self._cut(log, entry, tape)
+        cut = _at_worker(entry, tape) or self._cut(log, entry, tape)
         if cut is not None:
             return cut
         if entry.identity in tape.hangs:
@@ -261,6 +261,19 @@ class TensorFlowWatch:
             threads = "other threads ran, and a tape records its own thread only"
             return reasons.Unknown(None, ("recorded by the tape",), threads)
         return reasons.NotInGraph(tape.site, 1, loss="target")
+
+
+def _at_worker(entry: Entry, tape: TapeNotes) -> reasons.Reason | None:
+    """The parallel call whose process workers used it, where no tape records."""
+    checked: Any = sys.modules.get("pytest_gradguard.runtime.checks.gg105")
+    for evidence in () if checked is None else list(checked.with_losses):
+        asked = evidence.lost.get(entry.identity)
+        if evidence.processes and asked is not None and tape.site and asked.key == tape.site.key:
+            task = evidence.samples[0].task
+            return reasons.CutAtWorker(
+                evidence.site, evidence.backend, f"`{task.name}`", tape.site, tape=True
+            )
+    return None
 
 
 def _variables_of(model: Any) -> Iterator[tuple[str, Any]]:

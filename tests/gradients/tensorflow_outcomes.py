@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+from joblib import Parallel, delayed
 from tensorflow_table import batch, expects, network, pair
 
 from pytest_gradguard import watch_gradients
@@ -395,3 +397,52 @@ def a_product_in_a_prefetching_thread() -> None:
             worker.join()
             loss = tf.reduce_sum(w * ready.pop())
         tape.gradient(loss, [v, w])
+
+
+# -- a worker process has what the tape lacks --------------------------------------------------
+
+
+def weighted(v: Any, x: float) -> Any:
+    return tf.reduce_sum(v * x)
+
+
+class Scaled(tf.Module):
+    """A module whose call a worker may run."""
+
+    def __init__(self, factor: Any) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def __call__(self, x: float) -> Any:
+        return tf.reduce_sum(self.factor * x)
+
+
+@expects("cut-at-worker", "v")
+def in_processes_of_joblib() -> None:
+    v, w = pair()
+    with watch_gradients({"v": v, "w": w}):
+        with tf.GradientTape() as tape:
+            parts = Parallel(n_jobs=2)(delayed(weighted)(v, x) for x in (1.0, 2.0))  # <- here
+            loss = tf.reduce_sum(w * tf.add_n(parts))
+        tape.gradient(loss, [v, w])
+
+
+@expects("cut-at-worker", "v")
+def in_an_executor_of_processes() -> None:
+    v, w = pair()
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool, watch_gradients({"v": v, "w": w}):
+        with tf.GradientTape(persistent=True) as tape:
+            (part,) = pool.map(weighted, [v], [3.0])  # <- here
+            loss = tf.reduce_sum(w) * part
+        tape.gradient(loss, {"v": v, "w": w})
+
+
+@expects("cut-at-worker", "factor")
+def a_module_called_in_a_process() -> None:
+    module = Scaled(tf.Variable([1.0, 2.0]))
+    with watch_gradients(module):
+        with tf.GradientTape() as tape:
+            (part,) = Parallel(n_jobs=2)([delayed(module)(3.0)])  # <- here
+            loss = part**2
+        tape.gradient(loss, module.trainable_variables)

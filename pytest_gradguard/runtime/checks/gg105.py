@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pytest_gradguard.details import Details
@@ -25,6 +26,9 @@ PROBES = (
     ),
 )
 
+with_losses: weakref.WeakSet[Evidence] = weakref.WeakSet()
+"""What was confirmed, for those who ask why one source has no gradient."""
+
 
 class Evidence(evidence.Evidence):
     """The parallel calls of one line.
@@ -33,6 +37,10 @@ class Evidence(evidence.Evidence):
         site, backend: the line, and the kind of workers.
         tape: what the recorder is called.
         label: says what an object is, of its description.
+
+    Attributes:
+        lost: by the id of a source that got no gradient: where it was asked for.
+        processes: the workers are processes.
     """
 
     code = CODE
@@ -43,6 +51,8 @@ class Evidence(evidence.Evidence):
         super().__init__(site, backend)
         self._tape = tape
         self._label = label
+        self.lost: dict[int, Site | None] = {}
+        self.processes = False
         self._asked: list[tuple[Site | None, str]] = []
         self._without: dict[str, None] = {}
         self._partial: dict[str, None] = {}
@@ -58,8 +68,20 @@ class Evidence(evidence.Evidence):
         self._times += 1
         return self._times <= limit
 
-    def confirm(self, site: Site | None, verb: str, without: list[str], partial: list[str]) -> None:
-        """The tape gave no gradient for some names, or a part of it, at `site`."""
+    def confirm(
+        self, site: Site | None, verb: str, lost: Mapping[int, str], partial: list[str]
+    ) -> None:
+        """The tape gave no gradient for some sources, or a part of it, at `site`.
+
+        Args:
+            site: where the gradients were asked for.
+            verb: how.
+            lost: the names of sources without a gradient, by their ids.
+            partial: the names of those that got a part of it.
+        """
+        with_losses.add(self)
+        self.lost.update(dict.fromkeys(lost, site))
+        without = list(lost.values())
         self._without.update(dict.fromkeys(without))
         self._partial.update(dict.fromkeys(partial))
         steps = []

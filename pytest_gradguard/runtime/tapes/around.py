@@ -143,9 +143,11 @@ class Around:
         """
         found = False
         for site, verb, variables in self.unanswered:
-            lost = [
-                name for one, key, name in variables if one in self.behind or key in self.behind
-            ]
+            lost = {
+                one: name
+                for one, key, name in variables
+                if one in self.behind or key in self.behind
+            }
             if lost and self.evidence is not None:
                 self.evidence.confirm(site, verb, lost, [])
                 found = True

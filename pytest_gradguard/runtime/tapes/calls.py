@@ -173,6 +173,7 @@ def _report(call: Any, around: Around, sample: Object) -> None:
         if evidence is None:
             return
         evidence.count += 1
+        evidence.processes = call.kind.carries != "thread"
         around.evidence = evidence
         around.home = call.collector
     around.evidence.keep(sample)

@@ -220,7 +220,10 @@ class _Follower:
         site = None if frame is None else callsite.site_of(frame)
         for _, evidence, without, partial in found:
             evidence.confirm(
-                site, asked.verb, [names[one] for one in without], [names[one] for one in partial]
+                site,
+                asked.verb,
+                {one: names[one] for one in without},
+                [names[one] for one in partial],
             )
         for around in apart:
             around.unanswered.append(_unanswered(asked, around, gradients, frame, site))
