@@ -340,14 +340,21 @@ class OtherParameters(MeantToStay):
         backward: where the loss of the others ran backward.
         stepped: how many others an optimizer updated at `site`; 0 where none did.
         copied: where the others were copied from these.
+        tape: a tape was asked for the gradients of the others.
     """
 
     kind = "other-parameters"
     backward: Site | None = None
     stepped: int = 0
     copied: Site | None = None
+    tape: bool = False
 
     def happened(self) -> str:
+        if self.tape:
+            return (
+                f"`tape.gradient`{at(self.backward)} was asked for the gradients of another "
+                "model's variables, and of none of these"
+            )
         step = ""
         if self.stepped:
             step = f" and the optimizer's step{at(self.site)} updated {self.stepped}"
@@ -478,12 +485,24 @@ class NotFinite(Reason):
     kind = "not-finite"
     head = "bad gradient for"
     value: str = "nan"
+    finder: str = "torch.autograd.detect_anomaly()"
 
     def text(self) -> str:
         return f"a gradient arrived{at(self.site)}, but it holds {self.value}"
 
     def fix(self) -> str:
-        return "Find the operation with `torch.autograd.detect_anomaly()`."
+        return f"Find the operation with `{self.finder}`."
+
+
+@dataclass(frozen=True)
+class TrainedToNonFinite(NotFinite):
+    """A traced function trained it, and it became NaN or infinite: its gradient has no value."""
+
+    def text(self) -> str:
+        return (
+            f"[it holds|they hold] {self.value} since a traced function trained [it|them]"
+            f"{at(self.site)}, and did not before"
+        )
 
 
 @dataclass(frozen=True)

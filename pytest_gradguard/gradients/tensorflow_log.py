@@ -69,6 +69,8 @@ class TapeNotes:
         hangs: ids of the sources without a gradient that the target was computed from, through
             operations that have gradients.
         customs: the program's own gradients, and where they were used.
+        identity, opened: which tape it is, and when it began to record.
+        around: ids of the tapes that recorded in this thread as it was asked.
     """
 
     site: Site | None
@@ -81,6 +83,9 @@ class TapeNotes:
     targets: list[Any] = field(default_factory=list, repr=False)
     hangs: frozenset[int] = frozenset()
     customs: tuple[tuple[str, Site | None], ...] = ()
+    identity: int = 0
+    opened: int = 0
+    around: frozenset[int] = frozenset()
 
 
 @dataclass
@@ -164,6 +169,7 @@ class Log:
         self.exits: dict[tuple[str, CodeType, int], Exit] = {}
         self.open: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._told: dict[int, set[int]] = {}
+        self._opened: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._threads = False
         self._beside: dict[int, _Beside] = {}
         self._answers: dict[Any, tuple[int, frozenset[int]]] = {}
@@ -176,6 +182,10 @@ class Log:
         """A tape records in this thread from now on."""
         if id(tape) not in self.open:
             self._told.pop(id(tape), None)
+        known = self._opened.get(id(tape))
+        if known is None or known[0]() is not tape:
+            gone = freed(self._opened.pop, id(tape), None)
+            self._opened[id(tape)] = (weakref.ref(tape, gone), now())
         self.open[id(tape)] = (weakref.ref(tape), threading.get_ident())
         self._outside.end()
         if tf.executing_eagerly():
@@ -256,6 +266,9 @@ class Log:
             last=now(),
             targets=targets,
             customs=tuple(self._customs),
+            identity=id(tape),
+            opened=self._opened[id(tape)][1] if id(tape) in self._opened else 0,
+            around=frozenset(map(id, self.recording()[0])),
         )
 
     def answered(self, tape: Any, notes: TapeNotes, sources: Any, gradients: Any) -> None:

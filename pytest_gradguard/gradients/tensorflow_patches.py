@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -40,6 +41,8 @@ class _Tapes:
     def asking(self, tape: Any, verb: str, target: Any, sources: Any, upstream: Any) -> Any:
         if tensorflow_log.log is None or not isinstance(tape, tf.GradientTape):
             return None
+        if sys._getframe(2).f_code.co_filename.endswith("forwardprop.py"):
+            return None  # a tape of a forward accumulator's
         flat = tf.nest.flatten(target, expand_composites=True)
         targets = [one for one in flat if isinstance(one, tf.Tensor) and one.dtype.is_floating]
         return tape, tensorflow_log.log.asked(tape, targets), sources
@@ -207,6 +210,31 @@ _WITHOUT_GRADIENT = {
 }
 """TensorFlow's own operations of one value that no gradient comes through."""
 
+_SOFT = "Use a function with a gradient (a softmax, a sigmoid), or a straight-through estimator."
+_DRAW = "Use `log_prob` of the sample, or a draw with a gradient (Gumbel-softmax)."
+_TENSOR = "Compute with the tensor itself: a variable takes its value alone."
+_NUMPY = "Use TensorFlow's own functions on the tensor itself."
+_INSTEAD = {
+    "tf.random": _DRAW,
+    "assign": _TENSOR,
+    "tf.Variable": _TENSOR,
+    "numpy.asarray": "Use TensorFlow's own functions instead of NumPy's (`tf.exp`, not `np.exp`).",
+    "tf.numpy_function": "Use TensorFlow's own functions, or `tf.py_function`.",
+    "keras.ops.convert_to_numpy": _NUMPY,
+    "predict": "Call the model itself: `predict` returns NumPy arrays.",
+    **dict.fromkeys((".numpy", "tf.stop_gradient"), ""),
+    **dict.fromkeys(("float", "int", "complex", "format", "str", "pickle"), _NUMPY),
+    "tf.io.serialize": _NUMPY,
+    "tf.strings": _NUMPY,
+}
+"""What to do instead, by how the message begins; empty where it can just be left out."""
+
+
+def instead_of(how: str) -> str:
+    """What to do instead of taking a value out of the tape by `how`."""
+    return next((fix for start, fix in _INSTEAD.items() if how.startswith(start)), _SOFT)
+
+
 _COMPARISONS = {
     "greater": (">", "__gt__"),
     "greater_equal": (">=", "__ge__"),
@@ -274,7 +302,29 @@ def _generated(name: str) -> Any:
 def _make_keras() -> Patches | None:
     """The same for Keras's variables, once it is imported."""
     kind = keras_variables.variable_class()
-    return None if kind is None else Patches(_to_python(kind))
+    if kind is None:
+        return None
+    import keras
+
+    convert = _leaving("keras.ops.convert_to_numpy()", _from_outside)
+    return Patches(
+        [
+            *_to_python(kind),
+            Patch(keras.ops, "convert_to_numpy", convert),
+            *(
+                Patch(keras.Model, name, _predicting, inherited=True)
+                for name in ("predict", "predict_on_batch")
+            ),
+        ]
+    )
+
+
+@noted
+def _predicting(log: Log, frame: Any, _: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    """A model's prediction, which is an array of NumPy's."""
+    if _from_outside(frame):
+        given = tf.nest.flatten(args[0] if args else kwargs.get("x"))
+        log.left("predict()", [*given, *self.trainable_variables])
 
 
 def _to_python(kind: Any) -> list[Patch]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,8 @@ from pytest_gradguard.gradients.flow import reaches
 from pytest_gradguard.gradients.tensorflow_log import TapeNotes
 from pytest_gradguard.runtime.callsite import Site
 from pytest_gradguard.runtime.frameworks.tensorflow.tensors import variable_of
+
+_CHECK_NUMERICS = "tf.debugging.enable_check_numerics()"
 
 
 def kind_of(value: Any) -> str | None:
@@ -69,6 +72,7 @@ class TensorFlowWatch:
         self._graphs: weakref.WeakSet[Any] = weakref.WeakSet()
         self._began = now()
         self._log: tensorflow_log.Log | None = None
+        self._others: tuple[TapeNotes, Counter[tuple[int | None, ...]]] | None = None
         for item in items:
             if item.kind == "model":
                 self._models.append((item.name, weakref.ref(item.value)))
@@ -123,6 +127,9 @@ class TensorFlowWatch:
     def gradients(self, tape: TapeNotes, sources: list[Any], gradients: list[Any]) -> None:
         """Hear what a tape has returned for its sources."""
         self._look_for_new()
+        if self._models and not any(id(source) in self._entries for source in sources):
+            variables = [source for source in sources if isinstance(source, tf.Variable)]
+            self._others = (tape, Counter(map(_shape_of, variables)))
         for source, gradient in zip(sources, gradients, strict=False):
             entry = self._entries.get(id(source))
             if entry is None or entry.ref() is not source:
@@ -187,6 +194,9 @@ class TensorFlowWatch:
         if not calls:
             return reasons.NeverBackward(what="`tape.gradient`")
         if not entry.asked:
+            other = self._other_model()
+            if other is not None:
+                return other
             return reasons.NotAsked(calls[-1].site, "tape.gradient", other=False)
         tape = entry.asked[-1]
         seen = entry.identity in tape.watched
@@ -200,9 +210,21 @@ class TensorFlowWatch:
                 return reasons.NotWatched(tape.site, "`tape.watch` was called after its use")
             return self._not_produced(tape)
         if seen:
-            out = ("`tf.stop_gradient`", "`.numpy()`", "operations that have no gradient")
-            return reasons.NotInGraph(tape.site, 1, out, loss="target")
+            return reasons.NotInGraph(tape.site, 1, loss="target")
         return self._unrecorded(log, entry, tape)
+
+    def _other_model(self) -> reasons.Reason | None:
+        """Whether gradients were asked of another model that looks like those that are watched."""
+        if self._others is None or not self._models or len(self._entries) < 2:
+            return None
+        entries = self._entries.values()
+        if any(entry.received or entry.asked for entry in entries):
+            return None
+        tape, shapes = self._others
+        watched = Counter(_shape_of(entry.ref()) for entry in entries if entry.trainable)
+        if watched - shapes:
+            return None
+        return reasons.OtherParameters(tape.site, tape.site, tape=True)
 
     def _not_watched(self, entry: Entry, tape: TapeNotes) -> reasons.Reason:
         """The target was computed from it under the tape, which did not watch it."""
@@ -234,10 +256,28 @@ class TensorFlowWatch:
             left for flows, left in judged if flows is None
         ]
         if len({(left.how, left.site and left.site.key) for left in likely}) == 1:
-            return reasons.Cut(likely[0].site, likely[0].how)
+            how = likely[0].how
+            return reasons.Cut(likely[0].site, how, tensorflow_patches.instead_of(how))
         if likely:
             places = " or ".join(f"`{left.how}`{reasons.at(left.site)}" for left in likely[:3])
             return reasons.Unknown(None, (), f"it may be cut by {places}")
+        return self._inner(log, entry, tape)
+
+    def _inner(self, log: tensorflow_log.Log, entry: Entry, tape: TapeNotes) -> reasons.Cut | None:
+        """Where a gradient for the target was asked of another tape, and this one not recording."""
+        for call in log.calls:
+            if (
+                max(self._began, tape.opened) < call.last < tape.last
+                and tape.identity != call.identity
+                and tape.identity not in call.around
+                and entry.identity in call.watched
+                and reaches(call.chain, [tape.chain])
+            ):
+                return reasons.Cut(
+                    call.site,
+                    "tape.gradient()",
+                    "Ask the inner tape for its gradient inside the `with` block of the outer one.",
+                )
         return None
 
     def _unrecorded(self, log: tensorflow_log.Log, entry: Entry, tape: TapeNotes) -> reasons.Reason:
@@ -261,6 +301,10 @@ class TensorFlowWatch:
             threads = "other threads ran, and a tape records its own thread only"
             return reasons.Unknown(None, ("recorded by the tape",), threads)
         return reasons.NotInGraph(tape.site, 1, loss="target")
+
+
+def _shape_of(variable: Any) -> tuple[int | None, ...]:
+    return () if variable is None else tuple(variable.shape)
 
 
 def _at_worker(entry: Entry, tape: TapeNotes) -> reasons.Reason | None:
@@ -328,7 +372,7 @@ def _value_reason(entry: Entry, *, finite: bool, nonzero: bool) -> reasons.Reaso
     low, high = (float(bound) for bound in entry.range)
     if finite and not (math.isfinite(low) and math.isfinite(high)):
         nan = math.isnan(low) or math.isnan(high)
-        return reasons.NotFinite(entry.arrived, "nan" if nan else "inf")
+        return reasons.NotFinite(entry.arrived, "nan" if nan else "inf", _CHECK_NUMERICS)
     if nonzero and low == high == 0:
         return reasons.AllZero(entry.arrived)
     return None

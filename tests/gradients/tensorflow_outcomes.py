@@ -208,6 +208,53 @@ def the_slope_along_the_input_inside_a_function() -> None:
             slope(tf.constant([1.0, 2.0]) * factor)
 
 
+# -- another model's --------------------------------------------------------------------------
+
+
+@expects("other-parameters", *DENSE)
+def a_clone_is_trained() -> None:
+    model = network()
+    model.build((None, 2))
+    with watch_gradients(model):
+        clone = keras.models.clone_model(model)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(clone(batch()))
+        tape.gradient(loss, clone.trainable_variables)  # <- here
+
+
+@expects("other-parameters", *DENSE)
+def the_old_model_is_trained() -> None:
+    old, model = network(), network()
+    for one in (old, model):
+        one.build((None, 2))
+    optimizer = keras.optimizers.SGD(0.1)
+    with watch_gradients(model):
+        for _ in range(2):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(old(batch()) ** 2)
+            gradients = tape.gradient(loss, old.trainable_variables)  # <- here
+            optimizer.apply_gradients(zip(gradients, old.trainable_variables, strict=True))
+
+
+@expects("other-parameters", "main.kernel", "main.bias", "aside.kernel", "aside.bias")
+def a_model_made_again_from_its_class() -> None:
+    model, other = Branches(), Branches()
+    for one in (model, other):
+        one(batch())
+    other.compile("sgd", "mse")
+    with watch_gradients(model):
+        other.fit(batch(), tf.ones((2, 1)), verbose=0)  # <- here
+
+
+@expects("never-backward", "v")
+def a_forward_accumulator() -> None:
+    v, _ = pair()
+    with watch_gradients({"v": v}):
+        with tf.autodiff.ForwardAccumulator(v, tf.ones(2)) as accumulator:
+            product = v * v
+        accumulator.jvp(product)
+
+
 # -- integers ----------------------------------------------------------------------------------
 
 

@@ -550,3 +550,33 @@ def watched_after_its_use() -> None:
             tape.watch(c)
             loss = tf.reduce_sum(hidden * w)
         tape.gradient(loss, [c, w])  # <- here
+
+
+@expects("cut", "first.kernel", "first.bias")
+def converted_by_keras_itself() -> None:
+    model = network()
+    with watch_gradients(model), tf.GradientTape() as tape:
+        first, second = model.layers
+        hidden = keras.ops.convert_to_numpy(first(batch()))  # <- here
+        loss = tf.reduce_mean(second(hidden))
+        tape.gradient(loss, model.trainable_variables)
+
+
+@expects("cut", "first.kernel", "first.bias", "second.kernel", "second.bias")
+def predicted_under_the_tape() -> None:
+    model = network()
+    model.build((None, 2))
+    scale = tf.Variable(1.0)
+    with watch_gradients(model), tf.GradientTape() as tape:
+        loss = scale * tf.reduce_mean(model.predict(batch(), verbose=0))  # <- here
+        tape.gradient(loss, [scale, *model.trainable_variables])
+
+
+@expects("cut", "v")
+def a_penalty_on_a_slope_taken_outside() -> None:
+    v, x = pair()
+    with watch_gradients({"v": v}):
+        with tf.GradientTape() as outer, tf.GradientTape() as inner:
+            y = tf.reduce_sum(tf.tanh(v * x))
+        slope = inner.gradient(y, x)  # <- here
+        outer.gradient(tf.reduce_sum(slope**2), v)

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_outcomes
 import tensorflow_programs
-from tensorflow_table import PROGRAMS, outcome
+from tensorflow_table import FIXES, PROGRAMS, outcome
 
 MODULES = [tensorflow_programs, tensorflow_outcomes]
 
@@ -23,6 +23,7 @@ def main() -> None:
         results[name] = [expected, found if expected[2] else [*found[:2], []]]
     after = [tf.GradientTape.gradient, tf.stop_gradient]
     results["put back"] = [old is new for old, new in zip(before, after, strict=True)]
+    results["fixes"] = FIXES
     print(json.dumps(results))
 
 

@@ -15,6 +15,8 @@ import tensorflow as tf
 from pytest_gradguard import GradGuardError
 
 PROGRAMS: dict[str, tuple[list[Any], Callable[[], None]]] = {}
+FIXES: dict[str, list[str | None]] = {}
+"""What the findings of each program advise."""
 MARK = "# <- here"
 
 
@@ -46,6 +48,7 @@ def outcome(run: Callable[[], None]) -> list[Any]:
         run()
     except GradGuardError as error:
         findings = error.findings
+        FIXES[run.__name__] = [finding.fix for finding in findings]
         reasons = {finding.details["reason"] for finding in findings}
         names = sorted(name for finding in findings for name in finding.details["objects"])
         return ["/".join(sorted(reasons)), names, [findings[0].location.line]]

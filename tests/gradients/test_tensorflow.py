@@ -47,10 +47,32 @@ def test_the_reason_is_right(name: str, outcomes: dict[str, Any]) -> None:
     assert found == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("a_nan_in_the_batch", "tf.debugging.enable_check_numerics()"),
+        ("stop_gradient", "Leave out `tf.stop_gradient()`"),
+        ("numpy", "Leave out `.numpy()`"),
+        ("the_index_of_the_largest", "a softmax"),
+        ("cast_to_integers", "a softmax"),
+        ("a_comparison", "a softmax"),
+        ("sampled", "`log_prob`"),
+        ("assigned_to_another_variable", "the tensor itself"),
+        ("the_start_of_a_new_variable", "the tensor itself"),
+        ("predicted_under_the_tape", "Call the model itself"),
+        ("a_penalty_on_a_slope_taken_outside", "inside the `with` block of the outer one"),
+        ("in_processes_of_joblib", "inside the worker function"),
+        ("a_clone_is_trained", "with the watched model"),
+    ],
+)
+def test_the_advice_can_be_followed(name: str, advice: str, outcomes: dict[str, Any]) -> None:
+    assert all(advice in fix for fix in outcomes["fixes"][name])
+
+
 def test_every_name_is_put_back(outcomes: dict[str, Any]) -> None:
     assert outcomes["put back"] == [True, True]
 
 
 def test_every_program_ran(outcomes: dict[str, Any]) -> None:
     names = [name for name, _ in _expected()]
-    assert sorted(names) == sorted(set(outcomes) - {"put back"})
+    assert sorted(names) == sorted(set(outcomes) - {"put back", "fixes"})
