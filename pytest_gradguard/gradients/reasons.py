@@ -496,12 +496,14 @@ class NotFinite(Reason):
 
 @dataclass(frozen=True)
 class TrainedToNonFinite(NotFinite):
-    """A traced function trained it, and it became NaN or infinite: its gradient has no value."""
+    """A traced function, which nobody looks into, computed the gradient of what holds NaN now."""
+
+    head = "bad values in"
 
     def text(self) -> str:
         return (
-            f"[it holds|they hold] {self.value} since a traced function trained [it|them]"
-            f"{at(self.site)}, and did not before"
+            f"[it holds|they hold] {self.value} after a traced function (`tf.function`, `fit`) "
+            f"computed [its gradient|their gradients]{at(self.site)}"
         )
 
 

@@ -37,7 +37,12 @@ def kind_of(value: Any) -> str | None:
 
 
 class Entry:
-    """One watched variable."""
+    """One watched variable.
+
+    Attributes:
+        range: the least and the largest value of the last gradient.
+        unread: the last gradient came inside a traced function, where it has no values.
+    """
 
     def __init__(self, name: str, outer: Any, inner: Any) -> None:
         self.name = name
@@ -59,6 +64,7 @@ class Entry:
         self.asked: list[TapeNotes] = []
         self.arrived: Site | None = None
         self.range: tuple[Any, Any] | None = None
+        self.unread = False
 
 
 class TensorFlowWatch:
@@ -141,6 +147,7 @@ class TensorFlowWatch:
             entry.arrived = tape.site
             if self._check_values:
                 entry.range = _range_of(gradient)
+                entry.unread = not tf.executing_eagerly()
 
     def was_traced(self, graph: Any) -> None:
         """Hear that a function was traced just now: what its tapes returned was heard."""
@@ -161,7 +168,7 @@ class TensorFlowWatch:
         for variable in graph.variables:
             entry = self._entries.get(id(variable))
             if entry is not None and entry.ref() is variable:
-                entry.received = True
+                entry.received = entry.unread = True
 
     # -- the verdict ---------------------------------------------------------------------------
 
@@ -178,6 +185,10 @@ class TensorFlowWatch:
             if model is not None and not any(True for _ in _variables_of(model)):
                 found[prefix or "model"] = reasons.NotBuilt(None)
         return found
+
+    def unread(self) -> list[str]:
+        """The names whose last gradient had no values that could be looked at."""
+        return [entry.name for entry in self._by_name.values() if entry.unread]
 
     def description(self, name: str) -> Details:
         """Type, shape, dtype and device of the variable of that name."""
@@ -367,12 +378,19 @@ def _range_of(gradient: Any) -> tuple[Any, Any] | None:
 
 
 def _value_reason(entry: Entry, *, finite: bool, nonzero: bool) -> reasons.Reason | None:
-    if entry.range is None:
+    kind: type[reasons.NotFinite] = reasons.NotFinite
+    known = entry.range
+    if entry.unread and finite:
+        kind, nonzero = reasons.TrainedToNonFinite, False
+        with tf.init_scope():  # out of the user's tapes and graphs
+            variable = entry.ref()
+            known = None if variable is None else _range_of(tf.convert_to_tensor(variable))
+    if known is None:
         return None
-    low, high = (float(bound) for bound in entry.range)
+    low, high = (float(bound) for bound in known)
     if finite and not (math.isfinite(low) and math.isfinite(high)):
         nan = math.isnan(low) or math.isnan(high)
-        return reasons.NotFinite(entry.arrived, "nan" if nan else "inf", _CHECK_NUMERICS)
+        return kind(entry.arrived, "nan" if nan else "inf", _CHECK_NUMERICS)
     if nonzero and low == high == 0:
         return reasons.AllZero(entry.arrived)
     return None

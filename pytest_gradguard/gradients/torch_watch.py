@@ -227,6 +227,10 @@ class TorchWatch:
 
         return verdicts(self, finite=finite, nonzero=nonzero)
 
+    def unread(self) -> list[str]:
+        """None: the values of torch's gradients can be looked at."""
+        return []
+
     def description(self, name: str) -> Details:
         """Type, shape, dtype and device of the tensor of that name."""
         entry = self._by_name.get(name)

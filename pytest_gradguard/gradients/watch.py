@@ -12,10 +12,11 @@ from pytest_gradguard.details import Details
 from pytest_gradguard.disabled import is_disabled
 from pytest_gradguard.findings import Finding
 from pytest_gradguard.gradients.reasons import Reason
-from pytest_gradguard.gradients.report import Missing, findings_of
+from pytest_gradguard.gradients.report import Missing, findings_of, shown
 from pytest_gradguard.gradients.targets import Item, items_of
-from pytest_gradguard.messages import GradGuardError
+from pytest_gradguard.messages import GradGuardError, GradGuardWarning
 from pytest_gradguard.runtime import callsite, collector, starting, watching
+from pytest_gradguard.runtime.announcing import emit
 from pytest_gradguard.runtime.faults import attempt, checked, fault
 from pytest_gradguard.runtime.frameworks.torch import engine, steps
 
@@ -37,6 +38,9 @@ class Part(Protocol):
 
     def verdicts(self, *, finite: bool, nonzero: bool) -> dict[str, Reason | None]:
         """The reason why each name has no gradient; None where it has one."""
+
+    def unread(self) -> list[str]:
+        """The names whose last gradient had no values that could be looked at."""
 
     def description(self, name: str) -> Details:
         """Type, shape, dtype and device of the tensor of that name."""
@@ -232,6 +236,19 @@ class Watch:
             Missing(name, reason, self._description(name)) for name, reason in self.reasons.items()
         ]
         self.findings = findings_of(missing, verdicts, self._site)
+        unread = [name for part in self._parts for name in part.unread()] if self._nonzero else []
+        if unread:
+            self._tell(
+                f"watch_gradients: `nonzero=True` could not be checked for "
+                f"{shown(unread, list(verdicts))}: the last gradient was computed inside a traced "
+                "function (`tf.function`, `fit`), where it has no values. Run that step eagerly: "
+                "`compile(run_eagerly=True)`, or `tf.config.run_functions_eagerly(True)`."
+            )
+
+    def _tell(self, text: str) -> None:
+        """Warn at the line where the watch began."""
+        if self._site is not None:
+            emit(GradGuardWarning(text), self._site.path, self._site.line)
 
     @property
     def is_open(self) -> bool:

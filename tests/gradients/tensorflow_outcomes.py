@@ -332,6 +332,31 @@ def a_nan_in_the_batch() -> None:
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
 
 
+@expects("not-finite", *DENSE)
+def fitted_on_nan() -> None:
+    model = network()
+    model.compile("sgd", "mse")
+    with watch_gradients(model):
+        model.fit(batch(), tf.fill((2, 1), float("nan")), verbose=0)
+
+
+@expects("")
+def a_zero_in_a_traced_function() -> None:
+    v, w = pair()
+
+    @tf.function
+    def step() -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.sign(v))
+        return tape.gradient(loss, v)
+
+    with watch_gradients({"w": w, "v": v}, nonzero=True):
+        step()
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(w)
+        tape.gradient(loss, w)
+
+
 @expects("not-finite", "v")
 def a_jacobian_at_the_logarithms_pole() -> None:
     v, w = tf.Variable([0.0, 1.0]), tf.Variable([2.0, 3.0])

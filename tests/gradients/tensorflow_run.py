@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_outcomes
 import tensorflow_programs
-from tensorflow_table import FIXES, PROGRAMS, outcome
+from tensorflow_table import FIXES, PROGRAMS, WARNED, outcome
 
 MODULES = [tensorflow_programs, tensorflow_outcomes]
 
@@ -24,6 +24,7 @@ def main() -> None:
     after = [tf.GradientTape.gradient, tf.stop_gradient]
     results["put back"] = [old is new for old, new in zip(before, after, strict=True)]
     results["fixes"] = FIXES
+    results["warned"] = {name: told for name, told in WARNED.items() if told}
     print(json.dumps(results))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,11 +13,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras
 import tensorflow as tf
 
-from pytest_gradguard import GradGuardError
+from pytest_gradguard import GradGuardError, GradGuardWarning
 
 PROGRAMS: dict[str, tuple[list[Any], Callable[[], None]]] = {}
 FIXES: dict[str, list[str | None]] = {}
 """What the findings of each program advise."""
+WARNED: dict[str, list[str]] = {}
+"""What the guard warned of in each program."""
 MARK = "# <- here"
 
 
@@ -45,7 +48,11 @@ def pair() -> tuple[Any, Any]:
 
 def outcome(run: Callable[[], None]) -> list[Any]:
     try:
-        run()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            run()
+        told = [str(one.message) for one in caught if issubclass(one.category, GradGuardWarning)]
+        WARNED[run.__name__] = told
     except GradGuardError as error:
         findings = error.findings
         FIXES[run.__name__] = [finding.fix for finding in findings]

@@ -69,10 +69,16 @@ def test_the_advice_can_be_followed(name: str, advice: str, outcomes: dict[str, 
     assert all(advice in fix for fix in outcomes["fixes"][name])
 
 
+def test_what_could_not_be_checked_is_said(outcomes: dict[str, Any]) -> None:
+    assert list(outcomes["warned"]) == ["a_zero_in_a_traced_function"]
+    (told,) = outcomes["warned"]["a_zero_in_a_traced_function"]
+    assert "`nonzero=True` could not be checked for `v`" in told
+
+
 def test_every_name_is_put_back(outcomes: dict[str, Any]) -> None:
     assert outcomes["put back"] == [True, True]
 
 
 def test_every_program_ran(outcomes: dict[str, Any]) -> None:
     names = [name for name, _ in _expected()]
-    assert sorted(names) == sorted(set(outcomes) - {"put back", "fixes"})
+    assert sorted(names) == sorted(set(outcomes) - {"put back", "fixes", "warned"})
