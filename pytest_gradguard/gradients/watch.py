@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Protocol
@@ -86,7 +87,14 @@ class Watch:
         self.close: Callable[[], None] = self._ending.close
         self._listener = collector.Collector()
         items = items_of(watched, frame)
-        self._parts = self._parts_for(items, check_values=finite or nonzero)
+        self._parts = self._parts_for(items)
+        # No references to tensors of torch's stay when a watch ends: it would not swap them.
+        self._weakly = [
+            (item.kind, item.name, None if item.kind == "tensor" else weakref.ref(item.value))
+            for item in items
+        ]
+        self._asked_steps = self._steps
+        self._used = False
         if steps is not None and items and not any(item.kind in _OF_TORCH for item in items):
             raise ValueError(
                 "watch_gradients: steps= counts the steps of torch optimizers, but no torch tensor "
@@ -105,8 +113,9 @@ class Watch:
         watch.close = watch._ending.close
         return watch
 
-    def _parts_for(self, items: list[Item], *, check_values: bool) -> list[Part]:
+    def _parts_for(self, items: list[Item]) -> list[Part]:
         __tracebackhide__ = True
+        check_values = self._finite or self._nonzero
         parts: list[Part] = []
         for make, kinds in ((_torch_part, _OF_TORCH), (_tensorflow_part, _OF_TENSORFLOW)):
             those = [item for item in items if item.kind in kinds]
@@ -135,14 +144,42 @@ class Watch:
         fault(error)
 
     def start(self) -> Watch:
-        """Begin to watch, once; where the guard itself fails, nothing is watched."""
+        """Begin to watch, anew after an end; where the guard itself fails, nothing is watched.
+
+        Raises:
+            ValueError: it has ended, and cannot begin anew.
+        """
+        __tracebackhide__ = True
         if not self._open and not self._failed and not attempt(is_disabled, instead=True):
-            self._open = True
+            if self._used:
+                checked((ValueError,), self._renew)
+            self._open = self._used = True
             self._ending.callback(setattr, self, "_open", False)
             attempt(self._begin)
             if self._failed:
                 self.close()
         return self
+
+    def _renew(self) -> None:
+        """Forget what an earlier use has seen.
+
+        Raises:
+            ValueError: what was watched is not known any longer.
+        """
+        __tracebackhide__ = True
+        found = [
+            Item(kind, name, value)
+            for kind, name, known in self._weakly
+            if known is not None and (value := known()) is not None
+        ]
+        if len(found) < len(self._weakly):
+            raise ValueError(
+                "watch_gradients: this watch has ended and does not know its tensors any longer; "
+                "call `watch_gradients` again"
+            )
+        self._parts = self._parts_for(found)
+        self._steps, self.judged = self._asked_steps, False
+        self.reasons, self.findings = {}, []
 
     def _begin(self) -> None:
         self._ending.callback(attempt, watching.stop, self._listener)
@@ -277,7 +314,8 @@ class Watch:
                 raise error
 
     def __enter__(self) -> Watch:
-        attempt(self.start)
+        __tracebackhide__ = True
+        checked((ValueError,), self.start)
         return self
 
     def __exit__(

@@ -72,6 +72,23 @@ def test_allow_none_takes_patterns_and_refuses_those_that_fit_nothing() -> None:
         watch_gradients(net, allow_none=[3])  # type: ignore[list-item]
 
 
+def test_a_watch_that_is_entered_again_watches_anew() -> None:
+    net = nn.Linear(2, 1)
+    watch = watch_gradients(net)
+    with watch:
+        net(torch.ones(1, 2)).sum().backward()
+    with pytest.raises(GradGuardError, match="no backward ran"), watch:
+        pass
+    with watch:
+        net(torch.ones(1, 2)).sum().backward()
+    assert watch.findings == []
+    of_a_tensor = watch_gradients(net.weight)
+    with of_a_tensor:
+        net(torch.ones(1, 2)).sum().backward()
+    with pytest.raises(ValueError, match="call `watch_gradients` again"), of_a_tensor:
+        pass
+
+
 def test_a_thousand_parameters_fit_on_a_screen() -> None:
     layers = nn.ModuleList(
         nn.ModuleDict({"attention": nn.Linear(2, 2), "norm": nn.LayerNorm(2)}) for _ in range(250)
