@@ -194,7 +194,7 @@ class GradModeOff(MeantToStay):
     used: Site | None = None
 
     def happened(self) -> str:
-        use = f" (used{at(self.used)})" if self.used is not None else ""
+        use = "" if at(self.used) in ("", at(self.site)) else f" (used{at(self.used)})"
         return (
             f"[it was|they were] used under `{self.mode}`{at(self.site)}{use}, where no graph is "
             "recorded"
@@ -204,6 +204,8 @@ class GradModeOff(MeantToStay):
         return f"Compute what the loss needs outside of `{self.mode}`, {OR_ALLOW}."
 
     def trace(self) -> tuple[TraceStep, ...]:
+        if at(self.used) == at(self.site):
+            return ()
         return step(self.used, f"used here under `{self.mode}`")
 
 

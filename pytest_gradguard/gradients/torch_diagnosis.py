@@ -269,8 +269,14 @@ def _never_ran(log: Log, since: int, tensor: Any) -> reasons.Reason:
     left = _left_in_worker(tensor)
     if left is not None:
         return left
-    if log.failed is not None and log.failed[0] > since:
-        return reasons.NeverBackward(log.failed[2], log.failed[1])
+    failed = log.failed
+    if failed is not None and failed.when > since:
+        started = Backward(failed.site, "backward", failed.chain, failed.when)
+        if failed.chain and tensor is not None:
+            cut = _likely(_cuts(log, since, tensor, [started]), [started], sure=True)
+            if cut is not None:
+                return _reason_of(cut)
+        return reasons.NeverBackward(failed.site, failed.error)
     return reasons.NeverBackward()
 
 

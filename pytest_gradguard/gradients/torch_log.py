@@ -183,6 +183,20 @@ class Change:
         return _among(self.tensors, tensor)
 
 
+@dataclass
+class Failure:
+    """The last backward that raised.
+
+    Attributes:
+        chain: where the user's frames stood, if it raised because the loss has no graph.
+    """
+
+    when: int
+    error: str
+    site: Site | None
+    chain: Chain
+
+
 _Key = tuple[str, CodeType, int]
 
 
@@ -192,7 +206,7 @@ class Log:
     def __init__(self) -> None:
         self.listeners: list[Listener] = []
         self.backwards: dict[object, Backward] = {}
-        self.failed: tuple[int, str, Site | None] | None = None
+        self.failed: Failure | None = None
         self.cuts: dict[object, Cut] = {}
         self.made: dict[int, Cut] = {}
         self.flat: dict[object, Cut] = {}
@@ -271,7 +285,10 @@ class Log:
 
     def backward_failed(self, error: BaseException) -> None:
         """Note a backward that raised."""
-        self.failed = (now(), type(error).__name__, callsite.user_site())
+        chain = callsite.user_chain()
+        site = callsite.user_site()
+        without_graph = isinstance(error, RuntimeError) and "does not require grad" in str(error)
+        self.failed = Failure(now(), type(error).__name__, site, chain if without_graph else ())
 
     # -- cuts ----------------------------------------------------------------------------------
 

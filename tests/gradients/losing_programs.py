@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 from collections.abc import Callable
@@ -364,6 +365,26 @@ def no_grad_block() -> None:
         with torch.no_grad():  # <- here
             h = model.first(batch())
         model.second(h).sum().backward()
+
+
+@loses("no-grad", *FIRST, *SECOND)
+def a_backward_of_what_has_no_graph() -> None:
+    model = Two()
+    with watch_gradients(model):
+        with torch.no_grad():  # <- here
+            loss = model(batch()).sum()
+        with contextlib.suppress(RuntimeError):
+            loss.backward()
+
+
+@loses("never-backward", *FIRST, *SECOND)
+def a_backward_that_fails_for_another_reason() -> None:
+    model = Two()
+    with watch_gradients(model):
+        powers = model(batch()).exp()
+        powers += powers.detach()
+        with contextlib.suppress(RuntimeError):
+            powers.sum().backward()  # <- here
 
 
 @loses("no-grad", *FIRST)
