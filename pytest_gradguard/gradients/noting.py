@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.faults import fault, without_this_frame
 
 
 def noted(
@@ -34,7 +34,11 @@ def noted(
             log = current()
             if log is not None and before:
                 tell(log, sys._getframe(1), None, args, kwargs)
-            result = original(*args, **kwargs)
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                without_this_frame(error)
+                raise
             if log is not None and not before:
                 tell(log, sys._getframe(1), result, args, kwargs)
             return result

@@ -10,7 +10,7 @@ import torch
 
 from pytest_gradguard.gradients import torch_log
 from pytest_gradguard.gradients.torch_log import Log, noted
-from pytest_gradguard.runtime.faults import attempt
+from pytest_gradguard.runtime.faults import attempt, without_this_frame
 from pytest_gradguard.runtime.frameworks.torch import steps
 
 
@@ -48,7 +48,11 @@ def loading(original: Callable[..., Any]) -> Callable[..., Any]:
     def load_state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
         log = torch_log.log
         before = list(self.parameters()) if log is not None else []
-        result = original(self, *args, **kwargs)
+        try:
+            result = original(self, *args, **kwargs)
+        except BaseException as error:
+            without_this_frame(error)
+            raise
         if log is not None:
             attempt(_loaded, log, self, before, torch_log.caller())
         return result

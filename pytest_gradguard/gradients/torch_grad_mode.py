@@ -28,7 +28,7 @@ from pytest_gradguard.gradients.torch_exits import (
 )
 from pytest_gradguard.runtime import callsite
 from pytest_gradguard.runtime.callsite import Site
-from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.faults import fault, without_this_frame
 
 _compiling = torch.compiler.is_compiling
 
@@ -42,9 +42,13 @@ class _Blind(TorchFunctionMode):  # type: ignore[misc]
         self.entered = entered
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        try:
+            result = func(*args, **(kwargs or {}))
+        except BaseException as error:
+            without_this_frame(error)
+            raise
         if _compiling():  # what follows is nothing for a compiler to trace
-            return func(*args, **(kwargs or {}))
-        result = func(*args, **(kwargs or {}))
+            return result
         self._note(func, args, kwargs or {}, result, sys._getframe(1))
         return result
 
@@ -58,13 +62,14 @@ class _Blind(TorchFunctionMode):  # type: ignore[misc]
                 name.endswith("_") and (not name.endswith("__") or name.startswith("__i"))
             )
             if name != "__get__" and (writes or _made_without_graph(result)):
-                read = [*(args[1:] if writes else args), *kwargs.values()]
+                read = [*args, *kwargs.values()]
+                target = read.pop(0) if writes and read else None
                 sources = torch_log.sources(read)
                 if sources:
-                    made = args[0] if writes else result
+                    made = target if writes else result
                     log.blind_use(sources, made, self.mode, self.entered, frame)
-                if writes and args and isinstance(args[0], torch.Tensor):
-                    log.written(args[0], read, frame)
+                if isinstance(target, torch.Tensor):
+                    log.written(target, read, frame)
         except Exception as error:
             fault(error)
 
@@ -165,7 +170,11 @@ def switching(mode: str) -> Callable[[Any], Any]:
     def wrap(original: Any) -> Any:
         @functools.wraps(original)
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(self, *args, **kwargs)
+            try:
+                result = original(self, *args, **kwargs)
+            except BaseException as error:
+                without_this_frame(error)
+                raise
             # torch's own contexts call each other: the outermost of them knows its name.
             if not _compiling() and sys._getframe(1).f_code.co_filename != _GRAD_MODE:
                 try:

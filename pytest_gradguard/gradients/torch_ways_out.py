@@ -12,7 +12,7 @@ import torch
 from pytest_gradguard.gradients import torch_grad_mode, torch_log
 from pytest_gradguard.gradients.torch_exits import COPY, PICKLE, Exit, Operation, entered_by
 from pytest_gradguard.gradients.torch_log import Log, noted
-from pytest_gradguard.runtime.faults import Beside, attempt, fault
+from pytest_gradguard.runtime.faults import Beside, attempt, fault, without_this_frame
 from pytest_gradguard.runtime.patching import on_class
 
 _compiling = torch.compiler.is_compiling
@@ -51,7 +51,11 @@ def operating(operation: Operation) -> _Wrap:
     def wrap(original: Any) -> Any:
         @functools.wraps(original)
         def function(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                without_this_frame(error)
+                raise
             if torch_log.log is None or _compiling() or not _grad_enabled():
                 return result
             for one in args:  # quick, as it runs at each comparison of the program
@@ -93,15 +97,18 @@ def applying(original: Any) -> Any:
     @functools.wraps(original)
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         log = torch_log.current()
-        if log is None:
-            return original.__get__(None, cls)(*args, **kwargs)
-        if cls in log.functions or cls.__module__.startswith("torch."):
-            result = original.__get__(None, cls)(*args, **kwargs)
-        else:
-            log.functions.add(cls)
-            with Beside(torch_grad_mode.followed, cls):
+        own = log is not None and not cls.__module__.startswith("torch.")
+        try:
+            if log is None or not own or cls in log.functions:
                 result = original.__get__(None, cls)(*args, **kwargs)
-        if torch_log.log is log:
+            else:
+                log.functions.add(cls)
+                with Beside(torch_grad_mode.followed, cls):
+                    result = original.__get__(None, cls)(*args, **kwargs)
+        except BaseException as error:
+            without_this_frame(error)
+            raise
+        if log is not None and torch_log.log is log:
             try:
                 _called(log, f"{cls.__name__}.apply()", args, result, torch_log.caller())
             except Exception as error:
@@ -141,7 +148,11 @@ def writing(original: Any) -> Any:
             and not _compiling()
         ):
             attempt(_into_data, log, how, self, args, torch_log.caller())
-        return original(self, *args, **kwargs)
+        try:
+            return original(self, *args, **kwargs)
+        except BaseException as error:
+            without_this_frame(error)
+            raise
 
     return method
 

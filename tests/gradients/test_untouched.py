@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import sys
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -417,6 +419,47 @@ def test_an_exception_of_the_backward_shows_no_frame_of_the_watch() -> None:
         (w * 2).backward()
     files = [str(entry.path) for entry in caught.traceback]
     assert not any("pytest_gradguard" in path for path in files)
+
+
+class Refusing(torch.autograd.Function):
+    """Raises in its forward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        raise ValueError("no")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="a bare raise adds the frame again")
+@pytest.mark.parametrize(
+    "refused",
+    [
+        lambda w: w.item(),
+        lambda w: w.argmax(dim=7),
+        lambda w: w.detach().add_(torch.ones(7)),
+        lambda w: Refusing.apply(w),
+        lambda w: nn.Linear(2, 1).load_state_dict({"other": w}),
+        lambda w: torch.tensor([w, "no"]),
+    ],
+    ids=["reading", "operating", "writing", "applying", "loading", "constructing"],
+)
+def test_an_error_of_the_programs_shows_no_frame_of_the_watch(refused: Any) -> None:
+    w = torch.ones(2, requires_grad=True)
+    for within in (torch.enable_grad, torch.no_grad):
+        with pytest.raises((RuntimeError, IndexError, ValueError, TypeError)) as caught:  # noqa: SIM117
+            with watch_gradients(w), within():
+                refused(w)
+        files = [str(entry.path) for entry in caught.traceback]
+        assert not any("pytest_gradguard" in path for path in files)
+
+
+def test_layers_may_be_made_where_gradients_are_off() -> None:
+    net = model()
+    with warnings.catch_warnings(record=True) as caught, watch_gradients(net):
+        warnings.simplefilter("always")
+        plain(net)
+        with torch.no_grad():
+            nn.Linear(2, 1)
+    assert caught == []
 
 
 def test_script_knows_the_functions_during_a_watch_and_after_it() -> None:
