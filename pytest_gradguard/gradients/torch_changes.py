@@ -46,6 +46,7 @@ def loading(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def load_state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
+        state = args[0] if args else kwargs.get("state_dict")
         log = torch_log.log
         before = list(self.parameters()) if log is not None else []
         try:
@@ -54,13 +55,15 @@ def loading(original: Callable[..., Any]) -> Callable[..., Any]:
             without_this_frame(error)
             raise
         if log is not None:
-            attempt(_loaded, log, self, before, torch_log.caller())
+            attempt(_loaded, log, self, before, state, torch_log.caller())
         return result
 
     return load_state_dict
 
 
-def _loaded(log: Log, module: Any, before: list[Any], frame: Any) -> None:
+def _loaded(log: Log, module: Any, before: list[Any], state: Any, frame: Any) -> None:
+    for name, parameter in module.named_parameters():
+        log.goes_on(state.get(name), parameter)
     kept = {id(parameter): parameter for parameter in module.parameters()}
     replaced = [parameter for parameter in before if id(parameter) not in kept]
     if replaced:

@@ -15,7 +15,7 @@ import torch
 from pytest_gradguard.findings import TraceStep
 from pytest_gradguard.gradients import reasons, torch_watch
 from pytest_gradguard.gradients.flow import reaches, reads_back
-from pytest_gradguard.gradients.torch_exits import DEEPCOPY
+from pytest_gradguard.gradients.torch_exits import DEEPCOPY, OTHER_OBJECT, STATE_DICT
 from pytest_gradguard.gradients.torch_log import (
     FROZEN,
     SCRIPTED,
@@ -316,7 +316,9 @@ def _cut(
 ) -> reasons.Reason | None:
     """The cut between `tensor` and the loss; `sure`: only one whose value certainly goes there."""
     cut = _confirmed(cuts, tensor)
-    if cut is not None and cut.exit is DEEPCOPY and not _any_received(watch):
+    if cut is not None and cut.exit in (DEEPCOPY, STATE_DICT):  # its copy got the gradient
+        if _any_received(watch):
+            return reasons.Cut(cut.site, cut.how, OTHER_OBJECT)
         last = max(backwards, key=lambda known: known.last)
         return reasons.OtherParameters(last.site, last.site, copied=cut.site)
     cut = cut or _likely(cuts, backwards, sure=sure)

@@ -42,12 +42,20 @@ class Exit(NamedTuple):
 
 
 _SOFT = "Use a function with a gradient (a softmax, a sigmoid), or a straight-through estimator."
+NUMPY = "Use torch's own functions instead of NumPy's (`torch.tanh`, not `np.tanh`)."
+_PLAIN_NUMBER = (
+    "Use the tensor itself, and torch's functions instead of those of `math` (`torch.exp`, not "
+    "`math.exp`)."
+)
+_NEW_TENSOR = (
+    "Use `torch.stack` to put tensors together, and the tensor itself or `clone()` for one."
+)
 _LOSSLESS = "Use the tensor itself instead of what is read back."
-_OTHER_OBJECT = "Use the tensor itself: a copy has a gradient of its own."
+OTHER_OBJECT = "Use the tensor itself: a copy has a gradient of its own."
 _SECOND_ORDER = "Pass `create_graph=True`."
 
 GRAD = Exit("torch.autograd.grad() without create_graph=True", _SECOND_ORDER)
-DEEPCOPY = Exit("copy.deepcopy()", _OTHER_OBJECT, copies=True)
+DEEPCOPY = Exit("copy.deepcopy()", OTHER_OBJECT, copies=True)
 COPY = Exit("copy.copy()", "Use the tensor itself, or `clone()`.")
 PICKLE = Exit("pickle", _LOSSLESS, copies=True)
 TEXT = Exit("str()", _LOSSLESS)
@@ -56,6 +64,10 @@ CHECKPOINT = Exit(
     "checkpoint(use_reentrant=True)",
     "Pass `use_reentrant=False`: the reentrant form needs an input that requires grad.",
 )
+STATE_DICT = Exit("state_dict()", "Use `named_parameters()`.", copies=True)
+FLOAT = Exit("float()", _PLAIN_NUMBER)
+COMPLEX = Exit("complex()", _PLAIN_NUMBER)
+ARRAY = Exit("numpy.asarray()", NUMPY)
 SAMPLE = Exit(".sample()", "Use `rsample()`, or a loss made of `log_prob(sample)`.")
 
 DERIVATIVES = {
@@ -66,7 +78,7 @@ DERIVATIVES = {
 _FUNCTIONS = {
     "sample": SAMPLE,
     "sample_n": SAMPLE,
-    "state_dict": Exit("state_dict()", "Use `named_parameters()`.", copies=True),
+    "state_dict": STATE_DICT,
     "vector_to_parameters": Exit(
         "vector_to_parameters()", "Call the module with `torch.func.functional_call`."
     ),
@@ -107,6 +119,16 @@ class Operation(NamedTuple):
     name: str
     exit: Exit
     flat: bool = False
+
+
+def whole(how: str) -> Exit:
+    """A conversion to integers or truth values."""
+    return Exit(how, _SOFT)
+
+
+def new(how: str) -> Exit:
+    """A function that makes a new tensor of values."""
+    return Exit(how, _NEW_TENSOR)
 
 
 def operations() -> Iterator[Operation]:

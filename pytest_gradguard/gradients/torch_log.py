@@ -20,7 +20,9 @@ from pytest_gradguard.gradients import noting
 from pytest_gradguard.gradients.clock import now
 from pytest_gradguard.gradients.flow import Chain
 from pytest_gradguard.gradients.torch_exits import (
+    ARRAY,
     GRAD,
+    NUMPY,
     Exit,
     entered_by,
     inside_torch,
@@ -377,11 +379,15 @@ class Log:
         if not found:
             return
         for value in found:
-            maker = self.made.get(id(value))
-            if maker is not None and maker.produced(value):
-                self._made(maker, target, maker.behind[id(value)])  # it goes on in there
+            self.goes_on(value, target)
         if needs_grad(target):
             self.changed(WRITTEN, [target], frame)
+
+    def goes_on(self, value: Any, target: Any) -> None:
+        """Note that `value`, if it came out of a graph, is what `target` holds now."""
+        maker = self.made.get(id(value))
+        if maker is not None and maker.produced(value):
+            self._made(maker, target, maker.behind[id(value)])
 
     def gave_data(self, tensor: Any, data: Any) -> None:
         """Note that `data` is what `.data` gave of `tensor`, which needs no gradient."""
@@ -399,9 +405,11 @@ class Log:
         known = self.made[id(tensor)]
         if known.site is None or not known.produced(tensor) or known.how.endswith(how):
             return
-        if not how.startswith(".") or not known.how.startswith("."):
-            return  # no chain of methods
-        if known.site.code is frame.f_code and known.site.line == frame.f_lineno:
+        if known.site.code is not frame.f_code or known.site.line != frame.f_lineno:
+            return
+        if known.exit is not None and how in (".numpy()", ARRAY.how):
+            known.exit = known.exit._replace(fix=NUMPY)  # NumPy takes it from there
+        if how.startswith(".") and known.how.startswith("."):
             known.how += how
 
     # -- steps and changes ---------------------------------------------------------------------

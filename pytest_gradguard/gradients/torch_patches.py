@@ -8,7 +8,17 @@ import torch
 from torch.autograd.function import Function, _SingleLevelFunction
 
 from pytest_gradguard.gradients import torch_changes, torch_grad_mode, torch_log, torch_ways_out
-from pytest_gradguard.gradients.torch_exits import DEEPCOPY, ITEM, TEXT, Exit, operations
+from pytest_gradguard.gradients.torch_exits import (
+    ARRAY,
+    COMPLEX,
+    DEEPCOPY,
+    FLOAT,
+    ITEM,
+    TEXT,
+    Exit,
+    operations,
+    whole,
+)
 from pytest_gradguard.runtime.faults import attempt
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
 from pytest_gradguard.runtime.frameworks.torch import steps
@@ -50,12 +60,12 @@ _patches = Patches(
                 ("item", ITEM),
                 ("numpy", Exit(".numpy()")),
                 ("tolist", Exit(".tolist()")),
-                ("__float__", Exit("float()")),
-                ("__int__", Exit("int()")),
-                ("__bool__", Exit("bool()")),
-                ("__index__", Exit("int()")),
-                ("__complex__", Exit("complex()")),
-                ("__array__", Exit("numpy.asarray()")),
+                ("__float__", FLOAT),
+                ("__int__", whole("int()")),
+                ("__bool__", whole("bool()")),
+                ("__index__", whole("int()")),
+                ("__complex__", COMPLEX),
+                ("__array__", ARRAY),
                 ("__repr__", TEXT),
                 ("__format__", TEXT),
                 ("__deepcopy__", DEEPCOPY),

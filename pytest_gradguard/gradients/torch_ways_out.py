@@ -10,7 +10,15 @@ from typing import Any
 import torch
 
 from pytest_gradguard.gradients import torch_grad_mode, torch_log
-from pytest_gradguard.gradients.torch_exits import COPY, PICKLE, Exit, Operation, entered_by
+from pytest_gradguard.gradients.torch_exits import (
+    COPY,
+    PICKLE,
+    Exit,
+    Operation,
+    entered_by,
+    new,
+    whole,
+)
 from pytest_gradguard.gradients.torch_log import Log, noted
 from pytest_gradguard.runtime.faults import Beside, attempt, fault, without_this_frame
 from pytest_gradguard.runtime.patching import on_class
@@ -194,7 +202,7 @@ def converting(how: str) -> _Wrap:
         ):
             dtype = str(result.dtype).removeprefix("torch.")
             shown = how if how != ".to()" else f".to(torch.{dtype})"
-            log.cut(Exit(shown), (self,), result, frame)
+            log.cut(whole(shown), (self,), result, frame)
 
     return convert
 
@@ -207,7 +215,7 @@ def constructing(how: str) -> _Wrap:
         data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
         sources = torch_log.sources(data)
         if sources and not (isinstance(result, torch.Tensor) and result.grad_fn is not None):
-            log.cut(Exit(how), sources, result, frame)
+            log.cut(new(how), sources, result, frame)
 
     return construct
 
@@ -217,7 +225,7 @@ def renewing(log: Log, frame: Any, result: Any, self: Any, *args: Any, **kwargs:
     """`new_tensor`, which does the same."""
     sources = torch_log.sources(args[0] if args else kwargs.get("data"))
     if sources:
-        log.cut(Exit(".new_tensor()"), sources, result, frame)
+        log.cut(new(".new_tensor()"), sources, result, frame)
 
 
 def wrapping(original: Any) -> Any:
