@@ -155,20 +155,22 @@ def pytest_collection_modifyitems(
             _refuse(config, items, str(error))
     if any("gradguard" in getattr(item, "fixturenames", ()) for item in items):
         _safely(_activate, config, everywhere=False)
-    elif items and (empty := _safely(_empty_report, config)):
+    elif items and (empty := _safely(_empty_report, config, items)):
         _refuse(config, items, empty)
     return result
 
 
-def _empty_report(config: pytest.Config) -> str | None:
-    """What is wrong with a report that is asked for where no test is guarded."""
+def _empty_report(config: pytest.Config, items: list[pytest.Item]) -> str | None:
+    """What is wrong with a report that is asked for where no test is guarded or watches."""
+    if any("watch_gradients" in getattr(item, "fixturenames", ()) for item in items):
+        return None
     flag = _report_flag(config)
     active = config.pluginmanager.get_plugin(ACTIVE)
     if flag is None or (active is not None and active.everywhere):
         return None
     return (
         f"{flag}: no test is guarded, so there is nothing to report; add "
-        "--gradguard (or use the fixture gradguard)"
+        "--gradguard (or use the fixture gradguard or watch_gradients)"
     )
 
 

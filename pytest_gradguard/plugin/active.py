@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gradguard.disabled import VARIABLE, is_disabled
+from pytest_gradguard.messages import GradGuardError
 from pytest_gradguard.plugin import PROPERTY
 from pytest_gradguard.plugin.item import ItemGuard
 from pytest_gradguard.plugin.received import IN_SECTION, Received
@@ -28,7 +29,7 @@ __all__ = ["GuardPlugin"]
 _GUARD = pytest.StashKey[ItemGuard]()
 _WORKER_OUTPUT = "gradguard_findings"
 _WORKER_CALLS = "gradguard_calls"
-_BY_FIXTURE = "the tests that use the fixture gradguard"
+_BY_FIXTURE = "the tests that use the fixtures gradguard and watch_gradients"
 
 
 class GuardPlugin:
@@ -76,11 +77,23 @@ class GuardPlugin:
         """Whether `item` is guarded."""
         return _GUARD in item.stash
 
-    def take(self, item: pytest.Item, findings: Iterable[Finding]) -> None:
-        """Report `findings`, made by another part of the plugin, with those of `item`."""
+    def take(self, item: pytest.Item, findings: Sequence[Finding]) -> None:
+        """Report `findings`, made by another part of the plugin, with those of `item`.
+
+        Of a test that is not guarded, they are for the reports that were asked for.
+        """
         of_item = item.stash.get(_GUARD, None)
+        if of_item is None and findings and self._reports():
+            of_item = item.stash[_GUARD] = ItemGuard(item, self.settings, self.base)
         if of_item is not None:
             of_item.take(findings)
+
+    def _reports(self) -> bool:
+        """Whether the run writes a report; a worker of xdist goes by the options."""
+        settings, option = self.settings, self.config.option
+        return bool(
+            settings.report or settings.html or option.gradguard_report or option.gradguard_html
+        )
 
     def _start(self, item: pytest.Item) -> ItemGuard:
         self._test.close()  # of a test that was interrupted before its teardown
@@ -104,7 +117,10 @@ class GuardPlugin:
         __tracebackhide__ = True
         try:
             result = yield
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, GradGuardError):  # of a `with` block over `watch_gradients`
+                missing = [finding for finding in error.findings if finding.code == "GG104"]
+                attempt(self.take, item, missing)
             attempt(_settle, item, failing=True)
             raise
         attempt(_settle, item, failing=False)

@@ -180,11 +180,21 @@ class ItemGuard:
                 for finding in self._unexpected
                 if finding.severity >= Severity.WARNING and self._marks.get(finding.key) != IGNORED
             ]
-            if report.failed and shown:
-                text = "\n".join(lines(shown, self._base, width=width))
+            told = {one.key[:-1] for one in self._raised(failure)}
+            beside = [finding for finding in shown if finding.key[:-1] not in told]
+            if report.failed and beside:
+                text = "\n".join(lines(beside, self._base, width=width))
                 report.sections.append(("gradguard", text))
         if report.failed:
             self._marks.update((finding.key, SHOWN) for finding in shown)
+
+    def _raised(self, error: BaseException | None) -> list[Finding]:
+        """The findings that the test's own error shows, as `findings` has them."""
+        from pytest_gradguard.messages import GradGuardError
+        from pytest_gradguard.plugin.transport import relative
+
+        raised = error.findings if isinstance(error, GradGuardError) else ()
+        return [relative(finding, self._base) for finding in raised]
 
     def publish(self) -> None:
         """Hand the findings to the test's reports, from which summary and JUnit take them."""

@@ -34,6 +34,7 @@ class Watches:
         function = inspect.unwrap(getattr(item, "function", lambda: None))
         self._code = getattr(function, "__code__", None)
         self._asked = attempt(_asks_for, item, self._code, instead=False)
+        self._item = item
         self._called = False
         self._open: list[Watch] = []
         self._test: FrameType | None = None
@@ -83,6 +84,7 @@ class Watches:
             nonzero=nonzero,
             steps=steps,
             raises=False,
+            permitted=attempt(_permitted, self._item, instead=False),
         )
         watch: Watch = made or Watch.idle()
         attempt(watch.start)
@@ -186,26 +188,31 @@ class _Checker:
 
 
 def _fail(item: pytest.Item, findings: list[Finding]) -> None:
-    """Fail the test with `findings`, unless it or the run permits GG104.
+    """Fail the test with `findings`, unless it expects them.
 
     Raises:
-        GradGuardFailure: they are not permitted.
+        GradGuardFailure: it does not.
     """
     __tracebackhide__ = True
     from pytest_gradguard.plugin.failure import GradGuardFailure
-    from pytest_gradguard.plugin.settings import marker_settings, read_settings
+    from pytest_gradguard.plugin.settings import marker_settings
     from pytest_gradguard.plugin.transport import relative
 
-    said = marker_settings(item)
-    if "GG104" in (said.allow | read_settings(item.config).ignore) - said.expected:
-        return
     active: Any = item.config.pluginmanager.get_plugin("gradguard-active")
     if active is not None:
         active.take(item, findings)
-    if "GG104" in said.expected:
+    if "GG104" in marker_settings(item).expected:
         return
     base = str(item.config.invocation_params.dir)
     raise GradGuardFailure([relative(finding, base) for finding in findings], base)
+
+
+def _permitted(item: pytest.Item) -> bool:
+    """Whether the test or the run permits GG104."""
+    from pytest_gradguard.plugin.settings import marker_settings, read_settings
+
+    said = marker_settings(item)
+    return "GG104" in (said.allow | read_settings(item.config).ignore) - said.expected
 
 
 def _require(item: pytest.Item) -> None:

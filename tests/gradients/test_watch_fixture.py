@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from children import run_python
 
@@ -168,14 +170,96 @@ def test_findings_reach_the_report_and_xdist(project: pytest.Pytester) -> None:
         result = run(project, *flags, *extra)
         result.assert_outcomes(failed=1)
         assert "error[GG104]" in result.stdout.str()
-        import json
-
         report = json.loads((project.path / "out.json").read_text())
         assert [finding["code"] for finding in report["findings"]] == ["GG104"]
         assert report["findings"][0]["test"] == (
             "test_findings_reach_the_report_and_xdist.py::test_it"
         )
         assert report["findings"][0]["location"]["path"] == "model.py"
+
+
+BLOCKS = """
+from model import *
+from pytest_gradguard import GradGuardError, allow, watch_gradients as watch
+
+
+def test_fixture(watch_gradients):
+    model = Net()
+    with watch_gradients(model):
+        train(model)
+
+
+def test_imported():
+    model = Net()
+    with watch(model):
+        train(model)
+
+
+def test_caught():
+    model = Net()
+    with pytest.raises(GradGuardError), watch(model):
+        train(model)
+
+
+def test_to_the_end(watch_gradients):
+    model = Net()
+    watch_gradients(model)
+    train(model)
+"""
+
+
+def of_report(project: pytest.Pytester) -> list[str]:
+    report = json.loads((project.path / "out.json").read_text())
+    assert {finding["code"] for finding in report["findings"]} <= {"GG104"}
+    return sorted(finding["test"].rpartition("::")[2] for finding in report["findings"])
+
+
+@pytest.mark.parametrize("how", [[], ["-n1"]], ids=["alone", "xdist"])
+def test_what_a_block_raises_is_reported_once(project: pytest.Pytester, how: list[str]) -> None:
+    project.makepyfile(BLOCKS)
+    found = ["test_fixture", "test_imported", "test_to_the_end"]
+    result = run(project, "--gradguard", "--gradguard-report=out.json", *how)
+    result.assert_outcomes(failed=3, passed=1)
+    assert of_report(project) == found
+    assert result.stdout.str().count("= fix:") == 3
+    result.stdout.fnmatch_lines(["*error[[]GG104[]] missing-gradient at *", "1 error in 3 tests"])
+
+
+@pytest.mark.parametrize("how", [[], ["-n1"]], ids=["alone", "xdist"])
+def test_a_report_does_not_need_the_guard(project: pytest.Pytester, how: list[str]) -> None:
+    project.makepyfile(BLOCKS)
+    result = run(project, "--gradguard-report=out.json", *how)
+    result.assert_outcomes(failed=3, passed=1)
+    assert {"test_fixture", "test_to_the_end"} <= set(of_report(project))
+
+
+def test_what_permits_the_finding_permits_that_of_a_block(project: pytest.Pytester) -> None:
+    project.makepyfile("""
+        from model import *
+        from pytest_gradguard import allow, watch_gradients as watch
+
+        def test_allow():
+            model = Net()
+            with allow("GG104"), watch(model):
+                train(model)
+
+        def test_allow_of_the_fixture(gradguard, watch_gradients):
+            with gradguard.allow("GG104"):
+                watch_gradients(Net())
+                with watch(Net()):
+                    pass
+
+        @pytest.mark.gradguard(allow=["GG104"])
+        def test_marker(watch_gradients):
+            with watch_gradients(Net()):
+                pass
+
+        def test_ignored(watch_gradients):
+            with watch_gradients(Net()):
+                pass
+    """)
+    run(project, "-o", "gradguard_ignore=GG104").assert_outcomes(passed=4)
+    run(project).assert_outcomes(passed=3, failed=1)
 
 
 def test_misuse_is_one_line_that_ends_at_the_users_own(project: pytest.Pytester) -> None:

@@ -101,7 +101,9 @@ def test_only_tests_that_ask_are_guarded(folder: Path) -> None:
     assert run.codes() == FOUND
     assert failed(run) == ["test_asks", "test_asks_late"]
     assert "gradguard: only for tests that use its fixture" in run.text
-    assert run.report()["guarded"] == "the tests that use the fixture gradguard"
+    assert (
+        run.report()["guarded"] == "the tests that use the fixtures gradguard and watch_gradients"
+    )
     assert re.search(r"^gradguard: report of the tests .*: of all\) written to ", run.text, re.M)
 
 
@@ -112,7 +114,7 @@ def test_a_report_of_nothing_is_refused(tmp_path: Path, how: list[str]) -> None:
     assert run.status == pytest.ExitCode.USAGE_ERROR
     assert re.findall(r"^.*no test is guarded.*$", run.text, re.M) == [
         "ERROR: --gradguard-report: no test is guarded, so there is nothing to report; add "
-        "--gradguard (or use the fixture gradguard)"
+        "--gradguard (or use the fixture gradguard or watch_gradients)"
     ]
     assert "it ran" not in run.text
     assert not (tmp_path / "report.json").exists()
