@@ -63,7 +63,7 @@ def reaches(chain: Chain, backwards: Iterable[Chain]) -> bool | None:
 def reads_back(chain: Chain) -> bool:
     """Whether a function of `chain` reads something that may have been written before."""
     for site in chain:
-        source = _tree(site.path)
+        source = tree_of(site.path)
         function = None if source is None else _function_of(source, site.code)
         for statement in () if function is None else _statements(function):
             for node in _own_nodes(statement):
@@ -82,7 +82,7 @@ def _through(site: Site, sinks: set[int] | None) -> str:
 
     ``loss``: a line of `sinks` reads it; ``returned``; ``nowhere``; or ``unknown``.
     """
-    source = _tree(site.path)
+    source = tree_of(site.path)
     if source is None:
         return "unknown"
     if site.code.co_name == "<lambda>":
@@ -119,7 +119,8 @@ def _through(site: Site, sinks: set[int] | None) -> str:
 
 
 @lru_cache(maxsize=32)
-def _tree(path: str) -> ast.Module | None:
+def tree_of(path: str) -> ast.Module | None:
+    """The source at `path`, which may be a notebook's cell; None where it cannot be read."""
     lines = linecache.getlines(path)
     if not lines:
         return None

@@ -12,6 +12,7 @@ from pytest_gradguard.findings import Finding
 from pytest_gradguard.gradients.reasons import Reason, in_number
 from pytest_gradguard.runtime.callsite import Site
 from pytest_gradguard.runtime.checks import gg104
+from pytest_gradguard.runtime.dynamic_code import placed
 
 _NAMES = 8
 _GROUPS = 6
@@ -52,7 +53,8 @@ def findings_of(
         for name, reason in names.items()
     }
     return [
-        replace(finding, details={**finding.details, "watched": watched}) for finding in findings
+        replace(placed(finding), details={**finding.details, "watched": watched})
+        for finding in findings
     ]
 
 
@@ -64,7 +66,7 @@ def _finding(
     count = f" ({len(names)} of {len(everything)} watched)" if many else ""
     return gg104.finding(
         in_number(
-            f"{_where()}{reason.head} {shown(names, everything)}{count}: {reason.text()}.",
+            f"{_where()}{reason.head} {_uncounted(names, everything)}{count}: {reason.text()}.",
             many=many,
         ),
         names,
@@ -80,7 +82,7 @@ def _rest(members: list[Missing], kinds: int, everything: list[str], site: Site 
     names = [one.name for one in members]
     count = f"{len(names)} of {len(everything)} watched"
     return gg104.finding(
-        f"{_where()}no gradient for {shown(names, everything)} ({count}), for {kinds} more "
+        f"{_where()}no gradient for {_uncounted(names, everything)} ({count}), for {kinds} more "
         "reasons; `why_no_grad(tensor)` gives each of them.",
         names,
         members[0].description,
@@ -130,6 +132,11 @@ def shown(names: list[str], everything: list[str]) -> str:
         more = len(parts) - _NAMES + 1
         parts = [*parts[: _NAMES - 1], f"{more} more"]
     return _joined(parts)
+
+
+def _uncounted(names: list[str], everything: list[str]) -> str:
+    """As `shown`, where the count of all `names` follows: it is not said twice."""
+    return shown(names, everything).removesuffix(f" ({len(names)})")
 
 
 def _joined(parts: list[str]) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType
 from typing import Any, NamedTuple
 
+from pytest_gradguard.gradients import flow
+from pytest_gradguard.runtime import callsite
 from pytest_gradguard.runtime.faults import attempt
 
 _WRAPPERS = {
@@ -113,4 +116,33 @@ def _local_name(value: Any, frame: FrameType | None) -> str | None:
     for name, local in list(frame.f_locals.items()):
         if local is value:
             return name
+    return written_at(frame)
+
+
+def written_at(frame: FrameType) -> str | None:
+    """How the call that `frame` runs now writes its first argument, where that is a plain name.
+
+    Such as `model.head[0].weight`; None before Python 3.11, which knows no columns.
+    """
+    site = callsite.site_of(frame)
+    where = site.location()
+    source = flow.tree_of(site.path)
+    if source is None or where.end_column is None:
+        return None
+    begin, end = (where.line, where.column), (where.end_line, where.end_column)
+    for node in ast.walk(source):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        ends = (node.end_lineno, (node.end_col_offset or 0) + 1)
+        if (node.lineno, node.col_offset + 1) == begin and ends == end:
+            return ast.unparse(node.args[0]) if _is_plain(node.args[0]) else None
     return None
+
+
+def _is_plain(node: ast.expr) -> bool:
+    """Whether `node` is a name, with attributes and constant indices."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        if isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Constant):
+            return False
+        node = node.value
+    return isinstance(node, ast.Name)

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
 
@@ -397,26 +397,38 @@ def _elsewhere(
     if watch is None or _any_received(watch):
         return None
     watched = [found for entry in watch.entries if (found := entry.ref()) is not None]
+    others = [one for one in log.heard if one is not watch and isinstance(one, TorchWatch)]
+
+    def of_another_watch(tensor: Any) -> bool:
+        return any(one.watches(tensor) for one in others)
+
     for step in log.steps.values():
         if step.last <= since or any(step.covers(known) for known in watched):
             continue
         for known in backwards:
-            both = _stepped_and_reached(step, known)
-            if both:
+            if _stepped_and_reached(step, known, of_another_watch):
                 return reasons.OtherParameters(step.site, known.site, len(step.parameters))
     if watch.whole_modules:
         shapes = Counter(tensor.shape for tensor in watched)
         for known in backwards:
             leaves = [found for leaf in known.leaves.values() if (found := leaf()) is not None]
-            parameters = [leaf for leaf in leaves if isinstance(leaf, torch.nn.Parameter)]
+            parameters = [
+                leaf
+                for leaf in leaves
+                if isinstance(leaf, torch.nn.Parameter) and not of_another_watch(leaf)
+            ]
             if len(watched) > 1 and not shapes - Counter(leaf.shape for leaf in parameters):
                 return reasons.OtherParameters(known.site, known.site)
     return None
 
 
-def _stepped_and_reached(step: Step, known: Backward) -> bool:
+def _stepped_and_reached(
+    step: Step, known: Backward, of_another_watch: Callable[[Any], bool]
+) -> bool:
     return any(
-        (tensor := reference()) is not None and known.reached(tensor)
+        (tensor := reference()) is not None
+        and known.reached(tensor)
+        and not of_another_watch(tensor)
         for reference in step.parameters.values()
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
@@ -207,6 +208,7 @@ class Log:
 
     def __init__(self) -> None:
         self.listeners: list[Listener] = []
+        self.heard: weakref.WeakSet[Listener] = weakref.WeakSet()  # those that have ended, too
         self.backwards: dict[object, Backward] = {}
         self.failed: Failure | None = None
         self.cuts: dict[object, Cut] = {}

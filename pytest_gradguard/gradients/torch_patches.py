@@ -164,6 +164,7 @@ def start(listener: torch_log.Listener) -> torch_log.Log:
                 _end()
                 raise
         log.listeners.append(listener)
+        log.heard.add(listener)
         return log
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -14,7 +16,7 @@ from pytest_gradguard.disabled import is_disabled
 from pytest_gradguard.findings import Finding
 from pytest_gradguard.gradients.reasons import Reason
 from pytest_gradguard.gradients.report import Missing, findings_of, shown
-from pytest_gradguard.gradients.targets import Item, items_of
+from pytest_gradguard.gradients.targets import Item, items_of, written_at
 from pytest_gradguard.messages import GradGuardError, GradGuardWarning
 from pytest_gradguard.runtime import callsite, collector, starting, watching
 from pytest_gradguard.runtime.announcing import emit
@@ -58,6 +60,7 @@ class Watch:
 
     Attributes:
         close: called without arguments, it ends the watch without a verdict.
+        label: how the program writes what is watched; empty where it has no plain name for it.
         judged: it was judged after `steps` steps, before its end.
         reasons: after the end, the reason for every name without a gradient.
         findings: after the end, the GG104 findings.
@@ -107,6 +110,12 @@ class Watch:
             )
         self.reasons: dict[str, Reason] = {}
         self.findings: list[Finding] = []
+        self.label = "" if frame is None else attempt(written_at, frame) or ""
+        self._unused = True
+
+    def __del__(self) -> None:
+        if getattr(self, "_unused", False) and not sys.is_finalizing():
+            attempt(self._tell, _NEVER_ENTERED)
 
     @classmethod
     def idle(cls) -> Watch:
@@ -155,6 +164,7 @@ class Watch:
             ValueError: it has ended, and cannot begin anew.
         """
         __tracebackhide__ = True
+        self._unused = False
         if not self._open and not self._failed and not attempt(is_disabled, instead=True):
             if self._used:
                 checked((ValueError,), self._renew)
@@ -264,13 +274,15 @@ class Watch:
             verdicts.update(told or {})
         if self._failed or not verdicts:
             return
-        allowed = self._allowed(list(verdicts))
+        allowed, unknown = self._allowed(list(verdicts))
         try:
-            self._find(verdicts, allowed)
+            self._find(verdicts, allowed, unknown)
         except Exception as error:
             fault(error)
+        if unknown and not self.findings:
+            raise ValueError(unknown)
 
-    def _find(self, verdicts: Mapping[str, Reason | None], allowed: set[str]) -> None:
+    def _find(self, verdicts: Mapping[str, Reason | None], allowed: set[str], unknown: str) -> None:
         self.reasons = {
             name: reason
             for name, reason in verdicts.items()
@@ -281,6 +293,9 @@ class Watch:
         ]
         if not (self._permitted or self._allowed_here):
             self.findings = findings_of(missing, verdicts, self._site)
+        if unknown and self.findings:  # what is missing must not hide behind a wrong pattern
+            first = self.findings[0]
+            self.findings[0] = replace(first, message=f"{first.message} (Also, {unknown}.)")
         unread = [name for part in self._parts for name in part.unread()] if self._nonzero else []
         if unread:
             self._tell(
@@ -338,16 +353,21 @@ class Watch:
             if kind is None:
                 checked((ValueError,), self.check)
 
-    def _allowed(self, names: list[str]) -> set[str]:
-        __tracebackhide__ = True
+    def _allowed(self, names: list[str]) -> tuple[set[str], str]:
+        """The names that `allow_none` permits, and what is wrong with it."""
         allowed: set[str] = set()
+        strange = []
         for pattern in self._allow:
             fits = fnmatch.filter(names, pattern)
-            if not fits:
-                some = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
-                raise ValueError(f"allow_none: {pattern!r} matches no watched name ({some})")
             allowed.update(fits)
-        return allowed
+            if not fits:
+                strange.append(repr(pattern))
+        if not strange:
+            return allowed, ""
+        some = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+        matches = "matches" if len(strange) == 1 else "match"
+        unknown = f"allow_none: {', '.join(strange)} {matches} no watched name ({some})"
+        return allowed, unknown
 
     def _description(self, name: str) -> Details:
         for part in self._parts:
@@ -376,6 +396,11 @@ def _report(findings: list[Finding]) -> None:
 
 REFUSED = (TypeError, ValueError)
 """What says that what was given is not to be watched."""
+_NEVER_ENTERED = (
+    "watch_gradients watches nothing here: what it returned was never entered. Write "
+    "`with watch_gradients(…):` around the forward and backward pass, or, in a test, use the "
+    "fixture of that name."
+)
 _BAD_VALUES = ("not-finite", "all-zero")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Generator, Iterable
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -52,7 +53,7 @@ class Watches:
     def __call__(
         self,
         watched: Any,
-        *,
+        *more: Any,
         allow_none: str | Iterable[str] = (),
         finite: bool = True,
         nonzero: bool = False,
@@ -70,6 +71,11 @@ class Watches:
         """
         __tracebackhide__ = True
         self._called = True
+        if more:
+            raise TypeError(
+                "watch_gradients watches one argument: put several things into a list or dict, and "
+                "give options by name (allow_none=…)"
+            )
         for name in unknown:
             raise TypeError(
                 f"watch_gradients has no option {name!r} "
@@ -107,15 +113,25 @@ class Watches:
         Raises:
             ValueError: a pattern of `allow_none` matches no watched name.
         """
-        found: dict[object, Finding] = {}
+        found: dict[object, tuple[Finding, list[Watch]]] = {}
+        watches = list(self._open)
+        unknown: ValueError | None = None
         try:
-            for watch in self._open:
+            for watch in watches:
                 if watch.is_open or watch.judged:
-                    for finding in watch.stop():
-                        found.setdefault((finding.key, finding.message), finding)
+                    try:
+                        findings = watch.stop()
+                    except ValueError as error:  # what others have found comes first
+                        unknown = unknown or error
+                        continue
+                    for finding in findings:
+                        key = (finding.key, finding.message)
+                        found.setdefault(key, (finding, []))[1].append(watch)
         finally:
             self.close()
-        return list(found.values())
+        if unknown is not None and not found:
+            raise unknown
+        return [_of_watches(finding, those, watches) for finding, those in found.values()]
 
     def close(self) -> None:
         """End all watches without a verdict."""
@@ -123,6 +139,22 @@ class Watches:
             watch.close()
         self._open.clear()
         self._test = None
+
+
+def _of_watches(finding: Finding, those: list[Watch], every: list[Watch]) -> Finding:
+    """`finding`, which says of which watches it is, where the test has several."""
+    if len(every) == 1 or len(those) == len(every):
+        return finding
+    labels = list(dict.fromkeys(f"`{watch.label}`" for watch in those if watch.label))[:_LABELS]
+    numbers = [str(every.index(watch) + 1) for watch in those]
+    many = f"{', '.join(numbers[:_LABELS])}{' …' if len(numbers) > _LABELS else ''}"
+    what = f"{' and '.join(labels)}, " if labels else ""
+    several = "watch" if len(those) == 1 else "watches"
+    text = f"{finding.message} (This is {what}{several} {many} of {len(every)} in this test.)"
+    return replace(finding, message=text)
+
+
+_LABELS = 4
 
 
 class NoWatches:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from pytest_gradguard import GradGuardError, watch_gradients, why_no_grad  # noqa: E402
+from pytest_gradguard import GradGuardError, GradGuardWarning, watch_gradients, why_no_grad  # noqa: E402
 
 
 def missing(watched: Any, **options: Any) -> list[str]:
@@ -66,10 +68,54 @@ def test_allow_none_takes_patterns_and_refuses_those_that_fit_nothing() -> None:
     net = nn.ModuleDict({"body": nn.Linear(2, 2), "head": nn.Linear(2, 1)})
     assert missing(net, allow_none="body.*") == ["head.weight", "head.bias"]
     assert missing(net, allow_none=("*.bias", "head.weight")) == ["body.weight"]
+    watch = watch_gradients(net, allow_none=["boddy.*"]).start()
+    net["head"](net["body"](torch.ones(1, 2))).sum().backward()
     with pytest.raises(ValueError, match=r"'boddy\.\*' matches no watched name"):
-        missing(net, allow_none=["boddy.*"])
+        watch.stop()
     with pytest.raises(TypeError, match="allow_none"):
         watch_gradients(net, allow_none=[3])  # type: ignore[list-item]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python knows no columns")
+def test_a_tensor_has_the_name_that_the_program_writes() -> None:
+    net = nn.ModuleDict({"body": nn.Linear(2, 2)})
+    both = [net["body"].weight, net["body"].bias]
+    for watch, name in (
+        (watch_gradients(net["body"].weight), "net['body'].weight"),
+        (watch_gradients(both[1]), "both[1]"),
+        (watch_gradients(torch.ones(1, requires_grad=True)), "tensor"),
+    ):
+        with watch.start():
+            watch.stop()
+        assert list(watch.reasons) == [name]
+
+
+def test_a_watch_that_is_never_entered_warns() -> None:
+    net = nn.Linear(2, 1)
+    with pytest.warns(GradGuardWarning, match="never entered"):
+        watch_gradients(net)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        watch_gradients(net, allow_none="*").start().close()
+
+
+def test_a_wrong_pattern_does_not_hide_what_is_missing() -> None:
+    net = nn.ModuleDict({"body": nn.Linear(2, 2), "head": nn.Linear(2, 1)})
+    watch = watch_gradients(net, allow_none=["boddy.*", "head.*"]).start()
+    (finding,) = watch.stop()
+    assert finding.details["objects"] == ["body.weight", "body.bias"]
+    assert "allow_none: 'boddy.*' matches no watched name" in finding.message
+
+
+def test_what_another_watch_has_is_no_other_model() -> None:
+    layers = [nn.Linear(2, 1) for _ in range(2)]
+    watches = [watch_gradients(layer).start() for layer in layers]
+    optimizer = torch.optim.SGD(layers[0].parameters(), lr=0.1)
+    layers[0](torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert watches[0].stop() == []
+    (finding,) = watches[1].stop()
+    assert finding.details["reason"] == "not-in-graph"
 
 
 def test_a_watch_that_is_entered_again_watches_anew() -> None:
@@ -116,7 +162,10 @@ def test_a_thousand_parameters_fit_on_a_screen() -> None:
 def test_a_whole_module_is_one_name() -> None:
     net = nn.ModuleDict({"body": nn.Sequential(*(nn.Linear(2, 2) for _ in range(5)))})
     net["head"] = nn.Linear(2, 1)
-    with pytest.raises(GradGuardError, match=r"`body\.\*` \(10\)"), watch_gradients(net):
+    with (
+        pytest.raises(GradGuardError, match=r"`body\.\*` \(10 of 12 watched\)"),
+        watch_gradients(net),
+    ):
         net["head"](torch.ones(1, 2)).sum().backward()
 
 

@@ -262,6 +262,28 @@ def test_what_permits_the_finding_permits_that_of_a_block(project: pytest.Pytest
     run(project).assert_outcomes(passed=3, failed=1)
 
 
+def test_of_several_watches_the_finding_names_its_own(project: pytest.Pytester) -> None:
+    project.makepyfile("""
+        from model import *
+
+        def test_two(watch_gradients):
+            generator, critic = Net().head, Net().head
+            watch_gradients(generator)
+            watch_gradients(critic)
+            generator(torch.ones(1, 2)).sum().backward()
+
+        def test_wrong_pattern(watch_gradients):
+            watch_gradients(Net(), allow_none="boddy")
+            watch_gradients(Net())
+            train(Net())
+    """)
+    result = run(project)
+    result.assert_outcomes(failed=2)
+    text = " ".join(result.stdout.str().split())
+    assert "(This is `critic`, watch 2 of 2 in this test.)" in text
+    assert "'boddy' matches no watched name" in text
+
+
 def test_misuse_is_one_line_that_ends_at_the_users_own(project: pytest.Pytester) -> None:
     project.makepyfile("""
         from model import *
@@ -282,6 +304,9 @@ def test_misuse_is_one_line_that_ends_at_the_users_own(project: pytest.Pytester)
         def test_no_switch(watch_gradients):
             watch_gradients(Net(), nonzero="yes")
 
+        def test_two_at_once(watch_gradients):
+            watch_gradients(Net(), Net())
+
         def test_no_option(watch_gradients):
             watch_gradients(Net(), allow_non="body.*")
 
@@ -291,7 +316,7 @@ def test_misuse_is_one_line_that_ends_at_the_users_own(project: pytest.Pytester)
 
         def test_block_with_a_pattern(watch_gradients):
             model = Net()
-            with pytest_gradguard.watch_gradients(model, allow_none="boddy.*"):
+            with pytest_gradguard.watch_gradients(model.head, allow_none="boddy.*"):
                 train(model)
 
         def test_code(gradguard):
@@ -304,7 +329,7 @@ def test_misuse_is_one_line_that_ends_at_the_users_own(project: pytest.Pytester)
             pytest_gradguard.why_no_grad(Net())
     """)
     result = run(project)
-    result.assert_outcomes(failed=11)
+    result.assert_outcomes(failed=12)
     text = result.stdout.str()
     for line in (
         "E       ValueError: watch_gradients: there is nothing to watch: ReLU has no parameters",
@@ -312,6 +337,7 @@ def test_misuse_is_one_line_that_ends_at_the_users_own(project: pytest.Pytester)
         "E       TypeError: watch_gradients cannot watch 'object' at 'net.1' (allowed: *",
         "E       TypeError: watch_gradients: allow_none=3 is not allowed (allowed: a glob *",
         "E       TypeError: watch_gradients: nonzero='yes' is not allowed (allowed: True or False)",
+        "E       TypeError: watch_gradients watches one argument: put several things into a *",
         "E       TypeError: watch_gradients has no option 'allow_non' (allowed: allow_none, *",
         "E       ValueError: allow_none: 'boddy.[*]' matches no watched name (*",
         "E       ValueError: unknown code 'GG999' (allowed: *",
