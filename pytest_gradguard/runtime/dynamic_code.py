@@ -29,8 +29,18 @@ def placed(finding: Finding) -> Finding:
 def _named(place: _Place) -> _Place:
     if place.path != DYNAMIC:
         return place
-    files = {code.co_filename for code in _codes() if place.line in _lines(code)}
+    fits = [code for code in _codes() if place.line in _lines(code)]
+    files = {code.co_filename for code in fits}
+    if len(files) > 1:  # cells begin at line 1 each: the place names the function, too
+        files = {code.co_filename for code in fits if _is_of(place, code.co_name)}
     return replace(place, path=files.pop()) if len(files) == 1 else place
+
+
+def _is_of(place: Location | TraceStep, name: str) -> bool:
+    """Whether `place` speaks of the function `name`."""
+    if isinstance(place, Location):
+        return (place.function or "").rpartition(".")[2] == name
+    return f"`{name}`" in place.message
 
 
 def _codes() -> Iterator[CodeType]:
