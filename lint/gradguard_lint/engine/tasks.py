@@ -12,7 +12,7 @@ from gradguard_lint.domain.effects import (
     Step,
     TaskRun,
 )
-from gradguard_lint.domain.shapes import ABSENT, at_one_place, known_items, owned
+from gradguard_lint.domain.shapes import ABSENT, at_one_place, items, known_items, owned
 from gradguard_lint.domain.starts import INHERITING, PROCESS, Start
 from gradguard_lint.domain.state import Moment, met_pasts
 from gradguard_lint.domain.values import (
@@ -95,6 +95,27 @@ def contents(
         for name, item in parts:
             for inner_path, inner_atom, when in contents(m, item, name, depth - 1):
                 yield inner_path, inner_atom, when | choice.when
+
+
+def as_data(m: Machine, value: Value, depth: int = 3) -> Value:
+    """`value`, with what plain objects hold in their place: records of the program's own."""
+    if depth <= 0 or not any(isinstance(atom, (Instance, Items, Table)) for atom in value.atoms):
+        return value
+
+    def inside(atom: Atom) -> Value:
+        if isinstance(atom, Instance) and (atom.cls.plain or atom.cls.what == "tuple"):
+            held = [as_data(m, item, depth - 1) for _, item in m.fields(atom.ident)]
+            return items("tuple", held) if held and not m.pickles_itself(atom) else of(atom)
+        if isinstance(atom, Items) and atom.items is not None:
+            return items(atom.kind, [as_data(m, item, depth - 1) for item in atom.items])
+        if isinstance(atom, Items):
+            return of(replace(atom, element=as_data(m, atom.element, depth - 1)))
+        if isinstance(atom, Table):
+            entries = tuple((key, as_data(m, item, depth - 1)) for key, item in atom.entries)
+            return of(replace(atom, entries=entries))
+        return of(atom)
+
+    return value.map(inside)
 
 
 def tasks_in(m: Machine, value: Value) -> list[TaskCall]:
@@ -284,6 +305,7 @@ def run_task(
         if m.last_returns is not None:
             module, name, ends = m.last_returns
             m.last_returns = (module, name, [(m.whole(value), node) for value, node in ends])
+        held = as_data(m, result)
     finally:
         m.worker, m.chain, m.raised = None, chain, raised
         m.loop_depth, m.statement = loop_depth, statement
@@ -299,7 +321,7 @@ def run_task(
     elif m.last_returns is not None and run.known:
         module, name, returns = m.last_returns
         run.returns = [(value, Site(module, node, name, node)) for value, node in returns]
-    run.result = result if call.answers else None
+    run.result = held if call.answers else None
     if not process and not after.dead:
         after.assumed, after.modes = parent.assumed, parent.modes
         m.state = after

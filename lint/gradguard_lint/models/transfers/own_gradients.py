@@ -49,11 +49,14 @@ def cleared(m: Machine, frame: Frame, node: ast.AST, what: str, target: Value) -
 
 
 def settle(m: Machine, target: Value) -> None:
-    """From here on nothing waits for gradients of `target` that calls before have computed."""
+    """From here on nothing waits for gradients of `target` that calls before have computed: a
+    process that was started may still compute some."""
     if m.worker is not None:
         return
     concerned = idents(target) or {_ANY}
-    calls = frozenset(event for event in m.state.past if isinstance(event, ParallelCall))
+    calls = frozenset(
+        event for event in m.state.past if isinstance(event, ParallelCall) and event.answers
+    )
     for ident in concerned:
         m.store[ident, _CLEARED] = constant(calls)
     _note(m, concerned, fresh=False)
