@@ -102,7 +102,9 @@ class Prefilter:
             and self._imports_one(path, self._starts)
         ):
             return True
-        if file.uses_gradients and self._imports_one(path, self._passes_on):
+        if (file.uses_gradients or file.starts_program) and self._imports_one(
+            path, self._passes_on
+        ):
             return True
         if self._is_given(path, file):
             return True
@@ -173,10 +175,17 @@ class Prefilter:
         return {_module_name(path) for path, file in self.files.items() if file.gives}
 
     def _passes_on(self, file: File) -> bool:
-        """Whether a module may give what it is given to a helper that hands it to workers."""
+        """Whether a module may give what it is given to a helper that hands it to workers, or has
+        a class that inherits what starts them."""
         if file not in self._passing:
-            path = self._paths[file]
-            self._passing[file] = self._imports_one(path, self._helps)
+            extends = b"class " in file.data
+
+            def wanted(other: File) -> bool:
+                return self._helps(other) or (
+                    extends and b"class " in other.data and self._starts(other)
+                )
+
+            self._passing[file] = self._imports_one(self._paths[file], wanted)
         return self._passing[file]
 
     def _brings_together(self, path: str, file: File) -> bool:
