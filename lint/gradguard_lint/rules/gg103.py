@@ -8,9 +8,7 @@ from collections.abc import Iterator, Sequence
 from gradguard_lint.domain.effects import ParallelCall, Program, Step
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.starts import THREAD
-from gradguard_lint.domain.values import (
-    Tensor,
-)
+from gradguard_lint.domain.values import UNKNOWN, Tensor, Thing
 from gradguard_lint.fixes.changes import Change, Fix
 from gradguard_lint.fixes.recipes import in_threads
 from gradguard_lint.rules.base import Examples, Report, severed_by
@@ -27,11 +25,16 @@ def check(program: Program) -> Iterator[Report]:
         call.ident: call for call in program.calls if not call.forking_pickler and call.modes.grad
     }
     # Where the gradient of the results themselves is asked for, it goes on from there by hand.
-    read = [effect.target for effect in program.kinds("grad-read") if effect.worker is None]
-    wanted = set().union(*map(severed_by, read))
     # What is detached in place wants none, by whatever name it is used.
-    detached = [effect.target for effect in program.kinds("cut-off") if effect.worker is None]
-    wanted = wanted.union(*map(severed_by, detached))
+    of_results = [
+        effect.target for effect in program.kinds("cut-off", "grad-read") if effect.worker is None
+    ]
+    of_results += [  # an optimizer steps the results themselves
+        atom.part("parameters") or UNKNOWN
+        for effect in program.kinds("step")
+        for atom in effect.target.of(Thing)
+    ]
+    wanted = set().union(*map(severed_by, of_results))
     for effect in program.kinds("backward"):
         if effect.worker is not None:
             continue

@@ -45,9 +45,7 @@ def check(program: Program) -> Iterator[Report]:
                         fix=_decorated(program, call, modes.grad_site),
                     )
                     break
-            elif (
-                kept.autocast is None and modes.autocast is not None and not _sets(task, "autocast")
-            ):
+            if kept.autocast is None and modes.autocast is not None and not _sets(task, "autocast"):
                 seen = _graph(task, any_compute=True)
                 if seen is not None:
                     yield Report(

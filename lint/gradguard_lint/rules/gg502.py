@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ast
+from collections.abc import Iterator, Sequence
 
-from gradguard_lint.domain.effects import Program, Step
+from gradguard_lint.domain.effects import Effect, Program, Step
+from gradguard_lint.domain.values import Site
 from gradguard_lint.rules.base import Examples, Report, code
 
 CODE = "GG502"
@@ -19,19 +21,49 @@ def check(program: Program) -> Iterator[Report]:
         if forward is None:
             continue
         wrapper = str(forward.value.constant or "DistributedDataParallel").rpartition(".")[2]
+        chain, site, what = _entered(forward)
         prepared = wrapper == "prepare"  # a single process has no wrapper
         yield Report(
-            forward.site,
-            f"{code(forward.what)} bypasses "
+            site,
+            f"{code(what)} bypasses "
             f"{'the model that `prepare` returned' if prepared else wrapper}: the optimizer steps "
             "with the gradients of this rank alone, and the ranks drift apart.",
             (
-                *forward.chain,
+                *chain,
                 Step(effect.site, "the optimizer steps with gradients that were not averaged"),
             ),
             severity="warning" if prepared else None,
-            what=forward.what,
+            what=what,
         )
+
+
+def _entered(forward: Effect) -> tuple[Sequence[Step], Site, str]:
+    """How the program comes to the module, where it does, and what it calls there: what methods of
+    the module call in turn is the same behind the wrapper."""
+    chain, site = list(forward.chain), forward.site
+    while chain and _calls_itself(site):
+        site = chain.pop().site
+    if site is forward.site or not isinstance(site.node, ast.Call):
+        return forward.chain, forward.site, forward.what
+    return chain, site, f"{ast.unparse(site.node.func)}(...)"
+
+
+def _calls_itself(site: Site) -> bool:
+    """Whether a method of a module calls a part or another method of it at `site`."""
+    called = site.node.func if isinstance(site.node, ast.Call) else site.node
+    while isinstance(called, ast.Attribute):
+        called = called.value
+    owner = (site.function or "").rpartition(".")[0].rpartition(".")[2]
+    return (
+        isinstance(called, ast.Name)
+        and called.id == "self"
+        and any(
+            isinstance(node, ast.ClassDef)
+            and node.name == owner
+            and any(getattr(item, "name", "") == "forward" for item in node.body)
+            for node in site.module.tree.body
+        )
+    )
 
 
 BAD: Examples = {
