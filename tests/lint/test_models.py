@@ -120,6 +120,19 @@ def test_a_table_says_the_same(project):
     assert {(code, line) for code, _, line in project.codes()} == marks(USES_IT)
 
 
+def test_a_table_holds_where_the_project_has_the_source_too(project):
+    project.write("pyproject.toml", OWN)
+    project.write("program.py", USES_IT)
+    project.write(
+        "fleet.py",
+        "class Crew:\n    def sail(self, function, items): ...\n"
+        "    def row(self, function, *args): ...\n\n\n"
+        "class Fleet:\n    def __init__(self, **options): ...\n\n\n"
+        "def hand(function): ...\n",
+    )
+    assert {(code, line) for code, _, line in project.codes()} == marks(USES_IT)
+
+
 @pytest.mark.parametrize(
     ("table", "message"),
     [

@@ -282,6 +282,7 @@ def call_atom(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -
         method = m.find_in_class(atom.cls, "__call__")
         if method is not None:
             return call(m, frame, node, m.bind(frame, node, method, atom), args)
+        args = m.parts.given_away(m, frame, node, atom, args)
         return m.models.call_instance(m, frame, node, atom, args)
     if isinstance(atom, Partial):
         keywords = {**dict(atom.keywords), **args.keywords}

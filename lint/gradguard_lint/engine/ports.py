@@ -206,6 +206,9 @@ class Models(Protocol[M]):
     def taken(self, m: M, element: Value) -> None:
         """A loop goes on to an item of a sequence of which `element` stands for all."""
 
+    def described(self, frame: Frame, name: str) -> Value | None:
+        """What the configuration says that a definition of the project is."""
+
     def external(self, m: M, name: str) -> Value:
         """What a library's name stands for, by its full name."""
 

@@ -106,7 +106,7 @@ def do_FunctionDef(m: Machine, frame: Frame, node: ast.FunctionDef | ast.AsyncFu
     value = of(function)
     for decorator in reversed(node.decorator_list):
         value = m.models.decorate(m, frame, decorator, value, function)
-    m.write(frame, node.name, value)
+    m.write(frame, node.name, m.models.described(frame, node.name) or value)
 
 
 def do_ClassDef(m: Machine, frame: Frame, node: ast.ClassDef) -> None:
@@ -123,7 +123,7 @@ def do_ClassDef(m: Machine, frame: Frame, node: ast.ClassDef) -> None:
     value = of(cls)
     for decorator in reversed(node.decorator_list):
         value = m.models.decorate_class(m, frame, decorator, value)
-    m.write(frame, node.name, value)
+    m.write(frame, node.name, m.models.described(frame, node.name) or value)
 
 
 def _above(bases: list[Atom]) -> tuple[Class, ...]:

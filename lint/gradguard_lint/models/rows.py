@@ -213,6 +213,14 @@ class Registry:
 
     def __init__(self, libraries: Iterable[Library]) -> None:
         self.libraries = tuple(libraries)
+        self.described = frozenset(
+            name
+            for library in self.libraries
+            if not library.tops
+            for row in library.rows
+            for name in row.names.split()
+        )
+        """What the user's own rows name."""
         self.tops = frozenset(top for library in self.libraries for top in library.tops)
         self.exact: dict[str, Row] = {}
         self.prefixes: dict[str, list[Row]] = {}

@@ -132,6 +132,12 @@ class Meaning(Known):
     def taken(self, m: Machine, element: Value) -> None:
         samplers.taken(m, element)
 
+    def described(self, frame: Frame, name: str) -> Value | None:
+        if not self.registry.described or frame.function is not None or frame.is_class:
+            return None
+        full = f"{frame.module.name}.{name}"
+        return of(External(full)) if full in self.registry.described else None
+
     def external(self, m: Machine, name: str) -> Value:
         known = self.registry.constants.get(name)
         if known is None or (known and m.options.start_method == "spawn"):  # as on other systems
