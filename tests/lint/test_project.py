@@ -1004,4 +1004,7 @@ def search(x, y):
     GridSearchCV(NET, {}, n_jobs=2).fit(x, y)
 """,
     )
-    assert project.codes() == [("GG205", "run.py", line) for line in (7, 8) if found]
+    findings = project.lint(json_output=True).json["findings"]
+    assert [it["location"]["line"] for it in findings] == ([7, 8] if found else [])
+    steps = [(step["path"], step["line"]) for it in findings for step in it["trace"]]
+    assert steps == ([("nets.py", 8), ("nets.py", 4)] if found else [])

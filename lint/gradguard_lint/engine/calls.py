@@ -322,6 +322,8 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
     message = "calls a lambda" if is_lambda else f"calls `{function.name}`"
     if node is code:
         message = f"`{function.name}` is called"  # by what is not seen
+    elif isinstance(node, ast.ClassDef):
+        message = f"an object of `{node.name}` is made"
     inner = Frame(m.new_ident(), function.module, function.frame, function, born=m.worker_ident)
     if "context" not in function.marks and _makes_generator(m, function):
         bind_arguments(m, inner, function, args)

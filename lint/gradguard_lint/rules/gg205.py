@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradguard_lint.domain.effects import Program
+from gradguard_lint.domain.effects import Program, Step
 from gradguard_lint.domain.values import Site
 from gradguard_lint.fixes.changes import Fix, SetKeyword
 from gradguard_lint.fixes.recipes import keyword
@@ -16,10 +16,13 @@ CODE = "GG205"
 
 def check(program: Program) -> Iterator[Report]:
     for effect in program.kinds("gpu-search"):
+        made = effect.place
+        trace = () if made is None else (Step(made, "the estimator is given the GPU here"),)
         yield Report(
             effect.site,
             f"`{effect.what}` runs several jobs at once, and each trains its estimator on the "
             "same GPU.",
+            trace,
             fix=_one_job(effect.site),
         )
 

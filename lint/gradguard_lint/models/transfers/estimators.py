@@ -15,6 +15,7 @@ from gradguard_lint.domain.values import (
     Const,
     Frame,
     Instance,
+    Site,
     Thing,
     Value,
     constant,
@@ -31,21 +32,22 @@ from gradguard_lint.models.transfers.devices import gpu_when
 
 def estimator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """An estimator that may train on a GPU."""
-    return _estimator(name, [NONE] if row.gpu else list(_told(args)))
+    return _estimator(name, [NONE] if row.gpu else list(_told(args)), m.site(frame, node))
 
 
-def _estimator(name: str, on_gpu: list[Conditions]) -> Value:
-    """An estimator that trains on a GPU under one of these conditions."""
+def _estimator(name: str, on_gpu: list[Conditions], site: Site) -> Value:
+    """An estimator, made at `site`, that trains on a GPU under one of these conditions."""
     if not on_gpu:
         return of(Thing("estimator", name))
     when = any_of(on_gpu)
-    made = Choice(Thing("estimator", name, gpu=True), when)
+    made = Choice(Thing("estimator", name, gpu=True, site=site), when)
     return Value((made, Choice(Thing("estimator", name))) if when else (made,))
 
 
 def pipeline(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """A pipeline of estimators."""
-    return _estimator(name, [when for value in args.values() for when in _on_gpu(m, value)])
+    on_gpu = [when for value in args.values() for when in _on_gpu(m, value)]
+    return _estimator(name, on_gpu, m.site(frame, node))
 
 
 def keep_device(m: Machine, instance: Instance, args: Args, *, gpu: bool) -> None:
@@ -114,8 +116,10 @@ def search(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     for atom in inner(estimator) if parallel else ():
         if isinstance(atom, Instance):
             on_gpu += list(_fits_on_gpu(m, frame, node, atom))
+    made = [it.site for it in inner(estimator) if isinstance(it, Thing) and it.gpu and it.site]
     for jobs, gpu in product(parallel, on_gpu):
         if consistent(jobs, gpu) and not m.conflicts(jobs | gpu):
-            m.effect(frame, "gpu-search", node, short, under=jobs | gpu)
+            place = made[0] if made else None
+            m.effect(frame, "gpu-search", node, short, under=jobs | gpu, place=place)
             break
-    return _estimator(name, on_gpu)
+    return _estimator(name, on_gpu, m.site(frame, node))
