@@ -62,13 +62,13 @@ def write_error(text: str) -> None:
 
 
 def flush() -> None:
-    """Write what waits for standard output.
+    """Write what waits for standard output; one that is closed, as by the server, has none.
 
     Raises:
         StreamError, BrokenPipeError: as for `write`.
     """
     try:
-        if sys.stdout is not None:
+        if sys.stdout is not None and not sys.stdout.closed:
             sys.stdout.flush()
     except OSError as error:
         raise _told(error) from None

@@ -99,6 +99,39 @@ async def editor(folder: Path, encoding: str = "utf-16") -> AsyncIterator[Editor
         await one.client.stop()
 
 
+async def _session(*options: str) -> tuple[int, str]:
+    """Start a server, and end it as the protocol wants; its exit status and standard error."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "pytest_gradguard", "server", *options),
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+    )
+    assert process.stdin
+    assert process.stdout
+    for number, method in enumerate(("initialize", "shutdown", "exit"), 1):
+        message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
+        if method != "exit":
+            message["id"] = number
+        if method == "initialize":
+            message["params"] = {"processId": None, "rootUri": None, "capabilities": {}}
+        body = json.dumps(message).encode()
+        process.stdin.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+        if "id" in message:  # an answer comes, which is waited for
+            head = (await process.stdout.readuntil(b"\r\n\r\n")).decode()
+            (length,) = re.findall(r"Content-Length: (\d+)", head)
+            assert json.loads(await process.stdout.readexactly(int(length)))["id"] == number
+    _, said = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, said.decode()
+
+
+@pytest.mark.parametrize("options", [(), ("--stdio",)])
+def test_it_ends_quietly_with_status_0_as_the_protocol_wants(options: tuple[str, ...]) -> None:
+    assert asyncio.run(asyncio.wait_for(_session(*options), 60)) == (0, "")
+
+
 def in_an_editor(
     folder: Path, use: Callable[[Editor], Coroutine[Any, Any, None]], encoding: str = "utf-16"
 ) -> None:

@@ -11,11 +11,17 @@ __all__ = ["build_parser", "run"]
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of this subcommand's arguments."""
-    return argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="gradguard server",
         description="Run the language server (Language Server Protocol) on standard input and "
         "output. Editors start it; docs/editors.md tells how.",
     )
+    parser.add_argument(
+        "--stdio",
+        action="store_true",
+        help="talk on standard input and output, as it always does; many clients add this",
+    )
+    return parser
 
 
 def run(args: argparse.Namespace) -> int:
