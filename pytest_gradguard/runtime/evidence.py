@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 SAMPLES = 5
 """How many objects, tasks or places a finding describes; the others are counted."""
+OTHER_ARRAYS = "other arrays"
+"""The case (`Pitfall.cases`) of arrays of frameworks that are not gradguard's own."""
 NOWHERE = Location(path="<unknown>", line=1)
 _UNKNOWN: FindingDetails = {
     "framework": None,
@@ -278,6 +280,15 @@ class TransferEvidence(Evidence):
 
     def explained(self) -> Iterable[Reference]:
         return self._losses.values()
+
+    def build(self) -> Finding | None:
+        # `.detach()` and `.cpu()` are torch's: arrays of another package may lack them.
+        for sample in self.samples[:1]:
+            mine = sample.framework
+            case = mine.name if frameworks.is_ours(mine) else OTHER_ARRAYS
+            if case in pitfalls.get(self.code).cases:
+                self.case = case
+        return super().build()
 
     def name_of(self, path: str) -> str | None:
         """What to call the object at `path`, if it is one of the samples."""

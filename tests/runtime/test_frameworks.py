@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import textwrap
 from typing import Any
@@ -71,6 +72,21 @@ def test_a_result_with_history_and_results_on_a_gpu() -> None:
 def test_an_array_on_a_gpu() -> None:
     (finding,) = found(arrays.total, Array([1.0], "cuda:0"), Array([1.0]))[1]
     assert (finding.code, finding.details["device"]) == ("GG202", "cuda:0")
+
+
+@pytest.mark.parametrize(
+    ("function", "argument"),
+    [
+        (arrays.total, Array([1.0], wants=True)),
+        (arrays.double, Array([1.0], wants=True)),
+        (arrays.total, Weight([1.0], wants=True)),
+        (arrays.total, Array([1.0], "cuda:0")),
+        (arrays.on_gpu, [1.0]),
+    ],
+)
+def test_the_advice_asks_nothing_of_torch(function: Any, argument: Any) -> None:
+    for finding in found(function, argument)[1]:
+        assert not re.search(r"`|torch|tensor|joblib", finding.fix or "`"), finding.fix
 
 
 def test_after_the_guard_its_class_is_as_it_was() -> None:

@@ -31,6 +31,11 @@ def test_a_program_gets_the_same_from_its_tapes(told: Any) -> None:
     assert told["codes"] == ["GG105"]
 
 
+def test_advice_for_variables_is_tensorflows(told: Any) -> None:
+    assert told["advice"]
+    assert all("state_dict" not in fix and "get_weights" in fix for fix in told["advice"])
+
+
 def test_names_are_put_back(told: Any) -> None:
     assert told["put back"]
     assert told["none records"]

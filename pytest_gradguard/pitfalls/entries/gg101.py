@@ -25,6 +25,12 @@ PITFALL = Pitfall(
         'pass in the parent with them. `backend="threading"` keeps the graph without any other '
         "change; it runs in parallel where the work releases the GIL."
     ),
+    cases={
+        "other arrays": (
+            "Send only the array's values, compute the gradient in the worker and return it; or "
+            "keep the tasks in one process, in threads."
+        ),
+    },
     bad="""\
 import torch
 from joblib import Parallel, delayed

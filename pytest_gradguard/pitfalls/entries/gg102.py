@@ -21,6 +21,12 @@ PITFALL = Pitfall(
         "parent needs the graph, run the tasks with `pytest_gradguard.parallel.Parallel`. Or "
         'build the graph in the parent, or use `backend="threading"`.'
     ),
+    cases={
+        "other arrays": (
+            "Return plain values, or gradients computed in the worker; if the parent needs the "
+            "graph, keep the tasks in one process, in threads."
+        ),
+    },
     bad="""\
 import torch
 from joblib import Parallel, delayed

@@ -22,6 +22,16 @@ PITFALL = Pitfall(
         "parent. If all workers train one model, return gradients from them and step in the "
         "parent."
     ),
+    cases={
+        **dict.fromkeys(
+            ("tensorflow", "keras"),
+            "If the worker trains, return the values of the variables (`model.get_weights()` of "
+            "a Keras model) and set them in the parent.",
+        ),
+        "other arrays": (
+            "If the worker trains, return the trained parameters and load them in the parent."
+        ),
+    },
     bad="""\
 import torch
 from joblib import Parallel, delayed

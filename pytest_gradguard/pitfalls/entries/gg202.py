@@ -44,6 +44,9 @@ PITFALL = Pitfall(
         "tensorflow": (
             "Send a NumPy array, `tensor.numpy()`, and return NumPy arrays from the workers."
         ),
+        "other arrays": (
+            "Send copies in CPU memory to the workers, and return CPU data from them."
+        ),
     },
     bad="""\
 import torch

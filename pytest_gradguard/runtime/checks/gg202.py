@@ -15,11 +15,9 @@ class Evidence(TransferEvidence):
 
     def build(self) -> Finding | None:
         for sample in self.samples[:1]:
-            framework, kind = sample.framework.name, sample.description["type"]
-            self.case = framework
-            if framework == "torch" and direction(sample.path) == "result":
+            if sample.framework.name == "torch" and direction(sample.path) == "result":
                 self.case = "result"
-            elif framework == "torch" and kind == "Parameter":
+            elif sample.framework.name == "torch" and sample.description["type"] == "Parameter":
                 self.case = "model"
         return super().build()
 

@@ -19,6 +19,7 @@ from pytest_gradguard.runtime.oldest import too_old
 __all__ = [
     "Framework",
     "buried_result",
+    "is_ours",
     "loaded",
     "modules",
     "named",
@@ -96,6 +97,11 @@ def named(name: object) -> Framework:
         known = Framework()
         known.name = str(name)
     return known
+
+
+def is_ours(framework: Framework) -> bool:
+    """Whether `framework` is one of gradguard's own, whose users the pitfalls advise."""
+    return framework.name in _ours
 
 
 def package_names() -> list[str]:
