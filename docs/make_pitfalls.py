@@ -88,8 +88,8 @@ def _page(pitfall: Pitfall) -> Iterator[str]:
     yield f"## Why\n\n{pitfall.why}\n"
     yield f"## How to fix it\n\n{pitfall.fix}\n"
     if pitfall.cases:
-        yield "Where it fits the case, reports say instead:\n"
-        yield "\n".join(f"- {advice}" for advice in dict.fromkeys(pitfall.cases.values())) + "\n"
+        yield "Reports about these cases say instead:\n"
+        yield "\n".join(f"- {one}: {advice}" for one, advice in pitfall.other_advice.items()) + "\n"
     yield f"Bad:\n\n```python\n{pitfall.bad}```\n"
     yield f"Good:\n\n```python\n{pitfall.good}```\n"
     yield "## Where it is reported\n"

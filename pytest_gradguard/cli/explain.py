@@ -44,9 +44,9 @@ def _lines(pitfall: Pitfall, width: int) -> Iterator[str]:
         ("What happens", pitfall.happens),
         ("Why", pitfall.why),
         ("How to fix it", pitfall.fix),
-        *(("Or, where it fits the case", one) for one in dict.fromkeys(pitfall.cases.values())),
+        *((f"How to fix it: {case}", text) for case, text in pitfall.other_advice.items()),
         ("Reported by `gradguard lint`", pitfall.lint_note),
-        ("Reported by `pytest --gradguard`", pitfall.runtime_note),
+        ("Reported at run time", pitfall.runtime_note),
         ("When to silence it", pitfall.silence),
     ):
         yield ""

@@ -36,6 +36,16 @@ HOME = "https://github.com/gradguard/pytest-gradguard"
 
 _FILE_HEADER = re.compile(r"^# (\w+\.py)\n", re.MULTILINE)
 
+_CASES = {
+    "autotune": "`parallel_iterations=tf.data.AUTOTUNE`",
+    "model": "a module",
+    "other arrays": "arrays of other packages",
+    "result": "what a worker returns",
+    "shape": "a `TensorSpec` without a shape",
+    "state": "a state dict",
+}
+"""What the cases are called that are no names of libraries or classes."""
+
 
 @fields
 class Pitfall:
@@ -106,6 +116,15 @@ class Pitfall:
     def advice_for(self, case: str) -> str:
         """What a report of one finding says of the way out, where it is about `case`."""
         return self.cases.get(case, self.advice)
+
+    @property
+    def other_advice(self) -> dict[str, str]:
+        """What reports say in place of `advice`, each once, by the cases that it is for."""
+        cases: dict[str, list[str]] = {}
+        for case, advice in self.cases.items():
+            if advice != self.advice:
+                cases.setdefault(advice, []).append(_CASES.get(case, f"`{case}`"))
+        return {" and ".join(names): advice for advice, names in cases.items()}
 
 
 @cache

@@ -39,6 +39,22 @@ def test_explain_prints_the_whole_entry(code, capsys):
     assert captured.err == ""
 
 
+def test_explain_says_which_case_an_advice_is_for(capsys):
+    call(explain, "GG202")
+    lines = capsys.readouterr().out.splitlines()
+    assert "copy.deepcopy(module)" in lines[lines.index("How to fix it: a module") + 1]
+    assert "cupy.asnumpy(array)" in lines[lines.index("How to fix it: `cupy`") + 1]
+    call(explain, "GG107")
+    text = capsys.readouterr().out
+    assert text.count("get_weights()") == 1
+    assert "How to fix it: `tensorflow` and `keras`" in text
+
+
+def test_explain_names_both_ways_to_run_under_the_guard(capsys):
+    call(explain, "GG503")
+    assert "\nReported at run time\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("text", ["gg103", "Gg103", "backward-through-worker-result", " GG103"])
 def test_explain_takes_the_name_and_lower_case(text, capsys):
     assert call(explain, text) == 0
