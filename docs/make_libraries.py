@@ -23,11 +23,22 @@ _PROCESSES = ("executor", "loader", "pool", "process", "spawn")
 """What starts processes as the program says, unless the row says otherwise."""
 
 
+_BY_WORD = {
+    "num_proc": (
+        "`Dataset.map(…, num_proc=…)`, `Dataset.filter(…, num_proc=…)` | mapping | the program's"
+    ),
+    "run_in_executor": "`loop.run_in_executor(…)` of `asyncio` | one call | the executor's",
+    "to_thread": "`asyncio.to_thread(…)` | one call | thread",
+}
+"""What hands out work by a word: how it is written, what it does, how its workers start."""
+
+
 def page() -> str:
     """The whole page, in Markdown."""
     lines = [_HEAD]
     for library in libraries():
         lines += [_line(library, row) for row in library.rows if row.does in STARTERS]
+        lines += [f"| {library.tops[0]} | {_BY_WORD[word]} |  |" for word in library.starts_by]
     known = [top for library in libraries() if library.framework for top in library.tops]
     lines += ["", f"Frameworks: {', '.join(f'`{top}`' for top in sorted(known))}."]
     return "\n".join(lines) + "\n"

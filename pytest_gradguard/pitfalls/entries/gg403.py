@@ -10,7 +10,8 @@ PITFALL = Pitfall(
     happens=(
         "Outside a `tf.function`, `parallel_iterations` has no effect: the examples run one "
         "after the other, no faster than a Python loop, and the only sign is a warning in the "
-        "log. `parallel_iterations=tf.data.AUTOTUNE` raises `TypeError`."
+        "log. `parallel_iterations=tf.data.AUTOTUNE` raises `TypeError`, and so does a "
+        "`tf.TensorSpec(dtype=...)` without a shape as `fn_output_signature`."
     ),
     why=(
         "Eager mode has no graph whose iterations could overlap. Inside a `tf.function` the "
@@ -54,7 +55,7 @@ print(squares(values).numpy())  # prints: [1. 4. 9.]
 """,
     lint=(
         "On `tf.map_fn(..., parallel_iterations=...)` outside a `tf.function`; an error for "
-        "`parallel_iterations=tf.data.AUTOTUNE`."
+        "`parallel_iterations=tf.data.AUTOTUNE`, and for a `tf.TensorSpec` without a shape."
     ),
     runtime=None,
     silence="If the code runs inside a `tf.function` that the linter does not see.",

@@ -22,40 +22,54 @@ PITFALL = Pitfall(
         "`shuffle=False`."
     ),
     bad="""\
+import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-data = [1, 2, 3, 4, 5, 6, 7, 8]
+data = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
 sampler = DistributedSampler(data, num_replicas=2, rank=0)
 loader = DataLoader(data, batch_size=4, sampler=sampler)
+weight = torch.ones(1, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.01)
 orders = []
 for _ in range(3):
     for batch in loader:
+        (weight * batch).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
         orders.append(batch.tolist())
 print(orders[0] == orders[1] == orders[2])  # prints: True
 """,
     good="""\
+import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-data = [1, 2, 3, 4, 5, 6, 7, 8]
+data = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
 sampler = DistributedSampler(data, num_replicas=2, rank=0)
 loader = DataLoader(data, batch_size=4, sampler=sampler)
+weight = torch.ones(1, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.01)
 orders = []
 for epoch in range(3):
     sampler.set_epoch(epoch)
     for batch in loader:
+        (weight * batch).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
         orders.append(batch.tolist())
 print(orders[0] == orders[1] == orders[2])  # prints: False
 """,
     lint=(
         "On a loop over epochs that goes through a loader whose `DistributedSampler` shuffles and "
-        "gets no `set_epoch`."
+        "gets no `set_epoch`, if the batches are for training: the loop, or what it calls, has a "
+        "`backward` or a `step`, or nothing in the program has one."
     ),
     runtime=(
-        "When a sampler that shuffles begins a second pass with the epoch of the first. A first "
-        "look at a few batches, and passes without gradients (evaluation), do not count, nor do "
-        "samplers with an `__iter__` of their own."
+        "When a sampler that shuffles begins a second pass with the epoch of the first. Passes in "
+        "which an optimizer steps count; in a program where none steps, every complete pass does. "
+        "A pass that begins with gradients off (evaluation under `no_grad`) never counts, nor does "
+        "a first look at one batch, nor a sampler with an `__iter__` of its own."
     ),
     silence="If you want the same order in every epoch.",
     links=(links.TORCH_DATA, links.TORCH_DISTRIBUTED),
