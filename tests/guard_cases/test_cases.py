@@ -301,8 +301,9 @@ def test_tables_fit_together() -> None:
     for name, program in ALL_PROGRAMS.items():
         assert set(program.details) <= set(program.expect), name
         assert set(program.may) <= set(program.expect), name
-    clean = [test for name, test in CASES if not ALL_PROGRAMS[name].expect[test]]
-    assert len(clean) > len(CASES) / 3
+    if CHOSEN == ["case_*"]:
+        clean = [test for name, test in CASES if not ALL_PROGRAMS[name].expect[test]]
+        assert len(clean) > len(CASES) / 3
 
 
 def finding_at(line: int, code: str = "GG101", severity: str = "warning") -> dict[str, Any]:
