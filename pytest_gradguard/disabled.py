@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 
 VARIABLE = "GRADGUARD_DISABLE"
+NOTHING = f"nothing ({VARIABLE} is set)"
+"""What a run was guarded in while it is off, as reports say it."""
 _NO = frozenset(("", "0", "false", "no", "off"))
 
 

@@ -12,7 +12,7 @@ from types import TracebackType
 
 from pytest_gradguard.cli import ranks
 from pytest_gradguard.cli.program import Program, ProgramNotFound, find_module, find_script
-from pytest_gradguard.disabled import VARIABLE, is_disabled
+from pytest_gradguard.disabled import NOTHING, VARIABLE, is_disabled
 from pytest_gradguard.findings import Finding, Severity
 from pytest_gradguard.reports.file import check_writable, write_page, write_report
 from pytest_gradguard.reports.overview import count_line, gravest_first
@@ -78,14 +78,15 @@ def run(args: argparse.Namespace) -> int:
         print(f"gradguard run: {error}", file=sys.stderr)
         return 2
     report = attempt(install, mode="record", ignore=ignored) or Report()
-    if attempt(is_disabled, instead=False):
+    off = attempt(is_disabled, instead=False)
+    if off:
         print(f"gradguard: off ({VARIABLE} is set)", file=sys.stderr)
     elif devices is not None:
         from pytest_gradguard.runtime import simulated_devices
 
         simulated_devices.load().start(devices)
     options = () if devices is None else ("--simulate-gpu", str(devices))
-    output = attempt(_Output, report, paths, lowest, options)
+    output = attempt(_Output, report, paths, lowest, options, off)
     # At exit, since threads and exit handlers of the program still run when its last line is done.
     # Handlers run in reverse order: this one, the first, is the last.
     if output is not None:
@@ -170,6 +171,7 @@ class _Output:
         paths: where to write the report and the page.
         lowest: what is shown.
         options: of ``gradguard run``, for the ranks that the program launches.
+        off: nothing is watched.
     """
 
     def __init__(
@@ -178,10 +180,12 @@ class _Output:
         paths: tuple[Path | None, ...],
         lowest: Severity,
         options: Sequence[str],
+        off: bool,
     ) -> None:
         self._report = report
         self._paths = paths
         self._lowest = lowest
+        self._guarded = NOTHING if off else None
         self._launch = ranks.Launch(options)
         self._rank = ranks.this_rank()
         self._folder = os.getcwd()
@@ -210,10 +214,10 @@ class _Output:
         findings, calls = gravest_first(said.every), self._report.calls
 
         def report(path: Path) -> None:
-            write_report(path, findings, calls)
+            write_report(path, findings, calls, guarded=self._guarded)
 
         def page(path: Path) -> None:
-            write_page(path, with_repairs(findings, os.getcwd()), calls)
+            write_page(path, with_repairs(findings, os.getcwd()), calls, guarded=self._guarded)
 
         for path, write in zip(self._paths, (report, page), strict=True):
             try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gradguard.disabled import VARIABLE, is_disabled
+from pytest_gradguard.disabled import NOTHING, VARIABLE, is_disabled
 from pytest_gradguard.messages import GradGuardError
 from pytest_gradguard.plugin import PROPERTY
 from pytest_gradguard.plugin.item import ItemGuard
@@ -210,6 +210,8 @@ class GuardPlugin:
         from pytest_gradguard.tallies import merge_tallies
 
         guarded = None if self.everywhere else _BY_FIXTURE
+        if attempt(is_disabled, instead=False):
+            guarded = NOTHING
         findings, calls = self._received.findings(), merge_tallies(self._calls)
 
         def report(path: Path) -> None:

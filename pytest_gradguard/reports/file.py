@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from pytest_gradguard.findings import Finding, report
+from pytest_gradguard.disabled import NOTHING, VARIABLE
+from pytest_gradguard.findings import Finding, ReadError, report
 from pytest_gradguard.reports.overview import linked
 from pytest_gradguard.reports.target import Target, TargetError
 from pytest_gradguard.tallies import Tally
@@ -46,7 +47,7 @@ def write_report(
         TargetError: the file cannot be written; an earlier one is as it was.
     """
     # `default=str`: details may hold what JSON has no word for; a name beats a lost report.
-    whole = report(linked(findings))
+    whole = report(linked(findings), _unwatched(guarded))
     if guarded is not None:
         whole["guarded"] = guarded
     called = [call.to_dict() for call in calls]
@@ -55,6 +56,13 @@ def write_report(
     text = json.dumps(whole, indent=2, default=str, ensure_ascii=False)
     with Target(str(path)) as target:
         target.write(text + "\n")
+
+
+def _unwatched(guarded: str | None) -> list[ReadError]:
+    """What the errors of a report say of a run that watched nothing: it only looks clean."""
+    if guarded != NOTHING:
+        return []
+    return [ReadError("<environment>", 1, f"{VARIABLE} is set: nothing was watched")]
 
 
 def write_page(

@@ -61,14 +61,27 @@ Parallel(2, backend="multiprocessing")(delayed(torch.neg)(x) for _ in range(2))
 """
 
 
+def assert_says_that_nothing_was_watched(report: Path) -> None:
+    """An empty report would look like a clean run."""
+    said = json.loads(report.read_text())
+    assert said["findings"] == []
+    assert said["guarded"] == "nothing (GRADGUARD_DISABLE is set)"
+    (error,) = said["errors"]
+    assert error["path"] == "<environment>"
+    assert error["message"] == "GRADGUARD_DISABLE is set: nothing was watched"
+
+
 def test_pytest_runs_as_without_the_plugin(tmp_path: Path) -> None:
     (tmp_path / "test_off.py").write_text(TESTS)
     command = ("-m", "pytest", "-p", "no:cacheprovider", "--gradguard", "-rw")
+    report = tmp_path / "report.json"
     more = ("--gradguard-fail-on=warning", "--gradguard-simulate-gpu=1")
-    done = run_python(*command, *more, folder=tmp_path, environment=OFF)
+    written = f"--gradguard-report={report}"
+    done = run_python(*command, *more, written, folder=tmp_path, environment=OFF)
     assert done.returncode == 0, done.stdout
     assert "gradguard: off (GRADGUARD_DISABLE is set)" in done.stdout
     assert "GradGuard" not in done.stdout
+    assert_says_that_nothing_was_watched(report)
 
 
 def test_gradguard_run_runs_the_program_alone(tmp_path: Path) -> None:
@@ -78,7 +91,7 @@ def test_gradguard_run_runs_the_program_alone(tmp_path: Path) -> None:
     done = run_python(*command, environment=OFF)
     assert done.returncode == 0, done.stderr
     assert done.stderr == "gradguard: off (GRADGUARD_DISABLE is set)\n"
-    assert json.loads(report.read_text())["findings"] == []
+    assert_says_that_nothing_was_watched(report)
 
 
 @pytest.mark.parametrize(
