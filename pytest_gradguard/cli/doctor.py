@@ -39,6 +39,12 @@ def build_parser() -> argparse.ArgumentParser:
         default="text",
         help="how to write it (default: %(default)s)",
     )
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="list the modules that are watched, not only the libraries",
+    )
     return parser
 
 
@@ -48,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output_format == "json":
         write(json.dumps(found, indent=2) + "\n")
     else:
-        write("\n".join(_lines(found)) + "\n")
+        write("\n".join(_lines(found, modules=args.verbose)) + "\n")
     closed = any(one["status"] == "not watched" for one in found["integrations"])
     closed |= any(too_old(one["name"], one["version"]) for one in found["frameworks"])
     return 1 if closed else 0
@@ -139,20 +145,43 @@ def _version(library: str) -> str | None:
 _distributions = functools.cache(metadata.packages_distributions)  # reads what lists all files
 
 
-def _lines(found: dict[str, Any]) -> Iterator[str]:
+def _lines(found: dict[str, Any], *, modules: bool) -> Iterator[str]:
     yield f"gradguard {__version__}, Python {found['python']}, {found['platform']}"
     if found["disabled"]:
         yield f"disabled: {disabled.VARIABLE} is set, so nothing is watched"
     yield ""
+    watched = found["integrations"] if modules else _by_library(found["integrations"])
     rows = [
-        (one["module"], one["version"] or "", one["status"], one["reason"] or "")
-        for one in found["integrations"]
+        (one["module"], one["version"] or "", one["status"], one["reason"] or "") for one in watched
     ]
     yield from table([("starts workers", "version", "", ""), *rows])
-    yield f"joblib's backends: {', '.join(found['joblib_backends'])}"
+    if any(_library(one) == "joblib" and one["version"] for one in found["integrations"]):
+        yield f"joblib's backends: {', '.join(found['joblib_backends'])}"
     yield ""
     rows = [(one["name"], one["version"] or "", _framework(one), "") for one in found["frameworks"]]
     yield from table([("framework", "version", "", ""), *rows])
+
+
+def _library(one: dict[str, Any]) -> str:
+    """The library of a module, as programs import it."""
+    module: str = one["module"]
+    return "concurrent.futures" if module.startswith("concurrent.") else module.partition(".")[0]
+
+
+def _by_library(modules: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A record for each library, and for each module that is there and not watched."""
+    libraries: dict[str, list[dict[str, Any]]] = {}
+    for one in modules:
+        libraries.setdefault(_library(one), []).append(one)
+    found = []
+    for library, own in sorted(libraries.items()):
+        closed = [one for one in own if one["status"] == "not watched"]
+        others = [one for one in own if one not in closed]
+        # Where one module of a library is watched, those that this release lacks do not matter.
+        first = sorted(others, key=lambda one: one["status"] != "watched")[:1]
+        found += [{**one, "module": library} for one in first]
+        found += closed
+    return found
 
 
 def _framework(one: dict[str, Any]) -> str:

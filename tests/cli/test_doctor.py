@@ -55,6 +55,33 @@ def test_what_is_installed_is_patched_as_the_guard_does(capsys: pytest.CaptureFi
     assert {"torch", "tensorflow"} <= {one["name"] for one in found["frameworks"]}
 
 
+def test_text_has_a_line_a_library(capsys: pytest.CaptureFixture[str]) -> None:
+    _, text = doctor(capsys)
+    rows = [line.split() for line in text.split("\n\n")[1].splitlines()[1:]]
+    assert ["joblib", metadata.version("joblib"), "watched"] in rows
+    assert ["concurrent.futures", "watched"] in rows
+    assert not [row for row in rows if "joblib.parallel" in row or "_private" in row[0]]
+    _, text = doctor(capsys, "-v")
+    assert "\njoblib.parallel " in text
+
+
+def test_a_module_that_is_not_watched_has_a_line_of_its_own(
+    library: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library.Pool = type("Pool", (), {"give": None})  # type: ignore[attr-defined]
+    part = ModuleType("poolish.part")
+    monkeypatch.setitem(sys.modules, "poolish.part", part)
+    integration = registry.registered["poolish"].integration
+    (patches,) = integration.patches.values()
+    both = Integration(name="poolish", patches={"poolish": patches, "poolish.part": patches})
+    monkeypatch.setattr(registry, "registered", {"poolish": registry.Registered(both)})
+    status, text = doctor(capsys)
+    assert status == 1
+    named = [line.split(maxsplit=3)[0] for line in text.splitlines() if "poolish" in line]
+    assert named == ["poolish", "poolish.part"]
+    assert "joblib's backends" not in text  # it isn't among the integrations here
+
+
 def test_an_unknown_layout_is_named_and_fails(
     library: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
