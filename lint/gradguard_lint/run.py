@@ -64,7 +64,7 @@ class Outcome:
         findings: everything that was found, whatever the configuration selects.
         errors: what could not be used.
         warnings: what was used otherwise than it was perhaps meant.
-        files: how many files were checked.
+        files: how many files were checked; of a notebook, some cells may not be.
         read: how many of them were read as programs.
         not_for_info: how many of them were not searched for findings of severity info.
         left_out: how many of the paths that were named are excluded.
@@ -101,7 +101,7 @@ def _run(request: Request) -> Outcome:
     outcome.contents = {absolute(path): data for path, data in contents.items()}
     _check_comments(contents, outcome)
     entries = _entries(request, contents, outcome)
-    outcome.files, outcome.read = len(contents), len(entries)
+    outcome.read = len(entries)
     outcome.configurations = list(dict.fromkeys(map(request.configurations.of, contents)))
     results = _results(request, entries, contents, outcome)
     checked = {os.path.abspath(path) for path in contents}.union(contents)
@@ -121,6 +121,8 @@ def _run(request: Request) -> Outcome:
     troubles = {*outcome.errors, *request.configurations.errors}
     outcome.errors = sorted(troubles, key=lambda it: (it.path, it.line, it.message))
     outcome.warnings = list(dict.fromkeys(outcome.warnings))
+    unread = {error.path for error in outcome.errors} - outcome.notebooks.keys()
+    outcome.files = len(contents.keys() - unread)
     if any(raw["edits"] and raw["edits"]["alone"] for raw in outcome.findings):
         from gradguard_lint.fixes.alone import judged
 
@@ -189,7 +191,7 @@ def _contents(request: Request, outcome: Outcome) -> dict[str, bytes]:
         try:
             contents[path] = read(path)
         except Unusable as error:
-            outcome.errors.append(Trouble(path, 1, str(error)))
+            outcome.errors.append(Trouble(path, 1, str(error), whole=True))
     if request.stdin is not None:
         name, data = request.stdin
         if _wanted([name], request, outcome) and not configurations.of(name).broken:

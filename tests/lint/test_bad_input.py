@@ -73,9 +73,9 @@ def test_pipes_devices_and_huge_files_are_refused_and_never_waited_for(tree):
     ran = tree.lint(json_output=True)
     assert (ran.status, ran.codes) == (2, FOUND)
     assert ran.err.splitlines() == [
-        "huge.py:1: error: is too large: files above 16 MiB are not checked (`exclude` them)",
-        "pipe.py:1: error: cannot be read: it is a pipe, not a file",
-        "zero.py:1: error: cannot be read: it is a device, not a file",
+        "huge.py: error: is too large: files above 16 MiB are not checked (`exclude` them)",
+        "pipe.py: error: cannot be read: it is a pipe, not a file",
+        "zero.py: error: cannot be read: it is a device, not a file",
     ]
     assert [error["path"] for error in ran.json["errors"]] == ["huge.py", "pipe.py", "zero.py"]
     assert "1 file checked, 3 errors on standard error: 1 warning" in tree.lint().out
@@ -124,9 +124,26 @@ def test_what_is_wrong_is_said_once(tree):
     ran = tree.lint("sub", "sub/other", "gone", "gone", "")
     assert ran.err.splitlines() == [
         "sub/.gitignore:1: warning: the pattern '!' cannot be used",
-        "'':1: error: no such file or folder",
-        "gone:1: error: no such file or folder",
+        "'': error: no such file or folder",
+        "gone: error: no such file or folder",
     ]
+
+
+def test_only_what_could_be_read_counts_as_checked(tree):
+    tree.write("broken.py", "def f(:\n")
+    tree.write("fine.py", "x = 1\n")
+    ran = tree.lint("broken.py", "fine.py")
+    assert ran.err.startswith("broken.py:1: error: syntax error")
+    assert ran.out == "1 file checked, 1 error on standard error: no findings\n"
+
+
+@pytest.mark.parametrize("exclude", [(), ("--exclude", "a.py")])
+def test_a_folder_without_python_files_is_said_to_have_none(exclude, tree, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "notes.txt").write_text("")
+    ran = tree.lint(str(tmp_path / "empty"), *exclude)
+    assert (ran.status, ran.err) == (0, "")
+    assert ran.out == "no Python files or notebooks were found\n"
 
 
 def test_a_module_too_large_to_be_read_is_not_followed(project):

@@ -78,7 +78,7 @@ def test_a_path_that_is_not_there(project, worker):
     project.write("good.py", worker)
     ran = project.lint("good.py", "gone.py", json_output=True)
     assert ran.status == 2
-    assert "gone.py:1: error: no such file or folder" in ran.err
+    assert "gone.py: error: no such file or folder" in ran.err
     assert ran.codes == [("GG201", "good.py", 6)]
 
 
@@ -102,7 +102,7 @@ def test_a_folder_that_cannot_be_read(project, worker):
     finally:
         (project.root / "closed").chmod(0o755)
     assert ran.status == 2
-    assert "closed:1: error: cannot be read" in ran.err
+    assert "closed: error: cannot be read" in ran.err
 
 
 def test_a_folder_that_cannot_be_listed_is_said(project, worker, monkeypatch):
@@ -120,7 +120,7 @@ def test_a_folder_that_cannot_be_listed_is_said(project, worker, monkeypatch):
     monkeypatch.setattr(files.os, "scandir", scandir)
     ran = project.lint(json_output=True)
     assert (ran.status, ran.codes) == (2, [("GG201", "b.py", 6)])
-    assert ran.err == "closed:1: error: cannot be read: Permission denied\n"
+    assert ran.err == "closed: error: cannot be read: Permission denied\n"
 
 
 def test_a_file_that_vanishes(project, worker, monkeypatch):
@@ -130,7 +130,7 @@ def test_a_file_that_vanishes(project, worker, monkeypatch):
     monkeypatch.setattr(running, "discover", lambda *args: iter(["gone.py", "here.py"]))
     ran = project.lint(json_output=True)
     assert (ran.status, ran.codes) == (2, [("GG201", "here.py", 6)])
-    assert ran.err == "gone.py:1: error: cannot be read: No such file or directory\n"
+    assert ran.err == "gone.py: error: cannot be read: No such file or directory\n"
 
 
 def test_what_is_checked_is_never_run(project):

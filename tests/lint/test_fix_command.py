@@ -154,7 +154,7 @@ def test_a_file_that_changed_meanwhile_is_not_written(project, monkeypatch):
     monkeypatch.setattr(repairs.Repairs, "_again", changing)
     ran = project.lint("--fix")
     assert ran.status == 2
-    assert "a.py:1: error: not written: it has changed since it was read" in ran.err
+    assert "a.py: error: not written: it has changed since it was read" in ran.err
     assert path.read_text() == SAFE + "# new\n"
     assert other.read_text() == SAFE  # all or none
     assert "2 files checked, 1 error on standard error: 2 warnings" in ran.out

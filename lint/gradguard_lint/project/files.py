@@ -53,13 +53,14 @@ UNCHANGED: Mapping[str, bytes] = {}
 class Trouble(Record):
     """A path that could not be used, and why; line 0: the message names the place itself.
 
-    In a notebook the line is that of a cell.
+    In a notebook the line is that of a cell. Where the file is meant as a whole, no line is shown.
     """
 
     path: str
     line: int
     message: str
     cell: int = 0
+    whole: bool = False
 
 
 class Ignores:
@@ -83,7 +84,7 @@ class Ignores:
         try:
             data = read(path).removeprefix(b"\xef\xbb\xbf")
         except Unusable as error:
-            self.warnings.append(Trouble(path, 1, str(error)))
+            self.warnings.append(Trouble(path, 1, str(error), whole=True))
             return None
         lines = data.decode("utf-8", "surrogateescape").replace("\r\n", "\n").split("\n")
         if all(line.startswith("#") or not line.strip() for line in lines):
@@ -159,7 +160,7 @@ def discover(
         elif os.path.lexists(path):
             found = iter([os.path.normpath(path)])
         else:
-            troubles.append(Trouble(path or "''", 1, "no such file or folder"))
+            troubles.append(Trouble(path or "''", 1, "no such file or folder", whole=True))
             continue
         for name in found:
             absolute = os.path.abspath(name)
@@ -178,7 +179,8 @@ def _walk(top: str, excludes: Excludes, ignores: Ignores, troubles: list[Trouble
             with os.scandir(folder) as listing:
                 entries = sorted(listing, key=lambda entry: entry.name)
         except OSError as error:
-            troubles.append(Trouble(folder, 1, f"cannot be read: {error.strerror or error}"))
+            why = f"cannot be read: {error.strerror or error}"
+            troubles.append(Trouble(folder, 1, why, whole=True))
             continue
         absolute = os.path.abspath(folder)
         chain = bool(ignores.chain(absolute))

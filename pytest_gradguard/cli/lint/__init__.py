@@ -129,7 +129,9 @@ def _standard_input() -> bytes:
 def _line(trouble: Trouble, kind: str) -> str:
     if not trouble.line:
         return f"gradguard lint: {kind}: {trouble.message}"
-    from pytest_gradguard.findings import display_place, file_of
+    from pytest_gradguard.findings import display_path, display_place, file_of
 
+    if trouble.whole:
+        return f"{display_path(trouble.path)}: {kind}: {trouble.message}"
     place = display_place(file_of(trouble.path, trouble.cell), trouble.line)
     return f"{place}: {kind}: {trouble.message}"

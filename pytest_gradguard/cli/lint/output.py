@@ -198,6 +198,8 @@ def _last_lines(result: Result, *, unsafe: bool) -> Iterator[str]:
 
 def _summary(result: Result) -> str:
     """What was checked, what was found, what is hidden, and where to read on."""
+    if not (result.outcome.files or result.outcome.left_out or result.errors):
+        return "no Python files or notebooks were found"
     line = f"{counted(result.outcome.files, 'file')} checked"
     if result.outcome.left_out:
         line += f", {result.outcome.left_out} excluded"

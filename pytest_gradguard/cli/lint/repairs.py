@@ -137,6 +137,6 @@ class Repairs:
             for path, source in self.after.items():
                 self._source = in_file(path, self.request.stdin[1], source)
         except NotWritten as error:
-            outcome.errors.append(Trouble(error.path, 1, error.reason))
+            outcome.errors.append(Trouble(error.path, 1, error.reason, whole=True))
             return False
         return True
