@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -112,6 +113,22 @@ def test_diff_changes_nothing(project):
     assert path.read_text() == FIXED
     ran = project.lint("--diff")
     assert (ran.status, ran.out, ran.err) == (0, "", "")
+
+
+def test_diff_says_that_there_are_repairs_that_are_not_safe(project):
+    project.write("b.py", UNSAFE)
+    ran = project.lint("--fix", "--diff")
+    assert (ran.status, ran.out) == (0, "")
+    assert ran.err == "No safe repairs (1 fixable with `--fix --unsafe-fixes`).\n"
+    project.write("a.py", SAFE)
+    assert project.lint("--diff").err == "Would fix 1 finding (1 more with `--unsafe-fixes`).\n"
+    assert "--unsafe-fixes" not in project.lint("--diff", "--unsafe-fixes").err
+
+
+def test_help_shows_that_the_reason_of_add_noqa_comes_by_an_equals_sign(project):
+    text = project.lint("--help").out
+    assert "--add-noqa REASON" not in text
+    assert re.search(r"^  --add-noqa\[=REASON\] ", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def _run(args: argparse.Namespace, target: Target | None) -> int:
     for error in errors:
         complain(_line(error, "error"))
     if repairs is not None and args.diff:
-        found = repairs.print_diff(target)
+        found = repairs.print_diff(target, outcome)
     else:
         shown, hidden = selection.divide(outcome.findings, configurations)
         found = bool(shown)

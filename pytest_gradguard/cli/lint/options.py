@@ -51,6 +51,11 @@ class _Parser(argparse.ArgumentParser):
             return super().parse_args([*own, *args[end:]], namespace)
         return self.parse_intermixed_args(own, namespace)
 
+    def format_help(self) -> str:
+        # argparse has no form for an option whose value is optional and comes by `=` alone.
+        text, takes = super().format_help(), "--add-noqa[=REASON]"
+        return text.replace("--add-noqa REASON  ", takes).replace("--add-noqa REASON", takes)
+
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of this subcommand's arguments."""
@@ -138,7 +143,7 @@ def build_parser() -> argparse.ArgumentParser:
     add(
         "--add-noqa",
         metavar="REASON",
-        help="add a comment that silences each finding: --add-noqa, or --add-noqa=REASON",
+        help="add a comment that silences each finding, with a reason or without",
     )
     add = parser.add_argument_group("other options").add_argument
     add("--config", metavar="FILE", help="the configuration to use instead of pyproject.toml")

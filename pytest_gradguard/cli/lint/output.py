@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_gradguard.findings import Finding
     from pytest_gradguard.reports.target import Target
 
-__all__ = ["Result", "report"]
+__all__ = ["Result", "no_safe_repairs", "report"]
 
 
 @fields
@@ -189,11 +189,16 @@ def _last_lines(result: Result, *, unsafe: bool) -> Iterator[str]:
     more = len(repairs) - fixable
     option = "`--fix --unsafe-fixes`" if unsafe else "`--fix`"
     if not fixable:
-        yield f"No safe repairs ({more} fixable with `--fix --unsafe-fixes`)."
+        yield no_safe_repairs(more)
     else:
         yield f"[*] {fixable} fixable with {option}" + (
             f" ({more} more with `--unsafe-fixes`)." if more else "."
         )
+
+
+def no_safe_repairs(unsafe: int) -> str:
+    """What is said where repairs that are not safe are all that there are."""
+    return f"No safe repairs ({unsafe} fixable with `--fix --unsafe-fixes`)."
 
 
 def _summary(result: Result) -> str:

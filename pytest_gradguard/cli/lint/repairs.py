@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from pytest_gradguard.cli.lint.output import no_safe_repairs
 from pytest_gradguard.cli.streams import complain, write, write_bytes
 from pytest_gradguard.cli.words import counted
 from pytest_gradguard.findings import display_path
@@ -83,12 +84,16 @@ class Repairs:
         complain(f"Added {counted(comments, 'noqa comment')}.")
         return self._again(after)
 
-    def print_diff(self, target: Target | None) -> bool:
-        """Print what would change; whether it is anything."""
+    def print_diff(self, target: Target | None, left: Outcome) -> bool:
+        """Print what would change; whether it is anything. `left` is what is found after it."""
         text = "".join(part for path in sorted(self.after) for part in self._diffs(path))
         (write if target is None else target.write)(text)
+        unsafe = 0 if self.args.unsafe_fixes else sum(bool(one.edits) for one in self._shown(left))
         if self.after:
-            complain(f"Would fix {counted(self.fixed, 'finding')}.")
+            more = f" ({unsafe} more with `--unsafe-fixes`)" if unsafe else ""
+            complain(f"Would fix {counted(self.fixed, 'finding')}{more}.")
+        elif unsafe:
+            complain(no_safe_repairs(unsafe))
         return bool(self.after)
 
     def _diffs(self, path: str) -> Iterator[str]:
