@@ -33,7 +33,7 @@ def one_line(tree, *args: str) -> str:
 # -- patterns --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pattern", ["!", "\\", "[z-a]", "x\\"])
+@pytest.mark.parametrize("pattern", ["!", "\\", "[z-a]", "x\\", "[", "a[b"])
 def test_a_pattern_that_cannot_be_used_costs_only_itself(tree, worker, pattern):
     tree.write("left_out.py", worker)
     tree.write(".gitignore", f"# mine\n{pattern}\nleft_out.py\n")
@@ -41,13 +41,18 @@ def test_a_pattern_that_cannot_be_used_costs_only_itself(tree, worker, pattern):
     tree.write(".gitignore", "")
 
     tree.write("pyproject.toml", f"[tool.gradguard]\nexclude = ['{pattern}', 'left_out.py']\n")
-    said = f"pyproject.toml:1: error: exclude: the pattern {pattern!r} cannot be used"
+    said = f"pyproject.toml: error: exclude: the pattern {pattern!r} cannot be used"
     assert one_line(tree) == said
 
     table = f"[tool.gradguard.per-file-ignores]\n'{pattern}' = ['GG2']\n'left*' = ['GG2']\n"
     tree.write("pyproject.toml", table)
     assert one_line(tree) == said.replace("exclude:", "per-file-ignores:")
     assert tree.lint().status == 2
+
+
+def test_a_pattern_of_the_command_line_that_cannot_be_used_is_named(tree):
+    said = "gradguard lint: error: --exclude: the pattern '[' cannot be used"
+    assert one_line(tree, "--exclude", "[") == said
 
 
 def test_a_pattern_that_re_only_warns_of_is_used_in_silence(tree):

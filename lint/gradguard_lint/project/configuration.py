@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from gradguard_lint.project.patterns import Verdict
 
 
+_OPTION = "--exclude"
+"""What stands for the path of the patterns that the command line has."""
+
+
 class Configuration:
     """What one table says, with its patterns compiled.
 
@@ -102,11 +106,15 @@ class Configurations:
         self._known: dict[str, Configuration] = {}
         self._one = settings is not None
         self._default = self._checked(settings or Settings(root=here), path or "")
-        self._command_line = self._checked(Settings(exclude=tuple(exclude), root=here), "--exclude")
+        self._command_line = self._checked(Settings(exclude=tuple(exclude), root=here), _OPTION)
 
     def _checked(self, settings: Settings, path: str) -> Configuration:
         configuration = Configuration(settings, path)
-        self.errors += [Trouble(path, 1, text) for text in configuration.unusable]
+        if path == _OPTION:
+            said = [text.replace("exclude", _OPTION, 1) for text in configuration.unusable]
+            self.errors += [Trouble(path, 0, text) for text in said]
+        else:
+            self.errors += [Trouble(path, 1, text, whole=True) for text in configuration.unusable]
         return configuration
 
     def of(self, path: str) -> Configuration:

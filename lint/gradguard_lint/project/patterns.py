@@ -25,7 +25,7 @@ def compile_patterns(patterns: Sequence[str]) -> tuple[Verdict | None, list[str]
     if all(map(_SIMPLE.fullmatch, said)):
         return _simple(said), []
     verdict = _compile(patterns)
-    if verdict is not None:
+    if verdict is not None and not any("[" in pattern for pattern in said):
         return verdict, []
     usable = [pattern for pattern in patterns if _compile([pattern]) is not None]
     return _compile(usable), [pattern for pattern in patterns if pattern not in usable]
@@ -60,6 +60,9 @@ def _compile(patterns: Sequence[str]) -> Verdict | None:
             warnings.simplefilter("ignore")  # of `re`, on sets within sets
             spec = GitIgnoreSpec.from_lines(patterns)
     except (ValueError, re.error):
+        return None
+    # A bracket that is not closed matches nothing, as in git: nobody means that.
+    if len(patterns) == 1 and "[" in patterns[0] and spec.patterns[0].regex is None:
         return None
     return lambda name: spec.check_file(name).include
 
