@@ -67,6 +67,7 @@ START_METHODS = ("fork", "spawn", "forkserver")
 """The ways in which a process may start."""
 
 _LISTS = ("select", "extend-select", "ignore", "exclude", "delayed", "parallel")
+_NAMES = ("delayed", "parallel")
 _CHOICES = {
     "min-severity": ("info", "warning", "error"),
     "fail-on": ("error", "warning", "never"),
@@ -207,6 +208,8 @@ def parse(table: Any, where: str) -> Settings:
         name = key.replace("-", "_")
         if key in _LISTS:
             values[name] = _strings(value, key, where)
+            if key in _NAMES:
+                _dotted(values[name], key, where)
         elif key == "per-file-ignores":
             if not isinstance(value, dict):
                 raise SettingsError(f"{where}: per-file-ignores must be a table of lists")
@@ -257,10 +260,8 @@ def _model(table: dict[str, Any], where: str) -> Model:
     found: dict[str, Any] = {}
     for key, value in table.items():
         if key == "name":
-            names = _strings([value] if isinstance(value, str) else value, "name", where)
-            if not all(re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", name) for name in names):
-                raise SettingsError(f'{where}: name must be dotted, such as "mylib.Pool"')
-            found[key] = names
+            names = [value] if isinstance(value, str) else value
+            found[key] = _dotted(_strings(names, "name", where), "name", where)
         elif key in _MODEL:
             if value not in _MODEL[key]:
                 allowed = ", ".join(_MODEL[key])
@@ -280,6 +281,14 @@ def _model(table: dict[str, Any], where: str) -> Model:
     return tuple(found.items())
 
 
+def _dotted(names: tuple[str, ...], key: str, where: str) -> tuple[str, ...]:
+    for name in names:
+        if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", name):
+            said = f'{key} must be dotted, such as "mylib.Pool", not {name!r}'
+            raise SettingsError(f"{where}: {said}")
+    return names
+
+
 def _strings(value: Any, key: str, where: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise SettingsError(f"{where}: {key} must be a list of strings")
@@ -287,13 +296,18 @@ def _strings(value: Any, key: str, where: str) -> tuple[str, ...]:
 
 
 def _check_codes(settings: Settings, where: str) -> None:
-    lists = [settings.select or (), settings.extend_select, settings.ignore]
-    lists.extend(codes for _, codes in settings.per_file_ignores)
-    if not any(lists):
+    lists = {
+        "select": settings.select or (),
+        "extend-select": settings.extend_select,
+        "ignore": settings.ignore,
+    }
+    lists |= {f"per-file-ignores.{pattern}": codes for pattern, codes in settings.per_file_ignores}
+    if not any(lists.values()):
         return
     from pytest_gradguard.pitfalls import expand
 
-    try:
-        expand([code for codes in lists for code in codes])
-    except ValueError as error:
-        raise SettingsError(f"{where}: {error}") from None
+    for key, codes in lists.items():
+        try:
+            expand(codes)
+        except ValueError as error:
+            raise SettingsError(f"{where}: {key}: {error}") from None

@@ -102,8 +102,10 @@ def _dispatch(arguments: list[str]) -> int:
         write(f"gradguard {__version__}\n")
         return 0
     if name not in _COMMANDS:
-        said = f"unknown command {name!r}" if name else "no command given"
-        return _refuse("gradguard", f"{said} (allowed: {', '.join(_COMMANDS)})")
+        kind = "option" if name.startswith("-") else "command"
+        said = f"unknown {kind} {name!r}" if name else "no command given"
+        allowed = ("--help", "--version") if name.startswith("-") else _COMMANDS
+        return _refuse("gradguard", f"{said} (allowed: {', '.join(allowed)})")
     module = importlib.import_module(f"{__name__}.{name}")
     parser: argparse.ArgumentParser = module.build_parser()
     parser.prog = f"gradguard {name}"

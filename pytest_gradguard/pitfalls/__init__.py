@@ -165,7 +165,10 @@ def find(text: str) -> Pitfall:
     for pitfall in catalogue():
         if pitfall.name == wanted.lower():
             return pitfall
-    raise ValueError(f"unknown code {text!r} (allowed: {', '.join(codes())}, or a pitfall's name)")
+    said = f"unknown code {text!r}"
+    if wanted and any(code.startswith(wanted.upper()) for code in codes()):
+        said = f"{text!r} is a prefix of several codes, not one of them"
+    raise ValueError(f"{said} (allowed: {', '.join(codes())}, or a pitfall's name)")
 
 
 def expand(selectors: Iterable[str]) -> frozenset[str]:

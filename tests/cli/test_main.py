@@ -62,6 +62,11 @@ def test_unknown_command_is_one_line(
     assert "lint, run, explain, rules" in line
 
 
+def test_an_unknown_option_is_called_one(capsys: pytest.CaptureFixture[str]) -> None:
+    line = refused(["--bogus"], capsys)
+    assert line == "gradguard: unknown option '--bogus' (allowed: --help, --version)"
+
+
 def test_arguments_and_status_pass_through(
     echo: types.ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:

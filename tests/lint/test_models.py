@@ -154,6 +154,15 @@ def test_a_table_that_is_wrong_is_named(project, table, message):
     assert message in ran.err
 
 
+@pytest.mark.parametrize("key", ["delayed", "parallel"])
+def test_names_of_your_own_must_be_dotted(project, key):
+    project.write("pyproject.toml", f'[tool.gradguard]\n{key} = ["mine.fine", "x y"]\n')
+    project.write("program.py", "x = 1\n")
+    ran = project.lint()
+    assert ran.status == 2
+    assert f"pyproject.toml: {key} must be dotted, such as \"mylib.Pool\", not 'x y'" in ran.err
+
+
 def test_each_name_stands_once_and_does_something():
     names = Counter(
         (name, row.only) for library in libraries() for row in library.rows

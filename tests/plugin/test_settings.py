@@ -197,7 +197,11 @@ def test_the_projects_table_comes_last_and_codes_to_leave_out_add_up(
 @pytest.mark.parametrize(
     ("table", "part"),
     [
-        ('ignore = ["GG999"]', "unknown code 'GG999'"),
+        ('ignore = ["GG999"]', "ignore: unknown code 'GG999'"),
+        (
+            'per-file-ignores = {"a.py" = ["GG999"]}',
+            "per-file-ignores.a.py: unknown code 'GG999'",
+        ),
         ('fail-on = "info"', "fail-on must be one of error, warning, never, not 'info'"),
         ('ignored = ["GG101"]', "unknown key 'ignored' in [tool.gradguard] (allowed: "),
     ],
