@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Iterator
 
 from gradguard_lint.domain.effects import ParallelCall, Program, TaskRun
-from gradguard_lint.domain.values import Bound, Function, Partial, Site, Value
+from gradguard_lint.domain.values import Bound, Class, External, Function, Partial, Site, Value
 from gradguard_lint.fixes.changes import (
     Change,
     Import,
@@ -15,6 +15,7 @@ from gradguard_lint.fixes.changes import (
     SetKeyword,
 )
 from gradguard_lint.reading.source import Module
+from gradguard_lint.words import words
 
 # -- what the source says --------------------------------------------------------------------------
 
@@ -167,6 +168,60 @@ def handed_out_alone(
         for module in modules.values()
         for node in _mentions(module.tree, function.name)
     )
+
+
+def callers_are_seen(function: Function) -> bool:
+    """Whether nothing but what names the function can call it: no library, and no registry."""
+    node, owner = function.node, function.owner
+    if isinstance(node, ast.Lambda) or not all(
+        _keeps(function.module, decorator) for decorator in node.decorator_list
+    ):
+        return False
+    if owner is not None and (_is_special(node.name) or not _is_plain(owner)):
+        return False  # Python calls it, or a class that it inherits from
+    return not any(_by_name(inner, node.name) for inner in ast.walk(function.module.tree))
+
+
+def _keeps(module: Module, decorator: ast.expr) -> bool:
+    """Whether a decorator is known to give the function to nobody else."""
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    if isinstance(called, ast.Name) and called.id in _OF_METHODS:
+        return not is_bound(module, called.id)
+    full = meaning(module, called) or ""
+    return full.partition(".")[0] in _HARMLESS
+
+
+_OF_METHODS = words("staticmethod classmethod property")
+_HARMLESS = words("torch functools contextlib typing abc")
+"""Packages whose decorators change what a call does, and keep no list of functions."""
+
+_DYNAMIC = words("globals locals vars eval exec attrgetter methodcaller getmembers __dict__")
+
+
+def _is_plain(owner: Class) -> bool:
+    """Whether all that `owner` inherits is written in its own module."""
+    return all(
+        len(cls.bases) == len(cls.node.bases)  # what is not known is left out
+        and cls.module is owner.module
+        and all(isinstance(base, Class) or base == _OBJECT for base in cls.bases)
+        for cls in (owner, *owner.above)
+    )
+
+
+_OBJECT = External("builtins.object")
+
+
+def _is_special(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
+
+
+def _by_name(node: ast.AST, name: str) -> bool:
+    """Whether `node` may find the function `name` by a text that says how it is called."""
+    if isinstance(node, ast.Constant):
+        return node.value == name
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
+        return len(node.args) < 2 or not isinstance(node.args[1], ast.Constant)
+    return (node.id if isinstance(node, ast.Name) else getattr(node, "attr", None)) in _DYNAMIC
 
 
 def _mentions(tree: ast.AST, name: str) -> Iterator[ast.AST]:

@@ -17,7 +17,7 @@ from gradguard_lint.domain.values import (
     Value,
 )
 from gradguard_lint.fixes.changes import Fix, Wrap
-from gradguard_lint.fixes.recipes import function_of, handed_out_alone
+from gradguard_lint.fixes.recipes import callers_are_seen, function_of, handed_out_alone
 from gradguard_lint.rules.base import Examples, Report, handed_out
 
 CODE = "GG102"
@@ -74,7 +74,8 @@ def _detached(program: Program, task: TaskRun, value: Value, site: Site) -> Fix 
     if nodes is None:
         return None
     changes = tuple(Wrap(site.module, part, after=".detach()") for part in nodes)
-    known = task.call.root == 1  # otherwise its caller may take the result, and a backward
+    # its caller may take the result, and a backward; or the function, and what it returns
+    known = task.call.root == 1 and callers_are_seen(function)
     return Fix(
         "safe" if known else "unsafe",
         "return the tensor without its graph",

@@ -11,17 +11,17 @@ from gradguard_lint.domain.values import Site
 from gradguard_lint.fixes.changes import Change, Decorate, Fix
 from gradguard_lint.fixes.recipes import (
     binds,
+    callers_are_seen,
     function_of,
     handed_out_alone,
     importing,
     source_of,
+    spelled,
 )
 from gradguard_lint.reading.source import Module
 from gradguard_lint.rules.base import Examples, Report, chain
 
 CODE = "GG301"
-
-_MODES = ("no_grad", "inference_mode", "set_grad_enabled", "autocast")
 
 
 def check(program: Program) -> Iterator[Report]:
@@ -31,10 +31,11 @@ def check(program: Program) -> Iterator[Report]:
         for task in call.tasks:
             if kept.grad and not modes.grad and modes.grad_site is not None:
                 seen = _graph(task, loads=call.prepared)
-                if seen is not None and not _sets(task, "grad"):
+                if seen is not None and not _sets(task, "grad") and not _differentiates(task):
+                    condition = _condition(modes.grad_site)
                     yield Report(
                         call.site,
-                        f"Gradients are off here, but not in {call.workers}: "
+                        f"Gradients are off here{condition}, but not in {call.workers}: "
                         f"`{task.doer(seen)}` builds graphs there.",
                         (
                             Step(modes.grad_site, "gradients are turned off here"),
@@ -42,7 +43,8 @@ def check(program: Program) -> Iterator[Report]:
                             Step(seen.site, f"`{task.doer(seen)}` computes with torch here"),
                         ),
                         call=call,
-                        fix=_decorated(program, call, modes.grad_site),
+                        # a decorator would hold where gradients are on, too
+                        fix=None if condition else _decorated(program, call, modes.grad_site),
                     )
                     break
             if kept.autocast is None and modes.autocast is not None and not _sets(task, "autocast"):
@@ -67,6 +69,7 @@ def _decorated(program: Program, call: ParallelCall, mode: Site) -> Fix | None:
     """The mode as a decorator of the tasks' functions, where nothing else calls these."""
     functions = [function_of(task) for task in call.tasks]
     changes: list[Change] = []
+    seen = True
     for function in dict.fromkeys(functions):
         if function is None or isinstance(function.node, (ast.Lambda, ast.AsyncFunctionDef)):
             return None
@@ -76,8 +79,14 @@ def _decorated(program: Program, call: ParallelCall, mode: Site) -> Fix | None:
         if source is None:
             return None
         changes += (Decorate(function.module, function.node, source[0]), *source[1])
+        seen = seen and callers_are_seen(function)
     names = tuple({function.name for function in functions if function is not None})
-    return Fix("safe", "set the mode in the worker function", tuple(changes), alone=names)
+    return Fix(
+        "safe" if seen else "unsafe",
+        "set the mode in the worker function",
+        tuple(changes),
+        alone=names,
+    )
 
 
 def _same(call: ParallelCall, other: ParallelCall) -> bool:
@@ -92,20 +101,27 @@ def _written(
     call: ParallelCall, mode: Site, module: Module
 ) -> tuple[str, tuple[Change, ...]] | None:
     """The decorator that sets `mode` in a function of `module`, and the import that it needs."""
+    if call.modes.autocast is None:
+        return _without_gradients(module)
     for written, node in _spellings(call, mode):
         name = ast.unparse(node.func if isinstance(node, ast.Call) else node).rpartition(".")[2]
-        if name not in _MODES:
+        if name != "autocast":
             continue
         source = source_of(written, node)
-        if name == "set_grad_enabled":
-            source = f"{source.rpartition('set_grad_enabled')[0]}no_grad()"
-        elif not isinstance(node, ast.Call):
+        if not isinstance(node, ast.Call):
             source += "()"
         imports = _imports(written, module, node)
         if imports is not None:
             return source, imports
-    if call.modes.autocast is not None:
-        return None
+    return None
+
+
+def _without_gradients(module: Module) -> tuple[str, tuple[Change, ...]] | None:
+    """``no_grad`` whatever the caller has: backward saves no tensor of ``inference_mode``, which
+    the results in worker threads and processes are not now."""
+    name = spelled(module, "torch.no_grad")
+    if name is not None:
+        return f"{name}()", ()
     imported = importing(module, "torch")
     return None if imported is None else ("torch.no_grad()", imported)
 
@@ -159,6 +175,26 @@ def _graph(task: TaskRun, *, any_compute: bool = False, loads: bool = False) -> 
         if effect.kind == "unknown-call" and near and effect.modes.grad and not any_compute:
             return effect
     return None
+
+
+def _differentiates(task: TaskRun) -> bool:
+    """Whether the task takes gradients itself: it wants them on, whatever the caller wants."""
+    return any(effect.kind in ("backward", "autograd") for effect in task.effects)
+
+
+def _condition(mode: Site) -> str:
+    """When gradients are off, where the program decides that as it runs."""
+    node = mode.node
+    if not isinstance(node, ast.Call):
+        return ""
+    name = ast.unparse(node.func).rpartition(".")[2]
+    given = [*node.args, *(item.value for item in node.keywords if item.arg == "mode")]
+    if name not in _OFF_IF or not given or isinstance(given[0], ast.Constant):
+        return ""
+    return f" if `{ast.unparse(given[0])}` is {_OFF_IF[name]}"
+
+
+_OFF_IF = {"set_grad_enabled": "false", "inference_mode": "true"}
 
 
 def _sets(task: TaskRun, mode: str) -> bool:
@@ -241,7 +277,7 @@ import torch
 from joblib import Parallel, delayed
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def predict(net, batch):
     return net(batch).requires_grad
 

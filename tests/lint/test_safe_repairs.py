@@ -1,0 +1,147 @@
+"""What makes a repair unsafe, or none: programs that are right, and would not be afterwards."""
+
+from __future__ import annotations
+
+import pytest
+
+HEAD = "import torch\nfrom joblib import Parallel, delayed\n\n"
+
+
+@pytest.fixture
+def repairs(project):
+    """What the repair of each finding of a code is, by the program that starts below the imports:
+    ``safe``, ``unsafe`` or None."""
+
+    def found(code: str, source: str) -> list[str | None]:
+        project.write("program.py", HEAD + source)
+        findings = project.lint("--no-cache", "--select", code, json_output=True).json["findings"]
+        return [item["edits"] and item["edits"]["applicability"] for item in findings]
+
+    return found
+
+
+# -- who else calls the function -------------------------------------------------------------------
+
+WITHOUT_A_GRAPH = """
+net = torch.nn.Linear(2, 1)
+with torch.no_grad():
+    rows = Parallel(2, prefer="threads")(delayed({worker})(torch.ones(2)) for _ in range(2))
+"""
+
+PLAIN = """\
+class Scorer:
+    def score(self, x):
+        return net(x)
+
+scorer = Scorer()
+"""
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        PLAIN,
+        PLAIN.replace("Scorer:", "Scorer(object):"),
+        PLAIN.replace("    def", "    @staticmethod\n    def").replace("self, ", ""),
+        PLAIN.replace("Scorer:", "Scorer(Base):").replace("class", "class Base: pass\nclass", 1),
+        PLAIN + "print(getattr(scorer, 'name', None), torch.ones(1).__class__)\n",
+    ],
+)
+def test_a_method_is_decorated_safely_where_all_its_callers_are_seen(source, repairs):
+    assert repairs("GG301", source + WITHOUT_A_GRAPH.format(worker="scorer.score")) == ["safe"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        PLAIN.replace("Scorer:", "Scorer(torch.nn.Module):"),
+        PLAIN.replace("Scorer:", "Scorer(Base):").replace("class", "from base import Base\nclass"),
+        PLAIN.replace("score(self", "__call__(self").replace("Scorer()", "Scorer().__call__"),
+        "def register(f): KNOWN[f.__name__] = f; return f\nKNOWN = {}\n"
+        + PLAIN.replace("    def", "    @register\n    def"),
+        PLAIN.replace("    def", "    @app.task\n    def").replace("class", "import app\nclass"),
+        PLAIN + "def any_of(name): return getattr(scorer, name)\n",
+        PLAIN + "print(globals())\n",
+        PLAIN + "print(scorer.__dict__)\n",
+        PLAIN + "KINDS = {'exact': 'score'}\n",
+    ],
+)
+def test_a_function_that_may_be_called_unseen_is_no_safe_repair(source, repairs, project):
+    project.write("base.py", "class Base:\n    def run(self, x): return self.work(x)\n")
+    worker = "scorer" if "__call__" in source else "scorer.score"
+    assert "safe" not in repairs("GG301", source + WITHOUT_A_GRAPH.format(worker=worker))
+
+
+@pytest.mark.parametrize("before", ["@register\n", "@torch.enable_grad()\n", ""])
+def test_a_registered_function_keeps_its_graph_unless_asked(before, repairs):
+    source = (
+        "LOSSES = {}\n\ndef register(f):\n    LOSSES[f.__name__] = f\n    return f\n\n"
+        f"{before}def loss(w, x):\n    return ((w - x) ** 2).sum()\n\n"
+        "w = torch.zeros(2, requires_grad=True)\n"
+        "print(Parallel(n_jobs=2)(delayed(loss)(w, x) for x in torch.ones(2, 2)))\n"
+    )
+    assert repairs("GG102", source) == ["unsafe" if before == "@register\n" else "safe"]
+
+
+# -- the mode --------------------------------------------------------------------------------------
+
+TRAINS = """\
+def train(x):
+    w = torch.ones(2, requires_grad=True)
+    {line}
+    return w
+
+with torch.no_grad():
+    rows = Parallel(2, prefer="threads")(delayed(train)(torch.ones(2)) for _ in range(2))
+"""
+
+
+@pytest.mark.parametrize(
+    "line", ["(w * x).sum().backward()", "torch.autograd.grad((w * x).sum(), w)"]
+)
+def test_a_worker_that_takes_gradients_wants_them_on(line, repairs):
+    assert repairs("GG301", TRAINS.format(line=line)) == []
+    assert repairs("GG301", TRAINS.format(line="w = w * x")) == ["safe"]
+
+
+CHOSEN = """\
+def f(net, x):
+    return net(x)
+
+def rows(net, xs, train):
+    with torch.{mode}:
+        return Parallel(2, prefer="threads")(delayed(f)(net, x) for x in xs)
+
+rows(torch.nn.Linear(2, 1), torch.ones(2, 1, 2), {train})
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "train", "off"),
+    [
+        ("set_grad_enabled(train)", False, "off here if `train` is false, but"),
+        ("set_grad_enabled(mode=train)", False, "off here if `train` is false, but"),
+        ("inference_mode(not train)", False, "off here if `not train` is true, but"),
+        ("set_grad_enabled(False)", False, "off here, but"),
+    ],
+)
+def test_a_mode_that_the_program_chooses_is_no_decorator(mode, train, off, repairs, project):
+    fixed = repairs("GG301", CHOSEN.format(mode=mode, train=train))
+    assert fixed == [None if "if" in off else "safe"]
+    assert f"Gradients are {off} not in worker threads" in " ".join(project.lint().out.split())
+
+
+@pytest.mark.parametrize(
+    ("imports", "written"),
+    [
+        ("", "torch.no_grad()"),
+        ("from torch import inference_mode\n", "torch.no_grad()"),
+        ("from torch import no_grad\n", "no_grad()"),
+    ],
+)
+def test_inference_mode_becomes_no_grad(imports, written, project):
+    """Backward saves no tensor that is made under it, and the parent may want that."""
+    source = imports + HEAD + CHOSEN.format(mode="inference_mode()", train=False)
+    path = project.write("program.py", source)
+    project.lint("--fix")
+    assert path.read_text() == source.replace("def f(", f"@{written}\ndef f(")
