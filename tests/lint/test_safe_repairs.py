@@ -145,3 +145,99 @@ def test_inference_mode_becomes_no_grad(imports, written, project):
     path = project.write("program.py", source)
     project.lint("--fix")
     assert path.read_text() == source.replace("def f(", f"@{written}\ndef f(")
+
+
+# -- what is certainly a tensor --------------------------------------------------------------------
+
+TENSORS = {
+    "an operation": "    return w * x",
+    "a function": "    return torch.nn.functional.relu(w * x)",
+    "a method": "    return (w * x).sum(dim=0)",
+    "the largest": "    return (w * x).max()",
+    "a local": "    y = w * x\n    return y",
+    "a local of both branches": (
+        "    if k:\n        y = w * x\n    else:\n        y = (w + x).exp()\n    return y"
+    ),
+    "a local, or an error": (
+        "    if k < 0:\n        raise ValueError\n    else:\n        y = w * x\n    return y"
+    ),
+    "a sum that starts with a tensor": (
+        "    total = torch.zeros(())\n    for _ in range(k):\n        total += (w * x).sum()\n"
+        "    return total + w.sum()"
+    ),
+    "a sum of one": "    total = 0\n    total += (w * x).sum()\n    return total",
+    "under with": "    with torch.enable_grad():\n        y = w * x\n    return y",
+    "a layer": "    layer = torch.nn.Linear(2, 1)\n    return layer(x)",
+    "a layer at the end": (
+        "    net = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.ReLU())\n    return net(x)"
+    ),
+    "a pool": "    return torch.nn.MaxPool1d(2)((w * x)[None])",
+    "of a project's layer": "    return Head()(x)",
+    "of a project's function": "    return scaled(w, x)",
+    "one of two": "    return (w * x).sum() if k else w.mean()",
+}
+OTHERS = {
+    "a sum that may be of nothing": (
+        "    total = 0\n    for _ in range(k):\n        total += (w * x).sum()\n    return total"
+    ),
+    "perhaps None": (
+        "    loss = None\n    for _ in range(k):\n        loss = (w * x).sum()\n    return loss"
+    ),
+    "sum": "    return sum((w * x).sum() for _ in range(k))",
+    "max": "    return max([(w * x).sum() for _ in range(k)], default=0.0)",
+    "what a handler leaves": (
+        "    try:\n        y = (w * x).sum()\n    except ValueError:\n        y = 0.0\n    return y"
+    ),
+    "a recurrent layer": "    return torch.nn.LSTM(2, 2)(x[None])",
+    "attention": "    return torch.nn.MultiheadAttention(2, 1)(w[None], x[None], x[None])",
+    "a pool that gives indices": (
+        "    return torch.nn.MaxPool1d(2, return_indices=True)((w * x)[None])"
+    ),
+    "a function that gives indices": (
+        "    return torch.nn.functional.max_pool1d((w * x)[None], 2, return_indices=True)"
+    ),
+    "of a project's layer that gives several": "    return Pair()(x)",
+}
+PARTS = """\
+class Head(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = torch.nn.Linear(2, 1)
+
+    def forward(self, x):
+        x = x * 2
+        return self.out(x)
+
+class Pair(Head):
+    def forward(self, x):
+        return torch.nn.GRU(2, 2)(x[None])
+
+def scaled(w, x):
+    return w * x
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "repair"),
+    [*((body, "safe") for body in TENSORS.values()), *((body, None) for body in OTHERS.values())],
+    ids=[*TENSORS, *OTHERS],
+)
+def test_only_what_is_certainly_a_tensor_is_detached(body, repair, repairs):
+    source = (
+        f"{PARTS}def work(x, k):\n    w = torch.ones(2, requires_grad=True)\n{body}\n\n"
+        "out = Parallel(n_jobs=2)(delayed(work)(torch.ones(2), k) for k in range(2))\n"
+    )
+    found = repairs("GG102", source)
+    assert found == [repair] or (repair is None and found == [])
+
+
+def test_what_a_worker_is_given_is_known_by_all_of_its_calls(repairs):
+    source = (
+        "def run(layer, x):\n    return layer(x)\n\nx = torch.ones(1, 2)\n"
+        "net = torch.nn.Sequential(torch.nn.Linear(2, 1))\n"
+        "a = Parallel(n_jobs=2)(delayed(run)(net, x) for _ in range(2))\n"
+    )
+    assert repairs("GG102", source) == ["safe"]
+    source += "b = Parallel(n_jobs=2)(delayed(run)(torch.nn.GRU(2, 2), x) for _ in range(2))\n"
+    assert repairs("GG102", source) == [None]

@@ -18,7 +18,7 @@ def reads_again(site: Site) -> bool:
     call = site.node
     if not isinstance(call, ast.Call):
         return False
-    way = _way_to(site.module.tree, call)
+    way = way_to(site.module.tree, call)
     functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.Module)
     start = max((i for i, node in enumerate(way) if isinstance(node, functions)), default=0)
     for argument in (*call.args, *(item.value for item in call.keywords)):
@@ -30,12 +30,12 @@ def reads_again(site: Site) -> bool:
     return False
 
 
-def _way_to(tree: ast.AST, wanted: ast.AST) -> list[ast.AST]:
+def way_to(tree: ast.AST, wanted: ast.AST) -> list[ast.AST]:
     """The nodes from `tree` down to `wanted`; `wanted` itself where it is not in there."""
     for child in ast.iter_child_nodes(tree):
         if child is wanted:
             return [tree, child]
-        below = _way_to(child, wanted)
+        below = way_to(child, wanted)
         if len(below) > 1:
             return [tree, *below]
     return [wanted]

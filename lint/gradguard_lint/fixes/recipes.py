@@ -67,6 +67,24 @@ def meaning(module: Module, function: ast.expr) -> str | None:
     return binds(module, function.id) if isinstance(function, ast.Name) else None
 
 
+def dotted(module: Module, node: ast.expr) -> str:
+    """The dotted name that `node`, a name and attributes of it, means by the imports of `module`;
+    "" where it is none."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.insert(0, node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return ""
+    for statement in imports_of(module):
+        for alias in statement.names:
+            whole = isinstance(statement, ast.Import) and alias.asname is None
+            if whole and alias.name.partition(".")[0] == node.id:
+                return ".".join([node.id, *parts])
+    bound = binds(module, node.id)
+    return ".".join([bound, *parts]) if bound else ""
+
+
 def spelled(module: Module, full: str) -> str | None:
     """The expression that means the library's name `full` in `module`, by what it imports."""
     before, after = full, ""

@@ -18,6 +18,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.fixes.changes import Fix, Wrap
 from gradguard_lint.fixes.recipes import callers_are_seen, function_of, handed_out_alone
+from gradguard_lint.fixes.tensors import certain
 from gradguard_lint.rules.base import Examples, Report, handed_out
 
 CODE = "GG102"
@@ -71,7 +72,7 @@ def _detached(program: Program, task: TaskRun, value: Value, site: Site) -> Fix 
         if effect.worker is None and _may_reach(effect.target, task):
             return None
     nodes = _tensors(node.value, value)
-    if nodes is None:
+    if nodes is None or not certain(program, function, nodes):
         return None
     changes = tuple(Wrap(site.module, part, after=".detach()") for part in nodes)
     # its caller may take the result, and a backward; or the function, and what it returns
