@@ -241,3 +241,109 @@ def test_what_a_worker_is_given_is_known_by_all_of_its_calls(repairs):
     assert repairs("GG102", source) == ["safe"]
     source += "b = Parallel(n_jobs=2)(delayed(run)(torch.nn.GRU(2, 2), x) for _ in range(2))\n"
     assert repairs("GG102", source) == [None]
+
+
+# -- who asks what the repair changes --------------------------------------------------------------
+
+HISTORY = """\
+def work(k):
+    w = torch.ones(2, requires_grad=True)
+    return w * k
+
+results = Parallel(n_jobs=2)(delayed(work)(k) for k in range(2))
+print([{asked} for result in results])
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "repair"),
+    [
+        ("result.mean()", "safe"),
+        ("result.requires_grad", "unsafe"),
+        ("result.grad_fn", "unsafe"),
+        ("result.is_leaf", "unsafe"),
+    ],
+)
+def test_results_that_are_asked_for_their_graph_keep_it_unless_asked(asked, repair, repairs):
+    assert repairs("GG102", HISTORY.format(asked=asked)) == [repair]
+
+
+ON_GPU = """\
+def work(x):
+    return {asked}, x.sum().item()
+
+x = torch.ones(3, device=torch.device("cuda"))
+print(Parallel(n_jobs=2)(delayed(work)(x) for _ in range(2)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "repair"),
+    [("x.dtype", "safe"), ("x.is_cuda", "unsafe"), ("str(x.device)", "unsafe")],
+)
+def test_a_worker_that_asks_for_the_device_gets_it_unless_asked(asked, repair, repairs):
+    assert repairs("GG202", ON_GPU.format(asked=asked)) == [repair]
+
+
+# -- imports ---------------------------------------------------------------------------------------
+
+OPTIONAL = """\
+try:
+    from joblib import Parallel, delayed
+except ImportError:
+    Parallel = None
+
+
+def run(xs):
+    return Parallel(n_jobs=2, backend="dask")(delayed(abs)(x) for x in xs)
+"""
+LAZY = """\
+from joblib import Parallel, delayed
+
+
+def predict(model, x):
+    return model(x)
+
+
+def main():
+    from torch import inference_mode, nn, ones
+
+    model = nn.Linear(2, 1)
+    with inference_mode():
+        return Parallel(2, prefer="threads")(delayed(predict)(model, x) for x in ones(2, 1, 2))
+
+
+main()
+"""
+
+
+@pytest.mark.parametrize(("code", "source"), [("GG405", OPTIONAL), ("GG301", LAZY)])
+def test_what_is_imported_on_condition_is_not_imported_for_good(code, source, project):
+    project.write("a.py", source)
+    ran = project.lint("--select", code, json_output=True)
+    assert [item["edits"] for item in ran.json["findings"]] == [None]
+
+
+# -- comments --------------------------------------------------------------------------------------
+
+COMMENTED = """\
+import tensorflow as tf
+
+a = tf.map_fn(
+    fn=lambda x: x * x,  # square
+    elems=tf.ones(3),  # three
+    # about all of it
+    parallel_iterations=10,  # fast
+    fn_output_signature=tf.float32,  # kept
+)
+"""
+
+
+def test_the_comment_of_an_argument_goes_with_it(project):
+    path = project.write("a.py", COMMENTED)
+    project.lint("--fix")
+    assert path.read_text() == COMMENTED.replace("    parallel_iterations=10,  # fast\n", "")
+    last = COMMENTED.replace("    fn_output_signature=tf.float32,  # kept\n", "")
+    path.write_text(last)
+    project.lint("--fix")
+    assert path.read_text() == last.replace("    parallel_iterations=10,  # fast\n", "")

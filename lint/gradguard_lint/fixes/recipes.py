@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from gradguard_lint.domain.effects import ParallelCall, Program, TaskRun
 from gradguard_lint.domain.values import Bound, Class, External, Function, Partial, Site, Value
@@ -127,9 +127,24 @@ def importing(module: Module, name: str, package: str | None = None) -> tuple[Ch
     bound = binds(module, name)
     if bound == full:
         return ()
-    if bound is not None or is_bound(module, name):
+    if bound is not None or is_bound(module, name) or _is_imported_on_condition(module, full):
         return None
     return (Import(module, module.tree, name, package),)
+
+
+def _is_imported_on_condition(module: Module, full: str) -> bool:
+    """Whether `module` imports the package of `full`, but only in a function or branch: it may be
+    missing, or not be wanted until then."""
+    top = full.partition(".")[0]
+
+    def imports(node: ast.AST) -> bool:
+        if isinstance(node, ast.ImportFrom):
+            return not node.level and (node.module or "").partition(".")[0] == top
+        return isinstance(node, ast.Import) and any(
+            alias.name.partition(".")[0] == top for alias in node.names
+        )
+
+    return not any(map(imports, imports_of(module))) and any(map(imports, ast.walk(module.tree)))
 
 
 def bindings(tree: ast.AST, name: str) -> int:
@@ -246,6 +261,19 @@ def _mentions(tree: ast.AST, name: str) -> Iterator[ast.AST]:
     for node in ast.walk(tree):
         if name == (node.id if isinstance(node, ast.Name) else getattr(node, "attr", None)):
             yield node
+
+
+def asks(module: Module, names: Collection[str], outside: ast.AST | None = None) -> bool:
+    """Whether code of `module`, but not of `outside`, reads one of these attributes of a value."""
+    left_out = {id(node) for node in ast.walk(outside)} if outside is not None else set()
+    return any(
+        isinstance(node, ast.Attribute)
+        and node.attr in names
+        and isinstance(node.ctx, ast.Load)
+        and id(node) not in left_out
+        and not dotted(module, node)
+        for node in ast.walk(module.tree)
+    )
 
 
 # -- other workers ---------------------------------------------------------------------------------

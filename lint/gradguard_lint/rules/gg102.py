@@ -17,11 +17,15 @@ from gradguard_lint.domain.values import (
     Value,
 )
 from gradguard_lint.fixes.changes import Fix, Wrap
-from gradguard_lint.fixes.recipes import callers_are_seen, function_of, handed_out_alone
+from gradguard_lint.fixes.recipes import asks, callers_are_seen, function_of, handed_out_alone
 from gradguard_lint.fixes.tensors import certain
 from gradguard_lint.rules.base import Examples, Report, handed_out
+from gradguard_lint.words import words
 
 CODE = "GG102"
+
+_OF_GRAPHS = words("requires_grad grad_fn is_leaf")
+"""What tells a tensor that arrived from one that was detached."""
 
 
 def with_history(value: Value) -> bool:
@@ -77,6 +81,7 @@ def _detached(program: Program, task: TaskRun, value: Value, site: Site) -> Fix 
     changes = tuple(Wrap(site.module, part, after=".detach()") for part in nodes)
     # its caller may take the result, and a backward; or the function, and what it returns
     known = task.call.root == 1 and callers_are_seen(function)
+    known = known and not asks(task.task.site.module, _OF_GRAPHS, outside=function.node)
     return Fix(
         "safe" if known else "unsafe",
         "return the tensor without its graph",

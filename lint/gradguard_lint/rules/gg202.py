@@ -15,10 +15,14 @@ from gradguard_lint.domain.values import (
     Thing,
 )
 from gradguard_lint.fixes.changes import Fix, Wrap
-from gradguard_lint.fixes.recipes import argument
+from gradguard_lint.fixes.recipes import argument, asks, function_of
 from gradguard_lint.rules.base import Examples, Report, brought, captures, handed_out
+from gradguard_lint.words import words
 
 CODE = "GG202"
+
+_OF_DEVICES = words("is_cuda is_cpu get_device device")
+"""What a worker may ask a tensor to see whether it is on a GPU."""
 
 _USES = frozenset({"gpu-init", "gpu-hint", "gpu-implied"})
 
@@ -95,7 +99,9 @@ def _on_the_cpu(task: TaskRun) -> Fix | None:
     if not nodes or any(on_gpu(atom) for value in given for atom in inner(value)):
         return None  # the result would be on the CPU then
     changes = tuple(Wrap(site.module, node, after=".cpu()") for node in nodes.values())
-    return Fix("safe", "send a copy on the CPU", changes)
+    function = function_of(task)
+    looks = function is None or asks(function.module, _OF_DEVICES)
+    return Fix("unsafe" if looks else "safe", "send a copy on the CPU", changes)
 
 
 BAD: Examples = {
