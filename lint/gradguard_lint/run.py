@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from gradguard_lint.reading.notebooks import Notebook
 
 CHECKED_IN_FULL = 512 * 1024
-"""Up to this many bytes, files without a pitfall are read for their syntax too."""
+"""Up to this many bytes, files without a pitfall are read for their syntax too, the smallest first;
+those that are named always are."""
 
 LOOPS_AT_NO_COST = 64 * 1024
 """Up to this many bytes, files that may only hold pitfalls of severity info are read unasked."""
@@ -308,12 +309,25 @@ def _entries(request: Request, contents: dict[str, bytes], outcome: Outcome) -> 
             entries[path] = "loops"
         else:
             others.append(path)
-    in_full = sum(len(contents[path]) for path in others) <= CHECKED_IN_FULL
+    in_full = _read_in_full(request, others, contents)
     for path in others:
-        problem = _unreadable(contents[path], path, in_full=in_full)
+        problem = _unreadable(contents[path], path, in_full=path in in_full)
         if problem is not None:
             outcome.errors.append(problem)
     return entries
+
+
+def _read_in_full(request: Request, paths: list[str], contents: dict[str, bytes]) -> set[str]:
+    """Those of `paths` whose syntax is checked: what is named, and as many others as is cheap."""
+    named = {*request.paths} if request.stdin is None else {request.stdin[0]}
+    found = named.intersection(paths)
+    left = CHECKED_IN_FULL
+    for path in sorted(set(paths) - found, key=lambda path: (len(contents[path]), path)):
+        left -= len(contents[path])
+        if left < 0:
+            break
+        found.add(path)
+    return found
 
 
 def _info(request: Request, path: str) -> bool:
@@ -338,7 +352,7 @@ def _followed(contents: dict[str, bytes]) -> Project:
 
 def _unreadable(data: bytes, path: str, *, in_full: bool) -> Trouble | None:
     """Why a file that needs no analysis is no Python, where that is cheap to tell."""
-    if b"\0" in data or not data.isascii() or in_full:
+    if b"\0" in data or not data.isascii() or b"coding" in data[:200] or in_full:
         from gradguard_lint.reading.text import SourceError, check
 
         try:

@@ -425,3 +425,27 @@ def test_colour_elsewhere(tree, monkeypatch):
     tree.lint("--output", "report.txt")
     assert "\x1b[" not in (tree.root / "report.txt").read_text()
     assert main(["lint", "--color", "sometimes"]) == 2
+
+
+# -- files without a word of the tool's ------------------------------------------------------------
+
+
+def test_what_is_named_is_read_whatever_it_holds(tree, monkeypatch):
+    monkeypatch.setattr("gradguard_lint.run.CHECKED_IN_FULL", 0)
+    tree.write("broken.py", "def f(:\n")
+    tree.write("odd.py", "# -*- coding: bogus -*-\nx = 1\n")
+    odd = "odd.py:1: error: cannot be decoded: unknown encoding: bogus"
+    assert one_line(tree) == odd
+    ran = tree.lint("--no-cache", "good.py", "broken.py", "odd.py")
+    assert ran.status == 2
+    syntax, encoding = ran.err.splitlines()
+    assert syntax.startswith("broken.py:1: error: syntax error: ")
+    assert encoding == odd
+    assert tree.lint("-", stdin="def f(:\n").status == 2
+
+
+def test_in_a_folder_one_large_file_hides_no_small_one(tree, monkeypatch):
+    monkeypatch.setattr("gradguard_lint.run.CHECKED_IN_FULL", 100)
+    tree.write("large.py", "x = [" + "1, " * 100 + "]\n")
+    tree.write("small.py", "def f(:\n")
+    assert one_line(tree).startswith("small.py:1: error: syntax error: ")

@@ -38,7 +38,7 @@ def check(data: bytes) -> None:
     if b"\0" in data:
         line = len(_LINE_END.findall(data[: data.index(b"\0")])) + 1
         raise SourceError("contains a null byte", line)
-    if not data.isascii():
+    if not data.isascii() or b"coding" in data[:200]:
         decode(data)
 
 
