@@ -84,7 +84,9 @@ def _silenced(module: Module, site: Site, code: str) -> bool:
             lines.add(getattr(statement, "end_lineno", None) or site.line)
     for line in lines:
         if 0 < line <= len(module.byte_lines) and suppressed(module.byte_lines[line - 1], code):
-            return True
+            comments = module.comments  # only now: it may stand in a string
+            if comments is None or suppressed(comments.get(line, b""), code):
+                return True
     return False
 
 

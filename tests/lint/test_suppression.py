@@ -56,7 +56,6 @@ def test_skip_file(project, worker):
         ("# gradguard: ignore", True),
         ("# gradguard: ignore  one worker has it to itself", True),
         ("# gradguard: ignore[GG202]", False),
-        ("# gradguard: ignored", False),
         ("# gradguard: ignore-next-line", False),
         ("# gradguard: this is slow", False),
     ],
@@ -82,15 +81,29 @@ def test_ignore_on_the_first_line_of_the_statement(project, worker):
         ("# gradguard: ignore[GG202, F401]", "there is no code 'F401'"),
         ("# gradguard: ignore[]", "names no code"),
         ("# gradguard: ignore[GG201 because", "names no code"),
+        ("# gradguard: ignroe[GG201]", "did you mean `# gradguard: ignore`?"),
+        ("# gradguard: ignored", "did you mean `# gradguard: ignore`?"),
+        ("# gradguard: skipfile", "did you mean `# gradguard: skip-file`?"),
+        ("# gradguard: skip_file", "did you mean `# gradguard: skip-file`?"),
     ],
 )
-def test_an_ignore_that_names_no_code_silences_nothing_and_is_said(project, worker, comment, said):
+def test_a_comment_that_silences_nothing_is_said(project, worker, comment, said):
     project.write("train.py", worker.replace("* k\n", f"* k  {comment}\n"))
     ran = project.lint(json_output=True)
     assert (ran.status, ran.codes) == (1, [("GG201", "train.py", 6)])
     (line,) = ran.err.splitlines()
-    assert line.startswith("train.py:6: warning: `# gradguard: ignore[")
+    assert line.startswith("train.py:6: warning: `# gradguard: ")
     assert said in line
+
+
+@pytest.mark.parametrize(
+    "text", ['"# noqa"', '"""\n# gradguard: ignore[GG201]"""', "f'{k}# noqa: GG201'"]
+)
+def test_a_string_silences_nothing(project, worker, text):
+    project.write("train.py", worker.replace("* k\n", f"* k, {text}\n"))
+    assert project.codes() == [("GG201", "train.py", 6)]
+    project.write("train.py", worker.replace("* k\n", f"* k, {text}  # noqa: GG201\n"))
+    assert project.codes() == []
 
 
 def test_an_ignore_in_a_string_is_nobodys_mistake(project):

@@ -42,6 +42,13 @@ class Module:
         return byte_lines(self.data)
 
     @cached_property
+    def comments(self) -> dict[int, bytes] | None:
+        """The comments by their lines; None where they cannot be told from strings."""
+        from gradguard_lint.reading.suppress import comments_of
+
+        return comments_of(self.byte_lines)
+
+    @cached_property
     def text(self) -> str:
         """What the file says, in its own encoding."""
         return decode(self.data)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 _NOQA = re.compile(rb"#\s*noqa(?P<codes>:\s*[A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*)?", re.IGNORECASE)
 _IGNORE = re.compile(
     rb"#\s*gradguard:\s*ignore(?![\w-])(?P<list>\s*\[(?P<codes>[^\]#]*)(?P<end>\]?))?"
 )
+_ANY = re.compile(rb"#\s*gradguard:\s*(?P<word>[\w-]+)")
+_WORDS = ("ignore", "skip-file")
 _SKIP = re.compile(rb"^[ \t]*#\s*gradguard:\s*skip-file\b", re.MULTILINE)
 
 
@@ -47,15 +49,18 @@ def _stands_for(selector: str, code: str) -> bool:
 
 
 def unusable(data: bytes, codes: tuple[str, ...]) -> Iterator[tuple[int, str]]:
-    """Each ``# gradguard: ignore[…]`` that does not say what it silences: its line, and why.
+    """Each ``# gradguard:`` that does not say what it silences: its line, and why.
 
     Args:
         data: a file's source.
         codes: the codes that there are.
     """
-    for line, comment in _comments(data, _IGNORE):
+    for line, comment in _comments(data, _ANY):
         match = _IGNORE.search(comment)
-        if match is None or not match["list"]:
+        if match is None:
+            yield from ((line, why) for why in _misspelled(comment))
+            continue
+        if not match["list"]:
             continue
         written = match.group().decode("utf-8", "replace")
         selectors = _selectors(match)
@@ -66,9 +71,36 @@ def unusable(data: bytes, codes: tuple[str, ...]) -> Iterator[tuple[int, str]]:
                 yield line, f"`{written}`: there is no code {selector!r} (see `gradguard rules`)"
 
 
+def _misspelled(comment: bytes) -> Iterator[str]:
+    """Why a comment that nearly says what to silence does not."""
+    match = _ANY.search(comment)
+    word = match["word"].decode("utf-8", "replace") if match is not None else ""
+    if word in _WORDS:
+        return
+    import difflib
+
+    for meant in difflib.get_close_matches(word.lower(), _WORDS, n=1, cutoff=0.75):
+        yield f"`# gradguard: {word}` silences nothing (did you mean `# gradguard: {meant}`?)"
+
+
 def skips_file(data: bytes) -> bool:
     """Whether a comment of the file (not a string in it) asks to leave it out."""
     return any(True for _ in _comments(data, _SKIP))
+
+
+def comments_of(lines: Sequence[bytes]) -> dict[int, bytes] | None:
+    """The comment of each line that has one; None where the lines cannot be read to their end."""
+    import tokenize
+
+    text = (line.decode("utf-8", "replace") + "\n" for line in lines)
+    try:
+        return {
+            token.start[0]: token.string.encode()
+            for token in tokenize.generate_tokens(text.__next__)
+            if token.type == tokenize.COMMENT
+        }
+    except (tokenize.TokenError, SyntaxError, ValueError):
+        return None  # as strings of newer Pythons are
 
 
 def _comments(data: bytes, pattern: re.Pattern[bytes]) -> Iterator[tuple[int, bytes]]:
