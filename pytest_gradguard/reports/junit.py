@@ -39,22 +39,24 @@ def _suite(
     _count(suite, len(findings), len(errors))
     for finding in findings:
         where = finding.location
-        case = _case(suite, path, f"{finding.code} {finding.name}", where.line)
+        name = f"{finding.code} {finding.name}"
+        case = _case(suite, path, name, where.line, where.cell)
         case.set("column", str(where.column))
         failure = ET.SubElement(
             case, "failure", type=finding.severity.label, message=shown(finding.message)
         )
         failure.text = "\n".join(map(shown, _text(finding)))
     for error in errors:
-        case = _case(suite, path, "could not be used", error.line)
+        case = _case(suite, path, "could not be used", error.line, error.cell)
         ET.SubElement(case, "error", message=shown(error.message))
 
 
-def _case(suite: ET.Element, path: str, name: str, line: int) -> ET.Element:
+def _case(suite: ET.Element, path: str, name: str, line: int, cell: int | None) -> ET.Element:
+    place = f"line {line}" if cell is None else f"cell {cell}, line {line}"
     return ET.SubElement(
         suite,
         "testcase",
-        name=f"{name} at line {line}",
+        name=f"{name} at {place}",
         classname=shown(path.removesuffix(".py").replace("/", ".")),
         file=shown(path),
         line=str(line),

@@ -220,3 +220,8 @@ def test_odd_cells_are_passed_over(project):
 def test_each_format_names_the_cell(book, name):
     text = book.lint("--output-format", name).out
     assert {"sarif": "Cell 3, line 2"}.get(name, "book.ipynb:cell 3:2:12") in text
+
+
+def test_junit_names_the_cell_of_each_test(book):
+    text = book.lint("--output-format", "junit").out
+    assert 'name="GG201 cuda-init-in-worker at cell 3, line 2"' in text

@@ -42,7 +42,11 @@ def silencing(
         if listed is not None:
             known = set(re.findall(r"[A-Z]+[0-9]+", listed.group().upper()))
             start = end = listed.end()
+            rest = lines[line - 1][end:].rstrip()
             content = "".join(f", {name}" for name in sorted(names - known))
+            if reason.strip():  # behind what the line says already
+                content += f"{rest}; {reason.strip()}" if rest else f" {reason.strip()}"
+                end += len(rest)
         else:
             start = len(lines[line - 1].rstrip())
             said = f" {reason.strip()}" if reason.strip() else ""
