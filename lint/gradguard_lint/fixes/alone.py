@@ -11,6 +11,7 @@ from typing import Any
 from gradguard_lint.project.contents import Unusable, read
 from gradguard_lint.project.files import ALWAYS_OUT
 from gradguard_lint.project.modules import Reader
+from pytest_gradguard.findings import display_path
 
 Raw = dict[str, Any]
 
@@ -30,29 +31,33 @@ def _judged(raw: Raw, contents: Mapping[str, bytes]) -> Raw:
     own = {edit["path"] for edit in repair["edits"]}
     for path in own:
         for name in repair["alone"]:
-            if _used_elsewhere(name, path, own, contents):
-                return {**raw, "edits": {**repair, "applicability": "unsafe"}}
+            other = _used_elsewhere(name, path, own, contents)
+            if other is not None:
+                message = f"{repair['message']}; {other} may use `{name}`, too"
+                return {**raw, "edits": {**repair, "applicability": "unsafe", "message": message}}
     return raw
 
 
-def _used_elsewhere(name: str, path: str, own: set[str], contents: Mapping[str, bytes]) -> bool:
-    """Whether another file mentions both the function and the module that it is in."""
+def _used_elsewhere(
+    name: str, path: str, own: set[str], contents: Mapping[str, bytes]
+) -> str | None:
+    """Another file that mentions both the function and the module that it is in."""
     if path.startswith("<"):
-        return False
+        return None
     folder, base = os.path.split(path)
     stem = os.path.basename(folder) if base == "__init__.py" else base.rpartition(".")[0]
     names = re.compile(rb"\b%s\b" % re.escape(name).encode())
     module = re.compile(rb"\b%s\b" % re.escape(stem).encode())
     others = _files(folder)
     if others is None:
-        return True
-    for other in {*others, *contents} - own:
+        return "one of many files"
+    for other in sorted({*others, *contents} - own):
         data = contents.get(other)
         if data is None:
             data = _read(other)
         if names.search(data) and module.search(data):
-            return True
-    return False
+            return display_path(other)
+    return None
 
 
 @cache
