@@ -78,6 +78,35 @@ def test_the_report_shows_what_can_be_repaired_and_how(project):
     assert only == "No safe repairs (1 fixable with `--fix --unsafe-fixes`)."
 
 
+def test_no_hint_names_the_command_that_was_run(project):
+    project.write("b.py", UNSAFE)
+    ran = project.lint("--fix")
+    assert last_lines(ran)[-1] == "No safe repairs (1 fixable with `--fix --unsafe-fixes`)."
+    project.write("a.py", SAFE)
+    assert last_lines(project.lint("--unsafe-fixes", "a.py"))[-1] == "[*] 1 fixable with `--fix`."
+    ran = project.lint("--unsafe-fixes")
+    assert last_lines(ran)[-1] == "[*] 2 fixable with `--fix --unsafe-fixes`."
+
+
+@pytest.mark.parametrize("fix", [("--fix",), ("--fix", "--unsafe-fixes")])
+def test_what_was_tried_in_vain_is_not_offered_again(fix, project, monkeypatch):
+    project.write("a.py", SAFE)
+    monkeypatch.setattr("gradguard_lint.fixes.session.Session._make", lambda *_: False)
+    assert "fixable" not in project.lint(*fix).out
+
+
+def test_a_file_that_holds_data_is_not_repaired_and_that_is_said(project):
+    path = project.write("a.py", SAFE + f"table = [{'1, ' * 10_000}]\n")
+    before = path.read_text()
+    ran = project.lint("--fix")
+    assert path.read_text() == before
+    assert "a.py:1: warning: no repairs are looked for in this file: it has a line of" in ran.err
+    project.write("a.py", SAFE + "# a comment of two lines or so\n" * 20_000)
+    ran = project.lint("--diff")
+    assert "no repairs are looked for in this file: it is larger than 512 KiB" in ran.err
+    assert project.lint().err == ""
+
+
 def test_json_holds_the_edits(project):
     project.write("a.py", SAFE)
     (finding,) = project.lint(json_output=True).json["findings"]
@@ -193,7 +222,9 @@ def test_a_function_that_another_file_uses_is_no_safe_repair(project):
     project.write("a.py", SAFE)
     project.write("b.py", "from a import predict\n")
     ran = project.lint("a.py", json_output=True)
-    assert ran.json["findings"][0]["edits"]["applicability"] == "unsafe"
+    edits = ran.json["findings"][0]["edits"]
+    assert edits["applicability"] == "unsafe"
+    assert edits["message"].endswith("; b.py may use `predict`, too")
 
 
 def test_a_function_that_the_parent_calls_is_not_detached(project):
@@ -239,6 +270,16 @@ def test_a_comment_can_tell_the_reason(project):
     (line,) = [line for line in path.read_text().splitlines() if "noqa" in line]
     assert line == "    return net(batch)  # fast  # noqa: GG102 only its value counts"
     assert project.lint().status == 0
+
+
+def test_the_reason_stands_beside_other_codes_too(project):
+    path = project.write("a.py", NOQA.replace(" * k  # noqa: E501 long", " * k  # noqa: E501"))
+    project.lint("--add-noqa=one GPU each", "a.py")
+    assert "* k  # noqa: E501, GG201 one GPU each\n" in path.read_text()
+    path.write_text(NOQA)
+    project.lint("--add-noqa=one GPU each", "a.py")
+    assert "* k  # noqa: E501, GG201 long; one GPU each\n" in path.read_text()
+    assert project.lint("a.py").status == 0
 
 
 def notebook(*cells, **options):

@@ -21,6 +21,7 @@ from gradguard_lint.fixes.edits import (
     moved,
     overlap,
 )
+from gradguard_lint.fixes.size import too_large
 from gradguard_lint.fixes.unwritable import Unwritable
 from gradguard_lint.project.files import absolute
 from gradguard_lint.reading.source import Module
@@ -135,6 +136,9 @@ def _edits(fix: Fix, sources: dict[Module, Source]) -> list[RawEdit]:
     edits: list[RawEdit] = []
     for module, changes in by_module.items():
         if module not in sources:
+            why = too_large(module.data)
+            if why:
+                raise Unwritable(why)
             sources[module] = Source(module, decoded(module.data)[0])
         source = sources[module]
         own = between(absolute(module.path), source.read, source.changed(changes))

@@ -68,7 +68,8 @@ def _run(args: argparse.Namespace, target: Target | None) -> int:
         if repairs is not None and request.stdin is not None:
             repairs.print_source()
         fixed = 0 if repairs is None else repairs.fixed
-        report(args, Result(shown, hidden, errors, outcome, request.stdin, fixed), target)
+        result = Result(shown, hidden, errors, outcome, request.stdin, fixed, args.fix)
+        report(args, result, target)
     if errors:
         return 2
     return 1 if found and not args.exit_zero else 0

@@ -34,6 +34,7 @@ class Result:
         outcome: the run.
         stdin: the name and the source of what was read from standard input.
         fixed: how many findings were repaired before.
+        fix: whether it was tried.
     """
 
     shown: Sequence[Finding]
@@ -42,6 +43,7 @@ class Result:
     outcome: Outcome
     stdin: tuple[str, bytes] | None
     fixed: int = 0
+    fix: bool = False
 
 
 def report(args: argparse.Namespace, result: Result, target: Target | None) -> None:
@@ -185,15 +187,18 @@ def _last_lines(result: Result, *, unsafe: bool) -> Iterator[str]:
     repairs = [finding.edits for finding in result.shown if finding.edits is not None]
     if not repairs:
         return
-    fixable = sum(unsafe or repair.is_safe for repair in repairs)
-    more = len(repairs) - fixable
-    option = "`--fix --unsafe-fixes`" if unsafe else "`--fix`"
-    if not fixable:
-        yield no_safe_repairs(more)
-    else:
-        yield f"[*] {fixable} fixable with {option}" + (
-            f" ({more} more with `--unsafe-fixes`)." if more else "."
-        )
+    safe = sum(repair.is_safe for repair in repairs)
+    risky = len(repairs) - safe
+    if result.fix:  # what this run would have repaired, and did not, no other run will
+        safe = 0
+        risky = 0 if unsafe else risky
+    option = "`--fix --unsafe-fixes`" if risky else "`--fix`"
+    if safe and risky and not unsafe:
+        yield f"[*] {safe} fixable with `--fix` ({risky} more with `--unsafe-fixes`)."
+    elif safe or (risky and unsafe):
+        yield f"[*] {safe + risky} fixable with {option}."
+    elif risky:
+        yield no_safe_repairs(risky)
 
 
 def no_safe_repairs(unsafe: int) -> str:

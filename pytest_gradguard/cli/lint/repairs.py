@@ -50,13 +50,25 @@ class Repairs:
     def made(self, outcome: Outcome) -> Outcome:
         """Make the repairs, in the files unless only a difference is asked for; what is left."""
         from gradguard_lint.fixes.session import Session
+        from gradguard_lint.fixes.size import too_large
+        from gradguard_lint.project.files import Trouble
 
+        large = {
+            path: why
+            for path in {finding.location.path for finding in self._shown(outcome)}
+            for why in [too_large(outcome.contents.get(path, b""))]
+            if why
+        }
         session = Session(outcome, self._again, self._wanted)
         self.before, self.after = session.before, session.after
         if not self.args.diff and not self._write(outcome):
             return outcome
         self.fixed = len(self._shown(outcome)) - len(self._shown(session.outcome))
         left: Outcome = session.outcome
+        left.warnings += [
+            Trouble(path, 1, f"no repairs are looked for in this file: {why}")
+            for path, why in sorted(large.items())
+        ]
         return left
 
     def silenced(self, outcome: Outcome) -> Outcome:
