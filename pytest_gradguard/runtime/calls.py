@@ -147,11 +147,11 @@ class Call:
                 return name
         return f"`{path}` of the call" if path else ""
 
-    def explains(self, code: str, site: Site | None) -> None:
-        """What crossed in this call explains the loss of a gradient, `code`, found at `site`."""
+    def explains(self, loss: Evidence) -> None:
+        """What crossed in this call explains the loss of a gradient, of which there is `loss`."""
         for evidence in list(self.evidence.values()):
             if isinstance(evidence, TransferEvidence):
-                evidence.explains(code, site)
+                evidence.explains(loss)
 
 
 def by_token(token: int | str) -> Call | None:

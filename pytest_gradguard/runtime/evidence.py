@@ -257,7 +257,7 @@ class TransferEvidence(Evidence):
     def __init__(self, site: Site | None, backend: str, **details: Unpack[Details]) -> None:
         super().__init__(site, backend, **details)
         self.plain = False
-        self._losses: dict[tuple[str, object], Reference] = {}
+        self._losses: dict[int, Evidence] = {}
 
     def add(self, sample: Object, plain: bool = True) -> None:
         """Count one more object; keep it as a sample while there are few."""
@@ -271,15 +271,16 @@ class TransferEvidence(Evidence):
         with self._lock:
             self.count += count
 
-    def explains(self, code: str, site: Site | None) -> None:
-        """These objects are how a gradient was lost: what `code` says of the line `site`."""
-        where = NOWHERE if site is None else site.location()
-        reference = Reference(code, where.path, where.line, where.column)
+    def explains(self, loss: Evidence) -> None:
+        """These objects are how a gradient was lost, of which there is `loss`."""
         with self._lock:
-            self._losses[code, site and site.key] = reference
+            self._losses[id(loss)] = loss
 
     def explained(self) -> Iterable[Reference]:
-        return self._losses.values()
+        for loss in self._losses.values():
+            if loss.count:
+                where = NOWHERE if loss.site is None else loss.site.location()
+                yield Reference(loss.code, where.path, where.line, where.column)
 
     def build(self) -> Finding | None:
         # `.detach()` and `.cpu()` are torch's: arrays of another package may lack them.

@@ -16,11 +16,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from pytest_gradguard.runtime import calls, callsite, collector, locate, transfer, watching
+from pytest_gradguard.runtime import (
+    boundary_gradients,
+    calls,
+    callsite,
+    collector,
+    locate,
+    transfer,
+    watching,
+)
 from pytest_gradguard.runtime.checks import gg103, gg301
 from pytest_gradguard.runtime.copies import digest
 from pytest_gradguard.runtime.evidence import Object
-from pytest_gradguard.runtime.faults import fault
+from pytest_gradguard.runtime.faults import attempt, fault
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
 from pytest_gradguard.runtime.frameworks.torch import modes as torch_modes
 from pytest_gradguard.runtime.frameworks.torch import tensors
@@ -40,6 +48,8 @@ class Severed(NamedTuple):
 
 
 _severed: dict[int, tuple[Reference, Severed]] = {}
+_retained: set[int] = set()
+"""The ids of such results of which the program has said that it wants their gradient."""
 _pickled: dict[tuple[int, str], Severed] = {}
 """By the thread and their values: such results that the program has pickled itself since."""
 _PICKLED = 64
@@ -134,10 +144,15 @@ def _mark(tensor: Any, severed: Severed) -> None:
     arrived.__torch_unserializable__ = True  # type: ignore[attr-defined]
     with torch._C.DisableTorchFunctionSubclass():
         tensor.register_hook(arrived)
-    forget = functools.partial(_severed.pop, identity, None)
+    forget = functools.partial(_forget, identity)
     _severed[identity] = (refer(tensor, forget), severed)
     _apply()
     torch_engine.subscribe(_watched, torch_engine.Order.REPORTS)
+
+
+def _forget(identity: int) -> None:
+    _severed.pop(identity, None)
+    _retained.discard(identity)
 
 
 def _apply() -> None:
@@ -159,6 +174,7 @@ class _Backward:
         self.inputs = inputs
         self.asked = {id(tensor) for tensor in inputs}
         self.stopped: list[Severed] = []
+        self.reached: list[int] = []
         self.had_no_gradient: set[int] = set()
         for known in _live_calls():
             for reference, _ in list(known.shipped.values()):
@@ -183,9 +199,12 @@ def _live_calls() -> Iterable[calls.Call]:
 def _arrived(severed: Severed, identity: int) -> None:
     # Gradients of GPU tensors arrive in a thread of the engine, which has no user frame.
     running = _running.stack or _anywhere
+    if identity in _retained:  # the gradient at the boundary is what is wanted
+        return
     if running:
-        if identity not in running[-1].asked:  # else the gradient at the boundary is what is wanted
+        if identity not in running[-1].asked:  # else it is so, too
             running[-1].stopped.append(severed)
+            running[-1].reached.append(identity)
     elif collector.innermost() is not None:
         _report([severed], _Backward(()), accumulates=True, outcome=())
 
@@ -251,6 +270,17 @@ def _copying(original: Callable[..., Any]) -> Callable[..., Any]:
     return __deepcopy__
 
 
+def _retaining(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def retain_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
+        known = _severed.get(id(self))
+        if known is not None and known[0]() is self:
+            _retained.add(id(self))
+        return original(self, *args, **kwargs)
+
+    return retain_grad
+
+
 def _pickling(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def __reduce_ex__(self: Any, proto: Any) -> Any:
@@ -265,6 +295,7 @@ def _pickling(original: Callable[..., Any]) -> Callable[..., Any]:
                     del _pickled[next(iter(_pickled))]
             except Exception as error:
                 fault(error)
+        attempt(boundary_gradients.pickled, self)
         return original(self, proto)
 
     return __reduce_ex__
@@ -314,6 +345,7 @@ patches = Patches(
     [
         Patch(torch.Tensor, "__deepcopy__", _copying),
         Patch(torch.Tensor, "__reduce_ex__", _pickling),
+        Patch(torch.Tensor, "retain_grad", _retaining, inherited=True),
         Patch(torch._utils, "_rebuild_tensor_v2", _unpickling),
     ]
 )
@@ -334,6 +366,7 @@ def undo() -> None:
         _forget_what_rebuilds()
     torch_engine.unsubscribe(_watched)
     _severed.clear()
+    _retained.clear()
     _pickled.clear()
     _told.clear()
     _processes.clear()
@@ -358,11 +391,37 @@ def _report(stopped: list[Severed], backward: _Backward, accumulates: bool, outc
     assert isinstance(evidence, gg103.Evidence)
     for severed in stopped:
         evidence.add(severed.note, severed.call)
-        severed.call.explains("GG103", site)
+        severed.call.explains(evidence)
     evidence.count += 1
     if evidence.count == 1:
         _name_harm(evidence, stopped, backward, accumulates, outcome, frame)
+    if accumulates:
+        _wait(evidence, stopped, backward, home)
     collector.announce(home, [evidence])
+
+
+def _wait(
+    evidence: gg103.Evidence,
+    stopped: list[Severed],
+    backward: _Backward,
+    home: collector.Collector,
+) -> None:
+    """Withdraw this once the program is seen to carry on the gradients itself."""
+    reached = [_severed.get(identity) for identity in backward.reached]
+    without = {}
+    for call in {id(severed.call): severed.call for severed in stopped}.values():
+        for reference, _ in list(call.shipped.values()):
+            tensor = reference()
+            if tensor is not None and tensor.is_leaf and tensors.gradient_missing(tensor):
+                without[id(tensor)] = tensor
+    boundary_gradients.wait(
+        boundary_gradients.Pass(
+            [None if known is None else known[0]() for known in reached],
+            without.values(),
+            evidence.withdraw,
+        )
+    )
+    home.ask_first(boundary_gradients.look)
 
 
 def _name_harm(

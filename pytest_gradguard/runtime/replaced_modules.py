@@ -233,6 +233,6 @@ def _report(twin: _Twin, replaced: dict[str, Any], parameters: int) -> None:
         first = tensors.describe(next(iter(replaced.values())))
         evidence.describe(list(replaced), first, parameters)
     evidence.count += 1
-    call.explains("GG112", site)
+    call.explains(evidence)
     if evidence.count == 1:
         collector.announce(home, [evidence])

@@ -37,6 +37,7 @@ class Watch:
 _watches: dict[str, list[Watch]] = {}
 """By the name of the module."""
 _at_end: list[Callable[[], object]] = []
+_before_end: list[Callable[[], object]] = []
 _awaited: dict[str, Callable[[], object]] = {}
 """What is called once a module is imported, by its name."""
 _users: dict[object, None] = {}
@@ -84,6 +85,11 @@ def forget(watch: Watch) -> None:
 def at_end(undo: Callable[[], object]) -> None:
     """Have `undo` called whenever the guard ends."""
     _at_end.append(undo)
+
+
+def before_end(look: Callable[[], object]) -> None:
+    """Have `look` called whenever the guard is about to end, while all that it holds is there."""
+    _before_end.append(look)
 
 
 def lazily(module: str) -> tuple[Callable[[], object], Callable[[], object]]:
@@ -155,6 +161,8 @@ def paused() -> Iterator[None]:
 
 def _undo_all() -> None:
     _await_no_more()
+    for look in _before_end:
+        attempt(look)
     for watch in _all():
         attempt(watch.undo)
     for undo in _at_end:

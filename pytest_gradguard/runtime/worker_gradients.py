@@ -387,7 +387,7 @@ def _confirm(known: list[_Waiting], parameters: list[Any]) -> None:
             nothing,
         )
     evidence.count += 1
-    call.explains("GG106", site)
+    call.explains(evidence)
     if evidence.count == 1:
         collector.announce(home, [evidence])
 

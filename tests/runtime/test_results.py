@@ -40,6 +40,19 @@ def doubled(tensor: torch.Tensor, **options: Any) -> list[torch.Tensor]:
     return Parallel(2, **options)(delayed(workers.double)(tensor) for _ in range(2))
 
 
+def test_gradients_that_the_program_gives_by_itself() -> None:
+    x = leaf()
+
+    def run() -> None:
+        out = doubled(x)
+        (out[0] * out[1]).sum().backward()
+        x.grad = 2 * (out[0].grad + out[1].grad)
+
+    findings = found(run)
+    assert visible(findings) == {"GG101", "GG102"}
+    assert findings["GG102"].explains == ()
+
+
 @pytest.mark.parametrize("backend", PROCESSES)
 def test_the_gradient_that_stops_at_the_boundary(backend: str) -> None:
     x = leaf()

@@ -82,7 +82,11 @@ print(x.grad)  # prints: tensor([3., 3., 3.])
         "the parent that requires grad was sent to that call, and a warning if the worker's graph "
         "had only leaves of its own. dask's thread workers copy their arguments, so they are "
         "reported too. Nothing is reported if the program asks for the gradient of the results "
-        "themselves with `inputs` (split learning)."
+        "themselves (split learning): with `inputs`, or with `retain_grad()` on a result. The "
+        "finding is also withdrawn if the program then uses that gradient: it sends the `.grad` of "
+        "every result on, it gives the missing gradients to the tensors itself, or its optimizer "
+        "steps over the results. In the modes `warn` and `error` the backward pass is reported "
+        "before that can be seen."
     ),
     part="lost",
     silence=(

@@ -42,8 +42,16 @@ class Evidence(evidence.Evidence):
         self.results = 0
         self.without: dict[str, None] = {}
         self.partial: dict[str, None] = {}
-        self.severity = Severity.WARNING
         self._dispatched: list[tuple[Site | None, str]] = []
+        self._forget()
+
+    def _forget(self) -> None:
+        self.severity = Severity.WARNING
+        self.results = 0
+        self.samples.clear()
+        self._dispatched.clear()
+        self.without.clear()
+        self.partial.clear()
 
     def add(self, result: Object, call: Any) -> None:
         """Take one more result that a backward pass here has reached, and its call."""
@@ -58,6 +66,13 @@ class Evidence(evidence.Evidence):
         dispatched = (call.site, call.backend)
         if len(self._dispatched) < SAMPLES and dispatched not in self._dispatched:
             self._dispatched.append(dispatched)
+
+    def withdraw(self) -> None:
+        """One of the backward passes was meant to end at the results, as has shown since."""
+        with self._lock:
+            self.count -= 1
+            if not self.count:
+                self._forget()
 
     def message(self) -> str:
         first = self.samples[0]

@@ -92,6 +92,13 @@ EXPECT = {
     "test_backward_for_the_results": {"GG101", "GG102"},
     "test_chain_rule_by_hand": {"GG101", "GG102"},
     "test_part_of_a_chain_rule_by_hand": {"GG101", "GG102", "GG103"},
+    "test_split_learning_by_attribute": {"GG101", "GG102"},
+    "test_gradient_sent_back": {"GG101", "GG102"},
+    "test_part_of_the_gradient_sent_back": {"GG101", "GG102", "GG103"},
+    "test_gradients_given_before_the_step": {"GG101", "GG102"},
+    "test_gradients_of_another_backward": {"GG101", "GG102", "GG103"},
+    "test_optimized_result": {"GG102"},
+    "test_meant_once_of_twice": {"GG101", "GG102", "GG103"},
     "test_call_without_gradients": {"GG101", "GG102", "GG301"},
     "test_grad_for_the_source": {"GG101", "GG102"},
     "test_partial_grad_for_the_source": {"GG101", "GG102"},
@@ -821,6 +828,80 @@ def test_part_of_a_chain_rule_by_hand():
     loss = (sum(out) * x).sum()
     first, direct = torch.autograd.grad(loss, [out[0], x])  # -> GG103:error
     assert (direct + first).tolist() == [4.0] * 3
+
+
+def scaled(gradient, k):
+    return gradient * k
+
+
+def test_split_learning_by_attribute():
+    x = leaf()
+    out = Parallel(n_jobs=2)(delayed(times)(x, k) for k in (1, 2))  # -> GG101 GG102
+    for result in out:
+        result.retain_grad()
+    (out[0] * out[1]).sum().backward()
+    assert (out[0].grad + 2 * out[1].grad).tolist() == [4.0] * 3
+
+
+def test_gradient_sent_back():
+    x = leaf()
+    out = Parallel(n_jobs=2)(delayed(times)(x, k) for k in (1, 2))  # -> GG101 GG102
+    (out[0] * out[1]).sum().backward()
+    shares = Parallel(n_jobs=2)(delayed(scaled)(out[k - 1].grad, k) for k in (1, 2))
+    assert sum(shares).tolist() == [4.0] * 3
+
+
+def test_part_of_the_gradient_sent_back():
+    x = leaf()
+    out = Parallel(n_jobs=2)(delayed(times)(x, k) for k in (1, 2))  # -> GG101 GG102
+    (out[0] * out[1]).sum().backward()  # -> GG103:error
+    shares = Parallel(n_jobs=2)(delayed(scaled)(out[0].grad, k) for k in (1, 2))
+    assert sum(shares).tolist() == [6.0] * 3
+
+
+def test_gradients_given_before_the_step():
+    x = leaf()
+    optimizer = torch.optim.SGD([x], lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        out = Parallel(n_jobs=2)(delayed(times)(x, k) for k in (1, 2))  # -> GG101 GG102
+        sum(out).sum().backward()
+        x.grad = out[0].grad + 2 * out[1].grad
+        optimizer.step()
+    assert torch.allclose(x, torch.full((3,), 0.4))
+
+
+def test_gradients_of_another_backward():
+    x = leaf()
+    optimizer = torch.optim.SGD([x], lr=0.1)
+    out = Parallel(n_jobs=2)(delayed(times)(x, k) for k in (1, 2))  # -> GG101 GG102
+    sum(out).sum().backward()  # -> GG103:error
+    x.square().sum().backward()
+    optimizer.step()
+    assert torch.allclose(x, torch.full((3,), 0.8))
+
+
+def test_optimized_result():
+    start, _ = Parallel(n_jobs=2)(delayed(own_leaf)(k) for k in (1, 2))  # -> GG102
+    optimizer = torch.optim.SGD([start], lr=0.5)
+    for _ in range(2):
+        optimizer.zero_grad()
+        start.square().sum().backward()
+        optimizer.step()
+    assert start.tolist() == [0.0] * 3
+
+
+def test_meant_once_of_twice():
+    x = leaf()
+    optimizer = torch.optim.SGD([x], lr=0.1)
+    for by_hand in (True, False):
+        optimizer.zero_grad()
+        out = Parallel(n_jobs=2)(delayed(times)(x, k) for k in (1, 2))  # -> GG101 GG102
+        sum(out).sum().backward()  # -> GG103:error
+        if by_hand:
+            x.grad = out[0].grad + 2 * out[1].grad
+        optimizer.step()
+    assert torch.allclose(x, torch.full((3,), 0.7))
 
 
 def test_call_without_gradients():

@@ -257,9 +257,14 @@ def grad_fn(tensor: Any) -> Any:
 history = grad_fn
 
 
+def gradient(tensor: Any) -> Any:
+    """The `.grad` of a leaf."""
+    return _own(tensor, "grad")
+
+
 def gradient_missing(tensor: Any) -> bool:
     """Whether a leaf has no `.grad`."""
-    return _own(tensor, "grad") is None
+    return gradient(tensor) is None
 
 
 def is_tensor(item: Any) -> bool:
