@@ -31,7 +31,7 @@ def used(device: str, names: list[str]) -> set[str]:
             torch.nn.functional.conv1d(rows, torch.ones(2, 3, 1, device=device))
             (rows @ rows.mT).sum()
         finally:
-            found = watch.end()
+            found, _ = watch.end()
     return set(found)
 
 

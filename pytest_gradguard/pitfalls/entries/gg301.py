@@ -69,7 +69,9 @@ print([result.requires_grad for result in results])  # prints: [False, False]
         "tasks computed without it, and if torch refuses a task for that reason. Settings: when a "
         "process worker has torch's default and the caller does not, and a task or spawned "
         "`Process` created a float tensor without a dtype, or computed something that the setting "
-        "affects (for the cuDNN flags: on a GPU)."
+        "affects: a matrix product for its precision, an indexed or scattered write for "
+        "deterministic algorithms, a function of cuDNN on a GPU for its flags. Where it computed "
+        "only what such a setting changes on other hardware, or not at all, it is info."
     ),
     silence=(
         "If it makes no difference to the tasks: they set the mode in a way that gradguard does "

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
+from pytest_gradguard.findings import Severity
 from pytest_gradguard.runtime import used_globals
 from pytest_gradguard.runtime.checks import gg301
 from pytest_gradguard.runtime.checks.gg301 import SETTINGS
@@ -26,12 +27,14 @@ class Lacking(NamedTuple):
         value: the worker's.
         function: of torch's, the first that depends on it.
         task: the function of the batch's first task.
+        matters: it depends on the setting for certain; else it may on other machines or inputs.
     """
 
     setting: str
     value: str
     function: str
     task: Task
+    matters: bool = True
 
 
 # -- in the parent ---------------------------------------------------------------------------------
@@ -55,9 +58,12 @@ def heard(call: Any, note: list[Lacking]) -> None:
         about = settings.SETTINGS[lacking.setting]
         if call.kind.loads_data and about.computes:
             continue  # the model computes in the caller
-        evidence = gg301.Evidence.of(call, _message, about=SETTINGS, settings={})
+        kind = (SETTINGS, lacking.matters)
+        evidence = gg301.Evidence.of(call, _message, about=kind, settings={})
         if evidence is None:
             return
+        if not lacking.matters:
+            evidence.severity = Severity.INFO
         value = asked[lacking.setting]
         if lacking.setting not in evidence.details["settings"]:
             evidence.details["settings"][lacking.setting] = {
@@ -98,16 +104,18 @@ def begin(asked: dict[str, str], process: bool) -> After | None:
     watch = settings.Watch(missing)
 
     def after(items: Any, results: Any, error: BaseException | None) -> list[Lacking] | None:
-        used = watch.end()
+        used, may_use = watch.end()
         found = []
         functions = [one for item in items for one in used_globals.uses_of(item[0]).functions]
         for name in missing:
             about = settings.SETTINGS[name]
-            function = used.get(name) or _asked_for(functions, about)
+            used_here = about.has_effect is None or about.has_effect(asked[name])
+            matters = (used.get(name) if used_here else None) or _asked_for(functions, about)
+            function = matters or used.get(name) or may_use.get(name)
             if function and not _decides(functions, about, asked[name]):
-                found.append(
-                    Lacking(name, about.shown(about.defaults[0]), function, task_of(items[0][0]))
-                )
+                there = about.shown(about.defaults[0])
+                task = task_of(items[0][0])
+                found.append(Lacking(name, there, function, task, matters is not None))
         return found or None
 
     return after

@@ -21,6 +21,8 @@ EXPECT = {
     "test_deterministic_asked_for": {"GG301"},
     "test_matmul_precision": {"GG301"},
     "test_several": {"GG301"},
+    "test_deterministic_without_a_choice": set(),
+    "test_precision_of_gpus": set(),
     "test_device": {"GG301"},
     "test_dtype_named": set(),
     "test_dtype_of_the_input": set(),
@@ -167,6 +169,19 @@ def test_deterministic_asked_for():
 def test_matmul_precision():
     torch.set_float32_matmul_precision("medium")
     Parallel(2)(delayed(project)(ROWS) for _ in range(2))  # -> GG301
+
+
+def test_deterministic_without_a_choice():
+    torch.set_deterministic_debug_mode("error")
+    Parallel(2)(delayed(project)(ROWS) for _ in range(2))  # info: the CPU has one algorithm
+
+
+@pytest.mark.skipif(
+    getattr(torch.cpu, "_is_amx_fp16_supported", bool)(), reason="this CPU has that precision"
+)
+def test_precision_of_gpus():
+    torch.set_float32_matmul_precision("high")
+    Parallel(2)(delayed(project)(ROWS) for _ in range(2))  # info: TensorFloat32 is for GPUs
 
 
 def test_several():

@@ -36,6 +36,19 @@ _MATMULS = frozenset(
         *("multi_head_attention_forward", "lstm", "gru", "rnn_tanh", "rnn_relu"),
     )
 )
+_NOT_DETERMINISTIC = frozenset(
+    (
+        *("index_add", "index_copy", "index_put", "index_reduce", "put"),
+        *("scatter", "scatter_add", "scatter_reduce"),
+    )
+)
+"""Functions that `use_deterministic_algorithms` may change, on the CPU as well as on a GPU."""
+_NOT_DETERMINISTIC_ON_GPUS = _MATMULS | {
+    *("bincount", "cumsum", "ctc_loss", "embedding", "embedding_bag", "gather", "grid_sample"),
+    *("histc", "index_select", "interpolate", "kthvalue", "median", "nll_loss", "cross_entropy"),
+    *("pad", "repeat_interleave"),
+}
+_POOLS = ("conv", "avg_pool", "max_pool", "max_unpool", "adaptive_", "fractional_", "upsample")
 _IN_CUDNN = ("conv", "lstm", "gru", "rnn_", "batch_norm", "instance_norm", "ctc_loss")
 """How the names of functions begin that cuDNN computes."""
 _COMPUTES_NOTHING = frozenset(
@@ -63,6 +76,8 @@ class Setting(NamedTuple):
         code: what sets it, with ``{}`` for the value.
         names: code that names one of these decides it for itself.
         uses: whether a call depends on it.
+        may_use: the same for calls that depend on it in some cases only, which are not known.
+        has_effect: whether a value, as `shown`, changes anything on this machine.
         computes: the setting is about what is computed, and not about what tensors are made.
         asks: the functions that tell its value.
     """
@@ -74,6 +89,8 @@ class Setting(NamedTuple):
     uses: Callable[[_Called], bool]
     shown: Callable[[Any], str] = str
     computes: bool = True
+    may_use: Callable[[_Called], bool] | None = None
+    has_effect: Callable[[str], bool] | None = None
     asks: tuple[str, ...] = ()
 
     def is_default(self) -> bool:
@@ -110,6 +127,14 @@ def _computes(call: _Called) -> bool:
     return call.name == "empty" or any(isinstance(one, torch.Tensor) for one in call.given)
 
 
+def _is_not_deterministic(call: _Called) -> bool:
+    name = call.name.strip("_")
+    if name in _NOT_DETERMINISTIC:
+        return True
+    on_gpu = call.result.device.type == "cuda"
+    return on_gpu and (name in _NOT_DETERMINISTIC_ON_GPUS or name.startswith(_POOLS))
+
+
 def _multiplies(device: str) -> Callable[[_Called], bool]:
     def uses(call: _Called) -> bool:
         result = call.result
@@ -117,6 +142,14 @@ def _multiplies(device: str) -> Callable[[_Called], bool]:
         return call.name in _MATMULS and full
 
     return uses
+
+
+def _has_precision(precision: str) -> bool:
+    """Whether a CPU may multiply in the precision that torch calls so; ``high`` needs AMX."""
+    if precision != "high":
+        return True
+    supported: Any = getattr(torch.cpu, "_is_amx_fp16_supported", None)
+    return supported is not None and bool(supported())
 
 
 def _in_cudnn(call: _Called) -> bool:
@@ -175,8 +208,9 @@ SETTINGS: dict[str, Setting] = {
         (False,),
         "torch.use_deterministic_algorithms({})",
         frozenset(("use_deterministic_algorithms", "set_deterministic_debug_mode")),
-        _computes,
+        _is_not_deterministic,
         _deterministic,
+        may_use=_computes,
         asks=("are_deterministic_algorithms_enabled", "get_deterministic_debug_mode"),
     ),
     "the float32 matmul precision": Setting(
@@ -186,6 +220,7 @@ SETTINGS: dict[str, Setting] = {
         _OF_MATMULS,
         _multiplies("cpu"),
         lambda value: _PRECISIONS.get(value, value),
+        has_effect=_has_precision,
         asks=("get_float32_matmul_precision",),
     ),
     **(_ON_GPUS if torch.backends.cuda.is_built() else {}),
@@ -229,12 +264,17 @@ class Watch(TorchFunctionMode):  # type: ignore[misc]
         super().__init__()
         self._without = {name: SETTINGS[name] for name in names}
         self._used: dict[str, str] = {}
+        self._may_use: dict[str, str] = {}
         self.__enter__()
 
-    def end(self) -> dict[str, str]:
-        """The first function that depends on each setting that was missing, by its name."""
+    def end(self) -> tuple[dict[str, str], dict[str, str]]:
+        """The first function that depends on each setting that was missing, by its name.
+
+        Returns:
+            Those that depend on it, and those that may.
+        """
         self.__exit__(None, None, None)
-        return self._used
+        return self._used, self._may_use
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -256,3 +296,5 @@ class Watch(TorchFunctionMode):  # type: ignore[misc]
                 del self._without[setting]
                 if about.is_default():
                     self._used[setting] = name.strip("_")
+            elif about.may_use is not None and about.may_use(call) and about.is_default():
+                self._may_use.setdefault(setting, name.strip("_"))
