@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from pytest_gradguard.runtime.checks import gg109
 from pytest_gradguard.runtime.code_names import keys_in
 from pytest_gradguard.runtime.initial_values import UNKNOWN, initial_value
 from pytest_gradguard.runtime.plain_values import MISSING, at_keys, differs, digest, is_plain
+from pytest_gradguard.runtime.tasks import Task
 
 SOURCE = """
 import time, argparse
@@ -105,6 +107,20 @@ def test_what_is_known_of_a_dict(module: Any) -> None:
 
 def test_a_module_without_source_is_not_known() -> None:
     assert initial_value(sys, ("maxsize",)) is UNKNOWN
+
+
+def test_each_stale_global_is_told_with_its_own_values() -> None:
+    evidence = gg109.Evidence(None, "loky")
+    reader = Task("predict", None, None)
+    for name, here, there in (("SCALE", "5.0", "1.0"), ("RATE", "2.0", "0.5"), ("net", None, None)):
+        found = gg109.Global("settings", name, reader)
+        for _ in range(2):
+            evidence.note(found, gg109.State(0, True, "float", here), there)
+    assert evidence.message().startswith(
+        "`settings.SCALE`, which `predict` reads in loky workers, is 1.0 there and 5.0 here; "
+        "`settings.RATE` is 0.5 there and 2.0 here; `settings.net` has different values there: "
+    )
+    assert (evidence.details["in_worker"], evidence.details["here"]) == ("1.0", "5.0")
 
 
 def test_what_has_grown_does_not_differ() -> None:

@@ -24,9 +24,10 @@ from pytest_gradguard.runtime import (
     used_globals,
 )
 from pytest_gradguard.runtime.calls import Call
+from pytest_gradguard.runtime.callsite import Site
 from pytest_gradguard.runtime.checks import TENSORFLOW, TORCH, Probe, apart
 from pytest_gradguard.runtime.code_names import keys_in
-from pytest_gradguard.runtime.evidence import TaskEvidence
+from pytest_gradguard.runtime.evidence import SAMPLES, TaskEvidence
 from pytest_gradguard.runtime.lineage import LINEAGE
 from pytest_gradguard.runtime.probes import After
 from pytest_gradguard.runtime.tasks import Task, code_of, function_of, task_of
@@ -113,7 +114,8 @@ class _Read:
         if code not in self.functions:
             read = _read_by(function, self._initializer)
             self.states.update({found: _state_of(found) for found in read - self.states.keys()})
-            states = {found: state for found in read if (state := self.states[found]) is not None}
+            ordered = sorted(read, key=lambda found: found.shown)
+            states = {one: state for one in ordered if (state := self.states[one]) is not None}
             self.functions[code] = Asked(LINEAGE, states) if states else None
         return self.functions[code]
 
@@ -158,6 +160,10 @@ class Evidence(TaskEvidence):
 
     code = CODE
 
+    def __init__(self, site: Site | None, backend: str, **details: Any) -> None:
+        super().__init__(site, backend, **details)
+        self._differ: dict[str, str] = {}
+
     def note(self, found: Global, state: State | None, there: str | None) -> None:
         """Take a global that differs, what it is worth here, and its plain value there."""
         if not self.count:
@@ -166,25 +172,31 @@ class Evidence(TaskEvidence):
             self.details["direction"] = "capture"
             self.details["object"] = found.shown
             self.details["type"] = None if state is None else state.kind
-        if there is not None:
-            self.details["in_worker"] = there
-        if state is not None and state.value is not None:
-            self.details["here"] = state.value
+        here = None if state is None else state.value
+        if found.shown not in self._differ and len(self._differ) < SAMPLES:
+            self._differ[found.shown] = _difference(here, there)
+            if found.shown == self.details["object"]:
+                if there is not None:
+                    self.details["in_worker"] = there
+                if here is not None:
+                    self.details["here"] = here
         reader = found.reader
         self.add(reader, f"`{reader.name}` reads `{found.shown}`")
 
     def message(self) -> str:
-        about = self.details
-        differs = "has different values there"
-        if "in_worker" in about:
-            differs = f"is {about['in_worker']} there"
-            if "here" in about:
-                differs += f" and {about['here']} here"
+        (first, differs), *others = self._differ.items()
+        more = "".join(f"; `{shown}` {different}" for shown, different in others)
         return (
-            f"`{about['object']}`, which `{self.first.name}` reads in {self.backend} workers, "
-            f"{differs}: each worker imports the module again, and does not see what this process "
-            "changed after its own import."
+            f"`{first}`, which `{self.first.name}` reads in {self.backend} workers, "
+            f"{differs}{more}: each worker imports the module again, and does not see what this "
+            "process changed after its own import."
         )
+
+
+def _difference(here: str | None, there: str | None) -> str:
+    if there is None:
+        return "has different values there"
+    return f"is {there} there" + ("" if here is None else f" and {here} here")
 
 
 def _framework(found: Global) -> str:
