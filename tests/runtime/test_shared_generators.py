@@ -10,6 +10,7 @@ import pytest
 import torch
 import workers
 from joblib import Parallel, delayed
+from torch.utils.data import DataLoader
 
 from pytest_gradguard import guard
 
@@ -30,3 +31,27 @@ def test_the_way_out_is_that_of_the_generators_own_kind(way: str) -> None:
     assert finding.code == "GG305"
     assert finding.fix is not None
     assert way in finding.fix
+
+
+class Noise(torch.utils.data.Dataset[float]):
+    def __init__(self) -> None:
+        self.rng = numpy.random.default_rng(0)
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> float:
+        return float(self.rng.random())
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_persistent_workers_go_on_with_their_copies(persistent: bool) -> None:
+    loader = DataLoader(
+        Noise(), num_workers=2, persistent_workers=persistent, multiprocessing_context="fork"
+    )
+    with guard("record") as report:
+        first, second = ([batch.item() for batch in loader] for _ in range(2))
+    assert (first == second) is not persistent
+    (finding,) = report.findings
+    assert "drew the same random numbers" in finding.message
+    assert ("starts again from the same copy" in finding.message) is not persistent

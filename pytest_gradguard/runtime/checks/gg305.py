@@ -65,6 +65,10 @@ _MOST = 256
 """How many generators of one call are remembered; one that all tasks share is among the first."""
 
 
+PERSISTENT = "persistent workers"
+"""Under this name a call remembers that its workers go on in later calls, with their copies."""
+
+
 class Drawn(NamedTuple):
     """A copy of a generator that tasks of one batch drew or spawned from, in plain values.
 
@@ -276,6 +280,7 @@ def heard(call: Any, note: list[Drawn]) -> None:
             return
         evidence.loads_data = call.kind.loads_data
         evidence.processes = call.starts
+        evidence.persistent = evidence.persistent or PERSISTENT in call.remembered
         evidence.case = drawn.kind
         new = (call.token, drawn)
         for token, one in [*same, new] if not evidence.count else [new]:
@@ -295,6 +300,7 @@ class Evidence(TaskEvidence):
     code = CODE
     loads_data = False
     processes = False
+    persistent = False
 
     def __init__(self, *args: Any, **details: Any) -> None:
         super().__init__(*args, **details)
@@ -309,12 +315,15 @@ class Evidence(TaskEvidence):
             )
         if self.loads_data:
             several = len(self.iterations)
-            where = (
-                f"{self.count} times, in {several} iterations, each of which starts again from "
-                "the same copy."
-                if several > 1
-                else f"in {self.count} workers. Each iteration starts again from the same copy."
-            )
+            if self.persistent:
+                where = f"in {self.count} workers. Persistent workers go on from there."
+            elif several > 1:
+                where = (
+                    f"{self.count} times, in {several} iterations, each of which starts again from "
+                    "the same copy."
+                )
+            else:
+                where = f"in {self.count} workers. Each iteration starts again from the same copy."
             return (
                 f"One `{self.details['kind']}` is copied into every worker of this loader: "
                 f"`{self.first.name}` drew the same random numbers {where}"

@@ -186,6 +186,8 @@ def _begin(loader: Any) -> Call | None:
     if call is None or call.site is None:
         return None
     call.kind = LOADERS
+    if getattr(loader, "persistent_workers", False):
+        call.remembered[generators.PERSISTENT] = True
     try:
         call.shared = _families.setdefault(loader, Family())
     except TypeError:
