@@ -56,7 +56,8 @@ class Call:
         began: when it began.
         sent: how many bytes of batches were pickled, where its library tells it.
         shipped: weak references to the tensors that went to its workers, and their paths, by id.
-        modules: the same to modules, by their numbers.
+        shipped_before: by id, the earlier call that shipped those which its workers had already.
+        modules: weak references to modules, by their numbers.
     """
 
     def __init__(self, collector: Collector) -> None:
@@ -73,6 +74,7 @@ class Call:
         self.sources: Iterable[Call] = ()
         self.ships_gradients = False
         self.shipped: dict[int, tuple[Reference, str]] = {}
+        self.shipped_before: dict[int, Call] = {}
         self.modules: dict[int, Reference] = {}
         self.evidence: dict[int, Evidence] = {}
         self.shared: Any = None

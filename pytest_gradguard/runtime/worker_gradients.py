@@ -36,7 +36,8 @@ class _Waiting:
     """A tensor of this process, of whose copy a worker has kept the gradient.
 
     Attributes:
-        call, left: the call that it was shipped to, and the task that kept the gradient.
+        call, left: the call of the task that kept the gradient, and what that left.
+        sent_by: the call that shipped it, which may be an earlier one.
         cleared: the task has cleared it again.
         settled: nothing more is to be said of it.
     """
@@ -45,12 +46,14 @@ class _Waiting:
         self,
         reference: Callable[[], Any],
         call: Call,
+        sent_by: Call,
         left: KeptGradients,
         values: str,
         gradient: GradientState | None,
     ) -> None:
         self._reference = reference
         self.call = call
+        self.sent_by = sent_by
         self.left = left
         self.cleared = left.copies.get(values, False)
         self.settled = False
@@ -149,7 +152,7 @@ def remember(call: Call, notes: Iterable[KeptGradients], *, running: bool = Fals
             for identity, (inherited, gradient) in left.inherited.items():
                 if gradient is None or not running:
                     _inherited[identity] = (call, left, inherited, gradient)
-        for identity, (reference, _) in _shipped(call):
+        for identity, reference, sent_by in _shipped(call):
             tensor = reference()
             if tensor is None or not tensor.is_leaf:
                 continue
@@ -160,19 +163,24 @@ def remember(call: Call, notes: Iterable[KeptGradients], *, running: bool = Fals
             if values is not None and (left.direct or values in left.copies):
                 state = gradient_state(tensor)
                 if state is None or not running:
-                    _waiting[identity] = _Waiting(reference, call, left, values, state)
+                    _waiting[identity] = _Waiting(*(reference, call, sent_by, left, values, state))
     if _waiting or _inherited:
         _listen()
 
 
-def _shipped(call: Call) -> list[tuple[int, tuple[Reference, str]]]:
-    """What went to the workers of `call`: with its tasks, with their initializer, and before."""
-    found = dict(call.shipped)
+def _shipped(call: Call) -> list[tuple[int, Reference, Call]]:
+    """What went to the workers of `call`, with its tasks, with their initializer and before: the
+    ids, the tensors and by which call."""
+    found = {
+        identity: (reference, call.shipped_before.get(identity, call))
+        for identity, (reference, _) in call.shipped.items()
+    }
     workers = () if call.workers is None else call.workers()
     for before in [*call.sources, *map(calls.initial.get, workers)]:
         if before is not None:
-            found.update(before.shipped)
-    return list(found.items())
+            shipped = before.shipped.items()
+            found.update((identity, (one, before)) for identity, (one, _) in shipped)
+    return [(identity, *sent) for identity, sent in found.items()]
 
 
 def _listen() -> None:
@@ -279,7 +287,7 @@ def _recognize(parameter: Any) -> None:
     if digest(parameter) == values:
         call.remember_shipped(parameter, "")
         reference, _ = call.shipped[id(parameter)]
-        _waiting[id(parameter)] = _Waiting(reference, call, left, values, state)
+        _waiting[id(parameter)] = _Waiting(reference, call, call, left, values, state)
 
 
 # -- what happens to gradients here --------------------------------------------------------------
@@ -365,7 +373,7 @@ def _confirm(known: list[_Waiting], parameters: list[Any]) -> None:
     if not states:
         return
     first = next(iter(states.values()))[0]
-    call = first.call
+    call, sent = first.call, first.sent_by.site
     home = collector.innermost() or call.collector
     if "GG106" in call.dropped | home.ignore | collector.allowed_now():
         return
@@ -374,7 +382,7 @@ def _confirm(known: list[_Waiting], parameters: list[Any]) -> None:
     if not nothing and site is not None and call.site is not None and _clears(site, call.site):
         return
     evidence = home.evidence(
-        ("GG106", site and site.key), lambda: gg106.Evidence(site, call, first.left.task)
+        ("GG106", site and site.key), lambda: gg106.Evidence(site, call, first.left.task, sent)
     )
     assert isinstance(evidence, gg106.Evidence)
     if not evidence.count:

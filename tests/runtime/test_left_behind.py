@@ -13,7 +13,9 @@ torch = pytest.importorskip("torch")
 joblib = pytest.importorskip("joblib")
 
 from pytest_gradguard import guard  # noqa: E402
-from pytest_gradguard.runtime import probes, shipped_modules  # noqa: E402
+from pytest_gradguard.runtime import calls, probes, shipped_modules, worker_gradients  # noqa: E402
+from pytest_gradguard.runtime.checks import gg106  # noqa: E402
+from pytest_gradguard.runtime.tasks import Task  # noqa: E402
 
 
 def gradients(model, x):
@@ -151,3 +153,22 @@ def test_a_model_that_came_back():
         "hold."
     )
     assert (finding.severity.label, finding.count) == ("error", 2)
+
+
+def test_the_line_is_that_of_the_call_that_shipped_the_parameters():
+    parameter = torch.nn.Parameter(torch.ones(2))
+    with guard("record"):
+        made, used = calls.begin(), calls.begin()
+        made.remember_shipped(parameter, "args[0]")
+        _use_of_what_was_put(used, made)
+        ((identity, _, sent_by),) = worker_gradients._shipped(used)
+        assert (identity, sent_by) == (id(parameter), made)
+        task = Task("Learner.backward", None, None)
+        evidence = gg106.Evidence(None, used, task, sent_by.site)
+    (step,) = evidence.trace()
+    assert step.line == made.site.line
+
+
+def _use_of_what_was_put(used, made):
+    used.shipped.update(made.shipped)
+    used.shipped_before.update(dict.fromkeys(made.shipped, made))

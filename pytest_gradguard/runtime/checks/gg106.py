@@ -61,22 +61,23 @@ class Evidence(evidence.Evidence):
 
     Args:
         site: the line.
-        call: the call that the parameters were shipped to.
-        task: the task that kept their gradients.
+        call: the call of the task that kept the gradients.
+        task: that task.
+        sent: the line where the parameters were sent to its worker.
     """
 
     code = CODE
 
-    def __init__(self, site: Site | None, call: Call, task: Task) -> None:
+    def __init__(self, site: Site | None, call: Call, task: Task, sent: Site | None) -> None:
         super().__init__(site, call.backend, direction="argument", object=task.name)
         self._task = task
         self._names: list[str] = []
         self._states: dict[State, int] = {}
         self._parameters = 0
         self._nothing = False
-        if call.site is not None:
+        if sent is not None:
             text = f"copies of the parameters are sent to {self.backend} workers here"
-            self.add_step(text, call.site.path, call.site.line, "parent")
+            self.add_step(text, sent.path, sent.line, "parent")
         text = f"`{task.name}` runs backward on a copy and does not return the gradient"
         self.add_step(text, task.path, task.line)
 
