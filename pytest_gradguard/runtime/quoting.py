@@ -19,6 +19,8 @@ from pytest_gradguard.runtime.tasks import ARGUMENT
 _CAPTURED = r"(?:closure|globals)\['(?P<name>\w+)'\](?P<rest>.*)"
 _CAPTURE = re.compile(rf"(?:partial\.(?:args\[\d+\]\.)?)*{_CAPTURED}", re.S)
 _CAPTURED_INSIDE = re.compile(rf".*\.{_CAPTURED}", re.S)
+RAY_PUT = "ray.put"
+"""The task that `ray.put` counts as."""
 _LONGEST = 40
 _SIMPLE = (ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.Constant)
 
@@ -73,7 +75,7 @@ def _expression(site: Site, task: str, key: int | str, rest: str) -> str | None:
     tree = _parsed(source)
     if tree is None:
         return None
-    name = task.rpartition(".")[2]
+    name = task if task == RAY_PUT else task.rpartition(".")[2]
     for scope in _scopes(tree, site.line):
         found = {
             (ast.get_source_segment(source, given) or "", isinstance(given, _SIMPLE))
@@ -131,13 +133,17 @@ def _argument(call: ast.Call, task: str, key: int | str) -> ast.expr | None:
 
 
 def _handed(call: ast.Call, task: str) -> tuple[list[ast.expr], list[ast.keyword]] | None:
-    """What a call such as `delayed(task)(…)`, `submit(task, …)`, `apply_async(task, (…,))` or
-    `Process(target=task, args=(…,))` hands to the task."""
+    """What a call such as `delayed(task)(…)`, `submit(task, …)`, `apply_async(task, (…,))`,
+    `task.remote(…)` or `Process(target=task, args=(…,))` hands to the task."""
     if isinstance(call.func, ast.Call):
         wrapped = call.func.args
         return (call.args, call.keywords) if wrapped and _is_named(wrapped[0], task) else None
     named = {keyword.arg: keyword.value for keyword in call.keywords}
     method = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    if task == RAY_PUT:
+        return (call.args, call.keywords) if method == "put" else None
+    if method == "remote" and _is_named(getattr(call.func, "value", call), task):
+        return call.args, call.keywords
     if call.args and _is_named(call.args[0], task):
         if method == "submit":
             return call.args[1:], call.keywords

@@ -51,7 +51,10 @@ def roots_of(items: Any) -> list[tuple[str, Any]]:
 
 
 def task_of(function: Any) -> Task:
-    """What to call the user's own function behind what `delayed` was given, and where it stands."""
+    """What to call the user's own function behind what `delayed` was given, and where it stands.
+
+    Where a library's function stands is of no interest to the user.
+    """
     function = function_of(function)
     written = function
     if _code(function) is None and not issubclass(type(function), type):
@@ -60,10 +63,12 @@ def task_of(function: Any) -> Task:
     name = plain_attribute(function, "__qualname__")
     if type(name) is not str:
         name = type(function).__qualname__
+    path = None if code is None else _file_of(written, code)
+    users = code is not None and callsite.is_user_file(path)
     return Task(
         name=name.rpartition("<locals>.")[2],
-        path=None if code is None else _file_of(written, code),
-        line=None if code is None else code.co_firstlineno,
+        path=path if users else None,
+        line=code.co_firstlineno if code is not None and users else None,
     )
 
 

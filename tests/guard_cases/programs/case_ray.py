@@ -56,6 +56,8 @@ EXPECT = {
 
 DETAILS = {
     "test_leaf_for_an_actor": {"GG101": {"subject": "parameter `x` of `Store.__init__`"}},
+    "test_put": {"GG101": {"subject": "`leaf() * 2`, an argument of `ray.put`"}},
+    "test_backward_through_results": {"GG101": {"subject": "`x`, parameter `x` of `times`"}},
     "test_buffers_left": {"GG111": {"object": "args[1]", "function": "statistics"}},
     "test_history_as_argument": {
         "GG101": {"backend": "ray", "direction": "argument", "object": "args[0]"}

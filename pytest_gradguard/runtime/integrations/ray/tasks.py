@@ -22,6 +22,7 @@ from pytest_gradguard.runtime import (
     collector,
     packages,
     probes,
+    quoting,
     transfer,
     watching,
     worker,
@@ -108,6 +109,15 @@ class _Method:
 
     def __init__(self, method: Any) -> None:
         self.__qualname__ = str(method._method_name)
+
+    def __call__(self) -> None:
+        """Stand for a function."""
+
+
+class _Put:
+    """Stands for `ray.put`, whose own lines are of no interest."""
+
+    __qualname__ = quoting.RAY_PUT
 
     def __call__(self) -> None:
         """Stand for a function."""
@@ -243,7 +253,7 @@ def _puts(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             if call is None:
                 return original(self, value, *args, **kwargs)
-            with Beside(_watched, call, (sys.modules["ray"].put, (value,), {})):
+            with Beside(_watched, call, (_Put(), (value,), {})):
                 reference = original(self, value, *args, **kwargs)
             if call.shipped:
                 attempt(_keep, call, reference.hex)
