@@ -382,7 +382,7 @@ def _confirm(known: list[_Waiting], parameters: list[Any]) -> None:
     if not nothing and site is not None and call.site is not None and _clears(site, call.site):
         return
     evidence = home.evidence(
-        ("GG106", site and site.key), lambda: gg106.Evidence(site, call, first.left.task, sent)
+        ("GG106", site and site.key), lambda: gg106.Evidence(site, call, first.left, sent)
     )
     assert isinstance(evidence, gg106.Evidence)
     if not evidence.count:

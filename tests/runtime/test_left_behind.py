@@ -164,7 +164,8 @@ def test_the_line_is_that_of_the_call_that_shipped_the_parameters():
         ((identity, _, sent_by),) = worker_gradients._shipped(used)
         assert (identity, sent_by) == (id(parameter), made)
         task = Task("Learner.backward", None, None)
-        evidence = gg106.Evidence(None, used, task, sent_by.site)
+        left = gg106.KeptGradients(task, {}, False, {}, "", False, False)
+        evidence = gg106.Evidence(None, used, left, sent_by.site)
     (step,) = evidence.trace()
     assert step.line == made.site.line
 
@@ -172,3 +173,21 @@ def test_the_line_is_that_of_the_call_that_shipped_the_parameters():
 def _use_of_what_was_put(used, made):
     used.shipped.update(made.shipped)
     used.shipped_before.update(dict.fromkeys(made.shipped, made))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_parameters_that_are_shared_are_not_called_copies(shared):
+    model = torch.nn.Linear(3, 1)
+    if shared:
+        model.share_memory()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with guard("record") as report:
+        process = multiprocessing.get_context("fork").Process(target=backward, args=(model,))
+        process.start()
+        process.join()
+        optimizer.step()
+    (finding,) = [one for one in report.findings if one.code == "GG106"]
+    said = [finding.message, finding.fix, *(step.message for step in finding.trace)]
+    assert any("cop" in text for text in said) is not shared
+    assert ("the parameters are in shared memory" in finding.message) is shared
+    assert ("share_memory_()" in finding.fix) is shared

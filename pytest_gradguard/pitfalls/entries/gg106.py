@@ -23,6 +23,14 @@ PITFALL = Pitfall(
         '`backend="threading"`: `backward()` calls from several threads on one model add up '
         "their gradients."
     ),
+    cases={
+        "shared memory": (
+            "Run the optimizer's step in the worker, on the shared parameters. Or, if the workers "
+            "are forked, put the gradients into shared memory before they start "
+            "(`p.grad = torch.zeros_like(p).share_memory_()` for each parameter), and clear them "
+            "with `zero_grad(set_to_none=False)`."
+        ),
+    },
     bad="""\
 import torch
 from joblib import Parallel, delayed

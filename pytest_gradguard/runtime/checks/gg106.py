@@ -36,6 +36,7 @@ class KeptGradients(NamedTuple):
         for_inputs: the task computed gradients of tensors of its own, too: what its passes gave to
             these copies may be all but wanted.
         anew: the task clears gradients itself, so that its own are no part of the caller's.
+        shared: the parameters lie in shared memory, and their gradients do not.
     """
 
     task: Task
@@ -45,6 +46,7 @@ class KeptGradients(NamedTuple):
     lineage: str
     for_inputs: bool
     anew: bool
+    shared: bool = False
 
 
 class State(Enum):
@@ -62,23 +64,32 @@ class Evidence(evidence.Evidence):
     Args:
         site: the line.
         call: the call of the task that kept the gradients.
-        task: that task.
+        left: what that task left.
         sent: the line where the parameters were sent to its worker.
     """
 
     code = CODE
 
-    def __init__(self, site: Site | None, call: Call, task: Task, sent: Site | None) -> None:
+    def __init__(
+        self, site: Site | None, call: Call, left: KeptGradients, sent: Site | None
+    ) -> None:
+        task = left.task
         super().__init__(site, call.backend, direction="argument", object=task.name)
         self._task = task
+        self._shared = left.shared
+        self.case = "shared memory" if left.shared else ""
         self._names: list[str] = []
         self._states: dict[State, int] = {}
         self._parameters = 0
         self._nothing = False
         if sent is not None:
             text = f"copies of the parameters are sent to {self.backend} workers here"
+            if left.shared:
+                text = f"{self.backend} workers share the parameters from here on"
             self.add_step(text, sent.path, sent.line, "parent")
         text = f"`{task.name}` runs backward on a copy and does not return the gradient"
+        if left.shared:
+            text = f"`{task.name}` runs backward, and the gradient stays in its process"
         self.add_step(text, task.path, task.line)
 
     def describe(
@@ -114,6 +125,12 @@ class Evidence(evidence.Evidence):
         )
 
     def message(self) -> str:
+        if self._shared:
+            return (
+                f"{self._harm()} `{self._task.name}` computed gradients in a {self.backend} "
+                "worker, and they stayed there: the parameters are in shared memory, but their "
+                "`.grad` is not."
+            )
         copies = "copies of them" if self._parameters > 1 else "a copy of it"
         return (
             f"{self._harm()} `{self._task.name}` computed gradients for {copies} in a "

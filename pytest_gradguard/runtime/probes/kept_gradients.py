@@ -51,6 +51,7 @@ def left_behind(copies: Copies, items: Any, results: Any) -> KeptGradients | Non
         LINEAGE,
         for_inputs or copies.for_inputs,
         _clears(function),
+        all(tensors.in_shared_memory(copy.tensor) for copy in kept),
     )
 
 

@@ -257,6 +257,12 @@ def grad_fn(tensor: Any) -> Any:
 history = grad_fn
 
 
+def in_shared_memory(tensor: Any) -> bool:
+    """Whether the values of `tensor` lie in memory that other processes share."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return bool(tensor.is_shared())
+
+
 def gradient(tensor: Any) -> Any:
     """The `.grad` of a leaf."""
     return _own(tensor, "grad")
