@@ -96,6 +96,8 @@ class Details(TypedDict, total=False):
     """It was the program's generator of tasks."""
     generators: list[str]
     """The libraries whose global generators were drawn from."""
+    hangs: bool
+    """The program waits forever for it."""
     here: str
     """The value in this process; `in_worker`, in the worker."""
     in_worker: str

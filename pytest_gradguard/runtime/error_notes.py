@@ -5,6 +5,9 @@ The error itself, its class and its message, stay as they are.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from pytest_gradguard.runtime.faults import fault, warn
 
 _MARK = "gradguard: "
@@ -29,6 +32,21 @@ def notes_of(error: BaseException) -> list[str]:
     """The notes of `error`."""
     notes = getattr(error, "__notes__", None)
     return list(notes) if isinstance(notes, (list, tuple)) else []
+
+
+@contextmanager
+def without(error: BaseException) -> Iterator[None]:
+    """A block in which `error` has none of the guard's notes, such as to be printed once more."""
+    notes = notes_of(error)
+    others = [note for note in notes if not (isinstance(note, str) and note.startswith(_MARK))]
+    if others == notes:
+        yield
+        return
+    error.__notes__ = others  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        error.__notes__ = notes  # type: ignore[attr-defined]
 
 
 def explained(error: BaseException) -> bool:

@@ -16,6 +16,8 @@ class Evidence(TransferEvidence):
     def build(self) -> Finding | None:
         # An object that keeps a tensor, such as an estimator its last loss, may never be asked.
         self.severity = None if self.plain else Severity.INFO
+        if any(sample.description.get("hangs") for sample in self.samples):
+            self.severity = Severity.ERROR
         return super().build()
 
     def message(self) -> str:
@@ -25,7 +27,7 @@ class Evidence(TransferEvidence):
             return (
                 f"`{first.task.name}` returns {what} with its graph from a {self.backend} worker "
                 f"({first.label()}): torch refuses to send it, the batch never arrives, and the "
-                "loader waits forever."
+                f"loader waits {'forever' if first.description.get('hangs') else 'in vain'}."
             )
         inside = "" if self.plain else " inside another object"
         return (

@@ -80,11 +80,10 @@ def heard(call: Any, note: list[Lost]) -> None:
 
 def _message(evidence: gg301.Evidence) -> str:
     details = evidence.details
-    who = evidence.first.name if evidence.first.path is None else f"`{evidence.first.name}`"
-    if evidence.first.path is None:
-        where = ", which joblib pulls from other threads after the first few,"
+    if evidence.first == GENERATOR:
+        who, where = GENERATOR.name, ", which joblib pulls from other threads after the first few,"
     else:
-        where = f" in {evidence.backend} workers"
+        who, where = f"`{evidence.first.name}`", f" in {evidence.backend} workers"
     return f"{details['mode']} applies in the calling thread only: {who}{where} {details['did']}."
 
 

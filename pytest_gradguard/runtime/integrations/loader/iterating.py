@@ -25,6 +25,7 @@ from pytest_gradguard.runtime import (
     calls,
     collector,
     cuda,
+    error_notes,
     frameworks,
     locate,
     probes,
@@ -379,11 +380,15 @@ class _Work:
         return index, remote.OneResult(self._token, [data], self._items, found, notes)
 
     def _not_sent(self, error: Exception, item: Any) -> None:
-        """A batch cannot be pickled: it is dropped, and the loader waits for it."""
-        self._fails(error, item)
+        """A batch cannot be pickled: it is dropped, and the loader waits for it.
+
+        Each such error is printed here; the one that the loader raises is explained.
+        """
+        with error_notes.without(error):
+            self._fails(error, item)
         try:
             index, batch = item
-            note = _graph_in(batch, task_of(self._loading))
+            note = _graph_in(batch, task_of(self._loading), hangs=self._patient)
             if note is not None:
                 failure = _failure(error) if self._patient else None
                 self._put((index, _Refused(self._token, note, failure)))
@@ -391,8 +396,14 @@ class _Work:
             fault(mistake)
 
 
-def _graph_in(batch: Any, task: Task) -> Object | None:
-    """The first tensor in a batch that has a graph, which torch refuses to send."""
+def _graph_in(batch: Any, task: Task, *, hangs: bool) -> Object | None:
+    """The first tensor in a batch that has a graph, which torch refuses to send.
+
+    Args:
+        batch: the batch.
+        task: what made it.
+        hangs: the loader has no timeout: it waits forever.
+    """
     from pytest_gradguard.runtime.frameworks.torch import tensors
 
     found: list[Any] = []
@@ -409,7 +420,7 @@ def _graph_in(batch: Any, task: Task) -> Object | None:
     return Object(
         path=paths[id(found[0])],
         task=task,
-        description={**tensors.describe(found[0]), "refused": True},
+        description={**tensors.describe(found[0]), "refused": True, "hangs": hangs},
         history=type(tensors.grad_fn(found[0])).__name__,
         plain=True,
     )
