@@ -252,11 +252,13 @@ class TransferEvidence(Evidence):
 
     Attributes:
         plain: one of them was given or returned directly, or in plain containers.
+        identities: which of this process's objects they are: several tasks may be given one.
     """
 
     def __init__(self, site: Site | None, backend: str, **details: Unpack[Details]) -> None:
         super().__init__(site, backend, **details)
         self.plain = False
+        self.identities: set[int] = set()
         self._losses: dict[int, Evidence] = {}
 
     def add(self, sample: Object, plain: bool = True) -> None:
@@ -270,6 +272,11 @@ class TransferEvidence(Evidence):
         """Count `count` more objects, undescribed."""
         with self._lock:
             self.count += count
+
+    @property
+    def objects(self) -> int:
+        """How many objects they are, each counted once where that is known."""
+        return len(self.identities) or self.count
 
     def explains(self, loss: Evidence) -> None:
         """These objects are how a gradient was lost, of which there is `loss`."""

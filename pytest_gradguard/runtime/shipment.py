@@ -100,8 +100,11 @@ class Shipment:
             if "GG107" in self._uncounted:
                 break
         more = 0
+        known = self._evidence.get("GG107")
+        identities: set[int] = set() if known is None else known.identities
         for parameter, framework in parameters:
             more += 1
+            identities.add(id(parameter))
             if id(parameter) not in shipped and framework.backwards:
                 shipped[id(parameter)] = (refer(parameter), "")
         if more:
@@ -138,6 +141,8 @@ class Shipment:
         if code in self._uncounted:
             self._uncounted[code] += 1
             path = ""
+            if code in self._evidence:
+                self._evidence[code].identities.add(id(item))
         else:
             path = self._note(code, item, framework)
         shipped = self.call.shipped
@@ -172,6 +177,8 @@ class Shipment:
             full = True
         else:
             evidence = self._evidence.get(code) or self._open(code)
+            if code != "GG202":  # of these, what the GPU has of an object is met, too
+                evidence.identities.add(id(item))
             searched = id(framework) in self._paths or not evidence.samples
             if evidence.wants_sample and (searched or call.may_search()):
                 sample = self._sample(item, history, framework)

@@ -176,6 +176,19 @@ def test_parameters_are_worth_knowing_only() -> None:
     assert finding.details["type"] == "Parameter"
 
 
+def test_tensors_are_counted_once_however_many_tasks_get_them() -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(3, 3) for _ in range(4)))
+    for parameter in model.parameters():
+        parameter.register_hook(lambda gradient: gradient)
+    by_code = {
+        finding.code: finding
+        for finding in found(lambda: Parallel(2)(delayed(id)(model) for _ in range(3)))
+    }
+    assert by_code["GG107"].message.startswith("8 parameters are pickled")
+    assert "one of 8 such tensors" in by_code["GG113"].message
+    assert by_code["GG107"].count == by_code["GG113"].count == 24
+
+
 def test_frozen_parameters_are_nothing() -> None:
     model = torch.nn.Linear(3, 3).requires_grad_(False)
     assert found(lambda: Parallel(2)(delayed(id)(model) for _ in range(2))) == []

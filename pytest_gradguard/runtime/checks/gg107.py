@@ -14,7 +14,7 @@ class Evidence(TransferEvidence):
 
     def message(self) -> str:
         first = self.samples[0]
-        many = "1 parameter is" if self.count == 1 else f"{self.count} parameters are"
+        many = "1 parameter is" if self.objects == 1 else f"{self.objects} parameters are"
         shared = first.description.get("shared_memory")
         reads = (
             "shares their memory, but not their gradients" if shared else "reads or trains a copy"

@@ -22,7 +22,7 @@ class Evidence(TransferEvidence):
 
     def message(self) -> str:
         first = self.samples[0]
-        more = "" if self.count == 1 else f", one of {self.count} such tensors"
+        more = "" if self.objects == 1 else f", one of {self.objects} such tensors"
         return (
             f"{self.described(first, more)} has a gradient hook and is pickled for {self.backend} "
             f"workers: the hook stays behind, and does not run when `{first.task.name}` computes "
