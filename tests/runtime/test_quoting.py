@@ -48,7 +48,7 @@ def test_the_expression_of_the_call() -> None:
     assert called(here(pool.submit(add, x[0]))) == f"`x[0]`, {role}"
     assert called(here(pool.apply_async(add, (x.y, 2)))) == f"`x.y`, {role}"
     assert called(here(pool.Process(target=add, args=(x,)))) == f"`x`, {role}"
-    assert called(here(add.remote(x, 1))) == f"`x`, {role}"  # type: ignore[attr-defined]
+    assert called(here(pool.add.remote(x, 1))) == f"`x`, {role}"
 
 
 def test_what_stands_inside_it() -> None:
