@@ -24,6 +24,17 @@ def on_class(original: Any, kind: type) -> Callable[..., Any]:
     return bound
 
 
+def not_counted(wrapper: Any) -> Any:
+    """Have `warnings` leave out the frames of `wrapper`, where it counts to a ``stacklevel``.
+
+    A warning of what is wrapped is then attributed to the line that it has without us. Python
+    leaves out the frames of its import system, which it knows by their file.
+    """
+    code = wrapper.__code__
+    wrapper.__code__ = code.replace(co_filename=f"<frozen importlib._bootstrap> {code.co_filename}")
+    return wrapper
+
+
 class Patch:
     """Replaces one attribute by a wrapper of it.
 

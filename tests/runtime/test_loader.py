@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import pickle
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -42,7 +44,7 @@ def test_a_sample_with_history_is_an_error_instead_of_a_hang(tmp_path: Path) -> 
     assert done.returncode == 1, done.stderr
     assert "Caught RuntimeError in DataLoader worker process 0" in done.stderr
     assert "Cowardly refusing to serialize non-leaf tensor" in done.stderr
-    assert done.stderr.count("gradguard: ") == 1, done.stderr
+    assert done.stderr.count("which cannot be sent") == 1, done.stderr
     (finding,) = json.loads((tmp_path / "r.json").read_text())["findings"]
     assert (finding["code"], finding["severity"]) == ("GG102", "error")
     assert "the batch never arrives" in finding["message"]
@@ -53,6 +55,25 @@ def test_a_sample_with_history_is_an_error_instead_of_a_hang(tmp_path: Path) -> 
         )
         + 1
     )
+
+
+def test_a_warning_as_workers_start_is_of_the_line_that_it_has_without_the_guard() -> None:
+    from pytest_gradguard import guard
+
+    loader = torch.utils.data.DataLoader(
+        [lambda: None], num_workers=1, multiprocessing_context="spawn"
+    )
+
+    def told() -> list[tuple[str, str, int]]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with pytest.raises((AttributeError, pickle.PicklingError)):
+                iter(loader)
+        return [(str(one.message), one.filename, one.lineno) for one in caught]
+
+    bare = told()
+    with guard("record"):
+        assert told() == bare
 
 
 CAUGHT = """

@@ -42,7 +42,7 @@ from pytest_gradguard.runtime.dispatch.shipped import TaskShipment
 from pytest_gradguard.runtime.evidence import Object
 from pytest_gradguard.runtime.faults import Beside, attempt, fault, theirs_only, without_this_frame
 from pytest_gradguard.runtime.integrations.loader import LOADERS, LOOP, WORKERS
-from pytest_gradguard.runtime.patching import Patch
+from pytest_gradguard.runtime.patching import Patch, not_counted
 from pytest_gradguard.runtime.registry import UnknownLayout
 from pytest_gradguard.runtime.tasks import (
     Task,
@@ -151,6 +151,7 @@ def _given_to(process: Any) -> dict[str, Any]:
 
 
 def _watched_iterator(original: Callable[..., Any]) -> Callable[..., Any]:
+    @not_counted  # torch warns of workers that it cannot start, at the line that wanted them
     @functools.wraps(original)
     def __init__(self: Any, loader: Any) -> None:
         call = attempt(_begin, loader)
