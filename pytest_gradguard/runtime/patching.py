@@ -6,10 +6,12 @@ import functools
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from pytest_gradguard.runtime.faults import attempt, without_this_frame
 from pytest_gradguard.runtime.locks import Lock
+
+Wrapper = TypeVar("Wrapper", bound=Callable[..., Any])
 
 _lock = Lock()
 
@@ -24,14 +26,17 @@ def on_class(original: Any, kind: type) -> Callable[..., Any]:
     return bound
 
 
-def not_counted(wrapper: Any) -> Any:
+def not_counted(wrapper: Wrapper) -> Wrapper:
     """Have `warnings` leave out the frames of `wrapper`, where it counts to a ``stacklevel``.
 
     A warning of what is wrapped is then attributed to the line that it has without us. Python
     leaves out the frames of its import system, which it knows by their file.
     """
-    code = wrapper.__code__
-    wrapper.__code__ = code.replace(co_filename=f"<frozen importlib._bootstrap> {code.co_filename}")
+    function: Any = wrapper
+    code = function.__code__
+    function.__code__ = code.replace(
+        co_filename=f"<frozen importlib._bootstrap> {code.co_filename}"
+    )
     return wrapper
 
 

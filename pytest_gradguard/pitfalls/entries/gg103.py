@@ -77,16 +77,12 @@ print(x.grad)  # prints: tensor([3., 3., 3.])
     ),
     runtime=(
         "When a backward pass in the parent sends its gradient to a tensor that had a graph in "
-        "the worker, or to a deep copy of it. That includes what a process that the program "
-        "starts itself pickled on its own, as bytes or into a file. It is an error if a tensor of "
-        "the parent that requires grad was sent to that call, and a warning if the worker's graph "
-        "had only leaves of its own. dask's thread workers copy their arguments, so they are "
-        "reported too. Nothing is reported if the program asks for the gradient of the results "
-        "themselves (split learning): with `inputs`, or with `retain_grad()` on a result. The "
-        "finding is also withdrawn if the program then uses that gradient: it sends the `.grad` of "
-        "every result on, it gives the missing gradients to the tensors itself, or its optimizer "
-        "steps over the results. In the modes `warn` and `error` the backward pass is reported "
-        "before that can be seen."
+        "the worker, or to a copy of it (dask's threads; bytes that the program pickled itself). "
+        "It is an error if a tensor of the parent that requires grad was sent to that call, else a "
+        "warning. Not if the program asks for the gradient of the results (`inputs`, "
+        "`retain_grad()`), and withdrawn if it then uses that gradient: it sends each result's "
+        "`.grad` on, sets the missing gradients itself, or optimizes the results. The modes `warn` "
+        "and `error` report before that can be seen."
     ),
     part="lost",
     silence=(

@@ -25,10 +25,9 @@ PITFALL = Pitfall(
     ),
     cases={
         "shared memory": (
-            "Run the optimizer's step in the worker, on the shared parameters. Or, if the workers "
-            "are forked, put the gradients into shared memory before they start "
-            "(`p.grad = torch.zeros_like(p).share_memory_()` for each parameter), and clear them "
-            "with `zero_grad(set_to_none=False)`."
+            "Run the optimizer's step in the worker, on the shared parameters. Or, for forked "
+            "workers, share the gradients first (`p.grad = torch.zeros_like(p).share_memory_()`; "
+            "`zero_grad(set_to_none=False)`)."
         ),
     },
     bad="""\

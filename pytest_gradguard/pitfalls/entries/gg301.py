@@ -67,11 +67,9 @@ print([result.requires_grad for result in results])  # prints: [False, False]
         "tensors on another device; also for the caller's own generator of tasks. It is an error "
         "if the caller takes a derivative, with `torch.func` or in forward mode, of what the "
         "tasks computed without it, and if torch refuses a task for that reason. Settings: when a "
-        "process worker has torch's default and the caller does not, and a task or spawned "
-        "`Process` created a float tensor without a dtype, or computed something that the setting "
-        "affects: a matrix product for its precision, an indexed or scattered write for "
-        "deterministic algorithms, a function of cuDNN on a GPU for its flags. Where it computed "
-        "only what such a setting changes on other hardware, or not at all, it is info."
+        "process worker has torch's default and the caller does not, and a task created a float "
+        "tensor without a dtype, or computed what the setting affects (a matrix product, a "
+        "scattered write, a function of cuDNN). Info if that holds on other hardware."
     ),
     silence=(
         "If it makes no difference to the tasks: they set the mode in a way that gradguard does "
