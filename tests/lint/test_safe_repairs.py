@@ -104,6 +104,16 @@ def test_a_worker_that_takes_gradients_wants_them_on(line, repairs):
     assert repairs("GG301", TRAINS.format(line="w = w * x")) == ["safe"]
 
 
+def test_a_worker_that_may_take_gradients_of_what_is_not_known(repairs):
+    source = (
+        "def step(loss):\n    loss.backward()\n\ndef fit(model, x):\n    step(model(x).sum())\n\n"
+        "def run(model, xs):\n    with torch.no_grad():\n"
+        '        Parallel(2, prefer="threads")(delayed(fit)(model, x) for x in xs)\n'
+    )
+    assert repairs("GG301", source) == []
+    assert repairs("GG301", source.replace("backward", "log")) == ["safe"]
+
+
 CHOSEN = """\
 def f(net, x):
     return net(x)

@@ -263,6 +263,20 @@ def _mentions(tree: ast.AST, name: str) -> Iterator[ast.AST]:
             yield node
 
 
+def reached(module: Module, function: ast.AST) -> Iterator[ast.AST]:
+    """`function`, and the functions of `module` that it names, or that these name."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    known = {node.name: node for node in ast.walk(module.tree) if isinstance(node, kinds)}
+    waiting = [function]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for inner in ast.walk(node):
+            name = inner.id if isinstance(inner, ast.Name) else getattr(inner, "attr", "")
+            if name in known:
+                waiting.append(known.pop(name))
+
+
 def asks(module: Module, names: Collection[str], outside: ast.AST | None = None) -> bool:
     """Whether code of `module`, but not of `outside`, reads one of these attributes of a value."""
     left_out = {id(node) for node in ast.walk(outside)} if outside is not None else set()

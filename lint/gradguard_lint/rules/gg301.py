@@ -15,6 +15,7 @@ from gradguard_lint.fixes.recipes import (
     function_of,
     handed_out_alone,
     importing,
+    reached,
     source_of,
     spelled,
 )
@@ -179,7 +180,14 @@ def _graph(task: TaskRun, *, any_compute: bool = False, loads: bool = False) -> 
 
 def _differentiates(task: TaskRun) -> bool:
     """Whether the task takes gradients itself: it wants them on, whatever the caller wants."""
-    return any(effect.kind in ("backward", "autograd") for effect in task.effects)
+    if any(effect.kind in ("backward", "autograd") for effect in task.effects):
+        return True
+    function = function_of(task)
+    return function is not None and any(
+        isinstance(node, ast.Attribute) and node.attr == "backward"  # of something unknown
+        for called in reached(function.module, function.node)
+        for node in ast.walk(called)
+    )
 
 
 def _condition(mode: Site) -> str:
