@@ -65,11 +65,11 @@ print([result.requires_grad for result in results])  # prints: [False, False]
     runtime=(
         "When tasks of such a call built a graph, ran without the caller's autocast, or created "
         "tensors on another device; also for the caller's own generator of tasks. It is an error "
-        "if the caller takes a derivative, with `torch.func` or in forward mode, of what the "
-        "tasks computed without it, and if torch refuses a task for that reason. Settings: when a "
+        "if the caller takes a derivative of what the tasks computed without it. Settings: when a "
         "process worker has torch's default and the caller does not, and a task created a float "
-        "tensor without a dtype, or computed what the setting affects (a matrix product, a "
-        "scattered write, a function of cuDNN). Info if that holds on other hardware."
+        "tensor without a dtype, or called what the setting affects: for deterministic "
+        "algorithms, a function that torch's documentation names, such as `matmul`. It is info if "
+        "the setting may make a difference on other hardware only."
     ),
     silence=(
         "If it makes no difference to the tasks: they set the mode in a way that gradguard does "

@@ -39,10 +39,11 @@ _MATMULS = frozenset(
 _NOT_DETERMINISTIC = frozenset(
     (
         *("index_add", "index_copy", "index_put", "index_reduce", "put"),
-        *("scatter", "scatter_add", "scatter_reduce"),
+        *("scatter", "scatter_add", "scatter_reduce", "mm", "mv", "bmm", "matmul"),
     )
 )
-"""Functions that `use_deterministic_algorithms` may change, on the CPU as well as on a GPU."""
+"""Functions that torch's documentation of `use_deterministic_algorithms` names, which a program
+calls by these names: they count wherever the task runs."""
 _NOT_DETERMINISTIC_ON_GPUS = _MATMULS | {
     *("bincount", "cumsum", "ctc_loss", "embedding", "embedding_bag", "gather", "grid_sample"),
     *("histc", "index_select", "interpolate", "kthvalue", "median", "nll_loss", "cross_entropy"),
