@@ -2,7 +2,7 @@
 
 In split learning and in a chain rule by hand, a backward pass is meant to end at the results. The
 pass alone does not show that, but what follows does: the `.grad` of a result goes back to a worker,
-an optimizer steps over the result, or the program gives the tensors behind it their gradients.
+an optimizer holds the result, or the program gives the tensors behind it their gradients.
 """
 
 from __future__ import annotations
