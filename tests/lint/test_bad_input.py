@@ -427,7 +427,7 @@ def test_colour_elsewhere(tree, monkeypatch):
     assert main(["lint", "--color", "sometimes"]) == 2
 
 
-# -- files that name none of the tool's words ------------------------------------------------------------
+# -- files that name none of the tool's words ------------------------------------------------------
 
 
 def test_what_is_named_is_read_whatever_it_holds(tree, monkeypatch):

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
         "capture",  # a worker uses a variable from outside: `value`, of module `home`
         "collective",  # a collective gives `target` to other processes, as `ident`
         "compute",  # a computation with `framework`
+        "cut-off",  # `target` is detached, or wants no gradient, for all who have it
         "ddp-bypass",  # a forward of a wrapped module, but not by its wrapper, as `ident`
         "ddp-step",  # an optimizer steps with gradients of one process, which came by `ident`
-        "cut-off",  # `target` is detached, or wants no gradient, for all who have it
         "dask-backend",  # a backend that cannot be named so
         "draw",  # a draw from the global generator of `framework`
         "epoch-repeated",  # the sampler `ident` is iterated again, in the loop at `place`
