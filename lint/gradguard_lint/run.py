@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gradguard_lint.batch import Raw, Result, Sought
     from gradguard_lint.reading.notebooks import Notebook
 
-CHECKED_IN_FULL = 512 * 1024
+CHECKED_IN_FULL = 64 * 1024
 """Up to this many bytes, files without a pitfall are read for their syntax too, the smallest first;
 those that are named always are."""
 
