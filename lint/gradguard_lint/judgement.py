@@ -7,23 +7,22 @@ from collections.abc import Iterable, Iterator
 
 from gradguard_lint.domain.effects import Program, Step
 from gradguard_lint.domain.values import Site
-from gradguard_lint.fixes.changes import Fix
 from gradguard_lint.project.files import absolute
 from gradguard_lint.reading.source import Module
 from gradguard_lint.reading.suppress import skips_file, suppressed
 from gradguard_lint.rules import rules
 from gradguard_lint.rules.base import Report
-from pytest_gradguard.pitfalls import get
-from pytest_gradguard.severity import Severity
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     from typing import Any
 
+    from gradguard_lint.fixes.changes import Fix
+
 Raw = dict[str, "Any"]
 """A finding as plain data, for the cache and for other processes."""
 
-Stated = list[tuple[Raw, Fix]]
+Stated = list["tuple[Raw, Fix]"]
 """Findings, and how their rules would repair them."""
 
 
@@ -71,6 +70,9 @@ def merged(first: Raw, second: Raw) -> Raw:
 
 
 def _severity(raw: Raw) -> int:
+    from pytest_gradguard.pitfalls import get
+    from pytest_gradguard.severity import Severity
+
     severity = raw["severity"]
     return int(Severity.parse(severity) if severity else get(raw["code"]).severity)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Mapping
 from functools import reduce
 
@@ -105,7 +106,7 @@ def _run(request: Request) -> Outcome:
     outcome.read = len(entries)
     outcome.configurations = list(dict.fromkeys(map(request.configurations.of, contents)))
     results = _results(request, entries, contents, outcome)
-    checked = {os.path.abspath(path) for path in contents}.union(contents)
+    checked = contents.keys() | outcome.contents.keys()
     equal: dict[tuple[str, str, int, int], list[Raw]] = {}
     for path, (findings, error) in results.items():
         if error is not None:
@@ -310,10 +311,10 @@ def _entries(request: Request, contents: dict[str, bytes], outcome: Outcome) -> 
         else:
             others.append(path)
     in_full = _read_in_full(request, others, contents)
-    for path in others:
-        problem = _unreadable(contents[path], path, in_full=path in in_full)
-        if problem is not None:
-            outcome.errors.append(problem)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = [_unreadable(contents[path], path, in_full=path in in_full) for path in others]
+    outcome.errors += filter(None, found)
     return entries
 
 
@@ -359,17 +360,13 @@ def _unreadable(data: bytes, path: str, *, in_full: bool) -> Trouble | None:
             check(data)
         except SourceError as error:
             return Trouble(path, error.line, str(error))
-    if not in_full:
+    if not in_full or not data:
         return None
-    import warnings
-
     from gradguard_lint.reading.text import compile_flags
 
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            flags = _AST_ONLY | compile_flags(path)
-            compile(data, path, "exec", flags=flags, dont_inherit=True)
+        flags = _AST_ONLY | compile_flags(path)
+        compile(data, path, "exec", flags=flags, dont_inherit=True)
     except (SyntaxError, RecursionError, MemoryError, ValueError, LookupError):
         from gradguard_lint.reading.source import SourceError, tree_of
 

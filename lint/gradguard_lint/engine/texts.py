@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from string import Formatter
 
 from gradguard_lint.domain.conditions import Conditions
 from gradguard_lint.domain.shapes import known_items
@@ -60,6 +59,8 @@ def _shown(choice: Choice) -> tuple[str, bool]:
 
 def filled_in(text: str, positional: list[Value], keywords: dict[str, Value]) -> Value:
     """``text.format(...)``."""
+    from string import Formatter
+
     parts: list[str | Value] = []
     count = 0
     try:

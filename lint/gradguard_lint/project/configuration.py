@@ -104,6 +104,8 @@ class Configurations:
         here = os.getcwd()
         self.errors: list[Trouble] = []
         self._known: dict[str, Configuration] = {}
+        self._named: dict[str, Configuration] = {}
+        """By the folder as it is written."""
         self._one = settings is not None
         self._default = self._checked(settings or Settings(root=here), path or "")
         self._command_line = self._checked(Settings(exclude=tuple(exclude), root=here), _OPTION)
@@ -119,7 +121,11 @@ class Configurations:
 
     def of(self, path: str) -> Configuration:
         """The configuration of the file at `path`."""
-        return self.at(os.path.dirname(os.path.abspath(path)))
+        folder = os.path.dirname(path)
+        known = self._named.get(folder)
+        if known is None:
+            known = self._named[folder] = self.at(os.path.abspath(folder))
+        return known
 
     def at(self, folder: str) -> Configuration:
         """The configuration of the files in `folder`, an absolute path."""

@@ -16,11 +16,13 @@ from gradguard_lint.project.marks import (
     HANDED_OUT,
     IN_FORKS,
     MARKS,
+    OF_HOMES,
     PARTS,
     TOGETHER,
     TRAINS,
     WORKERS,
     Mark,
+    any_found,
     changes_what_threads_share,
     makes_loaders,
     remembers,
@@ -123,11 +125,8 @@ class File:
         if self._starts is None:
             data, imported = self.data, self.imported
             known = self.framework or not self.words.isdisjoint(WORKERS)
-            self._starts = bool(imported) and any(
-                mark.found(data)
-                for mark in MARKS
-                if (known or not mark.homes) and self._can_name(mark)
-            )
+            named = (it for it in MARKS if (known or not it.homes) and self._can_name(it))
+            self._starts = bool(imported) and any_found(data, named)
         return self._starts
 
     @property
@@ -147,8 +146,14 @@ class File:
     def _homes(self) -> set[bytes]:
         """The packages that have starters and that it imports: all of them, where it imports what
         is not named."""
-        lines = self.imported
-        return set(GIVEN) if b"import *" in lines else {home for home in GIVEN if home in lines}
+        return set(GIVEN) if b"import *" in self.imported else set(self._named_homes)
+
+    @cached_property
+    def _named_homes(self) -> list[bytes]:
+        """Those of them that its imports name."""
+        if self.words.isdisjoint(OF_HOMES):
+            return []
+        return [home for home in GIVEN if home in self.imported]
 
     @cached_property
     def _parts(self) -> set[bytes]:
@@ -159,7 +164,7 @@ class File:
     def gives(self) -> set[Mark]:
         """The calls that start workers of which it imports the names for others: it has no use
         for them."""
-        homes = [home for home in GIVEN if home in self.imported and not self._asks(home)]
+        homes = [home for home in self._named_homes if not self._asks(home)]
         if not homes or self.starts_workers:
             return set()
         return {mark for home in homes for mark in GIVEN[home]}
@@ -192,7 +197,7 @@ class File:
             )
             or self.remembers
             or (
-                b"dask" in data
+                b"dask" in self.imported
                 and (b"keras" in data or b"tensorflow" in data)
                 and re.search(_DASK_ARRAY, data)
             )
@@ -204,7 +209,13 @@ class File:
             and any(mark in data for mark in _ON_GPU)
         ):
             return True
-        return b"Parallel" in data and b"dask" in data and _wrong_backend(data)
+        lines = self.imported
+        return (
+            (b"Parallel" in lines or b"joblib" in lines or b"import *" in lines)
+            and b"dask" in data
+            and b"Parallel" in data
+            and _wrong_backend(data)
+        )
 
     @cached_property
     def asks_for_jobs(self) -> bool:
@@ -285,7 +296,7 @@ class File:
         """Whether it wraps a model for processes that train together."""
         return b"DistributedDataParallel" in self.data or b"Accelerator" in self.data
 
-    @property
+    @cached_property
     def starts_program(self) -> bool:
         """Whether it is started as a program."""
         return b"__main__" in self.data
@@ -337,7 +348,8 @@ class File:
     @cached_property
     def remembers(self) -> bool:
         """Whether it makes what remembers results."""
-        return b"joblib" in self.data and remembers(self.data)
+        lines = self.imported
+        return (b"joblib" in lines or b"import *" in lines) and remembers(self.data)
 
     @cached_property
     def draws(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cache
 
 from gradguard_lint.models.rows import (
@@ -138,6 +139,7 @@ def _marks() -> tuple[Mark, ...]:
         marks += [(name, rb"\b" + name.encode() + after, name) for name in sorted(extended)]
     for library in libraries():
         marks += [(word, word.encode() + rb"[ \t]*[(=]", "") for word in library.starts_by]
+    marks.sort(key=lambda mark: len(mark[0]))
     return tuple(Mark(text.encode(), call, *_homes(name)) for text, call, name in marks)
 
 
@@ -224,6 +226,9 @@ GIVEN = {
 }
 """The calls that a module can give others who imports what stands before them."""
 
+OF_HOMES = frozenset(home.split()[-1].rpartition(b".")[2] for home in GIVEN)
+"""A word of each of these."""
+
 PARTS = tuple(sorted({part for mark in MARKS for part in mark.parts}))
 """The modules of frameworks that have what is called."""
 
@@ -280,6 +285,26 @@ STARTING_PROCESSES = STARTING - {name.decode() for name in _THREADS}
 """Of these, those that do not start threads and nothing else."""
 
 
+_IN = {
+    mark.literal: frozenset(it.literal for it in MARKS if it.literal in mark.literal)
+    for mark in MARKS
+}
+"""The literals in each literal, itself among them."""
+
+
+def any_found(data: bytes, marks: Iterable[Mark]) -> bool:
+    """Whether `data` has one of these calls."""
+    absent: set[bytes] = set()
+    for mark in marks:
+        literal = mark.literal
+        if absent.isdisjoint(_IN[literal]):
+            if literal not in data:
+                absent.add(literal)
+            elif mark.found(data):
+                return True
+    return False
+
+
 def starts_workers(data: bytes) -> bool:
     """Whether a module calls what starts workers, or mentions something that does."""
     return _starts(data, MARKS)
@@ -307,7 +332,7 @@ def _starts(data: bytes, marks: tuple[Mark, ...]) -> bool:
     return any(
         word["called"] or re.search(_OF_A_MODULE, before(data, word.start()))
         for word in matches(data, _HANDED_ON, _AS_A_WORD)
-    ) or any(mark.found(data) for mark in marks)
+    ) or any_found(data, marks)
 
 
 def trains(data: bytes) -> bool:

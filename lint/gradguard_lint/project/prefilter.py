@@ -98,8 +98,8 @@ class Prefilter:
             return True  # it may make the objects whose methods start them, and wants gradients
         if (
             self._may_import_starter(file)
-            and file.does_something
             and self._imports_one(path, self._starts)
+            and file.does_something
         ):
             return True
         if (file.uses_gradients or file.starts_program) and self._imports_one(

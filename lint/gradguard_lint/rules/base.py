@@ -20,12 +20,13 @@ from gradguard_lint.domain.values import (
     Thing,
     Value,
 )
-from gradguard_lint.fixes.changes import Fix
 from pytest_gradguard.records import fields
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     from typing import Protocol
+
+    from gradguard_lint.fixes.changes import Fix
 
 Examples = dict[str, str]
 
