@@ -62,7 +62,10 @@ _FORKS = (b"Pool", b"ProcessPoolExecutor", b'"multiprocessing', b"'multiprocessi
 _FORK = rb"\bPool\b|ProcessPoolExecutor|[\"']multiprocessing[\"']"
 _SEED = b"random.seed("
 _OF_RANDOM = rb"\brandom\.[a-z]\w*[ \t]*\("
-_GENERATORS = (b"default_rng", b"RandomState", b"Generator", b"Random")
+_GENERATORS = (
+    (b"default_rng", b"RandomState", b"Generator", b"Random"),
+    rb"(?<!\w)(?:default_rng|RandomState|Generator|Random)[ \t]*\(",
+)
 _PROCESS = ((b"Process",), rb"Process[ \t]*(?=\()")
 _GIVEN_TO = rb"\b(\w+)[ \t]*=[ \t]*[\w.]*\Z"
 _DOES = (
@@ -280,11 +283,7 @@ class File:
     def may_harm(self) -> bool:
         """Whether it may use a GPU, a generator of its own, or what a fork makes unusable."""
         data = self.data
-        return (
-            self.fails_in_forks
-            or any(mark in data for mark in _GPU)
-            or has(data, _GENERATORS, rb"\w+[ \t]*\(")
-        )
+        return self.fails_in_forks or any(mark in data for mark in _GPU) or has(data, *_GENERATORS)
 
     @property
     def samples(self) -> bool:
@@ -324,7 +323,7 @@ class File:
             self._can_be_given(call.start()) for call in matches(data, (b"random.",), _OF_RANDOM)
         ):
             return True
-        for made in matches(data, _GENERATORS, rb"\w+[ \t]*\("):
+        for made in matches(data, *_GENERATORS):
             if _is_passed_on(data, made.start()):
                 return True
             name = _given_to(data, made.start())
@@ -342,7 +341,7 @@ class File:
     @cached_property
     def passes_generators_on(self) -> bool:
         """Whether what it makes, or gives back, is a generator, or has one."""
-        made = matches(self.data, _GENERATORS, rb"\w+[ \t]*\(")
+        made = matches(self.data, *_GENERATORS)
         return any(_is_passed_on(self.data, it.start()) for it in made)
 
     @cached_property
