@@ -228,6 +228,8 @@ class TaskRun:
     initializer: TaskCall | None = None
     initialised: int = 0
     """How many of the effects are the initializer's, which runs once in each worker."""
+    starting: bool = False
+    """Whether that runs now."""
 
     @property
     def name(self) -> str:

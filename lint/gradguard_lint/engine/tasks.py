@@ -282,6 +282,7 @@ def run_task(
     m.last_returns = None
     process = call.kind == PROCESS
     try:
+        run.starting = True
         for function in known_items(forked(m)) or () if call.start == "fork" else ():
             m.chain = (Step(call.site, f"{call.workers} are forked"),)
             m.call(frame, task.site.node, function, Args())
@@ -296,6 +297,7 @@ def run_task(
             )
             m.last_returns = None
             run.initialised = len(run.effects)
+        run.starting = False
         m.chain = (Step(task.site, f"`{run.name}` runs in {call.workers}"),)
         function = task.function
         if not process and -1 in task.private:

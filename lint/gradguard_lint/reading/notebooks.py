@@ -38,6 +38,8 @@ _MAGICS = words(
     "timeit unalias unload_ext uv who who_ls whos xdel xmode"
 )
 """The line magics that IPython has, and its aliases of shell commands."""
+_CELL_MAGIC = re.compile(r"(?:[ \t\r\f]*(?:#[^\n]*)?\n)*[ \t]*%%(\S*)")
+"""How a cell begins that is one magic: comments may stand above it."""
 _LINE = re.compile(r"[%!?]|[,;/](?=[A-Za-z_])")
 """How a line begins that IPython takes for itself."""
 _HELP = re.compile(r"[%\w.*\[\]'\"]+\?{1,2}[ \t]*$")
@@ -96,7 +98,8 @@ def read_notebook(data: bytes) -> Notebook:
         python = _as_python(text)
         problem = _problem(python)
         if problem is not None:
-            broken.append((cell, *problem))
+            if _problem(_as_python(_without_indent(text))) is not None:
+                broken.append((cell, *problem))
             python = _blank(python)
         parts.append(python)
         line += len(_lines(text))
@@ -150,12 +153,12 @@ def _lines(text: str) -> list[str]:
 
 def _as_python(text: str) -> str:
     """The Python of a cell, each character where it was."""
-    if text.lstrip().startswith("%%"):
-        name = text.lstrip()[2:].split(None, 1)[:1]
-        if name and name[0] not in _PYTHON_CELLS:
+    magic = _CELL_MAGIC.match(text)
+    if magic is not None:
+        if magic[1] and magic[1] not in _PYTHON_CELLS:
             return _blank(text)
-        head, end, rest = text.partition("\n")
-        return " " * len(head) + end + _as_python(rest)
+        head, end, rest = text[magic.start(1) :].partition("\n")
+        return _blank(text[: magic.start(1)]) + " " * len(head) + end + _as_python(rest)
     if _problem(text) is None:
         return text
     single = _single(text)
@@ -174,6 +177,13 @@ def _as_python(text: str) -> str:
             continue
         continued = line.rstrip().endswith("\\")
     return "\n".join(kept)
+
+
+def _without_indent(text: str) -> str:
+    """A cell as IPython runs it: without the indent of its first line, where it has one."""
+    first = text.lstrip("\r\n")
+    indent = first[: len(first) - len(first.lstrip(" \t"))]
+    return "\n".join(line.removeprefix(indent) for line in text.split("\n"))
 
 
 def _single(text: str) -> str | None:

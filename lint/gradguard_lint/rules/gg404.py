@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, Program, Step
@@ -11,6 +12,8 @@ from gradguard_lint.rules.base import Examples, Report
 
 CODE = "GG404"
 
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp)
+
 
 def check(program: Program) -> Iterator[Report]:
     every = (*program.effects, *program.loops)
@@ -19,8 +22,11 @@ def check(program: Program) -> Iterator[Report]:
         loop = effect.place
         if effect.kind != "gradient-collected" or loop is None:
             continue
-        if not any(_inside(loop, other) for other in taken):
+        inside = [other for other in taken if _inside(loop, other)]
+        if not inside:
             continue  # gradients that are there already
+        if any(map(_keeps_graph, inside)) or _in_batches(loop):
+            continue
         yield Report(
             loop,
             "This loop collects gradients one example at a time: the result is right, but one "
@@ -36,6 +42,51 @@ def _inside(loop: Site, effect: Effect) -> bool:
         site.path == loop.path
         and loop.line <= site.line <= getattr(loop.node, "end_lineno", loop.line)
         for site in (effect.site, *(step.site for step in effect.chain))
+    )
+
+
+def _keeps_graph(effect: Effect) -> bool:
+    """Whether the same graph, not that of the next example, serves other gradients, too."""
+    node = effect.site.node
+    return isinstance(node, ast.Call) and any(
+        word.arg in ("retain_graph", "create_graph")
+        and not (isinstance(word.value, ast.Constant) and word.value.value is False)
+        for word in node.keywords
+    )
+
+
+def _in_batches(loop: Site) -> bool:
+    """Whether the loop goes over batches: what it iterates, or the name of an item, says so."""
+    node = loop.node
+    parts = node.generators if isinstance(node, _COMPREHENSIONS) else [node]
+    for part in parts:
+        if not isinstance(part, (ast.For, ast.AsyncFor, ast.comprehension)):
+            continue
+        over = [part.iter]
+        if isinstance(part.iter, ast.Name):
+            over += _assigned(loop.module.tree, part.iter.id)
+        names = [it.id for it in ast.walk(part.target) if isinstance(it, ast.Name)]
+        if any("batch" in name for name in names) or any(map(_of_batches, over)):
+            return True
+    return False
+
+
+def _assigned(tree: ast.Module, name: str) -> list[ast.expr]:
+    """What is assigned to `name`, in any function of a module."""
+    return [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        and any(isinstance(it, ast.Name) and it.id == name for it in node.targets)
+    ]
+
+
+def _of_batches(node: ast.expr) -> bool:
+    return any(
+        isinstance(part, ast.Call)
+        and isinstance(part.func, ast.Attribute)
+        and part.func.attr in ("batch", "padded_batch", "ragged_batch")
+        for part in ast.walk(node)
     )
 
 
@@ -83,6 +134,26 @@ net(torch.ones(8, 2)).mean().backward()
 dense = []
 for parameter in net.parameters():
     dense.append(parameter.grad)
+""",
+    "batches": """\
+import tensorflow as tf
+
+weights = tf.Variable([1.0, 2.0])
+batches = tf.data.Dataset.from_tensor_slices(tf.ones((8, 2))).batch(4)
+grads = []
+for rows in batches:
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(weights * rows)
+    grads.append(tape.gradient(loss, weights))
+""",
+    "the rows of a Jacobian": """\
+import torch
+
+x = torch.ones(3, requires_grad=True)
+scores = torch.nn.Linear(3, 4)(x)
+rows = []
+for score in scores:
+    rows.append(torch.autograd.grad(score, x, retain_graph=True)[0])
 """,
     "a training loop": """\
 import torch

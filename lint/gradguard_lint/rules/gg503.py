@@ -24,7 +24,7 @@ def check(program: Program) -> Iterator[Report]:
     by_loop: dict[Site, list[Effect]] = {}
     for effect in program.kinds("epoch-repeated"):
         loop = effect.place
-        if loop is None or not _trains(program, effect, loop):
+        if loop is None or not _trains(program, effect, loop) or _at_times(effect, loop):
             continue
         if any(True for _ in effect.value.things("sampler")):
             by_loop.setdefault(loop, []).append(effect)
@@ -41,6 +41,28 @@ def check(program: Program) -> Iterator[Report]:
                 what=effect.what,
                 fix=fix,
             )
+
+
+def _at_times(effect: Effect, loop: Site) -> bool:
+    """Whether a loop that does not say how often it runs begins a pass in some iterations only: it
+    may serve commands, or go over single batches."""
+    if not isinstance(loop.node, ast.While):
+        return False
+    sites = [*(step.site for step in effect.chain), effect.site]
+    inside = [it for it in sites if it.module is loop.module and _around(loop.node, it)]
+    first = sites.index(inside[0]) if inside else len(sites) - 1
+    return any(
+        isinstance(node, ast.If)
+        and _around(node, site)
+        and not (site.module is loop.module and _around(node, loop))
+        for site in sites[first:]
+        for node in ast.walk(site.module.tree)
+    )
+
+
+def _around(node: ast.stmt, site: Site) -> bool:
+    """Whether `site`, which is of its module, is in `node`."""
+    return node.lineno <= site.line <= (node.end_lineno or node.lineno)
 
 
 def _trains(program: Program, effect: Effect, loop: Site) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import sys
 
 from gradguard_lint.domain.effects import ParallelCall
 from gradguard_lint.domain.shapes import result_call
@@ -160,7 +161,9 @@ class Meaning(Known):
         data_parallel.handed_over(m, name, args)
         handed_on(m, frame, node, args)
         given_a_gpu(m, frame, node, name, args)
-        may_seed(m, frame, node, name)
+        top = name.partition(".")[0]
+        foreign = top not in self.registry.tops and top not in sys.stdlib_module_names
+        may_seed(m, frame, node, name, unknown=foreign)
         return UNKNOWN
 
     def call_unknown(
@@ -208,14 +211,13 @@ class Meaning(Known):
         if isinstance(name, str):
             given_a_gpu(m, frame, node, f".{name}", args)
             contexts.unknown_lock_method(m, node, name)
-            may_seed(m, frame, node, name)
+            may_seed(m, frame, node, name if name != "seed" else "", unknown=True)
             handed = work.by_method(m, frame, node, name, args)
             if handed is not None:
                 return handed
             return torch_tensors.unknown_method(m, frame, node, name, args)
         called = node.func if isinstance(node, ast.Call) else None
-        if isinstance(called, ast.Name):
-            may_seed(m, frame, node, called.id)
+        may_seed(m, frame, node, called.id if isinstance(called, ast.Name) else "", unknown=True)
         if (
             m.worker is not None
             and args.positional

@@ -72,7 +72,10 @@ def handed_on(m: Machine, frame: Frame, node: ast.AST, args: Args) -> None:
                 return
 
 
-def may_seed(m: Machine, frame: Frame, node: ast.AST, name: str) -> None:
-    """A call of something unknown in a worker that may seed, as its name says."""
-    if m.worker is not None and "seed" in name.rpartition(".")[2].lower():
-        m.effect(frame, "seed", node, f"{name}()")
+def may_seed(m: Machine, frame: Frame, node: ast.AST, name: str, *, unknown: bool) -> None:
+    """A call in a worker that may seed the global generators, as its name says; or as nothing tells
+    of something `unknown` that is called when the worker starts."""
+    if m.worker is None:
+        return
+    if "seed" in name.rpartition(".")[2].lower() or (unknown and m.worker.starting):
+        m.effect(frame, "seed", node, f"{name}()" if name else "an unknown callable")

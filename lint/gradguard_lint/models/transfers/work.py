@@ -57,8 +57,8 @@ def made_pool(
     if workers is not None and workers.constant == 1:
         parts.append(("single", workers))
     positions = (1, 2) if row.does == "pool" else (2, 3)
-    initializer = args.get(positions[0], "initializer")
-    if initializer is not None and not initializer.is_unknown and not initializer.is_none:
+    initializer = args.get(positions[0], "initializer") or (UNKNOWN if args.open else None)
+    if initializer is not None and not initializer.is_none:
         parts.append(("initializer", initializer))
         given = args.get(positions[1], "initargs")
         if given is not None:
