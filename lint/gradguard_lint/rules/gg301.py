@@ -173,7 +173,8 @@ def _graph(task: TaskRun, *, any_compute: bool = False, loads: bool = False) -> 
             or (effect.kind == "compute" and effect.unknown and near)
         ):
             return effect
-        if effect.kind == "unknown-call" and near and effect.modes.grad and not any_compute:
+        model = effect.kind == "unknown-call" and effect.unknown
+        if model and near and effect.modes.grad and not any_compute:
             return effect
     return None
 

@@ -225,7 +225,9 @@ class Meaning(Known):
             and called.id not in _BUILTIN
             and not called.id.endswith(("fn", "func", "function", "callback", "transform"))
         ):
-            m.effect(frame, "unknown-call", node, "an unknown callable")
+            # What is given may be a model; a name without a value is a function's, as a rule.
+            given = key is not None
+            m.effect(frame, "unknown-call", node, "an unknown callable", unknown=given)
         return None
 
     def call_method(
