@@ -185,6 +185,12 @@ def _analyse_one(task: Task, read: Reader) -> _Fresh:
         collect()
 
 
+# CPython, from 3.11 on, keeps frames in chunks of 16 KiB, and unmaps one as soon as it is empty: a
+# loop whose calls begin a chunk maps and unmaps it each time. This frame asks for a chunk that
+# holds those of a whole run.
+_analyse_one.__code__ = _analyse_one.__code__.replace(co_stacksize=66_000)
+
+
 @cache
 def own_rows(
     delayed: tuple[str, ...],

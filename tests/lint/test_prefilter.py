@@ -248,3 +248,14 @@ def test_imports_are_found_where_they_stand():
     assert b"f" in import_lines(text)
     assert b"from g   import h" in import_lines(text)
     assert b"x = 1" not in import_lines(text)
+
+
+def test_functions_that_something_else_hands_on_are_followed():
+    train = "from net import fit\nfrom runtime import call\ndef train(k):\n    return fit(k)\n"
+    pool = "from multiprocessing import Pool\nwith Pool(2) as pool:\n    "
+    others = {"net": TORCH + "def fit(k): pass\n", "runtime": "def call(f, k): return f(k)\n"}
+    assert kept(train + pool + "pool.starmap(call, [(train, k) for k in x])\n", **others)
+    assert kept(train + pool + "pool.starmap(call, [(fit, k) for k in x])\n", **others)
+    partial = "from functools import partial\n"
+    assert kept(partial + train + pool + "pool.map(partial(train, 2), x)\n", **others)
+    assert not kept(train + pool + "pool.map(call, x)\nprint(train(1), fit(2))\n", **others)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 
 from gradguard_lint.models.rows import GROUPS
@@ -381,6 +381,17 @@ class File:
         also = dict(re.findall(rb"(\w+)[ \t]+as[ \t]+(\w+)", self.imported))
         names.update(name for name, other in also.items() if other in names)
         return {name.decode() for name in names}
+
+    def hands_over(self, imported: Iterable[str]) -> bool:
+        """Whether it mentions a function of its own, or one of these that it imports, and does not
+        call it there: something else may get it, and give it to workers."""
+        names = {re.escape(name.encode()) for name in imported}
+        names.update(re.findall(rb"def[ \t]+(\w+)", self.data))
+        pattern = rb"(?<![\w\"'])(?:" + b"|".join(names) + rb")\b(?![ \t]*[(=:\"']).*"
+        return any(
+            b"import" not in before(self.data, found.start()) + found.group()
+            for found in re.finditer(pattern, self.data)
+        )
 
     @cached_property
     def hands_on(self) -> bool:

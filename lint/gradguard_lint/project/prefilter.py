@@ -344,7 +344,11 @@ class Prefilter:
             return False
         workers = file.worker_names
         if workers is not None:
-            return any(name.rpartition(".")[2] in workers for name in reached)
+            names = {name.rpartition(".")[2] for name in reached}
+            if not names.isdisjoint(workers):
+                return True
+            if not file.hands_over(names):
+                return False
         if not kind and file.code.starts_threads_alone:
             kind = "thread"
         return any(self._reaches(name, path, 2, kind) for name in reached)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from gradguard_lint.domain.conditions import consistent
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
 from gradguard_lint.domain.values import Atom, Const, Thing
 from gradguard_lint.engine.truth import names_gpu
@@ -28,8 +29,7 @@ def check(program: Program) -> Iterator[Report]:
     for task in program.process_tasks():
         if task.call.meant or _has_a_gpu_of_its_own(task, chosen):
             continue  # one process for each GPU is how GPUs are meant to be used
-        effect = _first(task)
-        if effect is not None:
+        for effect in _first(task):
             reached.setdefault(effect.site.node, []).append((task, effect))
     meant = any(effect.kind == "gpu-meant" for effect in program.effects)
     for ways in reached.values():
@@ -138,13 +138,53 @@ def _in_the_parent(program: Program, task: TaskRun, effect: Effect) -> Fix | Non
     return Fix("unsafe", "move the results in the parent", changes, alone=(function.name,))
 
 
-def _first(task: TaskRun) -> Effect | None:
-    """The first use of a GPU; what another library is told counts where nothing is plainer."""
+def _first(task: TaskRun) -> list[Effect]:
+    """The first use of a GPU on each way through the task; what another library is told counts
+    where nothing is plainer."""
     for kind in ("gpu-init", "gpu-hint", "gpu-implied"):
-        effect = next((item for item in task.effects if item.kind == kind), None)
-        if effect is not None:
-            return effect
-    return None
+        found: list[Effect] = []
+        for effect in task.effects:
+            if effect.kind == kind and all(_instead(it, effect) for it in found):
+                found.append(effect)
+        if found:
+            return found
+    return []
+
+
+def _instead(first: Effect, other: Effect) -> bool:
+    """Whether a task that comes to `first` does not come to `other`: they are on two branches."""
+    if not consistent(first.when, other.when):
+        return True
+    ways = list(zip(_way(first), _way(other), strict=False))
+    parting = next((number for number, (one, two) in enumerate(ways) if one != two), 0)
+    if not parting:  # the initializer, and then the task
+        return False
+    one, two = ways[parting]
+    if one.site == two.site:  # one of several functions is called there
+        return one.message != two.message
+    return one.site.module is two.site.module and any(
+        _parted(node, one.site.line, two.site.line)
+        for node in ast.walk(one.site.module.tree)
+        if isinstance(node, ast.If)
+    )
+
+
+def _way(effect: Effect) -> list[Step]:
+    return [*effect.chain, Step(effect.site, "")]
+
+
+def _parted(node: ast.If, first: int, other: int) -> bool:
+    """Whether one of two lines is in one branch of `node`, and the second in the other, or below
+    one that is left."""
+    after = node.body[-1]
+    for inside, outside in ((first, other), (other, first)):
+        if not node.body[0].lineno <= inside <= (after.end_lineno or after.lineno):
+            continue
+        if node.orelse and node.orelse[0].lineno <= outside <= (node.end_lineno or 0):
+            return True
+        if isinstance(after, (ast.Return, ast.Raise)) and outside > (node.end_lineno or 0):
+            return True
+    return False
 
 
 BAD: Examples = {
