@@ -426,7 +426,9 @@ def on_Yield(m: Machine, frame: Frame, node: ast.Yield) -> Value:
 
 
 def on_YieldFrom(m: Machine, frame: Frame, node: ast.YieldFrom) -> Value:
-    value = iterated_object(m, frame, node, m.eval(frame, node.value))
+    value = m.eval(frame, node.value)
+    m.models.iterated(m, frame, node.value, value)
+    value = iterated_object(m, frame, node, value)
     giver = m.givers.get(frame.ident)
     if giver is None:
         m.outcomes(frame).yields.append(m.element(m.iterated(frame, node, value)))

@@ -72,6 +72,8 @@ def _trains(program: Program, effect: Effect, loop: Site) -> bool:
     inside = {id(node) for node in ast.walk(place)}
     if any(_steps(node) for node in ast.walk(place)):
         return True
+    if isinstance(loop.node, ast.While) and _gives(loop.node):
+        return True
     # A loop over batches may be that of an epoch and of an evaluation: it trains in this call.
     links = [step.site.node for step in effect.chain] if place is around else []
     trains = False
@@ -83,6 +85,11 @@ def _trains(program: Program, effect: Effect, loop: Site) -> bool:
             return True
     modules = {effect.site.module, loop.module}
     return not trains and not any(_steps(node) for m in modules for node in ast.walk(m.tree))
+
+
+def _gives(loop: ast.While) -> bool:
+    """Whether a generator gives batches without end, as one does for training."""
+    return any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in ast.walk(loop))
 
 
 def _steps(node: ast.AST) -> bool:

@@ -13,6 +13,7 @@ from gradguard_lint.domain.values import (
     Atom,
     Const,
     Frame,
+    Site,
     Thing,
     Value,
     constant,
@@ -80,7 +81,7 @@ def passed(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
             isinstance(item, tuple) for item in earlier
         )
         for item in earlier if sure else ():
-            place = _loop_between(m, item, turns)
+            place = _loop_between(m, m.site(frame, node), item, turns)
             if place is not None:
                 m.effect(
                     frame,
@@ -109,14 +110,19 @@ def _calls(node: ast.AST, name: str) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
 
 
-def _loop_between(m: Machine, earlier: object, turns: tuple[int, ...]) -> int | None:
-    """Which of the loops around has gone on to another turn."""
+def _loop_between(m: Machine, site: Site, earlier: object, turns: tuple[int, ...]) -> int | None:
+    """Which of the loops around `site` has gone on to another turn: of those in its function, as a
+    generator has them, or of all."""
     if not isinstance(earlier, tuple):
         return None
-    for index, (one, other) in enumerate(zip(earlier, turns, strict=False)):
-        if one != other:
-            return index
-    return None
+    moved = [i for i, (one, other) in enumerate(zip(earlier, turns, strict=False)) if one != other]
+    own = [index for index in moved if _is_in(site, m.loops[index])]
+    return next(iter(own or moved), None)
+
+
+def _is_in(site: Site, loop: Site) -> bool:
+    end = getattr(loop.node, "end_lineno", loop.line)
+    return site.module is loop.module and loop.line <= site.line <= end
 
 
 def taken(m: Machine, element: Value) -> None:
