@@ -127,6 +127,7 @@ class _Sampler:
         told: `set_epoch` was called.
         stepped: an optimizer has stepped since its first pass began.
         last: its last pass.
+        whole: the last one that was no look at the first batch alone.
         again: how many passes in a row have had the same order as the one before.
         suspicion: what is to be reported, unless it turns out that the passes do not train.
         awaiting: reports what is to be, once the last pass is known to train.
@@ -137,6 +138,7 @@ class _Sampler:
         self.told = False
         self.stepped = False
         self.last: _Pass | None = None
+        self.whole: _Pass | None = None
         self.again = 0
         self.suspicion: Evidence | None = None
         self.awaiting: Callable[[], None] | None = None
@@ -224,7 +226,9 @@ def _begins(sampler: Any, indices: Iterator[Any]) -> None:
     if collector.innermost() is None:
         return
     known = _known(sampler)
-    before, now = known.last, _Pass(sampler, indices)
+    if known.last is not None and (known.last.trains or not known.last.is_first_look):
+        known.whole = known.last
+    before, now = known.whole or known.last, _Pass(sampler, indices)
     known.last, known.awaiting = now, None
     if _OPTIMIZERS in sys.modules:
         steps.after.subscribe(_stepped)

@@ -188,7 +188,9 @@ def _arriving(original: Callable[..., Any]) -> Callable[..., Any]:
         _objects.arrived += 1
         if sent is not None and len(args) > 2:
             try:
-                if place == torch.distributed.get_rank(args[2]):
+                group = args[2]
+                own = torch.distributed.get_rank() if group is None else group.rank()
+                if place == own:
                     _objects.sent = None
                     _own_object(sent, obj)
             except Exception as error:

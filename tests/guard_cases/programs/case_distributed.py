@@ -1,6 +1,7 @@
 """torch.distributed in a world of one: what collectives cut, and what DDP does not average."""
 
 import contextlib
+import datetime
 import types
 
 import pytest
@@ -20,6 +21,7 @@ EXPECT = {
     "test_asynchronous": {"GG501"},
     "test_gather": {"GG501"},
     "test_objects": {"GG501"},
+    "test_objects_over_a_group_that_torch_does_not_list": {"GG501"},
     "test_coalesced": {"GG501"},
     "test_stacked_and_normalized": {"GG501"},
     "test_slices_of_one_buffer": {"GG501"},
@@ -158,6 +160,17 @@ def test_objects():
     gathered = [None]
     dist.all_gather_object(gathered, {"features": features, "name": "train"})  # -> GG501
     head(gathered[0]["features"]).sum().backward()
+    assert encoder.weight.grad is None
+
+
+def test_objects_over_a_group_that_torch_does_not_list():
+    """As `torch.distributed.rpc` has one."""
+    encoder, head, features = model()
+    store = dist.PrefixStore("own", dist.HashStore())
+    group = dist.ProcessGroupGloo(store, 0, 1, datetime.timedelta(seconds=30))
+    gathered = [None]
+    dist.all_gather_object(gathered, [features], group)  # -> GG501
+    head(gathered[0][0]).sum().backward()
     assert encoder.weight.grad is None
 
 
