@@ -39,7 +39,9 @@ def rest_of(table: Table) -> Value:
 def name_of(atom: Atom) -> str | None:
     """What the function that `atom` is would be called in a report."""
     if isinstance(atom, Bound):
-        return atom.function.name
+        return name_of(atom.function)
+    if isinstance(atom, Function) and atom.wraps is not None:
+        return atom.wraps.name
     if isinstance(atom, (Function, Method, External, Thing)):
         return atom.name
     if isinstance(atom, Instance):

@@ -93,6 +93,8 @@ class Function(Atom):
     defaults: tuple[Value, ...] = ()
     kw_defaults: tuple[Value | None, ...] = ()
     marks: frozenset[str] = frozenset()
+    wraps: Function | None = None
+    """The function of which a decorator of the program's made this one."""
 
     @property
     def name(self) -> str:

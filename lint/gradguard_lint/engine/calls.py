@@ -363,6 +363,8 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
         function.name,
         [(value, place) for value, place, _ in m.outcomes(inner).returns if place is not code],
     )
+    if code in m.returned:
+        m.returned[code] += m.last_returns[2]
     del m.left[inner.ident]
     return result
 

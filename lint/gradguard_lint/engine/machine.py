@@ -196,6 +196,8 @@ class Machine:
         self.last_modes = Modes()
         """What was in force at the end of the call that ended last."""
         self.last_returns: tuple[Module, str, list[tuple[Value, ast.AST]]] | None = None
+        self.returned: dict[ast.AST, list[tuple[Value, ast.AST]]] = {}
+        """What the functions behind decorators return, while a task runs in which they matter."""
 
     # -- the state ------------------------------------------------------------------------------
 

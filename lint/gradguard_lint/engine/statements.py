@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Hashable
+from functools import partial
 
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.values import (
@@ -20,6 +21,7 @@ from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.tree import descend
+from pytest_gradguard.records import replace
 
 
 def do_Expr(m: Machine, frame: Frame, node: ast.Expr) -> None:
@@ -106,7 +108,16 @@ def do_FunctionDef(m: Machine, frame: Frame, node: ast.FunctionDef | ast.AsyncFu
     value = of(function)
     for decorator in reversed(node.decorator_list):
         value = m.models.decorate(m, frame, decorator, value, function)
+    if node.decorator_list:
+        value = value.map(partial(_wrapper, function))
     m.write(frame, node.name, m.models.described(frame, node.name) or value)
+
+
+def _wrapper(function: Function, atom: Atom) -> Value:
+    """What decorators made of `function`, which knows of it."""
+    if isinstance(atom, Function) and atom.node is not function.node:
+        return of(replace(atom, wraps=function))
+    return of(atom)
 
 
 def do_ClassDef(m: Machine, frame: Frame, node: ast.ClassDef) -> None:

@@ -12,7 +12,7 @@ from gradguard_lint.domain.effects import (
     Step,
     TaskRun,
 )
-from gradguard_lint.domain.shapes import ABSENT, at_one_place, items, known_items, owned
+from gradguard_lint.domain.shapes import ABSENT, at_one_place, inner, items, known_items, owned
 from gradguard_lint.domain.starts import INHERITING, PROCESS, Start
 from gradguard_lint.domain.state import Moment, met_pasts
 from gradguard_lint.domain.values import (
@@ -280,6 +280,8 @@ def run_task(
     m.modes = replace(call.inherited, tape=None) if call.start in INHERITING else Modes()
     m.worker, m.raised = run, []
     m.last_returns = None
+    wrapped = next(filter(None, map(_wrapped, _functions(task.function))), None)
+    m.returned = {} if wrapped is None else {wrapped.node: []}
     process = call.kind == PROCESS
     try:
         run.starting = True
@@ -307,9 +309,12 @@ def run_task(
         if m.last_returns is not None:
             module, name, ends = m.last_returns
             m.last_returns = (module, name, [(m.whole(value), node) for value, node in ends])
+        handed_back = [
+            (m.whole(value), node) for ends in m.returned.values() for value, node in ends
+        ]
         held = as_data(m, result)
     finally:
-        m.worker, m.chain, m.raised = None, chain, raised
+        m.worker, m.chain, m.raised, m.returned = None, chain, raised, {}
         m.loop_depth, m.statement = loop_depth, statement
         after, m.state = m.state, parent
     run.known = any(
@@ -323,6 +328,12 @@ def run_task(
     elif m.last_returns is not None and run.known:
         module, name, returns = m.last_returns
         run.returns = [(value, Site(module, node, name, node)) for value, node in returns]
+        if wrapped is not None:
+            origins = [
+                (value, Site(wrapped.module, node, wrapped.name, node))
+                for value, node in handed_back
+            ]
+            run.returns = [end for own in run.returns for end in _handed_on(own, origins)]
     run.result = held if call.answers else None
     if not process and not after.dead:
         after.assumed, after.modes = parent.assumed, parent.modes
@@ -338,6 +349,27 @@ def _functions(value: Value) -> Iterator[Atom]:
             yield from _functions(atom.function)
         else:
             yield atom
+
+
+def _wrapped(atom: Atom) -> Function | None:
+    """The function that the program wrote, where a decorator of its own made `atom` of it."""
+    function = atom.function if isinstance(atom, Bound) else atom
+    return function.wraps if isinstance(function, Function) else None
+
+
+def _handed_on(
+    own: tuple[Value, Site], origins: list[tuple[Value, Site]]
+) -> list[tuple[Value, Site]]:
+    """What a wrapper returns: where all of its tensors come out of the function that it wraps,
+    what that returned of them."""
+    given = _tensors(own[0])
+    found = [end for end in origins if _tensors(end[0]) and _tensors(end[0]) <= given]
+    passed = {tensor for value, _ in found for tensor in _tensors(value)}
+    return found if given and passed == given else [own]
+
+
+def _tensors(value: Value) -> set[Tensor]:
+    return {atom for atom in inner(value) if isinstance(atom, Tensor)}
 
 
 def _arguments(m: Machine, task: TaskCall, process: bool, run: TaskRun) -> Args:

@@ -189,8 +189,8 @@ def handed_out_alone(
     program: Program, function: Function, allowed: Callable[[ParallelCall], bool]
 ) -> bool:
     """Whether the function is named only where calls that are `allowed` hand it out."""
-    if isinstance(function.node, ast.Lambda):
-        return False
+    if isinstance(function.node, ast.Lambda) or function.wraps is not None:
+        return False  # a decorator may do more with what it was made of
     tasks = [task for call in program.calls for task in call.tasks if function_of(task) == function]
     sites = [task.task.site for task in tasks if allowed(task.call)]
     modules = {id(function.module): function.module}
