@@ -271,6 +271,8 @@ def call_atom(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -
     if isinstance(atom, Function):
         return apply(m, frame, node, atom, args)
     if isinstance(atom, Bound):
+        if isinstance(atom.receiver, Instance):
+            m.reached_of.add((id(atom.function.node), id(atom.receiver.cls.node)))
         bound = Args([of(atom.receiver), *args.positional], args.keywords, args.rest, args.open)
         result = apply(m, frame, node, atom.function, bound)
         if isinstance(atom.receiver, Instance) and atom.receiver.cls.what:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from functools import partial
 from types import ModuleType
 
@@ -154,21 +154,29 @@ class _Run:
                 instance, state = ready
                 method = m.find_in_class(instance.cls, node.name)
                 self._root(partial(self._call_unknown, node, method, instance), state.copy())
-        if not loops:
-            self._inherited(made)
+        self._inherited(made, wanted)
 
-    def _inherited(self, made: dict[int, tuple[Instance, State] | None]) -> None:
-        """Run the methods that start workers and that a class has from another module, where
-        nothing here calls them: what they call may be its own."""
+    def _inherited(self, made: dict[int, tuple[Instance, State] | None], wanted: set[int]) -> None:
+        """Run the methods that may matter and that a class inherits, where nothing here calls them
+        of it: what they call may be its own."""
         m = self.m
         bringing = {
             name for node in self.seen.imports for name in self.relevance.bringing_workers(node)
         }
         classes = [it for it in self.module.tree.body if isinstance(it, ast.ClassDef)]
         reached = set(m.reached)
-        starters = self.relevance.words.starters
-        for cls in classes if bringing else ():
-            if bringing.isdisjoint(map(_last_name, cls.bases)):
+        words = self.relevance.words
+        starters = words.starters
+        telling = starters | words.trains
+        here = {it.name: it for it in classes}
+        for cls in classes:
+            calling = {
+                id(it)
+                for it in _calling_its_own(cls, here)
+                if id(it) in wanted and _names(it, telling)
+            }
+            brings = not bringing.isdisjoint(map(_last_name, cls.bases))
+            if not calling and not brings:
                 continue
             if id(cls) not in made:
                 m.state = self.after.copy()
@@ -178,9 +186,12 @@ class _Run:
                 continue
             instance, state = ready
             for node in (node for above in instance.cls.above for node in above.node.body):
-                if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                if not isinstance(node, _FUNCTIONS) or node.name == "__init__":
                     continue
-                if id(node) in reached or node.name == "__init__" or not _names(node, starters):
+                if id(node) in calling:
+                    if (id(node), id(cls)) in m.reached_of:
+                        continue
+                elif not brings or id(node) in reached or not _names(node, starters):
                     continue
                 method = m.find_in_class(instance.cls, node.name)
                 self._root(partial(self._call_unknown, node, method, instance), state.copy())
@@ -311,6 +322,44 @@ def _definitions(
 
     visit(tree.body, None)
     return found
+
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _calling_its_own(cls: ast.ClassDef, here: Mapping[str, ast.ClassDef]) -> list[ast.AST]:
+    """The methods that `cls` inherits from classes that are `here`, and that call methods which it
+    has instead of theirs."""
+    own = {it.name for it in cls.body if isinstance(it, _FUNCTIONS)} - {"__init__"}
+    above: dict[str, ast.ClassDef] = {}
+    waiting = [cls] if own else []
+    while waiting:
+        for base in waiting.pop().bases:
+            name = _last_name(base)
+            if name in here and name not in above and here[name] is not cls:
+                above[name] = here[name]
+                waiting.append(here[name])
+    methods = [it for base in above.values() for it in base.body if isinstance(it, _FUNCTIONS)]
+    own &= {it.name for it in methods}
+    inherited = [it for it in methods if it.name not in own]
+    found: list[ast.AST] = []
+    while True:
+        calling = [it for it in inherited if own and it not in found and _asks_itself(it, own)]
+        if not calling:
+            return found
+        found += calling
+        own |= {it.name for it in calling}
+
+
+def _asks_itself(method: ast.AST, names: Set[str]) -> bool:
+    """Whether `method` has an attribute with one of these `names` of its object."""
+    return any(
+        isinstance(part, ast.Attribute)
+        and part.attr in names
+        and isinstance(part.value, ast.Name)
+        and part.value.id == "self"
+        for part in descend(method)
+    )
 
 
 def _last_name(node: ast.expr) -> str:

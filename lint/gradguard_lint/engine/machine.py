@@ -154,6 +154,9 @@ class Machine:
         self.origins: dict[tuple[int, str], Site] = {}
         """Where each variable and attribute was last given its value."""
         self.reached: set[int] = set()
+        """The functions that have been run."""
+        self.reached_of: set[tuple[int, int]] = set()
+        """Methods that have been run, each with the class of the object."""
         self.recorded: dict[tuple[Hashable, ...], Effect] = {}
         self.idents: dict[Hashable, int] = {}
         self.fresh = 0
