@@ -8,6 +8,7 @@ from gradguard_lint.domain.starts import PROCESS, THREAD
 from gradguard_lint.domain.values import (
     UNKNOWN,
     Atom,
+    Frame,
     Site,
     TaskCall,
     Value,
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
         "collective",  # a collective gives `target` to other processes, as `ident`
         "compute",  # a computation with `framework`
         "cut-off",  # `target` is detached, or wants no gradient, for all who have it
-        "ddp-bypass",  # a forward of a wrapped module, but not by its wrapper, as `ident`
+        "ddp-bypass",  # a forward of a wrapped module, but not by its wrapper, as `ident`; `place`
+        # is where a method of the module is called that leads to it
         "ddp-step",  # an optimizer steps with gradients of one process, which came by `ident`
         "dask-backend",  # a backend that cannot be named so
         "draw",  # a draw from the global generator of `framework`
@@ -140,6 +142,8 @@ class Step(Record):
 
     site: Site
     message: str
+    frame: Frame | None = None
+    """The scope that its place is run in, where it is a call of the project's."""
 
 
 @fields

@@ -446,6 +446,14 @@ class Machine:
             value = self.parts.resolve(self, ident, name, value)
         return self.filtered(value)
 
+    def receiver(self, frame: Frame) -> Atom | None:
+        """The object whose method runs in `frame`; None where it is none, or not known."""
+        function = frame.function
+        if function is None or function.owner is None or not function.node.args.args:
+            return None
+        found = self.lookup(frame, function.node.args.args[0].arg)
+        return found[0].only if found is not None else None
+
     def lookup(self, frame: Frame, name: str) -> tuple[Value, Frame] | None:
         """The value of `name` seen from `frame`, and the frame that holds it."""
         scope: Frame | None = frame.outer.get(name, frame)
@@ -679,7 +687,7 @@ class Machine:
     def called_from(self, frame: Frame, node: ast.AST, message: str) -> Iterator[None]:
         saved, statement = self.chain, self.statement
         if self.worker is None or node is not self.worker.task.site.node:
-            self.chain = (*saved, Step(self.site(frame, node), message))
+            self.chain = (*saved, Step(self.site(frame, node), message, frame))
         try:
             yield
         finally:

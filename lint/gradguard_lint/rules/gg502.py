@@ -38,32 +38,12 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _entered(forward: Effect) -> tuple[Sequence[Step], Site, str]:
-    """How the program comes to the module, where it does, and what it calls there: what methods of
-    the module call in turn is the same behind the wrapper."""
-    chain, site = list(forward.chain), forward.site
-    while chain and _calls_itself(site):
-        site = chain.pop().site
-    if site is forward.site or not isinstance(site.node, ast.Call):
+    """How the program comes to the module, where it does, and what it calls there."""
+    site = forward.place
+    if site is None or not isinstance(site.node, ast.Call):
         return forward.chain, forward.site, forward.what
-    return chain, site, f"{ast.unparse(site.node.func)}(...)"
-
-
-def _calls_itself(site: Site) -> bool:
-    """Whether a method of a module calls a part or another method of it at `site`."""
-    called = site.node.func if isinstance(site.node, ast.Call) else site.node
-    while isinstance(called, ast.Attribute):
-        called = called.value
-    owner = (site.function or "").rpartition(".")[0].rpartition(".")[2]
-    return (
-        isinstance(called, ast.Name)
-        and called.id == "self"
-        and any(
-            isinstance(node, ast.ClassDef)
-            and node.name == owner
-            and any(getattr(item, "name", "") == "forward" for item in node.body)
-            for node in site.module.tree.body
-        )
-    )
+    number = [step.site for step in forward.chain].index(site)
+    return forward.chain[:number], site, f"{ast.unparse(site.node.func)}(...)"
 
 
 BAD: Examples = {

@@ -22,6 +22,7 @@ from gradguard_lint.domain.values import (
     Frame,
     Instance,
     Items,
+    Site,
     Table,
     Tensor,
     Thing,
@@ -278,8 +279,23 @@ def direct_call(
     past = m.ident_at(node, "past wrapper")
     called = ast.unparse(node.func) if isinstance(node, ast.Call) else "the module"
     wrapper = m.read(top, WRAPPER) or UNKNOWN
-    m.effect(frame, "ddp-bypass", node, f"`{called}(...)`", ident=past, value=wrapper)
+    place = _entered(m, frame, top)
+    m.effect(frame, "ddp-bypass", node, f"`{called}(...)`", ident=past, value=wrapper, place=place)
     return _noted(m, node, top, result, by_wrapper=False)
+
+
+def _entered(m: Machine, frame: Frame, top: int) -> Site | None:
+    """Where the program calls a method of the module `top`, which then calls parts and methods of
+    it in `frame`: these are the same behind the wrapper."""
+    place, inside = None, frame
+    for step in reversed(m.chain):
+        owner = m.receiver(inside)
+        if step.frame is None or not isinstance(owner, Instance):
+            break
+        if _number(m, owner.ident, WRAPPED) != top:
+            break
+        place, inside = step.site, step.frame
+    return place
 
 
 def step(m: Machine, frame: Frame, node: ast.AST, optimizer: Thing) -> None:
