@@ -9,7 +9,7 @@ the code; a good example has none. Examples of several files are joined by lines
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun
 from gradguard_lint.domain.shapes import inner
@@ -87,6 +87,11 @@ def place(site: Site, seen_from: Site) -> str:
 def code(what: str) -> str:
     """`what`, an expression, as messages quote it."""
     return what if "`" in what else f"`{what}`"
+
+
+def listed(names: Sequence[str]) -> str:
+    """`names`, as a sentence has them."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def way_to(first: Effect, before: str, then: Effect, after: str) -> tuple[Step, ...]:

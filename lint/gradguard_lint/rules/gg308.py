@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from gradguard_lint.domain.effects import Program, TaskRun
-from gradguard_lint.rules.base import Examples, Report, chain, code
+from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
+from gradguard_lint.rules.base import Examples, Report, chain, code, listed
 
 CODE = "GG308"
 
@@ -14,21 +14,41 @@ def check(program: Program) -> Iterator[Report]:
     for task in program.thread_tasks():
         if not task.call.many or task.call.start != "thread":
             continue
-        for effect in task.effects[task.initialised :]:
-            if effect.kind != "seed" or effect.modes.locked or not effect.framework:
-                continue
-            if effect.value.is_none:
-                continue  # it is not to draw the same numbers again
-            if not task.task.repeated and not _meets_another(task, effect.framework):
-                continue
+        for first, *more in _together(_seeding(task)):
+            names = list(dict.fromkeys(code(effect.what) for effect in (first, *more)))
+            frameworks = {effect.framework for effect in (first, *more)}
+            does = "seeds the generator" if len(names) == 1 else "seed the generators"
             yield Report(
-                effect.site,
-                f"{code(effect.what)} seeds the generator that all {task.call.workers} share: "
+                first.site,
+                f"{listed(names)} {does} that all {task.call.workers} share: "
                 f"what `{task.name}` draws depends on when the other threads seed and draw.",
-                chain(effect),
+                (
+                    *chain(first),
+                    *(Step(effect.site, f"{code(effect.what)} seeds one, too") for effect in more),
+                ),
                 call=task.call,
-                case=effect.framework,
+                case=first.framework if len(frameworks) == 1 else "",
             )
+
+
+def _seeding(task: TaskRun) -> Iterator[Effect]:
+    """What the task seeds that other threads seed or draw from."""
+    for effect in task.effects[task.initialised :]:
+        if effect.kind != "seed" or effect.modes.locked or not effect.framework:
+            continue
+        if effect.value.is_none:
+            continue  # it is not to draw the same numbers again
+        if task.task.repeated or _meets_another(task, effect.framework):
+            yield effect
+
+
+def _together(effects: Iterable[Effect]) -> list[list[Effect]]:
+    """The `effects` by the call of a function that has them: what seeds all generators is one."""
+    groups: dict[tuple[object, ...], list[Effect]] = {}
+    for effect in effects:
+        way = tuple(step.site for step in effect.chain)
+        groups.setdefault((*way, effect.site.function, effect.site.module), []).append(effect)
+    return list(groups.values())
 
 
 def _meets_another(task: TaskRun, framework: str) -> bool:
@@ -50,6 +70,27 @@ from joblib import Parallel, delayed
 def sample(seed):
     torch.manual_seed(seed)  # GG308
     return torch.randn(3).tolist()
+
+
+print(Parallel(n_jobs=4, backend="threading")(delayed(sample)(seed) for seed in range(8)))
+""",
+    "a helper that seeds all": """\
+import random
+
+import numpy as np
+import torch
+from joblib import Parallel, delayed
+
+
+def seed_everything(seed):
+    random.seed(seed)  # GG308
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def sample(seed):
+    seed_everything(seed)
+    return torch.randn(3).tolist(), np.random.rand(), random.random()
 
 
 print(Parallel(n_jobs=4, backend="threading")(delayed(sample)(seed) for seed in range(8)))
