@@ -89,9 +89,16 @@ def code(what: str) -> str:
     return what if "`" in what else f"`{what}`"
 
 
+MOST = 5
+"""How many things of one kind a message names."""
+
+
 def listed(names: Sequence[str]) -> str:
-    """`names`, as a sentence has them."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    """`names`, as a sentence has them: the first few, and how many more."""
+    shown = list(names[:MOST])
+    if len(names) > MOST:
+        shown.append(f"{len(names) - MOST} more")
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def way_to(first: Effect, before: str, then: Effect, after: str) -> tuple[Step, ...]:

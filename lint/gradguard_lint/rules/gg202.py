@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from gradguard_lint.domain.conditions import GPU_PRESENT
 from gradguard_lint.domain.effects import Program, Step, TaskRun
@@ -16,7 +16,15 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.fixes.changes import Fix, Wrap
 from gradguard_lint.fixes.recipes import argument, asks, function_of
-from gradguard_lint.rules.base import Examples, Report, brought, captures, handed_out
+from gradguard_lint.rules.base import (
+    MOST,
+    Examples,
+    Report,
+    brought,
+    captures,
+    handed_out,
+    listed,
+)
 from gradguard_lint.words import words
 
 CODE = "GG202"
@@ -39,41 +47,53 @@ def check(program: Program) -> Iterator[Report]:
         if task.call.shares or (GPU_PRESENT, False) in task.call.when:
             continue  # the GPU's memory is handed over itself, or no GPU is used here
         found = _found(program, task)
-        if found is None:
+        if not found:
             continue
-        name, atom = found
-        trace = [handed_out(task)]
-        place = _place(program, atom)
-        if place is not None:
-            trace.insert(0, Step(place, f"`{name}` is put on the GPU here"))
+        named = [f"`{name}`" for name in found]
+        are, them = ("is", "it") if len(named) == 1 else ("are", "them")
         yield Report(
             task.task.site,
-            f"`{name}` is on the GPU and is pickled for {task.call.workers}: each worker that "
-            "gets it creates its own GPU context, and its own copy of the data.",
-            tuple(trace),
+            f"{listed(named)} {are} on the GPU and {are} pickled for {task.call.workers}: each "
+            f"worker that gets {them} creates its own GPU context, and its own copy of the data.",
+            (*_put_there(program, found), handed_out(task)),
             call=task.call,
-            case=_case(atom),
-            what=name,
+            case=_case(found.values()),
+            what=next(iter(found)),
             fix=_on_the_cpu(task),
         )
 
 
-def _found(program: Program, task: TaskRun) -> tuple[str, Atom] | None:
+def _found(program: Program, task: TaskRun) -> dict[str, Atom]:
+    """What is on the GPU and crosses, by its name."""
+    found: dict[str, Atom] = {}
     for path, atom, _ in task.contents:
         if on_gpu(atom):
-            return path, atom
+            found.setdefault(path, atom)
     for name, value, _ in captures(program, task):
         for atom in brought(task, value):
             if on_gpu(atom):
-                return name, atom
-    return None
+                found.setdefault(name, atom)
+    return found
 
 
-def _case(atom: Atom) -> str:
-    """Which advice fits: that for the framework's arrays, or for a module."""
-    if isinstance(atom, Tensor):
-        return atom.framework
-    return atom.kind if isinstance(atom, Thing) else ""
+def _put_there(program: Program, found: dict[str, Atom]) -> Iterator[Step]:
+    """Where what is `found` came onto the GPU."""
+    places: dict[Site, list[str]] = {}
+    for name, atom in found.items():
+        place = _place(program, atom)
+        if place is not None:
+            places.setdefault(place, []).append(f"`{name}`")
+    for place, names in list(places.items())[:MOST]:
+        yield Step(place, f"{listed(names)} {'are' if names[1:] else 'is'} put on the GPU here")
+
+
+def _case(found: Iterable[Atom]) -> str:
+    """Which advice fits: that for the framework's arrays, for a module, or for one and the
+    other."""
+    cases = {
+        atom.framework if isinstance(atom, Tensor) else getattr(atom, "kind", "") for atom in found
+    }
+    return cases.pop() if len(cases) == 1 else "other arrays"
 
 
 def _place(program: Program, atom: Atom) -> Site | None:
