@@ -74,3 +74,95 @@ Parallel(n_jobs=4, backend="threading")(delayed(sample)(seed) for seed in range(
     assert own["location"]["line"] == 16
     assert own["message"].startswith("`numpy.random.seed()` seeds the generator that")
     assert "`random.Random(seed)`" not in own["fix"]
+
+
+def test_all_that_is_on_the_gpu_is_named(project):
+    source = """\
+import torch
+from joblib import Parallel, delayed
+
+
+def count(*given, **named):
+    return len(given)
+
+
+batch = torch.ones(3).to("cuda")
+net = torch.nn.Linear(3, 1).cuda()
+other = torch.ones(3)
+a, b, c, d, e = (torch.ones(3, device="cuda") for _ in range(5))
+Parallel(2)(delayed(count)(batch, other, {"net": net}, k) for k in range(3))
+Parallel(2)(delayed(count)(a, b, c, d, e, batch, last=batch) for k in range(3))
+"""
+    project.write("program.py", source)
+    two, seven = project.lint("--select", "GG202", json_output=True).json["findings"]
+    assert two["message"].startswith("`batch` and `given[2]['net']` are on the GPU and are pickled")
+    assert "gets them creates" in two["message"]
+    assert "tensor.cpu()" not in two["fix"]  # which moves a module in place
+    assert [(step["line"], step["message"]) for step in two["trace"][:2]] == [
+        (9, "`batch` is put on the GPU here"),
+        (10, "`given[2]['net']` is put on the GPU here"),
+    ]
+    assert seven["message"].startswith("`a`, `b`, `c`, `d`, `e` and 2 more are on the GPU")
+    assert [(step["line"], step["message"]) for step in seven["trace"][:2]] == [
+        (12, "`a`, `b`, `c`, `d` and `e` are put on the GPU here"),
+        (9, "`batch` and `last` are put on the GPU here"),
+    ]
+    assert "tensor.cpu()" in seven["fix"]
+
+
+GIVEN = """\
+import asyncio
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+
+import torch
+from joblib import Parallel, delayed
+from torch.multiprocessing import Pool, spawn
+
+w = torch.ones(3, requires_grad=True)
+ws = [w]
+pairs = [(1, w)]
+
+
+def one(x):
+    return 1
+
+
+def two(x, y):
+    return 1
+
+
+async def main(loop, executor):
+    await loop.run_in_executor(executor, two, 1, w)  # w
+
+
+if __name__ == "__main__":
+    with Pool(2) as pool:
+        pool.map(one, ws)  # ws[...]
+        pool.map(one, [w])  # w
+        pool.map(one, [w * k for k in range(3)])  # w * k
+        pool.map(one, [w] * 3)  # w
+        pool.map(one, [w, ws[0]])  # x
+        pool.starmap(two, pairs)  # pairs[...][1]
+        pool.starmap(two, [(k, w) for k in range(3)])  # w
+        pool.starmap(two, zip(range(3), ws))  # ws[...]
+        pool.apply_async(two, (1, w))  # w
+    with ProcessPoolExecutor() as executor:
+        executor.map(two, range(3), ws)  # ws[...]
+        executor.submit(two, 1, w)  # w
+        executor.submit(two, {"w": w}, 1)  # x['w']
+        asyncio.run(main(asyncio.get_event_loop(), executor))
+    multiprocessing.get_context("spawn").Process(target=two, args=(1, w)).start()  # w
+    spawn(two, args=(w,))  # w
+    Parallel(2)(map(delayed(one), ws))  # ws[...]
+"""
+
+
+def test_what_is_given_goes_by_its_name_at_the_call(project):
+    project.write("program.py", GIVEN)
+    told = {
+        finding["location"]["line"]: finding["message"].split("`")[1]
+        for finding in project.lint("--select", "GG101", json_output=True).json["findings"]
+    }
+    lines = enumerate(GIVEN.splitlines(), 1)
+    assert told == {number: line.split("  # ")[1] for number, line in lines if "  # " in line}

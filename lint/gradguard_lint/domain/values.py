@@ -227,7 +227,7 @@ class TaskCall(Atom):
     private_names: frozenset[str] = frozenset()
     library: str = "joblib"
     names: tuple[str, ...] = ()
-    """The arguments as the source writes them, where it does."""
+    """The arguments as the source writes them, "" where it does not."""
     repeated: bool = True
     """Whether the expression makes several tasks: it stands in a loop, or maps."""
     unplaced: int | None = None

@@ -44,9 +44,6 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import descend, fields_of, yields
 from pytest_gradguard.records import replace
 
-LONG = 40
-"""Expressions of more letters are not quoted."""
-
 ALTERNATIVES = 6
 """How many functions that a name may stand for are followed."""
 
@@ -89,19 +86,6 @@ def arguments(m: Machine, frame: Frame, node: ast.Call) -> Args:
                 if isinstance(key, str):
                     args.keywords.setdefault(key, entry)
     return args
-
-
-def written(node: ast.AST, first: int = 0) -> tuple[str, ...]:
-    """The positional arguments of a call from `first` on, as the source writes them."""
-    if not isinstance(node, ast.Call):
-        return ()
-    texts: list[str] = []
-    for item in node.args[first:]:
-        text = "" if isinstance(item, ast.Starred) else ast.unparse(item)
-        if not text or len(text) > LONG:
-            break
-        texts.append(text)
-    return tuple(texts)
 
 
 def argument_node(node: ast.AST, position: int, name: str) -> ast.expr | None:

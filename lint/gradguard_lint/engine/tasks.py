@@ -390,7 +390,7 @@ def _arguments(m: Machine, task: TaskCall, process: bool, run: TaskRun) -> Args:
 
 def _name(task: TaskCall, index: int) -> str:
     """What reports call an argument: its expression, its parameter, or its position."""
-    if index < len(task.names):
+    if index < len(task.names) and task.names[index]:
         return task.names[index]
     names = _parameters(task.function)
     if names and names[-1].startswith("*") and index >= len(names) - 1:

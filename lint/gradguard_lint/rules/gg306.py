@@ -94,8 +94,7 @@ def _parameter(task: TaskRun, name: object) -> str:
     """What the argument is called that nothing is known of."""
     if not isinstance(name, int):
         return str(name)
-    written = task.task.names
-    return written[name] if name < len(written) else f"argument {name + 1}"
+    return "".join(task.task.names[name : name + 1]) or f"argument {name + 1}"
 
 
 def _copied(task: TaskRun, memory: Key) -> Fix | None:

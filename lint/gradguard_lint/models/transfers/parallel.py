@@ -23,11 +23,12 @@ from gradguard_lint.domain.values import (
     Value,
     of,
 )
-from gradguard_lint.engine.calls import in_loop, private_parts, written
+from gradguard_lint.engine.calls import in_loop, private_parts
 from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.quoting import items_text, written
 from gradguard_lint.engine.tasks import hand_out, in_line, moment_of, tasks_in
 from gradguard_lint.models.known import start_called
 from gradguard_lint.models.rows import Row
@@ -189,16 +190,22 @@ def make_task(m: Machine, frame: Frame, node: ast.AST, delayed: Delayed, args: A
         private,
         names,
         delayed.library,
-        () if _called_by_map(node) else written(node),
+        _written(node),
         in_loop(m, frame),
         unplaced,
     )
     return of(task)
 
 
-def _called_by_map(node: ast.AST) -> bool:
-    """Whether a call of `node` is one of many that ``map`` and its like make."""
-    return isinstance(node, ast.Call) and ast.unparse(node.func).endswith("map")
+def _written(node: ast.AST) -> tuple[str, ...]:
+    """The arguments of a task, as the source writes them; items of these, where ``map`` makes
+    it."""
+    if not isinstance(node, ast.Call):
+        return ()
+    name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+    if not name.endswith("map"):
+        return written(node)
+    return items_text(node, 1) if name == "map" else ()
 
 
 def cached_call(m: Machine, frame: Frame, node: ast.AST, cached: Thing, args: Args) -> Value:

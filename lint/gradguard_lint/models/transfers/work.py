@@ -30,12 +30,18 @@ from gradguard_lint.engine.calls import (
     in_loop,
     private_items,
     private_parts,
-    written,
 )
 from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.quoting import (
+    item_text,
+    items_text,
+    quoted,
+    unpacked_texts,
+    written,
+)
 from gradguard_lint.engine.tasks import forget_start, hand_out, in_line, moment_of, started
 from gradguard_lint.engine.truth import truthy
 from gradguard_lint.models.known import registry_of
@@ -190,26 +196,36 @@ def task_of(
     """The task that calls `function` with what is given from position `first` on."""
     private: frozenset[int] = frozenset()
     names: frozenset[str] = frozenset()
+    at = first
     if isinstance(node, ast.Call):
         private, names = private_parts(frame, node)
+        if not any(isinstance(item, ast.Starred) for item in node.args):
+            at += len(node.args) - len(args.positional)  # others give some of them, or take some
     positional: tuple[Value, ...] = ()
     keywords: dict[str, Value] = {}
+    said: tuple[str, ...] = ()
     unplaced = None
     each = True
     if hands.items == "each":
         positional = tuple(m.element(value) for value in args.positional[first:])
+        said = items_text(node, at)
     elif hands.items == "one":
         positional = (m.element(args.get(*hands.args) or UNKNOWN),)
+        said = (item_text(argument_node(node, *hands.args)),)
     elif hands.items == "spread":
         element = m.element(args.get(*hands.args) or UNKNOWN)
         positional = _tuple(element) or (element,)
+        said = unpacked_texts(argument_node(node, *hands.args), len(positional))
     elif hands.items == "unpacked":
         element = m.element(args.get(*hands.args) or UNKNOWN)
         positional = _tuple(element)
+        said = unpacked_texts(argument_node(node, *hands.args), len(positional))
         if not positional and not element.is_unknown:
             positional, unplaced = tuple([m.element(element)] * 4), 0
     elif hands.items == "ranked":
         positional = (unknown(RANK), *_tuple(args.get(*hands.args)))
+        given = argument_node(node, *hands.args)
+        said = ("", *quoted(given.elts)) if isinstance(given, ast.Tuple) else ()
     elif hands.items == "packed":
         positional = _tuple(args.get(*hands.args))
         table = args.get(*hands.keywords)
@@ -219,6 +235,7 @@ def task_of(
         places = (hands.args, hands.keywords, hands.function)
         tuple_, dict_, called = (argument_node(node, *place) for place in places)
         private = private_items(frame, tuple_, len(positional)) if tuple_ else frozenset()
+        said = quoted(tuple_.elts) if isinstance(tuple_, (ast.Tuple, ast.List)) else ()
         if called and private_items(frame, called, 1):
             private |= {-1}
         names = frozenset(keywords) if dict_ and private_items(frame, dict_, 1) else frozenset()
@@ -233,7 +250,8 @@ def task_of(
             for key, value in args.keywords.items()
             if key not in hands.own and key != hands.function[1]
         }
-        private = frozenset(index - first for index in private)
+        private = frozenset(index - at for index in private)
+        said = ("",) * -at + written(node, max(at, 0))
         each = False
     if hands.items == "ranked":
         private = frozenset({0})
@@ -247,7 +265,7 @@ def task_of(
         private,
         names,
         library,
-        written(node, first) if hands.items == "rest" else (),
+        said,
         hands.many or in_loop(m, frame),
         unplaced,
     )

@@ -1,0 +1,72 @@
+"""What a program writes where it gives something to a task: the names that reports call it by."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Iterable
+
+LONG = 40
+"""Expressions of more letters are not quoted."""
+
+
+def written(node: ast.AST, first: int = 0) -> tuple[str, ...]:
+    """The positional arguments of a call from `first` on, as the source writes them; "" for what
+    is not quoted."""
+    return quoted(node.args[first:]) if isinstance(node, ast.Call) else ()
+
+
+def quoted(nodes: Iterable[ast.expr]) -> tuple[str, ...]:
+    """Expressions, up to one that is unpacked, as the source writes them."""
+    plain = itertools.takewhile(lambda item: not isinstance(item, ast.Starred), nodes)
+    return tuple(map(_text, plain))
+
+
+def _text(node: ast.expr) -> str:
+    """`node` as the source writes it; "" where that is long, or no name for what it holds."""
+    if isinstance(node, (ast.Dict, ast.List, ast.Tuple, ast.Set, *_COMPREHENSIONS)):
+        return ""
+    text = ast.unparse(node)
+    return text if len(text) <= LONG else ""
+
+
+def item_text(node: ast.expr | None) -> str:
+    """An item of what `node` iterates, as the source writes it; "" where it does not."""
+    item = _item(node)
+    if item is not None:
+        return _text(item)
+    text = _text(node) if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) else ""
+    return text and f"{text}[...]"
+
+
+def items_text(node: ast.AST, first: int) -> tuple[str, ...]:
+    """The same of each positional argument of a call from `first` on."""
+    if not isinstance(node, ast.Call) or first < 0:
+        return ()
+    plain = itertools.takewhile(lambda it: not isinstance(it, ast.Starred), node.args[first:])
+    return tuple(map(item_text, plain))
+
+
+def unpacked_texts(node: ast.expr | None, count: int) -> tuple[str, ...]:
+    """The `count` parts of an item of what `node` iterates, as the source writes them."""
+    item = _item(node)
+    if isinstance(item, (ast.Tuple, ast.List)):
+        return quoted(item.elts)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "zip":
+        return tuple(map(item_text, node.args))
+    text = item_text(node)
+    return tuple(f"{text}[{number}]" for number in range(count)) if text else ()
+
+
+_COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
+
+
+def _item(node: ast.expr | None) -> ast.expr | None:
+    """The expression that each item of what `node` iterates comes from, where there is one."""
+    if isinstance(node, (ast.ListComp, ast.GeneratorExp, ast.SetComp)):
+        return node.elt
+    if isinstance(node, (ast.List, ast.Tuple, ast.Set)) and len(node.elts) == 1:
+        return node.elts[0]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return _item(node.left) or _item(node.right)
+    return None
