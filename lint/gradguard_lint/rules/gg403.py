@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gradguard_lint.domain.effects import Program
 from gradguard_lint.domain.values import Site
-from gradguard_lint.fixes.changes import Change, Fix, RemoveKeyword, SetKeyword
-from gradguard_lint.fixes.recipes import is_open, keyword, meaning
+from gradguard_lint.engine.calls import argument_node
+from gradguard_lint.fixes.changes import Change, Fix, RemoveKeyword, Replace, SetKeyword
+from gradguard_lint.fixes.recipes import dotted, is_open, keyword
 from gradguard_lint.reading.source import Module
 from gradguard_lint.rules.base import Examples, Report
 
@@ -44,14 +45,14 @@ def check(program: Program) -> Iterator[Report]:
         iterations = effect.value
         constants = iterations.constants()
         node = effect.site.node
-        spec = _without_shape(node) if isinstance(node, ast.Call) else None
-        if spec is not None:
+        specs = _without_shape(effect.site) if isinstance(node, ast.Call) else []
+        if specs:
             yield Report(
                 effect.site,
-                f"`{ast.unparse(spec)}` has no shape: it raises TypeError.",
+                f"`{ast.unparse(specs[0])}` has no shape: it raises TypeError.",
                 severity="error",
                 case="shape",
-                fix=_default(effect.site, spec),
+                fix=_default(effect.site, specs),
             )
         elif "AUTOTUNE" in constants:
             yield Report(
@@ -80,7 +81,7 @@ def _makes_graphs(module: Module) -> bool:
     """Whether `module` can only run where TensorFlow makes graphs, as its first release does."""
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Attribute) and node.attr in _GONE:
-            package = (meaning(module, node) or "").rpartition(".")[0]
+            package = dotted(module, node).rpartition(".")[0]
             first = package == "tensorflow.compat.v1" or ast.unparse(node.value) == "tf.compat.v1"
             if package == "tensorflow" or (first and node.attr in _GRAPH):
                 return True
@@ -121,27 +122,45 @@ def _function_around(
     return None
 
 
-def _without_shape(call: ast.Call) -> ast.Call | None:
-    """The ``TensorSpec`` that says what `call` returns, where it names no shape."""
-    given = keyword(call, "fn_output_signature")
-    spec = given.value if given is not None else None
-    if not isinstance(spec, ast.Call) or not ast.unparse(spec.func).endswith("TensorSpec"):
-        return None
-    return spec if not spec.args and keyword(spec, "shape") is None and not is_open(spec) else None
+def _without_shape(site: Site) -> list[ast.Call]:
+    """The ``TensorSpec`` objects that say what the call returns, where they name no shape."""
+    call = site.node
+    given = argument_node(call, 2, "dtype"), argument_node(call, 8, "fn_output_signature")
+    return [
+        spec
+        for signature in given
+        for spec in _leaves(signature)
+        if isinstance(spec, ast.Call)
+        and dotted(site.module, spec.func) == "tensorflow.TensorSpec"
+        and not (spec.args or keyword(spec, "shape") or is_open(spec))
+    ]
 
 
-def _default(site: Site, spec: ast.Call | None = None) -> Fix | None:
+def _leaves(node: ast.expr | None) -> Iterator[ast.expr]:
+    """The parts of `node` that are no tuples, lists or dicts."""
+    if isinstance(node, (ast.Tuple, ast.List)):
+        for item in node.elts:
+            yield from _leaves(item)
+    elif isinstance(node, ast.Dict):
+        for item in node.values:
+            yield from _leaves(item)
+    elif node is not None:
+        yield node
+
+
+def _default(site: Site, specs: Sequence[ast.Call] = ()) -> Fix | None:
     """The call without the argument: the same results, as many at once as TensorFlow chooses."""
-    if not isinstance(site.node, ast.Call):
+    call = site.node
+    if not isinstance(call, ast.Call):
         return None
-    changes: list[Change] = []
-    said = []
-    if spec is not None:
-        changes.append(SetKeyword(site.module, spec, "shape", "None"))
-        said.append("leave the shape open")
-    if keyword(site.node, "parallel_iterations") is not None:
-        changes.append(RemoveKeyword(site.module, site.node, "parallel_iterations"))
+    changes: list[Change] = [SetKeyword(site.module, spec, "shape", "None") for spec in specs]
+    said = ["leave the shape open"] if specs else []
+    if keyword(call, "parallel_iterations") is not None:
+        changes.append(RemoveKeyword(site.module, call, "parallel_iterations"))
         said.append("leave `parallel_iterations` out")
+    elif (iterations := argument_node(call, 3, "parallel_iterations")) is not None:
+        changes.append(Replace(site.module, iterations, "None"))
+        said.append("let TensorFlow choose `parallel_iterations`")
     return Fix("safe", " and ".join(said), tuple(changes)) if changes else None
 
 
@@ -172,6 +191,29 @@ halves = tf.map_fn(  # GG403
 )
 print(halves.numpy().tolist())  # repaired: [0.5, 1.0]
 """,
+    "by position, and specs in a structure": """\
+import tensorflow as tf
+
+values = tf.constant([1, 2])
+squares = tf.map_fn(lambda x: x * x, values, None, 8)  # GG403
+print(squares.numpy().tolist())  # repaired: [1, 4]
+
+
+def parts(x):
+    return x / 2, {"squares": [x * x]}
+
+
+halves, rest = tf.map_fn(  # GG403
+    parts,
+    values,
+    fn_output_signature=(
+        tf.TensorSpec(dtype=tf.float64),
+        {"squares": [tf.TensorSpec(dtype=tf.int32)]},
+    ),
+)
+print(halves.numpy().tolist(), rest["squares"][0].numpy().tolist())
+# repaired: [0.5, 1.0] [1, 4]
+""",
 }
 
 FIXED: Examples = {
@@ -201,9 +243,50 @@ halves = tf.map_fn(  # GG403
 )
 print(halves.numpy().tolist())  # repaired: [0.5, 1.0]
 """,
+    "by position, and specs in a structure": """\
+import tensorflow as tf
+
+values = tf.constant([1, 2])
+squares = tf.map_fn(lambda x: x * x, values, None, None)  # GG403
+print(squares.numpy().tolist())  # repaired: [1, 4]
+
+
+def parts(x):
+    return x / 2, {"squares": [x * x]}
+
+
+halves, rest = tf.map_fn(  # GG403
+    parts,
+    values,
+    fn_output_signature=(
+        tf.TensorSpec(dtype=tf.float64, shape=None),
+        {"squares": [tf.TensorSpec(dtype=tf.int32, shape=None)]},
+    ),
+)
+print(halves.numpy().tolist(), rest["squares"][0].numpy().tolist())
+# repaired: [0.5, 1.0] [1, 4]
+""",
 }
 
 GOOD: Examples = {
+    "specs that have a shape, or need none": """\
+import tensorflow as tf
+
+values = tf.constant([1, 2])
+signature = (tf.TensorSpec(None, tf.float64), tf.TensorSpec(shape=(), dtype=tf.int32))
+print(tf.map_fn(lambda x: (x / 2, x), values, None, None, fn_output_signature=signature))
+ragged = tf.RaggedTensorSpec(dtype=tf.int32, ragged_rank=0)
+print(tf.map_fn(tf.range, values, fn_output_signature=ragged))
+print(
+    tf.map_fn(
+        tf.range,
+        values,
+        None,
+        1,
+        fn_output_signature=tf.RaggedTensorSpec(dtype=tf.int32, ragged_rank=0),
+    )
+)
+""",
     "compiled": """\
 import tensorflow as tf
 

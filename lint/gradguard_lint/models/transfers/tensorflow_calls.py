@@ -119,7 +119,8 @@ def session_option(m: Machine, frame: Frame, target: ast.Attribute, value: Value
 
 def map_fn(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``tf.map_fn(...)``."""
-    iterations = args.get(None, "parallel_iterations")
+    told = None if args.rest is not None else 3
+    iterations = args.get(told, "parallel_iterations")
     m.effect(frame, "map-fn", node, name, value=iterations or NOTHING)
     mapped = args.get(0, "fn")
     elements = m.element(args.get(1, "elems") or UNKNOWN)
