@@ -357,3 +357,32 @@ def test_the_comment_of_an_argument_goes_with_it(project):
     path.write_text(last)
     project.lint("--fix")
     assert path.read_text() == last.replace("    parallel_iterations=10,  # fast\n", "")
+
+
+# -- names that imports give -----------------------------------------------------------------------
+
+FORKED = """\
+import {imported}
+
+def work(k):
+    return torch.ones(3, device="cuda").sum().item() * k
+
+if __name__ == "__main__":
+    torch.zeros(3).cuda()
+    with {pool}(2) as pool:
+        pool.map(work, range(3))
+"""
+
+
+@pytest.mark.parametrize(
+    ("imported", "pool"),
+    [
+        ("multiprocessing", "multiprocessing.Pool"),
+        ("multiprocessing.pool", "multiprocessing.Pool"),
+        ("torch.multiprocessing as mp", "mp.Pool"),
+    ],
+)
+def test_a_pool_is_spawned_whatever_import_names_its_package(imported, pool, project):
+    project.write("program.py", HEAD + FORKED.format(imported=imported, pool=pool))
+    (found,) = project.lint("--select", "GG203", json_output=True).json["findings"]
+    assert found["edits"]["edits"][0]["content"] == '.get_context("spawn")'

@@ -59,14 +59,6 @@ def binds(module: Module, name: str) -> str | None:
     return None
 
 
-def meaning(module: Module, function: ast.expr) -> str | None:
-    """The dotted name that `function` means by the imports of `module`."""
-    if isinstance(function, ast.Attribute):
-        package = binds(module, ast.unparse(function.value))
-        return f"{package}.{function.attr}" if package else None
-    return binds(module, function.id) if isinstance(function, ast.Name) else None
-
-
 def dotted(module: Module, node: ast.expr) -> str:
     """The dotted name that `node`, a name and attributes of it, means by the imports of `module`;
     "" where it is none."""
@@ -220,8 +212,7 @@ def _keeps(module: Module, decorator: ast.expr) -> bool:
     called = decorator.func if isinstance(decorator, ast.Call) else decorator
     if isinstance(called, ast.Name) and called.id in _OF_METHODS:
         return not is_bound(module, called.id)
-    full = meaning(module, called) or ""
-    return full.partition(".")[0] in _HARMLESS
+    return dotted(module, called).partition(".")[0] in _HARMLESS
 
 
 _OF_METHODS = words("staticmethod classmethod property")

@@ -9,11 +9,11 @@ from gradguard_lint.domain.effects import ParallelCall, Program
 from gradguard_lint.fixes.changes import Change, Fix, Replace, SetKeyword
 from gradguard_lint.fixes.recipes import (
     bindings,
+    dotted,
     function_of,
     importing,
     keyword,
     made_by,
-    meaning,
     repr_of,
     with_backend,
 )
@@ -49,8 +49,8 @@ def _spawned(module: Module, node: ast.Call) -> tuple[Change, ...]:
     given = keyword(node, "mp_context") or keyword(node, "context")
     if given is not None:
         return _spawning_context(module, given.value)
-    full = meaning(module, node.func)
-    if full is None:
+    full = dotted(module, node.func)
+    if not full:
         base = node.func.value if isinstance(node.func, ast.Attribute) else node.func
         changes = _spawning_context(module, base)
     elif full.endswith(".ProcessPoolExecutor"):
@@ -64,9 +64,7 @@ def _spawned(module: Module, node: ast.Call) -> tuple[Change, ...]:
     else:
         return ()
     for call in _shared(module) if changes else ():
-        full = meaning(module, call.func)
-        assert full is not None
-        more = _from_spawn(module, call.func, full)
+        more = _from_spawn(module, call.func, dotted(module, call.func))
         if not more:
             return ()
         changes += tuple(change for change in more if change not in changes)
@@ -95,7 +93,7 @@ def _spawning_context(module: Module, context: ast.expr) -> tuple[Change, ...]:
             return ()
         context = made[0]
     if not isinstance(context, ast.Call) or not _is_of_context(
-        meaning(module, context.func) or "", {"get_context"}
+        dotted(module, context.func), {"get_context"}
     ):
         return ()
     spawn = repr_of(module, "spawn")
@@ -112,7 +110,7 @@ def _is_of_context(full: str, names: Collection[str]) -> bool:
 def _shared(module: Module) -> Iterator[ast.Call]:
     """The calls of `module` that make what hangs on locks, in the default context."""
     for node in ast.walk(module.tree):
-        if isinstance(node, ast.Call) and _is_of_context(meaning(module, node.func) or "", _SHARED):
+        if isinstance(node, ast.Call) and _is_of_context(dotted(module, node.func), _SHARED):
             yield node
 
 

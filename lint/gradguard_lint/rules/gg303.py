@@ -8,7 +8,7 @@ from functools import partial
 
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, TaskRun
 from gradguard_lint.fixes.changes import Fix, SetKeyword
-from gradguard_lint.fixes.recipes import importing, keyword, made_by, meaning, spelled
+from gradguard_lint.fixes.recipes import dotted, importing, keyword, made_by, spelled
 from gradguard_lint.fixes.spawning import without_fork
 from gradguard_lint.rules.base import Examples, Report, way_to
 
@@ -83,7 +83,7 @@ def _one_thread(call: ParallelCall, framework: str) -> Fix | None:
     if framework != "torch" or node is None or call.maker is None or len(node.args) > 1:
         return None
     module = call.maker.module
-    maker = meaning(module, node.func) or ast.unparse(node.func)
+    maker = dotted(module, node.func) or ast.unparse(node.func)
     if call.library == "joblib" or not maker.endswith(("Pool", "ProcessPoolExecutor")):
         return None
     called = spelled(module, "torch.set_num_threads")
