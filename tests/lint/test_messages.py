@@ -166,3 +166,38 @@ def test_what_is_given_goes_by_its_name_at_the_call(project):
     }
     lines = enumerate(GIVEN.splitlines(), 1)
     assert told == {number: line.split("  # ")[1] for number, line in lines if "  # " in line}
+
+
+def test_no_context_is_promised_where_cuda_fails(project):
+    source = """\
+import multiprocessing
+
+import torch
+from joblib import Parallel, delayed
+
+
+def forked(k):
+    return torch.ones(3, device="cuda").sum().item() * k
+
+
+def both(k):
+    return torch.zeros(3, device="cuda").sum().item() * k
+
+
+if __name__ == "__main__":
+    base = torch.zeros(3).cuda()
+    with multiprocessing.Pool(2) as pool:
+        pool.map(forked, range(3))
+        pool.map(both, range(3))
+    Parallel(2)(delayed(both)(k) for k in range(3))
+"""
+    project.write("program.py", source)
+    found = project.lint("--select", "GG201,GG203", json_output=True).json["findings"]
+    said = {(item["code"], item["location"]["line"]): item for item in found}
+    assert said.keys() == {("GG201", 8), ("GG201", 12), ("GG203", 18), ("GG203", 19)}
+    fails = said["GG201", 8]
+    assert "raises an error there, as the parent starts CUDA before the fork" in fails["message"]
+    assert fails["trace"][-1]["message"].endswith("fails here")
+    works = said["GG201", 12]
+    assert "inside loky workers: each worker process makes a context" in works["message"]
+    assert works["details"]["also_from"] == [{"path": "program.py", "line": 19}]

@@ -26,6 +26,7 @@ TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     from typing import Protocol
 
+    from gradguard_lint.domain.effects import Kind
     from gradguard_lint.fixes.changes import Fix
 
 Examples = dict[str, str]
@@ -104,6 +105,18 @@ def listed(names: Sequence[str]) -> str:
 def way_to(first: Effect, before: str, then: Effect, after: str) -> tuple[Step, ...]:
     """How the parent comes to `first`, and a worker, later, to `then`, with what to say there."""
     return (*first.chain, Step(first.site, before), *then.chain, Step(then.site, after))
+
+
+def started_cuda(call: ParallelCall) -> Iterator[Effect]:
+    """What the parent did before workers were forked so that CUDA fails in them."""
+    unasked = call.start == "fork" and bool(call.earlier("gpu-unasked"))
+    for kind in _STARTS if call.start == "fork" else ():
+        for first in call.earlier(kind):
+            if not (unasked and kind == "gpu-driver" and first.framework == "torch"):
+                yield first
+
+
+_STARTS: tuple[Kind, ...] = ("gpu-init", "gpu-driver", "autograd")
 
 
 def captures(program: Program, task: TaskRun) -> Iterator[tuple[str, Value, Site]]:

@@ -18,7 +18,7 @@ from gradguard_lint.fixes.recipes import (
     made_by,
     source_of,
 )
-from gradguard_lint.rules.base import Examples, Report, chain, handed_out
+from gradguard_lint.rules.base import Examples, Report, chain, handed_out, started_cuda
 
 CODE = "GG201"
 
@@ -33,7 +33,7 @@ def check(program: Program) -> Iterator[Report]:
             reached.setdefault(effect.site.node, []).append((task, effect))
     meant = any(effect.kind == "gpu-meant" for effect in program.effects)
     for ways in reached.values():
-        task, effect = min(ways, key=lambda way: len(way[1].chain))
+        task, effect = min(ways, key=lambda way: (_fails(*way), len(way[1].chain)))
         others = {
             other.task.site: other
             for other, _ in ways
@@ -41,11 +41,19 @@ def check(program: Program) -> Iterator[Report]:
         }
         what = effect.what.strip("`")
         workers = task.call.workers
+        does = "initialises the GPU here"
         if effect.kind == "gpu-implied":
             message = (
                 f"`{what}` makes TensorFlow take the GPU's memory inside {workers}, wherever "
                 "there is a GPU: each worker process takes its own share of it."
             )
+        elif _fails(task, effect):
+            message = (
+                f"`{what}` would initialise the GPU inside {workers}, and raises an error there, "
+                "as the parent starts CUDA before the fork (GG203). In fresh processes, each "
+                "worker makes a context of its own on it."
+            )
+            does = "fails here"
         else:
             message = (
                 f"`{what}` initialises the GPU inside {workers}: each worker process makes a "
@@ -56,7 +64,7 @@ def check(program: Program) -> Iterator[Report]:
             message,
             (
                 *chain(effect),
-                Step(effect.site, f"`{what}` initialises the GPU here"),
+                Step(effect.site, f"`{what}` {does}"),
                 *(handed_out(other) for other in others.values()),
             ),
             severity="info" if effect.kind == "gpu-implied" and not meant else None,
@@ -65,6 +73,13 @@ def check(program: Program) -> Iterator[Report]:
             others=tuple(others),
             fix=_in_the_parent(program, task, effect) if not others else None,
         )
+
+
+def _fails(task: TaskRun, effect: Effect) -> bool:
+    """Whether CUDA certainly cannot be initialised there."""
+    return effect.kind == "gpu-init" and any(
+        task.meets(effect, first) for first in started_cuda(task.call)
+    )
 
 
 def _has_a_gpu_of_its_own(task: TaskRun, chosen: dict[ast.AST, set[Atom]]) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gradguard_lint.domain.conditions import GPU_PRESENT
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, TaskRun
 from gradguard_lint.fixes.spawning import without_fork
-from gradguard_lint.rules.base import Examples, Report, code, way_to
+from gradguard_lint.rules.base import Examples, Report, code, started_cuda, way_to
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 CODE = "GG203"
 
 
-_STARTS: dict[Kind, tuple[str, str]] = {
+_DID: dict[Kind, tuple[str, str]] = {
     "gpu-init": (
         "initialised CUDA before the fork",
         "CUDA cannot be initialised again in a forked process",
@@ -30,7 +30,7 @@ _STARTS: dict[Kind, tuple[str, str]] = {
         "CUDA cannot be initialised in a forked process then",
     ),
 }
-"""What makes CUDA unusable in forked workers: what the parent did, and why they fail."""
+"""What the parent did that makes CUDA unusable in forked workers, and why they fail."""
 
 
 def check(program: Program) -> Iterator[Report]:
@@ -41,7 +41,7 @@ def check(program: Program) -> Iterator[Report]:
         if found is None:
             continue
         first, task, used = found
-        did, why = _STARTS[first.kind]
+        did, why = _DID[first.kind]
         does = "initialises CUDA" if first.kind == "gpu-init" else "starts the CUDA driver"
         yield Report(
             call.site,
@@ -60,15 +60,11 @@ def check(program: Program) -> Iterator[Report]:
 
 def _found(call: ParallelCall) -> tuple[Effect, TaskRun, Effect] | None:
     """What the parent did first, and the task that uses CUDA after it, on one way."""
-    unasked = bool(call.earlier("gpu-unasked"))
-    for kind in _STARTS:
-        for first in call.earlier(kind):
-            if unasked and kind == "gpu-driver" and first.framework == "torch":
-                continue
-            for task in call.tasks:
-                for used in task.effects:
-                    if _uses(call, used) and task.meets(used, first):
-                        return first, task, used
+    for first in started_cuda(call):
+        for task in call.tasks:
+            for used in task.effects:
+                if _uses(call, used) and task.meets(used, first):
+                    return first, task, used
     return None
 
 
