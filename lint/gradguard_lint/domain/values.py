@@ -383,6 +383,8 @@ class Tensor(Atom):
     """The array whose memory it has, where that is known."""
     extent: tuple[int, ...] = ()
     """The shape of an array, and the bytes of an element; empty where they are not known."""
+    strided: bool = False
+    """Whether its elements may lie apart in that memory: another shape of it may be a copy."""
 
     @property
     def tracked(self) -> bool:

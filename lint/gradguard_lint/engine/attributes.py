@@ -210,7 +210,8 @@ def _part(part: Tensor, written: ast.expr, index: Value) -> Tensor:
         return replace(part, extent=part.extent[1:])
     cuts = written.elts if isinstance(written, ast.Tuple) else [written]
     if all(isinstance(cut, (ast.Slice, ast.Constant)) for cut in cuts):
-        return replace(part, extent=())
+        apart = len(cuts) > 1 or any(getattr(cut, "step", None) for cut in cuts)
+        return replace(part, extent=(), strided=part.strided or apart)
     return replace(part, memory=None, extent=())
 
 

@@ -17,6 +17,13 @@ SUMMARIES = words("mean sum std var min max median average prod array asarray st
 VIEWS = words("reshape ravel squeeze transpose swapaxes view")
 """Methods of arrays that give views."""
 
+RESHAPES = words("reshape ravel ascontiguousarray")
+"""What of them, and of functions like them, gives a copy where the elements lie apart, or are
+wanted in another order."""
+
+TURNS = words("transpose swapaxes")
+"""What changes the order of the elements."""
+
 ITEM_SIZES = {
     "bool": 1,
     "bool_": 1,

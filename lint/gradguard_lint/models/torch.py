@@ -99,6 +99,12 @@ VIEWS = words(
 )
 """Methods of tensors that give their memory in another shape."""
 
+RESHAPES = words("reshape flatten ravel")
+"""Those of them that give a copy where the elements lie apart."""
+
+IN_ORDER = RESHAPES | words("view view_as squeeze unsqueeze")
+"""Those of them that leave the elements in the order that they have in memory."""
+
 NOT_WRITING = words(
     "requires_grad_ detach_ squeeze_ unsqueeze_ t_ transpose_ swapaxes_ swapdims_ as_strided_ "
     "rename_ resize_ share_memory_ set_ retain_grad_ sparse_resize_"

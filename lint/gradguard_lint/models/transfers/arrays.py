@@ -30,7 +30,9 @@ from gradguard_lint.models.numpy import (
     LOAD_RANDOM,
     MAPPED,
     RANDOM,
+    RESHAPES,
     SUMMARIES,
+    TURNS,
     VIEWS,
 )
 from gradguard_lint.models.rows import Row
@@ -42,6 +44,7 @@ from gradguard_lint.models.transfers.extents import (
     element_made,
     element_of,
     flat,
+    lies_apart,
     memory_of,
     retyped,
 )
@@ -104,9 +107,12 @@ def array(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
     if short in MAPPED or "mmap_mode" in args.keywords:
         return of(Tensor("numpy"))  # a memory map of the program's own
     if short in KEEPS and len(args.positional) + len(args.keywords) == 1:
-        memory, extent = memory_of(args.get(0, "a"))
-        if memory is not None:
-            return of(Tensor("numpy", memory=memory, extent=extent))
+        given = args.get(0, "a")
+        memory, extent = memory_of(given)
+        apart = lies_apart(given)
+        if memory is not None and not (apart and short in RESHAPES):
+            apart = apart or short in TURNS
+            return of(Tensor("numpy", memory=memory, extent=extent, strided=apart))
     made = _made(m, node, array_extent(short, args), element_made(short, args))
     return sequence(made) if short in ("split", "array_split") else made
 
@@ -155,10 +161,14 @@ def array_method(
             return _made(m, node, tensor.extent, element_in(tensor.memory))
         element = element_of(args.get(0, "dtype"), ELEMENTS)
         return _made(m, node, retyped(tensor.extent, args), element)
+    viewed = name in VIEWS and not (
+        name in RESHAPES and (tensor.strided or "order" in args.keywords)
+    )
     tensor = replace(
         tensor,
-        memory=tensor.memory if name in VIEWS else None,
+        memory=tensor.memory if viewed else None,
         extent=flat(tensor.extent) if name in VIEWS else (),
+        strided=viewed and (tensor.strided or name in TURNS),
     )
     found = [value for value, _ in tensors_in(args.values())]
     return join([of(tensor), *(of(item) for item in found)])

@@ -145,6 +145,11 @@ def flat(extent: Extent) -> Extent:
     return (prod(extent),) if extent else ()
 
 
+def lies_apart(value: Value | None) -> bool:
+    """Whether the elements of an array may lie apart in its memory."""
+    return value is not None and any(tensor.strided for tensor in value.tensors())
+
+
 def memory_of(value: Value | None) -> tuple[Key, Extent]:
     """Whose memory an array has, and how large it is; None where it may be one of several."""
     only: Atom | None = value.only if value is not None else None

@@ -52,7 +52,7 @@ def attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) ->
         if name in ("shape", "dtype", "ndim", "size"):
             return UNKNOWN
         if name == "T":
-            return of(derived(m, atom))
+            return of(replace(derived(m, atom), strided=True))
         return of(Method(atom, name))
     assert isinstance(atom, Thing)
     kind = atom.kind

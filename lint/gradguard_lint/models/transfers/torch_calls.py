@@ -60,7 +60,7 @@ from gradguard_lint.models.transfers.devices import (
     placed,
     shown,
 )
-from gradguard_lint.models.transfers.extents import memory_of, same_element
+from gradguard_lint.models.transfers.extents import lies_apart, memory_of, same_element
 from gradguard_lint.models.transfers.tensors import (
     combine,
     known_small,
@@ -395,7 +395,7 @@ def shared(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -> A
     device = args.get(2, "device")
     if device is not None and not device.is_none and device.constant != "cpu":
         return atom
-    made = replace(atom, memory=memory)
+    made = replace(atom, memory=memory, strided=lies_apart(args.get(0)))
     if m.in_process_worker:
         m.effect(frame, "memory-shared", node, ast.unparse(node), target=of(made))
     return made

@@ -41,10 +41,12 @@ from gradguard_lint.models.torch import (
     GIVES,
     HEAVY,
     HOOKS,
+    IN_ORDER,
     IN_PLACE_DRAWS,
     NOT_SMOOTH,
     NOT_WRITING,
     QUESTIONS,
+    RESHAPES,
     STOPS,
     VIEWS,
     WHOLE,
@@ -82,7 +84,7 @@ def tensor_attribute(m: Machine, frame: Frame, node: ast.AST, tensor: Tensor, na
         own_gradients.used(m, frame, "grad-read", node, "`.grad`", of(tensor))
         return of(Tensor("torch", "none", tensor.gpu, m.worker_ident, GRADIENT, small=tensor.small))
     if name in ("T", "mT", "H", "real", "imag"):
-        return of(derived(m, tensor))
+        return of(replace(derived(m, tensor), strided=True))
     if name == "device":
         if tensor.gpu:
             return of(Thing("device", "cuda", gpu=True))
@@ -209,10 +211,14 @@ def tensor_method(
     worked(m, frame, node, found, heavy=name in HEAVY, plain=plain)
     value = combine(m, found, smooth=smooth, framework="torch")
     same = name in CASTS and same_element(tensor.memory, constant(name))
-    if (same or name in VIEWS) and tensor.memory is not None:
+    viewed = same or (name in VIEWS and not (tensor.strided and name in RESHAPES))
+    if viewed and tensor.memory is not None:
+        apart = tensor.strided or not (same or name in IN_ORDER)
         value = value.map(
             lambda atom: of(
-                replace(atom, memory=tensor.memory) if isinstance(atom, Tensor) else atom
+                replace(atom, memory=tensor.memory, strided=apart)
+                if isinstance(atom, Tensor)
+                else atom
             )
         )
     value = collectives.with_own_slot(m, node, [of(tensor), *args.values()], value, name)
