@@ -1008,3 +1008,85 @@ def search(x, y):
     assert [it["location"]["line"] for it in findings] == ([7, 8] if found else [])
     steps = [(step["path"], step["line"]) for it in findings for step in it["trace"]]
     assert steps == ([("nets.py", 8), ("nets.py", 4)] if found else [])
+
+
+def test_a_process_is_followed_over_three_modules(project):
+    """A module has the class, another extends it, a third starts it, and a program uses that."""
+    project.write("workers/__init__.py", "")
+    project.write(
+        "workers/base.py",
+        """\
+import torch.multiprocessing as mp
+
+
+class Worker(mp.Process):
+    def __init__(self, model, inbox, outbox):
+        super().__init__(daemon=True)
+        self.model, self.inbox, self.outbox = model, inbox, outbox
+
+    def run(self):
+        while (item := self.inbox.get()) is not None:
+            self.outbox.put(self.handle(item))
+
+    def handle(self, item):
+        raise NotImplementedError
+""",
+    )
+    project.write(
+        "workers/training.py",
+        """\
+from .base import Worker
+
+
+class Training(Worker):
+    def handle(self, item):
+        loss = self.model(item).sum()
+        loss.backward()
+        return loss.item()
+""",
+    )
+    project.write(
+        "workers/group.py",
+        """\
+import torch
+import torch.multiprocessing as mp
+
+from .training import Training
+
+
+class Group:
+    def __init__(self, model):
+        self.model = model
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        self.inbox, self.outbox = mp.Queue(), mp.Queue()
+        self.worker = Training(self.model, self.inbox, self.outbox)
+
+    def __enter__(self):
+        self.worker.start()
+        return self
+
+    def __exit__(self, *error):
+        self.inbox.put(None)
+        self.worker.join()
+
+    def step(self, batch):
+        self.optimizer.zero_grad()
+        self.inbox.put(batch)
+        loss = self.outbox.get()
+        self.optimizer.step()
+        return loss
+""",
+    )
+    project.write(
+        "main.py",
+        """\
+import torch
+
+from workers.group import Group
+
+if __name__ == "__main__":
+    with Group(torch.nn.Linear(2, 1)) as group:
+        print(group.step(torch.ones(3, 2)))
+""",
+    )
+    assert project.codes() == [("GG106", "workers/training.py", 7)]

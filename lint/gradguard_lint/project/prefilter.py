@@ -48,6 +48,7 @@ class Prefilter:
         self._others: dict[str, File] = {}
         self._paths: dict[File, str] = {}
         self._passing: dict[File, bool] = {}
+        self._extending: dict[File, bool] = {}
         self._given: dict[tuple[str, int], list[File]] = {}
         self._found: dict[str, list[File]] = {}
         self._helping: dict[File, bool] = {}
@@ -182,11 +183,21 @@ class Prefilter:
 
             def wanted(other: File) -> bool:
                 return self._helps(other) or (
-                    extends and b"class " in other.data and self._starts(other)
+                    extends
+                    and b"class " in other.data
+                    and (self._starts(other) or self._extends_starter(other))
                 )
 
             self._passing[file] = self._imports_one(self._paths[file], wanted)
         return self._passing[file]
+
+    def _extends_starter(self, file: File) -> bool:
+        """Whether a class of a module may inherit from another module what starts workers."""
+        if file not in self._extending:
+            self._extending[file] = self._may_import_starter(file) and self._imports_one(
+                self._paths[file], lambda other: b"class " in other.data and self._starts(other)
+            )
+        return self._extending[file]
 
     def _brings_together(self, path: str, file: File) -> bool:
         """Whether it imports what gives others' functions to workers, and beside it a module

@@ -27,9 +27,9 @@ class Sought(Record):
     through: int = 1
 
 
-STARTING = Sought(marks.starts_workers, lambda module, name: name in marks.STARTING)
+STARTING = Sought(marks.starts_workers, lambda module, name: name in marks.STARTING, 2)
 STARTING_PROCESSES = Sought(
-    marks.starts_processes, lambda module, name: name in marks.STARTING_PROCESSES
+    marks.starts_processes, lambda module, name: name in marks.STARTING_PROCESSES, 2
 )
 LOADING = Sought(marks.makes_loaders, lambda module, name: False)
 REMEMBERING = Sought(marks.remembers, lambda module, name: False)
