@@ -173,10 +173,11 @@ def set_item(
     for atom in holder.atoms:
         if isinstance(atom, External) and atom.name == "os.environ":
             python_calls.environ_set(m, frame, target, index, value)
-    what = f"`{ast.unparse(target)} = ...`"
-    written(m, frame, target, what, holder)
-    if takes_all(target.slice) and any(it.framework == "torch" for it in holder.tensors()):
-        m.effect(frame, "in-place", target, what, target=holder)
+    if any(holder.tensors()):
+        what = f"`{ast.unparse(target)} = ...`"
+        written(m, frame, target, what, holder)
+        if takes_all(target.slice) and any(it.framework == "torch" for it in holder.tensors()):
+            m.effect(frame, "in-place", target, what, target=holder)
     only = holder.only
     return torch_tensors.taken_over(m, only, [value]) if isinstance(only, Tensor) else None
 
@@ -186,19 +187,16 @@ def in_place(m: Machine, frame: Frame, node: ast.AugAssign, old: Value) -> Value
     was."""
     if old.only == External("os.environ"):
         python_calls.environ_from(m, frame, node, m.eval(frame, node.value))
-    what = f"`{ast.unparse(ast.AugAssign(node.target, node.op, ast.Constant(...)))}`"
-    if not isinstance(node.target, ast.Subscript):
-        written(m, frame, node, what, old)
-    else:
-        holder = m.eval(frame, node.target.value)
-        written(m, frame, node, what, holder)
-        if any(tensor.framework == "torch" for tensor in holder.tensors()) and not (
-            _own_slot(frame, node.target.slice)
-        ):
-            m.effect(frame, "in-place", node, what, target=holder)
+    item = node.target if isinstance(node.target, ast.Subscript) else None
+    changed = old if item is None else m.eval(frame, item.value)
+    if any(changed.tensors()):
+        what = f"`{ast.unparse(ast.AugAssign(node.target, node.op, ast.Constant(...)))}`"
+        written(m, frame, node, what, changed)
+        own = item is not None and _own_slot(frame, item.slice)
+        if not own and any(tensor.framework == "torch" for tensor in changed.tensors()):
+            m.effect(frame, "in-place", node, what, target=changed)
+    if item is not None:
         return None
-    if any(tensor.framework == "torch" for tensor in old.tensors()):
-        m.effect(frame, "in-place", node, what, target=old)
     only = old.only
     kept = isinstance(only, Tensor) and only.framework == "torch" and not m.modes.grad
     return old if kept else None
