@@ -24,8 +24,17 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.fixes.later import way_to
 from gradguard_lint.fixes.recipes import bindings, dotted, function_of
+from gradguard_lint.models.torch import (
+    GIVE_ONE,
+    GIVE_THEMSELVES,
+    LAYERS,
+    METHODS_GIVE_ONE,
+    ONE_OF_ALL,
+    POOLS,
+    TENSOR_ATTRIBUTES,
+    WITH_FUNCTIONS,
+)
 from gradguard_lint.reading.source import Module
-from gradguard_lint.words import words
 from pytest_gradguard.records import Record, record
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -37,70 +46,6 @@ if TYPE_CHECKING:
 
 DEPTH = 6
 """How far names and calls of the project's functions are followed."""
-
-_PACKAGES = words("torch torch.nn.functional torch.special torch.linalg torch.fft")
-_FUNCTIONS = words(
-    "abs absolute acos add addbmm addcdiv addcmul addmm addmv addr arange as_tensor asin atan "
-    "atan2 avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d baddbmm "
-    "batch_norm binary_cross_entropy binary_cross_entropy_with_logits bmm broadcast_to cat cdist "
-    "celu clamp clamp_max clamp_min clip clone concat concatenate conv1d conv2d conv3d "
-    "conv_transpose1d conv_transpose2d conv_transpose3d cos cosh cosine_embedding_loss "
-    "cosine_similarity cross cross_entropy ctc_loss cumprod cumsum det deg2rad diag diag_embed "
-    "diagonal diff dist div divide dot dropout dropout1d dropout2d dropout3d einsum elu "
-    "embedding empty erf erfc exp exp2 expm1 eye fft fft2 flatten flip frac full full_like "
-    "gather gelu glu group_norm hardtanh hinge_embedding_loss hstack huber_loss ifft "
-    "index_select inner instance_norm interpolate inv inverse irfft kl_div kron l1_loss "
-    "layer_norm leaky_relu lerp linear linspace log log10 log1p log2 log_softmax logaddexp "
-    "logdet logit logsumexp margin_ranking_loss masked_fill masked_select matmul matrix_exp "
-    "matrix_norm matrix_power mean minimum maximum mish mm moveaxis movedim mse_loss mul "
-    "multi_margin_loss multiply mv nan_to_num nanmean nansum narrow neg negative nll_loss norm "
-    "normalize one_hot ones ones_like outer pad pairwise_distance permute pinv pinverse "
-    "pixel_shuffle pow prod rand rand_like randn randn_like real reciprocal relu relu6 "
-    "repeat_interleave reshape rfft roll rot90 rsqrt scaled_dot_product_attention scatter "
-    "scatter_add select selu sigmoid silu sin sinc sinh smooth_l1_loss soft_margin_loss softmax "
-    "softmin softplus softsign solve sqrt square squeeze stack std sub subtract sum take tan "
-    "tanh tensor tensordot tile trace transpose tril triplet_margin_loss triu unfold unsqueeze "
-    "upsample var vdot vecdot vector_norm vstack where zeros zeros_like"
-)
-"""Functions, and methods, that give one tensor, however they are called."""
-
-_METHODS = words(
-    "bfloat16 clamp_ contiguous cpu cuda detach detach_ double expand expand_as float half mul_ "
-    "add_ sub_ div_ repeat requires_grad_ sum_to_size t to type_as view view_as zero_"
-)
-_ALONG = words("max min median nanmedian amax amin")
-"""What gives one tensor where it is called without a dimension."""
-
-_PARTS = words("T mT H mH real data")
-
-_LAYERS = words(
-    "Linear Bilinear Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d "
-    "LazyLinear LazyConv1d LazyConv2d LazyConv3d BatchNorm1d BatchNorm2d BatchNorm3d "
-    "SyncBatchNorm LayerNorm GroupNorm RMSNorm InstanceNorm1d InstanceNorm2d InstanceNorm3d "
-    "LocalResponseNorm Dropout Dropout1d Dropout2d Dropout3d AlphaDropout ReLU ReLU6 LeakyReLU "
-    "PReLU RReLU ELU SELU CELU GELU SiLU Mish Sigmoid LogSigmoid Tanh Softplus Softsign "
-    "Softshrink Hardshrink Hardtanh Hardswish Hardsigmoid Tanhshrink Threshold GLU Softmax "
-    "Softmax2d Softmin LogSoftmax AvgPool1d AvgPool2d AvgPool3d AdaptiveAvgPool1d "
-    "AdaptiveAvgPool2d AdaptiveAvgPool3d LPPool1d LPPool2d MaxUnpool1d MaxUnpool2d MaxUnpool3d "
-    "Flatten Unflatten Embedding EmbeddingBag PixelShuffle PixelUnshuffle Upsample "
-    "UpsamplingNearest2d UpsamplingBilinear2d Fold Unfold ZeroPad1d ZeroPad2d ConstantPad1d "
-    "ConstantPad2d ReflectionPad1d ReflectionPad2d ReplicationPad2d CosineSimilarity "
-    "PairwiseDistance RNNCell GRUCell Transformer TransformerEncoder TransformerDecoder "
-    "TransformerEncoderLayer TransformerDecoderLayer L1Loss MSELoss CrossEntropyLoss CTCLoss "
-    "NLLLoss PoissonNLLLoss GaussianNLLLoss KLDivLoss BCELoss BCEWithLogitsLoss "
-    "MarginRankingLoss HingeEmbeddingLoss MultiLabelMarginLoss HuberLoss SmoothL1Loss "
-    "SoftMarginLoss CosineEmbeddingLoss MultiMarginLoss TripletMarginLoss"
-)
-"""Modules that give one tensor; not those that may give several: recurrent ones, attention."""
-
-_POOLS = words(
-    "MaxPool1d MaxPool2d MaxPool3d AdaptiveMaxPool1d AdaptiveMaxPool2d AdaptiveMaxPool3d "
-    "FractionalMaxPool2d FractionalMaxPool3d"
-)
-"""Modules that give one tensor, unless they are asked for indices, too."""
-
-_SAME = words("eval train to cpu cuda double float half bfloat16 share_memory requires_grad_ apply")
-"""Methods that give the module itself."""
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _OTHERS = (*_DEFINITIONS, ast.ClassDef)
@@ -192,7 +137,7 @@ def _of_atom(atom: Atom) -> Kind:
         return _TENSOR if atom.framework == "torch" else None
     if isinstance(atom, Thing):
         package, _, name = atom.name.rpartition(".")
-        return _LAYER if package == "torch.nn" and name in _LAYERS else None
+        return _LAYER if package == "torch.nn" and name in LAYERS else None
     return _Object(atom.cls.node, atom.cls.module) if isinstance(atom, Instance) else None
 
 
@@ -225,7 +170,7 @@ def _kind(node: ast.expr, scope: _Scope, depth: int) -> Kind:
         base = _kind(node.value, scope, depth)
         if isinstance(base, _Object):
             return _of_attribute(base, node.attr, depth - 1)
-        return _TENSOR if base == _TENSOR and node.attr in _PARTS else None
+        return _TENSOR if base == _TENSOR and node.attr in TENSOR_ATTRIBUTES else None
     return _of_call(node, scope, depth) if isinstance(node, ast.Call) else None
 
 
@@ -237,24 +182,24 @@ def _of_call(node: ast.Call, scope: _Scope, depth: int) -> Kind:
     full = dotted(scope.module, node.func)
     package, _, name = full.rpartition(".")
     several = any(item.arg is None or item.arg == "return_indices" for item in node.keywords)
-    if package in _PACKAGES:
-        return _TENSOR if name in _FUNCTIONS or _is_whole(name, node, 1) else None
+    if package in WITH_FUNCTIONS:
+        return _TENSOR if name in GIVE_ONE or _is_whole(name, node, 1) else None
     if full in ("torch.nn.Parameter", "torch.autograd.Variable"):
         return _TENSOR
     if package == "torch.nn" and name == "Sequential":
         last = node.args[-1] if node.args else node
         return None if isinstance(last, ast.Starred) or last is node else _kind(last, scope, depth)
     if package == "torch.nn":
-        return _LAYER if name in _LAYERS or (name in _POOLS and not several) else None
+        return _LAYER if name in LAYERS or (name in POOLS and not several) else None
     if full == "copy.deepcopy" and len(node.args) == 1:
         return _kind(node.args[0], scope, depth)
     if isinstance(node.func, ast.Attribute):
         base = _kind(node.func.value, scope, depth)
         if base == _TENSOR:
             name = node.func.attr
-            known = name in _FUNCTIONS or name in _METHODS or _is_whole(name, node, 0)
+            known = name in GIVE_ONE or name in METHODS_GIVE_ONE or _is_whole(name, node, 0)
             return _TENSOR if known else None
-        if base is not None and node.func.attr in _SAME:
+        if base is not None and node.func.attr in GIVE_THEMSELVES:
             return base
         if isinstance(base, _Object) and _find(base, node.func.attr) is not None:
             return _of_method(base, node.func.attr, node, scope, depth)
@@ -279,7 +224,7 @@ def _of_call(node: ast.Call, scope: _Scope, depth: int) -> Kind:
 
 
 def _is_whole(name: str, node: ast.Call, given: int) -> bool:
-    return name in _ALONG and len(node.args) == given and not node.keywords
+    return name in ONE_OF_ALL and len(node.args) == given and not node.keywords
 
 
 def _arguments(node: ast.Call, scope: _Scope, depth: int) -> list[Kind]:

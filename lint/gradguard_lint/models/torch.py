@@ -111,6 +111,77 @@ NOT_WRITING = words(
 )
 """Methods of tensors that change what they are, but no element."""
 
+WITH_FUNCTIONS = words("torch torch.nn.functional torch.special torch.linalg torch.fft")
+"""Packages that have functions which give tensors."""
+
+GIVE_ONE = words(
+    "abs absolute acos add addbmm addcdiv addcmul addmm addmv addr arange as_tensor asin atan "
+    "atan2 avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d baddbmm "
+    "batch_norm binary_cross_entropy binary_cross_entropy_with_logits bmm broadcast_to cat cdist "
+    "celu clamp clamp_max clamp_min clip clone concat concatenate conv1d conv2d conv3d "
+    "conv_transpose1d conv_transpose2d conv_transpose3d cos cosh cosine_embedding_loss "
+    "cosine_similarity cross cross_entropy ctc_loss cumprod cumsum det deg2rad diag diag_embed "
+    "diagonal diff dist div divide dot dropout dropout1d dropout2d dropout3d einsum elu "
+    "embedding empty erf erfc exp exp2 expm1 eye fft fft2 flatten flip frac full full_like "
+    "gather gelu glu group_norm hardtanh hinge_embedding_loss hstack huber_loss ifft "
+    "index_select inner instance_norm interpolate inv inverse irfft kl_div kron l1_loss "
+    "layer_norm leaky_relu lerp linear linspace log log10 log1p log2 log_softmax logaddexp "
+    "logdet logit logsumexp margin_ranking_loss masked_fill masked_select matmul matrix_exp "
+    "matrix_norm matrix_power mean minimum maximum mish mm moveaxis movedim mse_loss mul "
+    "multi_margin_loss multiply mv nan_to_num nanmean nansum narrow neg negative nll_loss norm "
+    "normalize one_hot ones ones_like outer pad pairwise_distance permute pinv pinverse "
+    "pixel_shuffle pow prod rand rand_like randn randn_like real reciprocal relu relu6 "
+    "repeat_interleave reshape rfft roll rot90 rsqrt scaled_dot_product_attention scatter "
+    "scatter_add select selu sigmoid silu sin sinc sinh smooth_l1_loss soft_margin_loss softmax "
+    "softmin softplus softsign solve sqrt square squeeze stack std sub subtract sum take tan "
+    "tanh tensor tensordot tile trace transpose tril triplet_margin_loss triu unfold unsqueeze "
+    "upsample var vdot vecdot vector_norm vstack where zeros zeros_like"
+)
+"""Functions, and methods, that give one tensor, however they are called."""
+
+METHODS_GIVE_ONE = words(
+    "bfloat16 clamp_ contiguous cpu cuda detach detach_ double expand expand_as float half mul_ "
+    "add_ sub_ div_ repeat requires_grad_ sum_to_size t to type_as view view_as zero_"
+)
+"""Methods alone that give one tensor, however they are called."""
+
+ONE_OF_ALL = words("max min median nanmedian amax amin")
+"""What gives one tensor where it is called without a dimension."""
+
+TENSOR_ATTRIBUTES = words("T mT H mH real data")
+"""Attributes of tensors that are tensors."""
+
+LAYERS = words(
+    "Linear Bilinear Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d "
+    "LazyLinear LazyConv1d LazyConv2d LazyConv3d BatchNorm1d BatchNorm2d BatchNorm3d "
+    "SyncBatchNorm LayerNorm GroupNorm RMSNorm InstanceNorm1d InstanceNorm2d InstanceNorm3d "
+    "LocalResponseNorm Dropout Dropout1d Dropout2d Dropout3d AlphaDropout ReLU ReLU6 LeakyReLU "
+    "PReLU RReLU ELU SELU CELU GELU SiLU Mish Sigmoid LogSigmoid Tanh Softplus Softsign "
+    "Softshrink Hardshrink Hardtanh Hardswish Hardsigmoid Tanhshrink Threshold GLU Softmax "
+    "Softmax2d Softmin LogSoftmax AvgPool1d AvgPool2d AvgPool3d AdaptiveAvgPool1d "
+    "AdaptiveAvgPool2d AdaptiveAvgPool3d LPPool1d LPPool2d MaxUnpool1d MaxUnpool2d MaxUnpool3d "
+    "Flatten Unflatten Embedding EmbeddingBag PixelShuffle PixelUnshuffle Upsample "
+    "UpsamplingNearest2d UpsamplingBilinear2d Fold Unfold ZeroPad1d ZeroPad2d ConstantPad1d "
+    "ConstantPad2d ReflectionPad1d ReflectionPad2d ReplicationPad2d CosineSimilarity "
+    "PairwiseDistance RNNCell GRUCell Transformer TransformerEncoder TransformerDecoder "
+    "TransformerEncoderLayer TransformerDecoderLayer L1Loss MSELoss CrossEntropyLoss CTCLoss "
+    "NLLLoss PoissonNLLLoss GaussianNLLLoss KLDivLoss BCELoss BCEWithLogitsLoss "
+    "MarginRankingLoss HingeEmbeddingLoss MultiLabelMarginLoss HuberLoss SmoothL1Loss "
+    "SoftMarginLoss CosineEmbeddingLoss MultiMarginLoss TripletMarginLoss"
+)
+"""Modules that give one tensor; not those that may give several: recurrent ones, attention."""
+
+POOLS = words(
+    "MaxPool1d MaxPool2d MaxPool3d AdaptiveMaxPool1d AdaptiveMaxPool2d AdaptiveMaxPool3d "
+    "FractionalMaxPool2d FractionalMaxPool3d"
+)
+"""Modules that give one tensor, unless they are asked for indices, too."""
+
+GIVE_THEMSELVES = words(
+    "eval train to cpu cuda double float half bfloat16 share_memory requires_grad_ apply"
+)
+"""Methods that give the module itself."""
+
 STATISTICS = words(
     "BatchNorm1d BatchNorm2d BatchNorm3d SyncBatchNorm LazyBatchNorm1d LazyBatchNorm2d "
     "LazyBatchNorm3d"
