@@ -201,3 +201,29 @@ if __name__ == "__main__":
     works = said["GG201", 12]
     assert "inside loky workers: each worker process makes a context" in works["message"]
     assert works["details"]["also_from"] == [{"path": "program.py", "line": 19}]
+
+
+def test_memory_that_torch_hands_over_is_no_copy(project):
+    source = """\
+import torch
+import joblib
+from multiprocessing import get_context
+
+
+def total(x):
+    return x.sum().item()
+
+
+if __name__ == "__main__":
+    x = torch.ones(3).cuda()
+    get_context("spawn").Process(target=total, args=(x,)).start()
+    joblib.Parallel(2)(joblib.delayed(total)(x) for _ in range(2))
+"""
+    project.write("program.py", source)
+    handed, copied = (
+        finding["message"]
+        for finding in project.lint(json_output=True).json["findings"]
+        if finding["code"] == "GG202"
+    )
+    assert handed.endswith("creates its own GPU context.")
+    assert copied.endswith("creates its own GPU context, and its own copy of the data.")

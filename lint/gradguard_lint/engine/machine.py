@@ -68,6 +68,9 @@ loops are not followed any more."""
 ALL_STEPS = 80_000
 """Expressions that all roots of one program may take together."""
 
+RESERVE = 2_000
+"""Expressions that the tasks of one call may take beyond that."""
+
 DEPTH = 14
 """Calls within calls that are followed."""
 
@@ -137,6 +140,7 @@ class Machine:
         self.steps = 0
         self.spent = 0
         self.budget = self.allowed = 0
+        self.reserved: set[ast.AST] = set()
         # what outlives a way
         self.frames: dict[str, Frame] = {}
         self.stars: dict[int, list[str]] = {}
@@ -417,10 +421,20 @@ class Machine:
     def begin_root(self) -> None:
         """A root has a budget of its own, and a share in that of all."""
         self.root += 1
+        self.reserved.clear()
         self.spent += self.steps
         self.steps = 0
         self.budget = min(STEPS if self.root > 1 else 2 * STEPS, ALL_STEPS - self.spent)
         self.allowed = min(4 * STEPS, 2 * ALL_STEPS - self.spent)
+
+    def reserve(self, node: ast.AST) -> int:
+        """Let the tasks that are handed out at `node` be followed, once in a root, though its
+        budget is used up; the budget for what follows."""
+        budget = self.budget
+        if self.tired and node not in self.reserved:
+            self.reserved.add(node)
+            self.budget = min(self.steps + RESERVE, self.allowed)
+        return budget
 
     @property
     def tired(self) -> bool:

@@ -51,16 +51,24 @@ def check(program: Program) -> Iterator[Report]:
             continue
         named = [f"`{name}`" for name in found]
         are, them = ("is", "it") if len(named) == 1 else ("are", "them")
+        copied = "" if _handed_over(task, found.values()) else ", and its own copy of the data"
         yield Report(
             task.task.site,
             f"{listed(named)} {are} on the GPU and {are} pickled for {task.call.workers}: each "
-            f"worker that gets {them} creates its own GPU context, and its own copy of the data.",
+            f"worker that gets {them} creates its own GPU context{copied}.",
             (*_put_there(program, found), handed_out(task)),
             call=task.call,
             case=_case(found.values()),
             what=next(iter(found)),
             fix=_on_the_cpu(task),
         )
+
+
+def _handed_over(task: TaskRun, found: Iterable[Atom]) -> bool:
+    """Whether torch hands the memory itself to the workers: it tells the pickler of
+    `multiprocessing` how, once it is imported."""
+    of_torch = (not isinstance(atom, Tensor) or atom.framework == "torch" for atom in found)
+    return task.call.forking_pickler and all(of_torch)
 
 
 def _found(program: Program, task: TaskRun) -> dict[str, Atom]:

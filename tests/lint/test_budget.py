@@ -1,0 +1,42 @@
+"""What is left undone when a program takes more steps than the engine allows."""
+
+from __future__ import annotations
+
+LONG = "    x = [x + 1, x + 2, x + 3][0]\n" * 1500
+
+PROGRAM = f"""\
+import torch
+from multiprocessing import Pool
+
+
+def prepare(x):
+{LONG}    return x
+
+
+def work(k):
+    return torch.ones(3, device="cuda").sum().item() * k
+
+
+{{}}
+
+if __name__ == "__main__":
+    prepare(prepare(1))
+    {{}}
+"""
+
+POOL = """\
+with Pool(2) as pool:
+        print(pool.map(work, range(4)))"""
+
+
+def codes(project, functions: str, ends: str) -> list[str]:
+    project.write("program.py", PROGRAM.format(functions, ends))
+    return [finding["code"] for finding in project.lint(json_output=True).json["findings"]]
+
+
+def test_the_tasks_of_a_long_program_are_followed(project):
+    assert codes(project, "", POOL) == ["GG201"]
+
+
+def test_a_function_that_a_long_program_calls_is_run_by_itself(project):
+    assert codes(project, f"def main():\n    {POOL}\n", "main()") == ["GG201"]
