@@ -259,3 +259,13 @@ def test_functions_that_something_else_hands_on_are_followed():
     partial = "from functools import partial\n"
     assert kept(partial + train + pool + "pool.map(partial(train, 2), x)\n", **others)
     assert not kept(train + pool + "pool.map(call, x)\nprint(train(1), fit(2))\n", **others)
+
+
+def test_a_program_starts_a_process_whose_class_extends_one_of_another_module():
+    program = "from worker import Learner\nif __name__ == '__main__':\n    Learner(1).start()\n"
+    others = {
+        "worker": TORCH + "from base import Single\nclass Learner(Single):\n    pass\n",
+        "base": "import multiprocessing\nclass Single(multiprocessing.Process):\n    pass\n",
+    }
+    assert kept(program, **others)
+    assert not kept(program.replace("start", "print"), **others)

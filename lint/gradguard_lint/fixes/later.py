@@ -32,13 +32,27 @@ def reads_again(site: Site) -> bool:
 
 def way_to(tree: ast.AST, wanted: ast.AST) -> list[ast.AST]:
     """The nodes from `tree` down to `wanted`; `wanted` itself where it is not in there."""
+    way = _way_to(tree, wanted, getattr(wanted, "lineno", None))
+    return way or _way_to(tree, wanted, None) or [wanted]  # before 3.12, f-strings count otherwise
+
+
+def _way_to(tree: ast.AST, wanted: ast.AST, line: int | None) -> list[ast.AST]:
+    """The same, of what may have something at `line`; empty where it is not in there."""
     for child in ast.iter_child_nodes(tree):
         if child is wanted:
             return [tree, child]
-        below = way_to(child, wanted)
-        if len(below) > 1:
-            return [tree, *below]
-    return [wanted]
+        if line is None or _reaches(child, line):
+            below = _way_to(child, wanted, line)
+            if below:
+                return [tree, *below]
+    return []
+
+
+def _reaches(node: ast.AST, line: int) -> bool:
+    """Whether `node`, with its decorators, may have something at `line`."""
+    first = next(iter(getattr(node, "decorator_list", ())), node)
+    start, end = getattr(first, "lineno", None), getattr(node, "end_lineno", None)
+    return start is None or end is None or start <= line <= end
 
 
 def _reads(written: str, way: Sequence[ast.AST], call: ast.Call) -> Iterator[bool]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 from gradguard_lint.domain.effects import Program, TaskRun
@@ -382,18 +383,29 @@ def _is_local(name: str, scope: _Scope) -> bool:
 
 def _stores(tree: ast.AST, name: str) -> bool:
     """Whether something in `tree` may give `name` a value, or take it away."""
+    return name in _stored(tree)
+
+
+@lru_cache(maxsize=4096)
+def _stored(tree: ast.AST) -> frozenset[str | None]:
+    """The names that something in `tree` may give a value, or take it away from."""
+    found: set[str | None] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load):
-            return True
-        if isinstance(node, (ast.Global, ast.Nonlocal)) and name in node.names:
-            return True
-        if isinstance(node, _OTHERS) and node is not tree and node.name == name:
-            return True
-        if isinstance(node, ast.alias) and (node.asname or node.name).partition(".")[0] == name:
-            return True
-        if name in (getattr(node, "rest", None), isinstance(node, _PATTERNS) and node.name):
-            return True
-    return False
+        if isinstance(node, ast.Name):
+            if not isinstance(node.ctx, ast.Load):
+                found.add(node.id)
+        elif isinstance(node, (ast.Global, ast.Nonlocal)):
+            found.update(node.names)
+        elif isinstance(node, _OTHERS):
+            if node is not tree:
+                found.add(node.name)
+        elif isinstance(node, ast.alias):
+            found.add((node.asname or node.name).partition(".")[0])
+        elif isinstance(node, _PATTERNS):
+            found.add(node.name)
+        elif isinstance(node, ast.MatchMapping):
+            found.add(node.rest)
+    return frozenset(found)
 
 
 def _blocks(node: ast.AST) -> Iterator[list[ast.AST]]:

@@ -85,7 +85,7 @@ class Names:
         imported = self._imported
         words = {*imported}
         if name is not None:
-            mentioned = self.definitions.mentions.get(name)
+            mentioned = self.definitions.leads_to(name)
             if mentioned is None:
                 for word in (name.encode(), b"*"):
                     if word in imported:
@@ -138,6 +138,13 @@ class Definitions:
     def have(self, name: str) -> bool:
         """Whether a function or class has that name."""
         return name in self.mentions
+
+    def leads_to(self, name: str) -> set[bytes] | None:
+        """What the function or class `name` mentions, or what it mentions here does in turn; None
+        where there is none of that name."""
+        if name not in self.mentions:
+            return None
+        return self._reached({name.encode()})
 
     def give(self, name: str, of: Tells, words: frozenset[bytes] = frozenset()) -> frozenset[str]:
         """What does what is sought, or says one of `words` (an attribute with a dot before it), of

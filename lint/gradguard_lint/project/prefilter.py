@@ -209,15 +209,16 @@ class Prefilter:
         )
 
     def _runs_both(self, path: str, file: File) -> bool:
-        """Whether it is a program that imports what starts workers, and over a few modules a
-        framework: it may give what these work on."""
-        if not self._may_import_starter(file):
+        """Whether it is a program that imports what starts workers, or a class that inherits it,
+        and over a few modules a framework: it may give what these work on."""
+        if not file.starts_program:
             return False
-        return (
-            file.starts_program
-            and self._imports_one(path, self._starts)
-            and any(self._reaches(name, path, 3, "") for name in file.imports)
-        )
+        starts = self._may_import_starter(file) and self._imports_one(path, self._starts)
+        if not starts and not (
+            b".start()" in file.data and self._imports_one(path, self._extends_starter)
+        ):
+            return False
+        return any(self._reaches(name, path, 3, "") for name in file.imports)
 
     def _may_import_starter(self, file: File) -> bool:
         """Whether it names a module that starts workers, where there are many files."""
