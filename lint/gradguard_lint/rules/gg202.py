@@ -97,11 +97,14 @@ def _put_there(program: Program, found: dict[str, Atom]) -> Iterator[Step]:
 
 def _case(found: Iterable[Atom]) -> str:
     """Which advice fits: that for the framework's arrays, for a module, or for one and the
-    other."""
+    other, as for what is not known."""
     cases = {
-        atom.framework if isinstance(atom, Tensor) else getattr(atom, "kind", "") for atom in found
+        (atom.framework if atom.grad != "unknown" else "")
+        if isinstance(atom, Tensor)
+        else getattr(atom, "kind", "")
+        for atom in found
     }
-    return cases.pop() if len(cases) == 1 else "other arrays"
+    return (cases.pop() if len(cases) == 1 else "") or "other arrays"
 
 
 def _place(program: Program, atom: Atom) -> Site | None:
