@@ -25,7 +25,14 @@ PITFALL = Pitfall(
         "Start the workers as fresh interpreters, with the start method spawn or forkserver. If "
         "torch must run in forked workers, call `torch.set_num_threads(1)` first in each of them."
     ),
-    cases=FRESH_WORKERS,
+    cases={
+        **FRESH_WORKERS,
+        "multiprocessing": (
+            FRESH_WORKERS["multiprocessing"]
+            + " On the CPU, torch also works in forked workers that call "
+            "`torch.set_num_threads(1)` first."
+        ),
+    },
     bad="""\
 import torch
 from joblib import Parallel, delayed
