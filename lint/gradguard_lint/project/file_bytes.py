@@ -114,6 +114,14 @@ class File:
         return imports(self.imported)
 
     @cached_property
+    def bases(self) -> set[bytes]:
+        """The names that it imports and that a class of it extends."""
+        found: set[bytes] = set()
+        for head in re.findall(rb"\bclass[ \t]+\w+[ \t]*\(([^()]*)\)", self.data):
+            found |= words_of(head)
+        return found & self.words
+
+    @cached_property
     def stands_on_framework(self) -> bool:
         """Whether a framework is imported by all that import this module."""
         lines = self.imported

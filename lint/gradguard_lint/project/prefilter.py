@@ -194,8 +194,15 @@ class Prefilter:
     def _extends_starter(self, file: File) -> bool:
         """Whether a class of a module may inherit from another module what starts workers."""
         if file not in self._extending:
-            self._extending[file] = self._may_import_starter(file) and self._imports_one(
-                self._paths[file], lambda other: b"class " in other.data and self._starts(other)
+            heads = [b"class " + name for name in file.bases]
+
+            def wanted(other: File) -> bool:
+                return any(head in other.data for head in heads) and self._starts(other)
+
+            self._extending[file] = (
+                bool(heads)
+                and self._may_import_starter(file)
+                and self._imports_one(self._paths[file], wanted)
             )
         return self._extending[file]
 
