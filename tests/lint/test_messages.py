@@ -227,3 +227,20 @@ if __name__ == "__main__":
     )
     assert handed.endswith("creates its own GPU context.")
     assert copied.endswith("creates its own GPU context, and its own copy of the data.")
+
+
+def test_a_worker_that_takes_the_gpu_on_several_branches_is_one_finding_that_names_them(project):
+    functions = "".join(
+        f"def f{k}(x):\n    return torch.full((3,), x + {k}).to('cuda')\n" for k in range(8)
+    )
+    branches = "".join(f"    if kind == {k}:\n        return f{k}(x).cpu()\n" for k in range(8))
+    call = "Parallel(2)(delayed(work)(int(line), 1.0) for line in open('kinds'))\n"
+    source = "import torch\nfrom joblib import Parallel, delayed\n" + functions
+    source += f"def work(kind, x):\n{branches}{call}"
+    project.write("program.py", source)
+    (found,) = project.lint(json_output=True).json["findings"]
+    assert (found["code"], found["location"]["line"]) == ("GG201", 4)
+    also = [step for step in found["trace"] if "another branch" in step["message"]]
+    assert [step["line"] for step in also] == [6, 8, 10, 12, 14]
+    assert also[0]["message"] == "on another branch, `.to('cuda')` does"
+    assert also[-1]["message"] == "on another branch, `.to('cuda')` does, and so do 2 more"

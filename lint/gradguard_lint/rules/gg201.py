@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gradguard_lint.domain.conditions import consistent
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
-from gradguard_lint.domain.values import Atom, Const, Thing
+from gradguard_lint.domain.values import Atom, Const, Site, Thing
 from gradguard_lint.engine.truth import names_gpu
 from gradguard_lint.fixes.changes import Fix, Replace, Wrap
 from gradguard_lint.fixes.recipes import (
@@ -18,19 +18,29 @@ from gradguard_lint.fixes.recipes import (
     made_by,
     source_of,
 )
-from gradguard_lint.rules.base import Examples, Report, chain, handed_out, started_cuda
+from gradguard_lint.rules.base import (
+    MOST,
+    Examples,
+    Report,
+    chain,
+    code,
+    handed_out,
+    started_cuda,
+)
 
 CODE = "GG201"
 
 
 def check(program: Program) -> Iterator[Report]:
     reached: dict[ast.AST, list[tuple[TaskRun, Effect]]] = {}
+    branches: dict[ast.AST, dict[Site, Effect]] = {}
     chosen = _chosen(program)
     for task in program.process_tasks():
         if task.call.meant or _has_a_gpu_of_its_own(task, chosen):
             continue  # one process for each GPU is how GPUs are meant to be used
-        for effect in _first(task):
-            reached.setdefault(effect.site.node, []).append((task, effect))
+        for first, *instead in filter(None, [_first(task)]):
+            reached.setdefault(first.site.node, []).append((task, first))
+            branches.setdefault(first.site.node, {}).update((it.site, it) for it in instead)
     meant = any(effect.kind == "gpu-meant" for effect in program.effects)
     for ways in reached.values():
         task, effect = min(ways, key=lambda way: (_fails(*way), len(way[1].chain)))
@@ -65,6 +75,7 @@ def check(program: Program) -> Iterator[Report]:
             (
                 *chain(effect),
                 Step(effect.site, f"`{what}` {does}"),
+                *_on_other_branches([*branches[effect.site.node].values()]),
                 *(handed_out(other) for other in others.values()),
             ),
             severity="info" if effect.kind == "gpu-implied" and not meant else None,
@@ -73,6 +84,14 @@ def check(program: Program) -> Iterator[Report]:
             others=tuple(others),
             fix=_in_the_parent(program, task, effect) if not others else None,
         )
+
+
+def _on_other_branches(instead: list[Effect]) -> Iterator[Step]:
+    """The uses of a GPU that a task may come to instead of the first."""
+    for number, effect in enumerate(instead[:MOST], 1):
+        more = len(instead) - MOST if number == MOST else 0
+        also = f", and so do {more} more" if more > 0 else ""
+        yield Step(effect.site, f"on another branch, {code(effect.what)} does{also}")
 
 
 def _fails(task: TaskRun, effect: Effect) -> bool:
