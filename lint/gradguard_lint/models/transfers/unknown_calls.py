@@ -73,9 +73,12 @@ def handed_on(m: Machine, frame: Frame, node: ast.AST, args: Args) -> None:
 
 
 def may_seed(m: Machine, frame: Frame, node: ast.AST, name: str, *, unknown: bool) -> None:
-    """A call in a worker that may seed the global generators, as its name says; or as nothing tells
-    of something `unknown` that is called when the worker starts."""
+    """A call in a worker that may seed the global generators, as its name says; something `unknown`
+    that is called when the worker starts may do that, and limit its threads."""
     if m.worker is None:
         return
-    if "seed" in name.rpartition(".")[2].lower() or (unknown and m.worker.starting):
+    starting = unknown and m.worker.starting
+    if starting or "seed" in name.rpartition(".")[2].lower():
         m.effect(frame, "seed", node, f"{name}()" if name else "an unknown callable")
+    if starting:
+        m.effect(frame, "set-threads", node, "an unknown callable")
