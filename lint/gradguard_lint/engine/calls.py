@@ -301,9 +301,12 @@ def _not_seen(atom: Atom) -> bool:
 def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Args) -> Value:
     """Run the body of `function` on `args`."""
     code = function.node
-    if len(m.stack) >= DEPTH or m.stack.count(code) >= 2 or m.tired:
+    if m.tired:
+        m.cut.add(id(code))
         return UNKNOWN
     m.reached.add(id(code))
+    if len(m.stack) >= DEPTH or m.stack.count(code) >= 2:
+        return UNKNOWN
     is_lambda = isinstance(code, ast.Lambda)
     message = "calls a lambda" if is_lambda else f"calls `{function.name}`"
     if node is code:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Set
-from functools import partial
+from functools import cached_property, partial
 from types import ModuleType
 
 from gradguard_lint.domain.conditions import Assumed
@@ -131,11 +131,13 @@ class _Run:
         later = self.relevance.in_threads
         definitions.sort(key=lambda it: id(it[1]) in later)
         made: dict[int, tuple[Instance, State] | None] = {}
+        starters = self.relevance.words.starters | self._bringing
         for again in (False, True):
             for cls, node in definitions:
                 if (
                     id(node) not in wanted
                     or id(node) in m.reached
+                    or (id(node) in m.cut and not _names(node, starters))
                     or (not again and node.name in self.seen.loaded)
                 ):
                     continue
@@ -160,9 +162,7 @@ class _Run:
         """Run the methods that may matter and that a class inherits, where nothing here calls them
         of it: what they call may be its own."""
         m = self.m
-        bringing = {
-            name for node in self.seen.imports for name in self.relevance.bringing_workers(node)
-        }
+        bringing = self._bringing
         classes = [it for it in self.module.tree.body if isinstance(it, ast.ClassDef)]
         reached = set(m.reached)
         words = self.relevance.words
@@ -195,6 +195,13 @@ class _Run:
                     continue
                 method = m.find_in_class(instance.cls, node.name)
                 self._root(partial(self._call_unknown, node, method, instance), state.copy())
+
+    @cached_property
+    def _bringing(self) -> set[str]:
+        """The names that come from modules which start workers."""
+        return {
+            name for node in self.seen.imports for name in self.relevance.bringing_workers(node)
+        }
 
     def _root(self, start: Callable[[], None], state: State) -> None:
         m = self.m

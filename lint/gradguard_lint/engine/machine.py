@@ -159,6 +159,8 @@ class Machine:
         """Where each variable and attribute was last given its value."""
         self.reached: set[int] = set()
         """The functions that have been run."""
+        self.cut: set[int] = set()
+        """Functions that were not run where they were called, for the budget was used up."""
         self.reached_of: set[tuple[int, int]] = set()
         """Methods that have been run, each with the class of the object."""
         self.recorded: dict[tuple[Hashable, ...], Effect] = {}
