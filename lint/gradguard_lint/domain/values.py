@@ -349,6 +349,11 @@ class Site:
     def path(self) -> str:
         return self.module.path
 
+    def stands_in(self, node: ast.AST) -> bool:
+        """Whether its line is one of those of `node`, which is of the same module."""
+        first = getattr(node, "lineno", 1)
+        return first <= self.line <= (getattr(node, "end_lineno", None) or first)
+
 
 @record
 class Tensor(Atom):

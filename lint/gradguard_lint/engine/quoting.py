@@ -18,8 +18,11 @@ def written(node: ast.AST, first: int = 0) -> tuple[str, ...]:
 
 def quoted(nodes: Iterable[ast.expr]) -> tuple[str, ...]:
     """Expressions, up to one that is unpacked, as the source writes them."""
-    plain = itertools.takewhile(lambda item: not isinstance(item, ast.Starred), nodes)
-    return tuple(map(_text, plain))
+    return tuple(map(_text, _plain(nodes)))
+
+
+def _plain(nodes: Iterable[ast.expr]) -> Iterable[ast.expr]:
+    return itertools.takewhile(lambda item: not isinstance(item, ast.Starred), nodes)
 
 
 def _text(node: ast.expr) -> str:
@@ -43,8 +46,7 @@ def items_text(node: ast.AST, first: int) -> tuple[str, ...]:
     """The same of each positional argument of a call from `first` on."""
     if not isinstance(node, ast.Call) or first < 0:
         return ()
-    plain = itertools.takewhile(lambda it: not isinstance(it, ast.Starred), node.args[first:])
-    return tuple(map(item_text, plain))
+    return tuple(map(item_text, _plain(node.args[first:])))
 
 
 def unpacked_texts(node: ast.expr | None, count: int) -> tuple[str, ...]:

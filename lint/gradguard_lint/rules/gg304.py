@@ -77,12 +77,12 @@ def _moves_on(program: Program, call: ParallelCall, draw: Effect) -> bool:
     around = [
         node
         for node in ast.walk(call.site.module.tree)
-        if isinstance(node, _LOOPS) and _within(call.site, node)
+        if isinstance(node, _LOOPS) and call.site.stands_in(node)
     ]
 
     def in_loop(site: Site) -> bool:
         same = site.module is call.site.module
-        return same and any(_within(site, node) for node in around)
+        return same and any(site.stands_in(node) for node in around)
 
     return any(
         effect.worker is None
@@ -95,10 +95,6 @@ def _moves_on(program: Program, call: ParallelCall, draw: Effect) -> bool:
         for loop in around
         for node in ast.walk(loop)
     )
-
-
-def _within(site: Site, node: ast.For | ast.While | ast.AsyncFor | ast.expr) -> bool:
-    return node.lineno <= site.line <= (node.end_lineno or node.lineno)
 
 
 BAD: Examples = {

@@ -39,8 +39,7 @@ def check(program: Program) -> Iterator[Report]:
 def _inside(loop: Site, effect: Effect) -> bool:
     """Whether `effect` happens in a loop: there, or in what is called there."""
     return any(
-        site.path == loop.path
-        and loop.line <= site.line <= getattr(loop.node, "end_lineno", loop.line)
+        site.path == loop.path and site.stands_in(loop.node)
         for site in (effect.site, *(step.site for step in effect.chain))
     )
 

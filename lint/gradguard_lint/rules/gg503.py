@@ -49,20 +49,15 @@ def _at_times(effect: Effect, loop: Site) -> bool:
     if not isinstance(loop.node, ast.While):
         return False
     sites = [*(step.site for step in effect.chain), effect.site]
-    inside = [it for it in sites if it.module is loop.module and _around(loop.node, it)]
+    inside = [it for it in sites if it.module is loop.module and it.stands_in(loop.node)]
     first = sites.index(inside[0]) if inside else len(sites) - 1
     return any(
         isinstance(node, ast.If)
-        and _around(node, site)
-        and not (site.module is loop.module and _around(node, loop))
+        and site.stands_in(node)
+        and not (site.module is loop.module and loop.stands_in(node))
         for site in sites[first:]
         for node in ast.walk(site.module.tree)
     )
-
-
-def _around(node: ast.stmt, site: Site) -> bool:
-    """Whether `site`, which is of its module, is in `node`."""
-    return node.lineno <= site.line <= (node.end_lineno or node.lineno)
 
 
 def _trains(program: Program, effect: Effect, loop: Site) -> bool:

@@ -116,13 +116,12 @@ def _loop_between(m: Machine, site: Site, earlier: object, turns: tuple[int, ...
     if not isinstance(earlier, tuple):
         return None
     moved = [i for i, (one, other) in enumerate(zip(earlier, turns, strict=False)) if one != other]
-    own = [index for index in moved if _is_in(site, m.loops[index])]
+    own = [
+        index
+        for index in moved
+        if m.loops[index].module is site.module and site.stands_in(m.loops[index].node)
+    ]
     return next(iter(own or moved), None)
-
-
-def _is_in(site: Site, loop: Site) -> bool:
-    end = getattr(loop.node, "end_lineno", loop.line)
-    return site.module is loop.module and loop.line <= site.line <= end
 
 
 def taken(m: Machine, element: Value) -> None:
