@@ -43,11 +43,15 @@ from gradguard_lint.engine.machine import (
 )
 from gradguard_lint.engine.ports import Args, Models, Project
 from gradguard_lint.engine.relevance import Relevance
+from gradguard_lint.engine.survey import asked
 from gradguard_lint.engine.tree import descend
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     from typing import Any
+
+    Definition = tuple[ast.ClassDef | None, ast.FunctionDef | ast.AsyncFunctionDef]
+    """A function, and the class that it is a method of."""
 
 
 def _by_kind(prefix: str, *modules: ModuleType) -> dict[type[ast.AST], Any]:
@@ -126,37 +130,55 @@ class _Run:
     def _functions(self, *, loops: bool) -> None:
         """Run the functions that nothing has called so far, where they may matter."""
         m, frame = self.m, self.frame
-        definitions = _definitions(self.module.tree)
         wanted = self.relevance.definitions(loops=loops)
-        later = self.relevance.in_threads
-        definitions.sort(key=lambda it: id(it[1]) in later)
+        definitions = self._callers_first(
+            [it for it in _definitions(self.module.tree) if id(it[1]) in wanted]
+        )
         made: dict[int, tuple[Instance, State] | None] = {}
         starters = self.relevance.words.starters | self._bringing
-        for again in (False, True):
-            for cls, node in definitions:
-                if (
-                    id(node) not in wanted
-                    or id(node) in m.reached
-                    or (id(node) in m.cut and not _names(node, starters))
-                    or (not again and node.name in self.seen.loaded)
-                ):
-                    continue
-                m.state = self.after.copy()
-                if cls is None:
-                    value = m.read(frame.ident, node.name)
-                    self._root(partial(self._call_unknown, node, value, None), m.state)
-                    continue
-                if id(cls) not in made:
-                    methods = [it for of, it in definitions if of is cls and id(it) in wanted]
-                    alone = all(it.name == "__init__" for it in methods)
-                    made[id(cls)] = self._object(cls, prepare=not alone)
-                ready = made[id(cls)]
-                if ready is None or node.name == "__init__":
-                    continue
-                instance, state = ready
-                method = m.find_in_class(instance.cls, node.name)
-                self._root(partial(self._call_unknown, node, method, instance), state.copy())
+        for cls, node in definitions:
+            if id(node) in m.reached or (id(node) in m.cut and not _names(node, starters)):
+                continue
+            m.state = self.after.copy()
+            if cls is None:
+                value = m.read(frame.ident, node.name)
+                self._root(partial(self._call_unknown, node, value, None), m.state)
+                continue
+            if id(cls) not in made:
+                methods = [it for of, it in definitions if of is cls]
+                alone = all(it.name == "__init__" for it in methods)
+                made[id(cls)] = self._object(cls, prepare=not alone)
+            ready = made[id(cls)]
+            if ready is None or node.name == "__init__":
+                continue
+            instance, state = ready
+            method = m.find_in_class(instance.cls, node.name)
+            self._root(partial(self._call_unknown, node, method, instance), state.copy())
         self._inherited(made, wanted)
+
+    def _callers_first(self, definitions: list[Definition]) -> list[Definition]:
+        """The same, each behind those that mention it, as far as these do not mention each other;
+        at the end what runs in threads."""
+        named: dict[str, list[int]] = {}
+        for place, (_, node) in enumerate(definitions):
+            for word in (node.name, asked(node.name)):
+                named.setdefault(word, []).append(place)
+        found: list[Definition] = []
+        seen: set[int] = set()
+        waiting = [(place, False) for place in range(len(definitions))]
+        while waiting:
+            place, is_done = waiting.pop()
+            if is_done:
+                found.append(definitions[place])
+            elif place not in seen:
+                seen.add(place)
+                _, mentioned = self.seen.definitions[id(definitions[place][1])]
+                others = (named[word] for word in mentioned & named.keys())
+                waiting.append((place, True))
+                waiting += ((other, False) for other in sorted(set().union(*others)))
+        later = self.relevance.in_threads
+        found.reverse()
+        return sorted(found, key=lambda it: id(it[1]) in later)
 
     def _inherited(self, made: dict[int, tuple[Instance, State] | None], wanted: set[int]) -> None:
         """Run the methods that may matter and that a class inherits, where nothing here calls them
@@ -308,11 +330,9 @@ class _Run:
             m.call(frame, node, value, Args(rest=UNKNOWN, open=True))
 
 
-def _definitions(
-    tree: ast.Module,
-) -> list[tuple[ast.ClassDef | None, ast.FunctionDef | ast.AsyncFunctionDef]]:
+def _definitions(tree: ast.Module) -> list[Definition]:
     """The functions and methods of a module, in order."""
-    found: list[tuple[ast.ClassDef | None, ast.FunctionDef | ast.AsyncFunctionDef]] = []
+    found: list[Definition] = []
 
     def visit(body: list[ast.stmt], cls: ast.ClassDef | None) -> None:
         for node in body:

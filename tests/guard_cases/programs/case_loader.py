@@ -439,7 +439,8 @@ def test_global_changed_since_import():
 
 
 def test_training_loop():
-    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    # no unit of it can be dead from the start, however its weights are drawn
+    model = nn.Sequential(nn.Linear(3, 4), nn.LeakyReLU(), nn.Linear(4, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     loader = FORK(Rows(), batch_size=2, shuffle=True, drop_last=True)
     before = model[0].weight.detach().clone()
