@@ -158,7 +158,11 @@ class _Run:
 
     def _callers_first(self, definitions: list[Definition]) -> list[Definition]:
         """The same, each behind those that mention it, as far as these do not mention each other;
-        at the end what runs in threads."""
+        at the end what runs in threads.
+
+        A class may call the methods of another one on objects of its own: that says nothing of how
+        the other's are run.
+        """
         named: dict[str, list[int]] = {}
         for place, (_, node) in enumerate(definitions):
             for word in (node.name, asked(node.name)):
@@ -172,10 +176,15 @@ class _Run:
                 found.append(definitions[place])
             elif place not in seen:
                 seen.add(place)
-                _, mentioned = self.seen.definitions[id(definitions[place][1])]
-                others = (named[word] for word in mentioned & named.keys())
+                cls, node = definitions[place]
+                _, mentioned = self.seen.definitions[id(node)]
+                others = set().union(*(named[word] for word in mentioned & named.keys()))
                 waiting.append((place, True))
-                waiting += ((other, False) for other in sorted(set().union(*others)))
+                waiting += (
+                    (other, False)
+                    for other in sorted(others)
+                    if cls is None or definitions[other][0] in (None, cls)
+                )
         later = self.relevance.in_threads
         found.reverse()
         return sorted(found, key=lambda it: id(it[1]) in later)
