@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         "generator-draw",  # a draw from the generator object `ident`
         "generator-loaded",  # the global generator of `framework` is there from here on
         "global-change",  # a global of module `home` is bound anew
+        "gpu-chosen",  # a block, or what prepares a worker, may say which GPU is used
         "gpu-driver",  # the GPU's driver is started, without a context
         "gpu-grown",  # the GPU's memory is taken as it is needed, in all children too
         "gpu-hidden",  # no GPU is seen from here on; in this process alone, if `framework` is given

@@ -551,6 +551,17 @@ def unknown(key: Key) -> Value:
     return of(Unknown(key))
 
 
+def of_own(*parts: Hashable) -> Value:
+    """What differs from one worker process to the next: its number, or what a table has for it."""
+    return unknown(("own", *parts))
+
+
+def is_own(value: Value) -> bool:
+    """Whether `value` may differ so, or be a text with such a part."""
+    keys = (atom.key for atom in value.atoms if isinstance(atom, Unknown))
+    return any(isinstance(key, tuple) and "own" in (key[0], key[-1]) for key in keys)
+
+
 def join(values: Iterable[Value]) -> Value:
     """All alternatives of all `values`, without repetition.
 

@@ -34,8 +34,10 @@ from gradguard_lint.domain.values import (
     Unknown,
     Value,
     constant,
+    is_own,
     join,
     of,
+    of_own,
     unknown,
 )
 from gradguard_lint.engine.machine import (
@@ -198,7 +200,14 @@ def on_Subscript(m: Machine, frame: Frame, node: ast.Subscript) -> Value:
 
 def item(m: Machine, frame: Frame, node: ast.AST, value: Value, index: Value) -> Value:
     """``value[index]``."""
-    return m.filtered(value.map(lambda atom: _item(m, frame, node, atom, index)))
+    found = m.filtered(value.map(lambda atom: _item(m, frame, node, atom, index)))
+    if (is_own(index) or is_own(value)) and all(map(_may_be_a_number, found.atoms)):
+        return of_own(id(node))
+    return found
+
+
+def _may_be_a_number(atom: Atom) -> bool:
+    return isinstance(atom, (Const, Unknown))
 
 
 def _part(part: Tensor, written: ast.expr, index: Value) -> Tensor:

@@ -34,8 +34,10 @@ from gradguard_lint.domain.values import (
     Value,
     constant,
     guarded,
+    is_own,
     join,
     of,
+    of_own,
 )
 from gradguard_lint.engine.attributes import captured
 from gradguard_lint.engine.branches import (
@@ -226,6 +228,8 @@ def operate(
     if tensor is not None:
         return tensor
     sequences = [atom for value in (left, right) for atom in value.atoms if isinstance(atom, Items)]
+    if not sequences and (is_own(left) or is_own(right)) and not _is_text(left):
+        return of_own(id(node))
     if not sequences and (any(left.things("number")) or any(right.things("number"))):
         return NUMBER
     if isinstance(left.only, Const) and isinstance(right.only, Const):
@@ -269,6 +273,10 @@ def _put_together(op: ast.operator, left: Value, right: Value) -> tuple[Value, .
 
 def _items_of(value: Value) -> tuple[Value, ...] | None:
     return value.only.items if isinstance(value.only, Items) else None
+
+
+def _is_text(value: Value) -> bool:
+    return isinstance(value.constant, str) or _all_text(value)
 
 
 def _all_text(value: Value) -> bool:

@@ -13,6 +13,7 @@ from gradguard_lint.domain.values import (
     Const,
     Unknown,
     Value,
+    is_own,
 )
 
 GAP = "{}"
@@ -27,10 +28,13 @@ _FIELD = re.compile(r"%(?:\((\w+)\))?([-+ #0-9.]*)([a-zA-Z%])")
 def put_together(parts: Iterable[str | Value]) -> Value:
     """A string made of `parts`, with an alternative for each of theirs."""
     ways: list[tuple[str, bool, Conditions]] = [("", True, frozenset())]
+    own: tuple[str, ...] = ()
     for part in parts:
         if isinstance(part, str):
             ways = [(text + part, whole, when) for text, whole, when in ways]
             continue
+        if is_own(part):
+            own = ("own",)
         more = [(*_shown(choice), choice.when) for choice in part.choices]
         if len(more) * len(ways) > TEXTS:
             more = [(GAP, False, frozenset.intersection(*(when for _, _, when in more)))]
@@ -41,7 +45,7 @@ def put_together(parts: Iterable[str | Value]) -> Value:
         ]
     return Value(
         tuple(
-            Choice(Const(text, "str") if whole else Unknown(("text", text)), when)
+            Choice(Const(text, "str") if whole else Unknown(("text", text, *own)), when)
             for text, whole, when in ways
         )
     )

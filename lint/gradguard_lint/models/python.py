@@ -81,9 +81,10 @@ LIBRARY = Library(
         Row("os.cpu_count", "nothing"),
         Row("os.register_at_fork", "at-fork"),
         Row(
-            "math.* os.getpid time.time time.perf_counter time.monotonic time.process_time",
+            "math.* time.time time.perf_counter time.monotonic time.process_time",
             "number",
         ),
+        Row("os.getpid", "process-number"),
         Row("sys.exit os._exit", "exit"),
         Row("argparse.ArgumentParser", "thing", kind="parser"),
         Row("click.option click.argument", "option"),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gradguard_lint.domain.conditions import consistent
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
-from gradguard_lint.domain.values import Atom, Const, Site, Thing
+from gradguard_lint.domain.values import Atom, Const, Site, Thing, is_own
 from gradguard_lint.engine.truth import names_gpu
 from gradguard_lint.fixes.changes import Fix, Replace, Wrap
 from gradguard_lint.fixes.recipes import (
@@ -29,6 +29,9 @@ from gradguard_lint.rules.base import (
 )
 
 CODE = "GG201"
+
+_CHOOSING = ("set-visible", "gpu-init", "gpu-chosen")
+"""What may say which GPU a process uses."""
 
 
 def check(program: Program) -> Iterator[Report]:
@@ -106,9 +109,10 @@ def _has_a_gpu_of_its_own(task: TaskRun, chosen: dict[ast.AST, set[Atom]]) -> bo
     one."""
     if task.call.single and any(private and _names_gpu(atom) for _, atom, private in task.given):
         return True
-    return any(effect.kind == "process-group" for effect in task.effects) or any(
-        _differs(chosen[effect.site.node]) for effect in _choosing(task)
-    )
+    return any(
+        effect.kind == "process-group" or (effect.kind in _CHOOSING and is_own(effect.value))
+        for effect in task.effects
+    ) or any(_differs(chosen[effect.site.node]) for effect in _choosing(task))
 
 
 def _chosen(program: Program) -> dict[ast.AST, set[Atom]]:
@@ -123,7 +127,7 @@ def _chosen(program: Program) -> dict[ast.AST, set[Atom]]:
 def _choosing(task: TaskRun) -> Iterator[Effect]:
     """What chooses a GPU for all that the process of `task` does: in it, or before it starts."""
     for effect in task.effects if task.call.single else task.effects[: task.initialised]:
-        if effect.kind in ("set-visible", "gpu-init"):
+        if effect.kind in _CHOOSING:
             yield effect
     for event in task.call.before if task.call.single else ():
         if isinstance(event, Effect) and event.kind == "set-visible" and event.worker is None:

@@ -11,6 +11,7 @@ from gradguard_lint.domain.values import (
     Const,
     Unknown,
     Value,
+    is_own,
 )
 from gradguard_lint.rules.base import Examples, Report, chain, code
 
@@ -54,6 +55,9 @@ def _is_alone(task: TaskRun) -> bool:
 
 
 def _always_the_same(values: set[Value]) -> bool:
+    """Whether each task sets what the worker's other tasks set."""
+    if all(map(is_own, values)):
+        return True
     atoms = {atom for value in values for atom in value.atoms}
     return len(atoms) == 1 and all(isinstance(atom, Const) for atom in atoms)
 

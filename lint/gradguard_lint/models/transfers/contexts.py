@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from gradguard_lint.domain.values import (
+    NOTHING,
     UNKNOWN,
     Atom,
     Bound,
@@ -119,6 +120,10 @@ def _enter(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value | Non
         framework = atom.name.partition(".")[0]
         enters = driver_started if framework == "torch" else gpu_touched
         enters(m, frame, node, f"{atom.name}(...)", framework)
+        m.effect(
+            *(frame, "gpu-chosen", node, f"{atom.name}(...)"),
+            value=atom.part("device") or NOTHING,
+        )
     return None
 
 

@@ -25,8 +25,10 @@ from gradguard_lint.domain.values import (
     Unknown,
     Value,
     constant,
+    is_own,
     join,
     of,
+    of_own,
     unknown,
 )
 from gradguard_lint.engine.branches import definite
@@ -374,10 +376,12 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     if short == "next" and first is not None:
         return m.element(first)
     if short == "str" and first is not None:
-        return first.map(_as_text)
+        return of_own(id(node)) if is_own(first) else first.map(_as_text)
     if short in ("int", "bool", "float") and first is not None:
         if any(first.tensors()):
             return NUMBER
+        if is_own(first):
+            return of_own(id(node))
         only = first.only
         if isinstance(only, Unknown) and only.key is not None and not args.positional[1:]:
             return unknown(("number", short, only.key))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from gradguard_lint.domain.shapes import items, known_items
 from gradguard_lint.domain.starts import INHERITING, PROCESS, UNTOLD, Start
 from gradguard_lint.domain.values import (
     NOTHING,
+    NUMBER,
     UNKNOWN,
     Const,
     Frame,
@@ -15,6 +17,7 @@ from gradguard_lint.domain.values import (
     Value,
     constant,
     of,
+    of_own,
 )
 from gradguard_lint.engine.machine import (
     Machine,
@@ -109,11 +112,25 @@ def parent_process(
 def current_process(
     m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
 ) -> Value:
-    """``multiprocessing.current_process()``: its name, and whether it is a daemon."""
+    """``multiprocessing.current_process()``: its name and numbers, and whether it is a daemon."""
     own, daemon = "MainProcess", False
     if m.worker is not None and m.in_process_worker:
         if m.worker.call.start not in _OF_MULTIPROCESSING:
             return UNKNOWN
         own, daemon = "Process-1", m.worker.call.daemons
-    parts = (("name", constant(own)), ("daemon", constant(daemon)))
+    parts = (("name", constant(own)), ("daemon", constant(daemon)), *_numbers(m, node))
     return of(Thing("namespace", name, m.ident_at(node, own), parts=parts))
+
+
+def _numbers(m: Machine, node: ast.AST) -> Iterator[tuple[str, Value]]:
+    """By which attributes a worker process tells itself from the others."""
+    if m.in_process_worker:
+        for name in ("pid", "ident", "_identity"):
+            yield name, of_own(id(node), name)
+
+
+def process_number(
+    m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
+) -> Value:
+    """``os.getpid()``."""
+    return of_own(id(node)) if m.in_process_worker else NUMBER

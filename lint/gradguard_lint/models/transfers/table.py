@@ -115,6 +115,7 @@ TRANSFERS: dict[str, Transfer] = {
     "context-manager": python_calls.identity,
     "copied": python_calls.copied,
     "current-process": starting.current_process,
+    "process-number": starting.process_number,
     "dask-client": dask_work.client,
     "dask-cluster": dask_work.cluster,
     "dask-compute": dask_work.compute_all,

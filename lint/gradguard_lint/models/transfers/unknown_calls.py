@@ -14,6 +14,7 @@ from gradguard_lint.domain.values import (
     Tensor,
     Thing,
     Value,
+    of_own,
 )
 from gradguard_lint.engine.machine import (
     Machine,
@@ -74,7 +75,7 @@ def handed_on(m: Machine, frame: Frame, node: ast.AST, args: Args) -> None:
 
 def may_seed(m: Machine, frame: Frame, node: ast.AST, name: str, *, unknown: bool) -> None:
     """A call in a worker that may seed the global generators, as its name says; something `unknown`
-    that is called when the worker starts may do that, and limit its threads."""
+    that is called when the worker starts may do that, limit its threads, and choose its GPU."""
     if m.worker is None:
         return
     starting = unknown and m.worker.starting
@@ -82,3 +83,4 @@ def may_seed(m: Machine, frame: Frame, node: ast.AST, name: str, *, unknown: boo
         m.effect(frame, "seed", node, f"{name}()" if name else "an unknown callable")
     if starting:
         m.effect(frame, "set-threads", node, "an unknown callable")
+        m.effect(frame, "gpu-chosen", node, "an unknown callable", value=of_own(id(node)))
