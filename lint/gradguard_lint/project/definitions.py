@@ -52,6 +52,8 @@ class Names:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._telling: dict[Tells, bool] = {}
+        self._asked: dict[str, set[str]] = {}
+        self._behind: dict[str | None, list[tuple[str, str, bytes]]] = {}
         self.have_star = b"import *" in data
         """Whether some come from an import that does not say them."""
 
@@ -67,8 +69,10 @@ class Names:
 
     def asked_of(self, module: str) -> set[str]:
         """What the module is asked for that is called so here."""
-        asked = rb"\b" + re.escape(module.encode()) + rb"[ \t]*\.[ \t]*(\w+)"
-        return {name.decode() for name in re.findall(asked, self._code)}
+        if module not in self._asked:
+            asked = rb"\b" + re.escape(module.encode()) + rb"[ \t]*\.[ \t]*(\w+)"
+            self._asked[module] = {name.decode() for name in re.findall(asked, self._code)}
+        return self._asked[module]
 
     @cached_property
     def definitions(self) -> Definitions:
@@ -85,6 +89,11 @@ class Names:
     def behind(self, name: str | None) -> list[tuple[str, str, bytes]]:
         """The imports that `name` (None: anything) may hang on: the module, the name there, "" for
         the module itself, "*" for all of them; and the name here."""
+        if name not in self._behind:
+            self._behind[name] = self._found_behind(name)
+        return self._behind[name]
+
+    def _found_behind(self, name: str | None) -> list[tuple[str, str, bytes]]:
         imported = self._imported
         words = {*imported}
         if name is not None:
@@ -137,6 +146,7 @@ class Definitions:
         ]
         """The statements of the module's own code, but for its imports, and what each mentions."""
         self._doing: dict[tuple[Tells, frozenset[bytes]], list[_Part]] = {}
+        self._given: dict[tuple[str, Tells, frozenset[bytes]], frozenset[str]] = {}
 
     def have(self, name: str) -> bool:
         """Whether a function or class has that name."""
@@ -169,6 +179,12 @@ class Definitions:
     def give(self, name: str, of: Tells, words: frozenset[bytes] = frozenset()) -> frozenset[str]:
         """What does what is sought, or says one of `words` (an attribute with a dot before it), of
         what the module gives as `name`: `ITSELF`, or methods of what it has or makes."""
+        key = (name, of, words)
+        if key not in self._given:
+            self._given[key] = self._found_to_give(*key)
+        return self._given[key]
+
+    def _found_to_give(self, name: str, of: Tells, words: frozenset[bytes]) -> frozenset[str]:
         doing = self._those(of, words)
         whole = {part.said for part in doing if part.said == part.name}
         if name not in self.mentions:
