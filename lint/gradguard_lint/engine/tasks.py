@@ -46,6 +46,9 @@ from pytest_gradguard.records import replace
 
 AT_FORK = "<at fork>"
 
+CALLED = "the function"
+"""How reports call what a task calls, where it crosses."""
+
 TASKS = 8
 """How many different tasks of one call are run."""
 
@@ -83,7 +86,9 @@ def contents(
             parts = list(zip(names, atom.defaults, strict=False))
         elif isinstance(atom, Bound):
             parts = [("self", of(atom.receiver))]
-        elif isinstance(atom, Method):
+        elif isinstance(atom, Method) and (
+            path == CALLED or not isinstance(atom.receiver, Instance)
+        ):  # what else a class of a library gives its objects may be any attribute
             parts = [(path, of(atom.receiver))]
         elif isinstance(atom, Instance) and not m.pickles_itself(atom):
             moved = m.read(atom.ident, "<gpu>")
@@ -423,7 +428,7 @@ def _shipped(m: Machine, call: ParallelCall, task: TaskCall) -> list[tuple[str, 
     ]
     shipped += [(name, value, name in task.private_names) for name, value in task.keywords]
     if not call.resident:
-        shipped.append(("the function", task.function, -1 in task.private))
+        shipped.append((CALLED, task.function, -1 in task.private))
     return [
         (path, atom, private)
         for name, value, private in shipped
