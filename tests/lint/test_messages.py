@@ -244,3 +244,17 @@ def test_a_worker_that_takes_the_gpu_on_several_branches_is_one_finding_that_nam
     assert [step["line"] for step in also] == [6, 8, 10, 12, 14]
     assert also[0]["message"] == "on another branch, `.to('cuda')` does"
     assert also[-1]["message"] == "on another branch, `.to('cuda')` does, and so do 2 more"
+
+
+def test_names_that_no_longer_exist_are_one_finding_a_line(project):
+    source = """\
+from keras.wrappers.scikit_learn import KerasClassifier, KerasRegressor
+from keras.wrappers.scikit_learn import BaseWrapper
+"""
+    project.write("program.py", source)
+    first, second = project.lint(json_output=True).json["findings"]
+    module = "keras.wrappers.scikit_learn"
+    assert first["message"].startswith(
+        f"`{module}.KerasClassifier` and `{module}.KerasRegressor` no longer exist: importing"
+    )
+    assert second["message"].startswith(f"`{module}.BaseWrapper` no longer exists: importing")

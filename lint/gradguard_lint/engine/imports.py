@@ -106,6 +106,8 @@ def do_ImportFrom(m: Machine, frame: Frame, node: ast.ImportFrom) -> None:
         m.write(frame, name, of(Imported(base, alias.name)))
         if base and m.project.is_module(f"{base}.{alias.name}"):
             _run_unnamed(m, frame, f"{base}.{alias.name}", name)
+        elif frame.parent is None and m.project.may_start_gpu(base):
+            m.module_frame(base)  # it counts from here on, wherever the name is used first
 
 
 def _run_unnamed(m: Machine, frame: Frame, module: str, name: str) -> None:

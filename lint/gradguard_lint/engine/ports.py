@@ -47,6 +47,9 @@ class Project(Protocol):
     def is_module(self, name: str) -> bool:
         """Whether the project has it (it may be a package without ``__init__``)."""
 
+    def may_start_gpu(self, name: str) -> bool:
+        """Whether importing it may start the driver of a GPU."""
+
     def starts_workers(self, name: str, wanted: str | None = None) -> frozenset[str]:
         """What of the project's module of that name (or of what it gives as `wanted`) mentions a
         way to start workers: "" for itself, or methods of the objects that it gives."""

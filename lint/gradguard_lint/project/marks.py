@@ -371,6 +371,14 @@ def changes_what_threads_share(data: bytes) -> bool:
     return any(has(data, *it) for it in _CHANGES)
 
 
+_ON_IMPORT = rb"(?m)^(?:[^\s#@][^\n#]*|[ \t]+(?:async[ \t]+)?def[ \t][^\n#]*)\bcuda\."
+
+
+def starts_gpu(data: bytes) -> bool:
+    """Whether a module's own code, or what a parameter is by default, asks for a GPU."""
+    return b"cuda." in data and re.search(_ON_IMPORT, data) is not None
+
+
 LIBRARY_TOPS = frozenset(top for library in libraries() for top in library.tops)
 """Names that mean the library, even where a folder of that name is checked."""
 

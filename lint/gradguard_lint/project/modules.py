@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from gradguard_lint.project.contents import Unusable, read
 from gradguard_lint.project.definitions import ALONE, ITSELF, Names
 from gradguard_lint.project.imports import absolute_name
-from gradguard_lint.project.marks import LIBRARY_TOPS, worth_following
+from gradguard_lint.project.marks import LIBRARY_TOPS, starts_gpu, worth_following
 from gradguard_lint.project.sought import (
     CHANGING,
     LOADING,
@@ -168,6 +168,11 @@ class Modules:
         """Whether the module of that name, or what it gives as `wanted`, may change what threads
         share, or a mode that they do not have."""
         return bool(self._gives(CHANGING, name, wanted))
+
+    def may_start_gpu(self, name: str) -> bool:
+        """Whether importing the module of that name may start the driver of a GPU."""
+        file = self._file_of(name)
+        return file is not None and starts_gpu(file[1])
 
     def _gives(
         self,

@@ -6,23 +6,28 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradguard_lint.domain.effects import Program
+from gradguard_lint.domain.effects import Effect, Program
 from gradguard_lint.domain.values import Site
 from gradguard_lint.fixes.changes import Change, Fix, RenameKeyword, Replace, ReplaceImport
 from gradguard_lint.fixes.recipes import importing, is_open, keyword
 from gradguard_lint.reading.source import Module
-from gradguard_lint.rules.base import Examples, Report
+from gradguard_lint.rules.base import Examples, Report, listed
 from gradguard_lint.words import words
 
 CODE = "GG401"
 
 
 def check(program: Program) -> Iterator[Report]:
+    removed: dict[tuple[str, int], list[Effect]] = {}
     for effect in program.kinds("removed-wrapper"):
+        removed.setdefault((effect.site.path, effect.site.line), []).append(effect)
+    for effects in removed.values():
+        names = list(dict.fromkeys(f"`{effect.what}`" for effect in effects))
+        exists, it = ("exists", "it") if len(names) == 1 else ("exist", "them")
         yield Report(
-            effect.site,
-            f"`{effect.what}` no longer exists: importing or using it raises an error.",
-            fix=_by_scikeras(effect.site),
+            effects[0].site,
+            f"{listed(names)} no longer {exists}: importing or using {it} raises an error.",
+            fix=_by_scikeras(effects[0].site),
         )
 
 

@@ -101,6 +101,22 @@ def _elsewhere(atom: Atom) -> bool:
     return gpu_name(atom) or (isinstance(name, str) and not name.lower().startswith("cpu"))
 
 
+def names_no_gpu(m: Machine, visible: Value) -> bool:
+    """Whether no GPU is `visible`, as far as the options of the program are what they are by
+    default."""
+
+    def says_so(atom: Atom) -> bool:
+        if isinstance(atom, Const):
+            return atom.value in NO_GPUS
+        key = atom.key if isinstance(atom, Unknown) else None
+        if isinstance(key, tuple) and key[0] == "str":
+            key = key[1]
+        defaults = m.defaults.get(key, ())
+        return bool(defaults) and all(str(it) in NO_GPUS for it in defaults)
+
+    return all(map(says_so, visible.atoms))
+
+
 def gpu_hidden(m: Machine, *, config: bool = False) -> bool:
     """Whether the GPUs were hidden on the way here, from the process that this runs in.
 
@@ -114,7 +130,7 @@ def gpu_hidden(m: Machine, *, config: bool = False) -> bool:
             continue  # done once the worker was there
         if event.kind == "gpu-hidden" and not event.framework:
             hidden = True  # in the environment, which children inherit
-        elif event.kind == "set-visible" and event.value.constant not in NO_GPUS:
+        elif event.kind == "set-visible" and not names_no_gpu(m, event.value):
             hidden = False
         elif config and (
             event.kind == "gpu-grown" or (event.kind == "gpu-hidden" and _holds(m, event))
@@ -183,17 +199,23 @@ def gpu_touched(
     node: ast.AST,
     what: str,
     framework: str,
-    chosen: Value = NOTHING,
+    device: Value | None = None,
     when: Conditions = NONE,
+    chosen: Value = NOTHING,
 ) -> None:
     """Record that the expression makes a GPU context, unless there is no GPU here.
 
     Args:
-        chosen: which GPU the process uses from here on, where the expression says so.
+        device: what names the GPU.
         when: what has to hold for that.
+        chosen: which GPU the process uses from here on, where the expression says so.
     """
     if m.far_fetched_here or gpu_hidden(m) or m.conflicts(when | WITH_A_GPU):
         return
+    if device is not None:
+        if _is_used_already(m, device):
+            return
+        chosen = chosen_gpu(device)
     origin = origin_of(m, frame, device_node(node))
     m.effect(
         *(frame, "gpu-init", node, what),
@@ -202,6 +224,28 @@ def gpu_touched(
         value=chosen,
         under=when,
     )
+
+
+def of_tensor(m: Machine) -> Value:
+    """The GPU that a tensor lies on, in the process that asks."""
+    return of(Thing("device", "cuda", gpu=True, parts=((_USED_BY, constant(m.worker_ident)),)))
+
+
+_USED_BY = "used by"
+"""The part of a device that says which process has a context on it."""
+
+
+def _is_used_already(m: Machine, device: Value) -> bool:
+    """Whether all GPUs that `device` may name are those of tensors that this process has; what a
+    forked one inherits was made in the parent."""
+    if m.worker is not None and m.worker.call.start in INHERITING:
+        return False
+    users = [
+        atom.part(_USED_BY) if isinstance(atom, Thing) else None
+        for atom in device.atoms
+        if gpu_name(atom)
+    ]
+    return all(it is not None and it.constant == m.worker_ident for it in users)
 
 
 def driver_started(m: Machine, frame: Frame, node: ast.AST, what: str, framework: str) -> None:

@@ -125,7 +125,7 @@ def _on_gpu(*methods: str) -> Methods:
         if name in methods:
             chosen = thing.part("device") if name == "use" else None
             framework = thing.name.partition(".")[0]
-            gpu_touched(m, frame, node, f"`.{name}()`", framework, chosen or NOTHING)
+            gpu_touched(m, frame, node, f"`.{name}()`", framework, chosen=chosen or NOTHING)
         return None
 
     return method

@@ -42,7 +42,7 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.torch import OF_TENSORS
 from gradguard_lint.models.transfers import data_parallel
-from gradguard_lint.models.transfers.devices import NO_GPUS
+from gradguard_lint.models.transfers.devices import names_no_gpu
 from gradguard_lint.models.transfers.tensors import operation, written
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
@@ -571,7 +571,7 @@ def environ_set(m: Machine, frame: Frame, node: ast.AST, key: Value, value: Valu
     """Record that an environment variable is set."""
     name = key.constant
     if name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
-        if value.constant in NO_GPUS:
+        if names_no_gpu(m, value):
             m.effect(frame, "gpu-hidden", node, f'os.environ["{name}"] = ...')
         elif value.constant is not None:
             m.effect(frame, "gpu-meant", node, f'os.environ["{name}"] = ...')

@@ -26,7 +26,6 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.torch import ALONG, HEAVY, NOT_SMOOTH, SEVERAL, WITH_INDICES
 from gradguard_lint.models.transfers.devices import (
     WITH_A_GPU,
-    chosen_gpu,
     cpu_when,
     gpu_touched,
     placed,
@@ -333,7 +332,7 @@ def move(
         left = derived(m, tensor)
         cpu = NONE if tensor.gpu else cpu_when(device)
         return of(replace(left, gpu=False if known else tensor.gpu, cpu=cpu))
-    gpu_touched(m, frame, node, what, tensor.framework, chosen_gpu(device), when)
+    gpu_touched(m, frame, node, what, tensor.framework, device, when)
     moved = replace(derived(m, tensor), gpu=True, place=m.site(frame, node), memory=None)
     if not when:
         return of(moved)

@@ -78,7 +78,7 @@ from pytest_gradguard.records import replace
 def gpu(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """A call that makes a GPU context."""
     chosen = args.get(*row.argument) if row.flag else None
-    gpu_touched(m, frame, node, f"{name}()", row.framework, chosen or NOTHING)
+    gpu_touched(m, frame, node, f"{name}()", row.framework, chosen=chosen or NOTHING)
     return UNKNOWN
 
 
@@ -193,7 +193,7 @@ def load(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Ro
     on_gpu, when = placed(location, m)
     if on_gpu:
         what = f"{name}(..., {row.argument[1]}={as_written(node, location)})"
-        gpu_touched(m, frame, node, what, "torch", chosen_gpu(location), when)
+        gpu_touched(m, frame, node, what, "torch", location, when)
     return guarded(UNKNOWN, when)
 
 
@@ -346,7 +346,7 @@ def tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     elif gpu:
         named = as_written(node, device) if "device" in args.keywords else shown(device)
         told = f"{name}(..., device={named})" if written else f"{name}(...)"
-        gpu_touched(m, frame, node, told, "torch", chosen_gpu(device), when)
+        gpu_touched(m, frame, node, told, "torch", device, when)
     if args.get(None, "pin_memory") == constant(True):
         gpu_touched(m, frame, node, f"{name}(..., pin_memory=True)", "torch")
     if short in DRAWS and "generator" not in args.keywords:
@@ -452,7 +452,7 @@ def module(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     gpu, when = placed(device, m)
     if gpu:
         told = f"{name}(..., device={as_written(node, device)})" if written else f"{name}(...)"
-        gpu_touched(m, frame, node, told, "torch", chosen_gpu(device), when)
+        gpu_touched(m, frame, node, told, "torch", device, when)
     if name.startswith("torch.nn.") and ("Loss" in short or short in ("CosineSimilarity",)):
         return of(Thing("loss", name, m.ident_at(node), m.worker_ident))
     parts = [atom for value in args.values() for atom in inner(value) if isinstance(atom, Thing)]

@@ -38,7 +38,6 @@ from gradguard_lint.models.torch import HOOKS, STATEFUL, WEIGHTLESS
 from gradguard_lint.models.transfers import data_parallel, own_gradients
 from gradguard_lint.models.transfers.devices import (
     as_written,
-    chosen_gpu,
     cuda_argument,
     device_argument,
     gpu_touched,
@@ -139,7 +138,7 @@ def model_method(
     """A method that every torch module has; None where it is none of these."""
     me = of(model)
     if name == "cuda":
-        gpu_touched(m, frame, node, "`.cuda()`", "torch", chosen_gpu(cuda_argument(args)))
+        gpu_touched(m, frame, node, "`.cuda()`", "torch", cuda_argument(args))
         return moved_model(m, model, True, m.site(frame, node))
     if name == "cpu":
         return moved_model(m, model, False)
@@ -148,7 +147,7 @@ def model_method(
         on_gpu, when = placed(device, m)
         if on_gpu:
             what = f"`.{name}({as_written(node, device)})`"
-            gpu_touched(m, frame, node, what, "torch", chosen_gpu(device), when)
+            gpu_touched(m, frame, node, what, "torch", device, when)
             return moved_model(m, model, True, m.site(frame, node), when)
         if device is not None and any(
             isinstance(a, Const) or (isinstance(a, Thing) and not a.gpu) for a in device.atoms

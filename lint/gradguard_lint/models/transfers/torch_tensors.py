@@ -54,11 +54,11 @@ from gradguard_lint.models.torch import (
 from gradguard_lint.models.transfers import collectives, data_parallel, own_gradients
 from gradguard_lint.models.transfers.devices import (
     as_written,
-    chosen_gpu,
     counted,
     cuda_argument,
     device_argument,
     gpu_touched,
+    of_tensor,
     placed,
 )
 from gradguard_lint.models.transfers.extents import same_element
@@ -87,7 +87,7 @@ def tensor_attribute(m: Machine, frame: Frame, node: ast.AST, tensor: Tensor, na
         return of(replace(derived(m, tensor), strided=True))
     if name == "device":
         if tensor.gpu:
-            return of(Thing("device", "cuda", gpu=True))
+            return of_tensor(m)
         return unknown(("device-of", tensor.ident)) if tensor.ident else UNKNOWN
     if name == "is_cuda" and tensor.gpu:
         return constant(True)
@@ -280,7 +280,7 @@ def unknown_method(m: Machine, frame: Frame, node: ast.AST, name: str, args: Arg
         if not gpu:
             return None
         what = "`.cuda()`" if name == "cuda" else f"`.to({as_written(node, device)})`"
-        gpu_touched(m, frame, node, what, "torch", chosen_gpu(device), when)
+        gpu_touched(m, frame, node, what, "torch", device, when)
         place = m.site(frame, node)
         moved = Tensor("torch", "unknown", True, m.worker_ident, m.ident_at(node), place=place)
         if when:
