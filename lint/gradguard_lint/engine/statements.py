@@ -13,6 +13,7 @@ from gradguard_lint.domain.values import (
     External,
     Frame,
     Function,
+    Method,
     Value,
     of,
 )
@@ -125,7 +126,7 @@ def do_ClassDef(m: Machine, frame: Frame, node: ast.ClassDef) -> None:
     bases: list[Atom] = []
     for base in node.bases:
         value = m.eval(frame, base)
-        bases.extend(atom for atom in value.atoms if isinstance(atom, (Class, External)))
+        bases.extend(atom for atom in value.atoms if isinstance(atom, (Class, External, Method)))
     body = Frame(m.new_ident(), frame.module, frame, frame.function, is_class=True, born=frame.born)
     what = m.models.class_of(tuple(bases))
     cls = Class(node, frame.module, frame, tuple(bases), body, what, _above(bases))

@@ -354,6 +354,8 @@ class Meaning(Known):
                 what = self.registry.base(self.registry.canonical(base.name))
             elif isinstance(base, Class):
                 what = base.what
+            elif isinstance(base, Method) and (name := processes.name_in_context(base)):
+                what = self.registry.base(name)
             if what:
                 return what
         return ""

@@ -8,8 +8,11 @@ from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import (
     NOTHING,
     UNKNOWN,
+    Class,
+    External,
     Frame,
     Instance,
+    Method,
     Site,
     TaskCall,
     Thing,
@@ -127,17 +130,42 @@ def start_instance(m: Machine, frame: Frame, node: ast.AST, instance: Instance) 
         tasks = [TaskCall(function, (), (), m.site(frame, node), library="multiprocessing")]
     if tasks:
         daemon = m.read(instance.ident, "daemon")
+        row, start = _extended(m, instance.cls)
         run_processes(
             m,
             frame,
             node,
             tasks,
-            constant("thread") if instance.cls.what == "thread" else default_start(m),
+            start,
             "multiprocessing",
             many=in_loop(m, frame),
+            row=row,
             daemons=daemon is not None and daemon.constant is True,
         )
     return NOTHING
+
+
+def _extended(m: Machine, cls: Class) -> tuple[Row | None, Value]:
+    """What a project's subclass of ``Process`` or ``Thread`` extends, and how that starts."""
+    registry = registry_of(m)
+    for base in (base for own in (cls, *cls.above) for base in own.bases):
+        if isinstance(base, External):
+            row = registry.row(registry.canonical(base.name))
+            if row is not None and row.does == "process":
+                return row, constant(row.start) if row.start else default_start(m)
+        elif isinstance(base, Method) and isinstance(base.receiver, Thing):
+            name = name_in_context(base)
+            if name:
+                return registry.row(name), base.receiver.part("start") or UNKNOWN
+    return None, constant("thread") if cls.what == "thread" else default_start(m)
+
+
+def name_in_context(method: Method) -> str:
+    """The full name of what a context gives, as ``get_context("spawn").Process``; "" for others."""
+    context = method.receiver
+    if isinstance(context, Thing) and context.kind == "context":
+        return f"{context.name}.{method.name}"
+    return ""
 
 
 def init_instance(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args) -> Value:
