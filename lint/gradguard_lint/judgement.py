@@ -131,10 +131,13 @@ def _raw(code: str, report: Report) -> Raw:
 def _steps(report: Report) -> tuple[list[tuple[str, int, str]], list[tuple[str, int, str]]]:
     """The steps of its trace; and those of them by which the program hands out the work."""
     call = report.call
-    handed_out = None if call is None else (call.site.path, call.site.line)
+    handed_out = set[tuple[str, int]]()
+    if call is not None:  # a process gets its task where it is made, and is started elsewhere
+        sites = (call.site, *(run.task.site for run in call.tasks))
+        handed_out.update((site.path, site.line) for site in sites)
     trace: list[tuple[str, int, str]] = []
     ways: list[tuple[str, int, str]] = []
-    given = [(step.site.path, step.site.line) == handed_out for step in report.trace]
+    given = [(step.site.path, step.site.line) in handed_out for step in report.trace]
     first = given.index(True) if True in given else 0
     elsewhere = list(_from_elsewhere(report))
     given[first:first] = [True] * len(elsewhere)

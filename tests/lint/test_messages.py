@@ -189,12 +189,18 @@ if __name__ == "__main__":
     with multiprocessing.Pool(2) as pool:
         pool.map(forked, range(3))
         pool.map(both, range(3))
+        pool.map(str, [base])
     Parallel(2)(delayed(both)(k) for k in range(3))
 """
     project.write("program.py", source)
-    found = project.lint("--select", "GG201,GG203", json_output=True).json["findings"]
+    found = project.lint("--select", "GG201,GG202,GG203", json_output=True).json["findings"]
     said = {(item["code"], item["location"]["line"]): item for item in found}
-    assert said.keys() == {("GG201", 8), ("GG201", 12), ("GG203", 18), ("GG203", 19)}
+    assert said.keys() == {
+        *(("GG201", 8), ("GG201", 12), ("GG203", 18), ("GG203", 19)),
+        *(("GG202", 20), ("GG203", 20)),
+    }
+    assert "no worker can unpickle it, as the parent" in said["GG202", 20]["message"]
+    assert "on the GPU, is unpickled in forked workers" in said["GG203", 20]["message"]
     fails = said["GG201", 8]
     assert "raises an error there, as the parent starts CUDA before the fork" in fails["message"]
     assert fails["trace"][-1]["message"].endswith("fails here")

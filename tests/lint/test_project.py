@@ -299,6 +299,41 @@ def test_every_call_that_reaches_a_line_is_named(project):
     assert project.codes() == []
 
 
+def test_every_program_that_starts_a_process_with_a_task_is_named(project):
+    project.write(
+        "play.py",
+        """\
+import torch
+
+
+def play(seed):
+    return torch.full((3,), seed).to("cuda").sum().item()
+""",
+    )
+    for name in ("first", "second"):
+        project.write(
+            f"{name}.py",
+            """\
+import multiprocessing
+
+from play import play
+
+if __name__ == "__main__":
+    multiprocessing.set_start_method("spawn")
+    for seed in range(3):
+        process = multiprocessing.Process(target=play, args=(seed,))
+        process.start()
+""",
+        )
+    (finding,) = project.lint(json_output=True).json["findings"]
+    assert (finding["code"], finding["location"]["path"]) == ("GG201", "play.py")
+    given = [
+        (step["path"], step["line"]) for step in finding["trace"] if " runs in " in step["message"]
+    ]
+    assert given == [("first.py", 8), ("second.py", 8)]
+    assert [place["path"] for place in finding["details"]["also_from"]] == ["second.py"]
+
+
 def test_every_caller_of_a_wrapper_is_named_with_its_task(project):
     project.write(
         "par.py",

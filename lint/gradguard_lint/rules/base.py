@@ -107,6 +107,13 @@ def way_to(first: Effect, before: str, then: Effect, after: str) -> tuple[Step, 
     return (*first.chain, Step(first.site, before), *then.chain, Step(then.site, after))
 
 
+def on_gpu(atom: Atom) -> bool:
+    """Whether `atom` is known to live on a GPU."""
+    if isinstance(atom, Tensor):
+        return atom.gpu
+    return isinstance(atom, Thing) and atom.gpu and atom.kind in ("model", "state")
+
+
 def started_cuda(call: ParallelCall) -> Iterator[Effect]:
     """What the parent did before workers were forked so that CUDA fails in them."""
     unasked = call.start == "fork" and bool(call.earlier("gpu-unasked"))

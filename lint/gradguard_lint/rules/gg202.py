@@ -24,6 +24,8 @@ from gradguard_lint.rules.base import (
     captures,
     handed_out,
     listed,
+    on_gpu,
+    started_cuda,
 )
 from gradguard_lint.words import words
 
@@ -33,13 +35,6 @@ _OF_DEVICES = words("is_cuda is_cpu get_device device")
 """What a worker may ask a tensor to see whether it is on a GPU."""
 
 _USES = frozenset({"gpu-init", "gpu-hint", "gpu-implied"})
-
-
-def on_gpu(atom: Atom) -> bool:
-    """Whether `atom` is known to live on a GPU."""
-    if isinstance(atom, Tensor):
-        return atom.gpu
-    return isinstance(atom, Thing) and atom.gpu and atom.kind in ("model", "state")
 
 
 def check(program: Program) -> Iterator[Report]:
@@ -52,10 +47,15 @@ def check(program: Program) -> Iterator[Report]:
         named = [f"`{name}`" for name in found]
         are, them = ("is", "it") if len(named) == 1 else ("are", "them")
         copied = "" if _handed_over(task, found.values()) else ", and its own copy of the data"
+        each = f"each worker that gets {them} creates its own GPU context{copied}"
+        if any(started_cuda(task.call)):
+            each = (
+                f"no worker can unpickle {them}, as the parent starts CUDA before the fork "
+                f"(GG203). In fresh processes, {each}"
+            )
         yield Report(
             task.task.site,
-            f"{listed(named)} {are} on the GPU and {are} pickled for {task.call.workers}: each "
-            f"worker that gets {them} creates its own GPU context{copied}.",
+            f"{listed(named)} {are} on the GPU and {are} pickled for {task.call.workers}: {each}.",
             (*_put_there(program, found), handed_out(task)),
             call=task.call,
             case=_case(found.values()),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradguard_lint.domain.conditions import GPU_PRESENT
-from gradguard_lint.domain.effects import Effect, ParallelCall, Program, TaskRun
+from gradguard_lint.domain.conditions import GPU_PRESENT, consistent
+from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step
+from gradguard_lint.domain.values import Choice, Tensor
 from gradguard_lint.fixes.spawning import without_fork
-from gradguard_lint.rules.base import Examples, Report, code, started_cuda, way_to
+from gradguard_lint.rules.base import Examples, Report, code, handed_out, on_gpu, started_cuda
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
@@ -37,35 +38,59 @@ def check(program: Program) -> Iterator[Report]:
     for call in program.calls:
         if call.start != "fork":
             continue
-        found = _found(call)
+        found = _found(call) or _unpickled(call)
         if found is None:
             continue
-        first, task, used = found
+        first, uses, used = found
         did, why = _DID[first.kind]
         does = "initialises CUDA" if first.kind == "gpu-init" else "starts the CUDA driver"
+        before = Step(first.site, f"{code(first.what)} {does} in the parent, before the fork")
         yield Report(
             call.site,
-            f"`{task.doer(used)}` uses CUDA in {call.workers}, but the parent "
-            f"{did.format(what=first.what)}: {why}.",
-            way_to(
-                first,
-                f"{code(first.what)} {does} in the parent, before the fork",
-                used,
-                f"{code(used.what)} uses CUDA in the worker",
-            ),
+            f"{uses} in {call.workers}, but the parent {did.format(what=first.what)}: {why}.",
+            (*first.chain, before, *used),
             call=call,
             fix=without_fork(program, call),
         )
 
 
-def _found(call: ParallelCall) -> tuple[Effect, TaskRun, Effect] | None:
-    """What the parent did first, and the task that uses CUDA after it, on one way."""
+Found = tuple[Effect, str, tuple[Step, ...]]
+"""What the parent did first, what uses CUDA after it, on one way, and how the program comes to
+that."""
+
+
+def _found(call: ParallelCall) -> Found | None:
+    """A task that uses CUDA."""
     for first in started_cuda(call):
         for task in call.tasks:
             for used in task.effects:
                 if _uses(call, used) and task.meets(used, first):
-                    return first, task, used
+                    step = Step(used.site, f"{code(used.what)} uses CUDA in the worker")
+                    return first, f"`{task.doer(used)}` uses CUDA", (*used.chain, step)
     return None
+
+
+def _unpickled(call: ParallelCall) -> Found | None:
+    """Something on a GPU that a task gets: unpickling it uses CUDA before the task begins."""
+    for first in started_cuda(call):
+        for task in call.tasks:
+            crossing = {atom: path for path, atom, _ in task.contents if on_gpu(atom)}
+            for value in (*task.task.args, *(value for _, value in task.task.keywords)):
+                paths = [crossing.get(it.atom) for it in value.choices if _holds(call, it)]
+                if paths and paths[0] is not None and None not in paths:
+                    return (
+                        first,
+                        f"`{paths[0]}`, which is on the GPU, is unpickled",
+                        (handed_out(task),),
+                    )
+    return None
+
+
+def _holds(call: ParallelCall, choice: Choice) -> bool:
+    """Whether an alternative may be what `call` has where there is a GPU."""
+    atom = choice.atom
+    when = choice.when | atom.cpu if isinstance(atom, Tensor) and not atom.gpu else choice.when
+    return consistent(when, call.when | {(GPU_PRESENT, True)})
 
 
 def _uses(call: ParallelCall, effect: Effect) -> bool:
