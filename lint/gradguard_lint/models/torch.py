@@ -71,6 +71,12 @@ ARRANGES = words(
 )
 """Operations that put in another order, or copy, what they are given: data are prepared so."""
 
+SETTINGS = words(
+    "dim dims keepdim dtype size scale_factor mode align_corners p training inplace reduction "
+    "kernel_size stride padding dilation groups eps"
+)
+"""Arguments of functions that are no tensors."""
+
 DRAWS = words("randn rand randint randperm normal rand_like randn_like randint_like")
 DRAWS_OF = words("multinomial bernoulli poisson")
 """Functions that draw with the probabilities they are given; most are methods, too."""
@@ -432,6 +438,7 @@ LIBRARY = Library(
     bases={
         "torch.nn.Parameter": "",
         "torch.utils.data.DataLoader": "loader",
+        "torch.utils.data.DistributedSampler": "sampler",
         "torch.nn.functional.*": "",
         "torch.nn.*": "torch",
         "torch.optim.lr_scheduler.*": "",

@@ -182,9 +182,10 @@ def _sampler(effect: Effect, loop: Site) -> _Sampler | None:
         return None
     if any(loader.part("batch_sampler") is not None for loader in given):
         own = given[0].part("batch_sampler")
-        name = f"{ast.unparse(loader)}.batch_sampler.sampler"
-        one = len(given) == 1 and own is not None and len(own.choices) == 1
-        return _Sampler(name) if one else None
+        if len(given) > 1 or own is None or len(own.choices) > 1:
+            return None
+        name = f"{ast.unparse(loader)}.batch_sampler"
+        return _Sampler(f"{name}.sampler" if any(own.things("batch-sampler")) else name)
     name = f"{ast.unparse(loader)}.sampler"
     own = given[0].part("sampler")
     if len(given) == 1 and own is not None and len(own.choices) == 1:

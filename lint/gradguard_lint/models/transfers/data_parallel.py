@@ -400,7 +400,7 @@ def handed_over(m: Machine, name: str, args: Args) -> None:
             for top in tops:
                 if top:
                     m.store[top, AVERAGED] = constant(True)
-            for sampler in samplers(of(atom)):
+            for sampler in samplers(m, of(atom)):
                 m.store[sampler.ident, PASSED] = UNKNOWN
 
 

@@ -223,6 +223,7 @@ class Meaning(Known):
             and args.positional
             and isinstance(called, ast.Name)
             and called.id not in _BUILTIN
+            and not any(it.framework == "numpy" for arg in args.positional for it in arg.tensors())
             and not called.id.endswith(("fn", "func", "function", "callback", "transform"))
         ):
             # What is given may be a model; a name without a value is a function's, as a rule.
@@ -533,6 +534,7 @@ _MADE = {
     "thread": processes.init_instance,
     "pool": work.init_pool,
     "loader": loaders.init_instance,
+    "sampler": samplers.init_instance,
     optimizers.KIND: optimizers.init_instance,
 }
 """By what a project's class is: the ``__init__`` that it extends."""

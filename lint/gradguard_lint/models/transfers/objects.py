@@ -130,6 +130,8 @@ def set_attribute(
     m: Machine, frame: Frame, target: ast.Attribute, atom: Atom, value: Value
 ) -> Value | None:
     """``atom.name = value``; what `atom` is then, where it changed."""
+    if target.attr == "epoch" and any(samplers.samplers(m, of(atom))):
+        samplers.epoch_set(m, atom)
     if isinstance(atom, Instance):
         old = m.read(atom.ident, target.attr) if m.program.buffers else None
         if old is not None and any(tensor.ident in m.program.buffers for tensor in old.tensors()):
@@ -144,8 +146,6 @@ def set_attribute(
     if isinstance(atom, Thing) and atom.kind == "process" and target.attr == "daemon":
         parts = tuple(part for part in atom.parts if part[0] != "daemon")
         return of(replace(atom, parts=(*parts, ("daemon", value))))
-    if target.attr == "epoch" and any(samplers.samplers(of(atom))):
-        samplers.epoch_set(m, atom)
     if isinstance(atom, Thing) and atom.kind == "optimizer" and target.attr == "param_groups":
         m.effect(frame, "optimizer-change", target, "`.param_groups`", target=of(atom))
     if isinstance(atom, (Tensor, Unknown)) and target.attr in ("grad", "_grad"):

@@ -13,6 +13,8 @@ from gradguard_lint.domain.values import (
     Atom,
     Const,
     Frame,
+    Function,
+    Instance,
     Site,
     Thing,
     Value,
@@ -21,6 +23,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Row
 from gradguard_lint.reading.source import Module
 
@@ -28,18 +31,61 @@ PASSED = "<passed>"
 """Of a sampler: in which turns of the loops around it was iterated in this epoch."""
 
 
+_SHUFFLE = "<shuffle>"
+"""Whether an object of a subclass shuffles."""
+
+
 def sampler(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``DistributedSampler(dataset, ...)``."""
-    shuffle = args.get(*row.argument)
-    if shuffle is None:
-        shuffle = UNKNOWN if args.open else constant(True)
     ident = m.ident_at(node, "sampler")
+    parts = (("shuffle", _made(m, ident, args, row)),)
+    site = m.site(frame, node)
+    return of(Thing("sampler", name, ident, m.worker_ident, parts=parts, site=site))
+
+
+def _made(m: Machine, ident: int, args: Args, row: Row) -> Value:
+    """A sampler is made, that has given no order so far; whether it shuffles."""
     m.store[ident, PASSED] = NOTHING
     m.store[0, PASSED] = constant(True)
-    site = m.site(frame, node)
-    return of(
-        Thing("sampler", name, ident, m.worker_ident, parts=(("shuffle", shuffle),), site=site)
-    )
+    shuffle = args.get(*row.argument)
+    return shuffle or (UNKNOWN if args.open else constant(True))
+
+
+def init_instance(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args) -> Value:
+    """``DistributedSampler.__init__`` of an object of a project's subclass."""
+    row = registry_of(m).exact["torch.utils.data.DistributedSampler"]
+    m.store[instance.ident, _SHUFFLE] = _made(m, instance.ident, args, row)
+    return NOTHING
+
+
+def _own(m: Machine, instance: Instance) -> Thing | None:
+    """An object of a subclass as the sampler that it is, where it gives its order by the epoch."""
+    shuffle = m.read(instance.ident, _SHUFFLE)
+    if shuffle is None or m.find_in_class(instance.cls, "set_epoch") is not None:
+        return None
+    order = m.find_in_class(instance.cls, "__iter__")
+    if order is not None and not all(
+        isinstance(atom, Function) and _goes_by_the_epoch(atom.node) for atom in order.atoms
+    ):
+        return None
+    parts = (("shuffle", shuffle),)
+    return Thing("sampler", instance.cls.name, instance.ident, m.worker_ident, parts=parts)
+
+
+def _goes_by_the_epoch(order: ast.AST) -> bool:
+    """Whether ``__iter__`` seeds its generator by ``self.epoch``, which it leaves as it is, and
+    takes no other numbers."""
+    uses = [it for it in ast.walk(order) if isinstance(it, ast.Attribute) and it.attr == "epoch"]
+    seeds = {
+        id(part)
+        for it in ast.walk(order)
+        if isinstance(it, ast.Call)
+        and isinstance(it.func, ast.Attribute)
+        and it.func.attr == "manual_seed"
+        for argument in it.args
+        for part in ast.walk(argument)
+    }
+    return bool(uses) and all(id(it) in seeds for it in uses)
 
 
 def batch_sampler(
@@ -50,8 +96,12 @@ def batch_sampler(
     return of(Thing("batch-sampler", name, m.ident_at(node), m.worker_ident, parts=parts))
 
 
-def samplers(value: Value) -> Iterable[Thing]:
+def samplers(m: Machine, value: Value) -> Iterable[Thing]:
     """The samplers that a loader, or what it is made of, draws from."""
+    for instance in value.of(Instance):
+        own = _own(m, instance)
+        if own is not None:
+            yield own
     for thing in value.things("sampler", "batch-sampler", "loader"):
         if thing.kind == "sampler":
             yield thing
@@ -59,7 +109,7 @@ def samplers(value: Value) -> Iterable[Thing]:
         for name in ("sampler", "batch_sampler"):
             part = thing.part(name)
             if part is not None:
-                yield from samplers(part)
+                yield from samplers(m, part)
 
 
 def passed(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
@@ -69,7 +119,7 @@ def passed(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
     if _calls(node, "next") or (_calls(node, "iter") and id(node) in _only_looked_at(frame.module)):
         return
     turns = tuple(m.turns)
-    for thing in samplers(value):
+    for thing in samplers(m, value):
         shuffle = thing.part("shuffle")
         before = m.read(thing.ident, PASSED)
         if before is None or shuffle is None or shuffle.constants() != [True]:
@@ -128,13 +178,13 @@ def taken(m: Machine, element: Value) -> None:
     """A loop goes on to the next of several loaders, for which one stands."""
     if (0, PASSED) in m.store:
         for atom in inner(element, 2):
-            for thing in samplers(of(atom)):
+            for thing in samplers(m, of(atom)):
                 m.store[thing.ident, PASSED] = NOTHING
 
 
 def epoch_set(m: Machine, receiver: Atom) -> None:
     """``something.set_epoch(...)``: of a sampler, or of what may hold any."""
-    known = list(samplers(of(receiver)))
+    known = list(samplers(m, of(receiver)))
     places = [thing.ident for thing in known] or [
         ident for ident, note in m.store.held() if note == PASSED and ident
     ]

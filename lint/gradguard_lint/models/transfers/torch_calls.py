@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from functools import partial
 
 from gradguard_lint.domain.conditions import NONE, Conditions
@@ -44,6 +45,7 @@ from gradguard_lint.models.torch import (
     IF_TRACKED,
     NORMED,
     NOT_SMOOTH,
+    SETTINGS,
     STATISTICS,
     WEIGHTLESS,
 )
@@ -216,12 +218,25 @@ def tensor_function(
     return function(m, frame, node, short, args, linalg=row.flag == "heavy")
 
 
+def _of_tensors(short: str, args: Args) -> Iterator[Value]:
+    """The arguments that may be, or hold, tensors with history."""
+    if short in ARRANGES and args.positional:
+        yield args.positional[0]  # the others are sizes and places
+    else:
+        yield from args.positional
+        if args.rest is not None:
+            yield args.rest
+    for name, value in args.keywords.items():
+        if name not in SETTINGS:
+            yield value
+
+
 def function(
     m: Machine, frame: Frame, node: ast.AST, short: str, args: Args, *, linalg: bool = False
 ) -> Value:
     """A torch function on tensors: its result has history where an argument requires grad."""
     found = tensors_in(args.values())
-    anything = any(unsettled(value) for value in args.values())
+    anything = any(unsettled(value) for value in _of_tensors(short, args))
     heavy = short in HEAVY or linalg
     mode = args.get(2, "training") if short in DROPOUTS else constant(False)
     drops = mode is None or mode.constant is True
