@@ -62,7 +62,8 @@ def gpu_list(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
         return unknown(CPUS)
     m.effect(frame, "gpu-meant", node, name)
     if row.gpu:
-        gpu_touched(m, frame, node, f"{name}(...)", "tensorflow")
+        if not gpu_hidden(m, config=True):
+            gpu_touched(m, frame, node, f"{name}(...)", "tensorflow")
         return UNKNOWN
     return unknown(("gpu-list",))
 
