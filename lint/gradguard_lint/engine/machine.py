@@ -545,12 +545,13 @@ class Machine:
         return value
 
     def element(self, value: Value) -> Value:
-        """What iterating `value` gives."""
+        """What iterating `value` gives: nothing comes of the alternatives that are empty."""
         found = []
         for choice in value.choices:
             atom = choice.atom
             if isinstance(atom, Items):
-                found.append(atom.element)
+                if atom.items != ():
+                    found.append(atom.element)
             elif isinstance(atom, Table):
                 names = [key_value(key) for key, _ in atom.entries]
                 if atom.keys is not None:
