@@ -122,13 +122,19 @@ from torch.multiprocessing import Pool, spawn
 w = torch.ones(3, requires_grad=True)
 ws = [w]
 pairs = [(1, w)]
+some = [(k, w) for k in range(3) if k]
+mixed = []
+for k in range(5):
+    mixed.append((k, w) if k else (k, w, k))
+    if k > 2:
+        some.append((k, w))
 
 
 def one(x):
     return 1
 
 
-def two(x, y):
+def two(x, y, *more):
     return 1
 
 
@@ -144,17 +150,27 @@ if __name__ == "__main__":
         pool.map(one, [w] * 3)  # w
         pool.map(one, [w, ws[0]])  # x
         pool.starmap(two, pairs)  # pairs[...][1]
+        pool.starmap(two, some)  # some[...][1]
+        pool.starmap(two, mixed)  # mixed[...][...]
+        pool.starmap(two, [pair for pair in mixed])  # pair[...]
+        pool.starmap(two, [(k, w) if k else (k, w, k) for k in range(5)])  # an argument
         pool.starmap(two, [(k, w) for k in range(3)])  # w
         pool.starmap(two, zip(range(3), ws))  # ws[...]
         pool.apply_async(two, (1, w))  # w
     with ProcessPoolExecutor() as executor:
         executor.map(two, range(3), ws)  # ws[...]
         executor.submit(two, 1, w)  # w
+        for pair in mixed:
+            executor.submit(two, 1, *pair)  # pair[...]
+            executor.submit(two, *pair, 1)  # an argument
+            executor.submit(two, *pair, *pair)  # an argument
         executor.submit(two, {"w": w}, 1)  # x['w']
         asyncio.run(main(asyncio.get_event_loop(), executor))
     multiprocessing.get_context("spawn").Process(target=two, args=(1, w)).start()  # w
     spawn(two, args=(w,))  # w
     Parallel(2)(map(delayed(one), ws))  # ws[...]
+    Parallel(2)(delayed(two)(*pair) for pair in some)  # y
+    Parallel(2)(delayed(two)(*pair) for pair in mixed)  # pair[...]
 """
 
 

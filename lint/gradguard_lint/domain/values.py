@@ -232,6 +232,8 @@ class TaskCall(Atom):
     """Whether the expression makes several tasks: it stands in a loop, or maps."""
     unplaced: int | None = None
     """From which argument on it is not known which of them is where."""
+    unplaced_name: str = ""
+    """What the source calls any of those, where it does."""
 
 
 class Flow:

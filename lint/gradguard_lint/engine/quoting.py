@@ -33,12 +33,21 @@ def _text(node: ast.expr) -> str:
     return text if len(text) <= LONG else ""
 
 
+def unpacked_text(node: ast.AST) -> str:
+    """What `node`, a call, unpacks for its last arguments: one of these, as the source writes it;
+    "" where it writes others beside them."""
+    given = node.args if isinstance(node, ast.Call) else []
+    several = sum(isinstance(item, ast.Starred) for item in given) > 1
+    last = given[-1] if given and not several else None
+    return item_text(last.value) if isinstance(last, ast.Starred) else ""
+
+
 def item_text(node: ast.expr | None) -> str:
     """An item of what `node` iterates, as the source writes it; "" where it does not."""
     item = _item(node)
     if item is not None:
         return _text(item)
-    text = _text(node) if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) else ""
+    text = _text(node) if isinstance(node, _NAMED) else ""
     return text and f"{text}[...]"
 
 
@@ -56,9 +65,17 @@ def unpacked_texts(node: ast.expr | None, count: int) -> tuple[str, ...]:
         return quoted(item.elts)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "zip":
         return tuple(map(item_text, node.args))
-    text = item_text(node)
-    return tuple(f"{text}[{number}]" for number in range(count)) if text else ()
+    return tuple(part_text(node, str(number)) for number in range(count))
 
+
+def part_text(node: ast.expr | None, place: str = "...") -> str:
+    """The part at `place` of an item of what `node` iterates, as the source writes it."""
+    item = _item(node) or node
+    text = item_text(node) if isinstance(item, _NAMED) else ""
+    return text and f"{text}[{place}]"
+
+
+_NAMED = (ast.Name, ast.Attribute, ast.Subscript)
 
 _COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
 

@@ -396,7 +396,10 @@ def _arguments(m: Machine, task: TaskCall, process: bool, run: TaskRun) -> Args:
 
 
 def _name(task: TaskCall, index: int) -> str:
-    """What reports call an argument: its expression, its parameter, or its position."""
+    """What reports call an argument: its expression, its parameter, or its position; where it is
+    not known which it is, whatever holds all that it may be."""
+    if task.unplaced is not None and index >= task.unplaced:
+        return task.unplaced_name or "an argument"
     if index < len(task.names) and task.names[index]:
         return task.names[index]
     names = _parameters(task.function)

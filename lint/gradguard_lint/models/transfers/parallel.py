@@ -28,7 +28,7 @@ from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.quoting import items_text, written
+from gradguard_lint.engine.quoting import items_text, unpacked_text, written
 from gradguard_lint.engine.tasks import hand_out, in_line, moment_of, tasks_in
 from gradguard_lint.models.known import start_called
 from gradguard_lint.models.rows import Row
@@ -193,6 +193,7 @@ def make_task(m: Machine, frame: Frame, node: ast.AST, delayed: Delayed, args: A
         _written(node),
         in_loop(m, frame),
         unplaced,
+        unpacked_text(node),
     )
     return of(task)
 

@@ -38,7 +38,9 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.quoting import (
     item_text,
     items_text,
+    part_text,
     quoted,
+    unpacked_text,
     unpacked_texts,
     written,
 )
@@ -204,7 +206,7 @@ def task_of(
     positional: tuple[Value, ...] = ()
     keywords: dict[str, Value] = {}
     said: tuple[str, ...] = ()
-    unplaced = None
+    unplaced, unplaced_name = None, ""
     each = True
     if hands.items == "each":
         positional = tuple(m.element(value) for value in args.positional[first:])
@@ -222,6 +224,7 @@ def task_of(
         said = unpacked_texts(argument_node(node, *hands.args), len(positional))
         if not positional and not element.is_unknown:
             positional, unplaced = tuple([m.element(element)] * 4), 0
+            unplaced_name = part_text(argument_node(node, *hands.args))
     elif hands.items == "ranked":
         positional = (unknown(RANK), *_tuple(args.get(*hands.args)))
         given = argument_node(node, *hands.args)
@@ -243,7 +246,7 @@ def task_of(
     elif hands.items == "rest":
         positional = tuple(args.positional[first:])
         if args.rest is not None:
-            unplaced = len(positional)
+            unplaced, unplaced_name = len(positional), unpacked_text(node)
             positional = (*positional, *[args.rest] * 3)
         keywords = {
             key: value
@@ -268,6 +271,7 @@ def task_of(
         said,
         hands.many or in_loop(m, frame),
         unplaced,
+        unplaced_name,
     )
 
 
