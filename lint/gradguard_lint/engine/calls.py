@@ -44,6 +44,9 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import descend, fields_of, yields
 from pytest_gradguard.records import replace
 
+SOME = 3
+"""So many arguments stand for those of which it is not known how many there are."""
+
 ALTERNATIVES = 6
 """How many functions that a name may stand for are followed."""
 
@@ -118,13 +121,15 @@ def in_loop(m: Machine, frame: Frame) -> bool:
 
 
 def private_parts(
-    frame: Frame, node: ast.Call, extra: frozenset[str] = frozenset()
+    frame: Frame, node: ast.Call, args: Args
 ) -> tuple[frozenset[int], frozenset[str]]:
-    """The arguments of `node` that differ from one turn of the loops around it to the next."""
-    names = _turning(frame) | extra
+    """Which of `args`, those of `node`, differ from one turn of the loops around it to the next."""
+    names = _turning(frame)
     if not names:
         return frozenset(), frozenset()
     positions = {index for index, item in enumerate(node.args) if _varies(item, names)}
+    if positions and any(isinstance(item, ast.Starred) for item in node.args):
+        positions = _placed(positions, node.args, args)
     function = node.func
     if isinstance(function, ast.Call) and any(_varies(item, names) for item in function.args):
         inner = function.args[0] if function.args else function
@@ -134,6 +139,20 @@ def private_parts(
         item.arg for item in node.keywords if item.arg is not None and _varies(item.value, names)
     }
     return frozenset(positions), frozenset(keywords)
+
+
+def _placed(written: set[int], nodes: list[ast.expr], args: Args) -> set[int]:
+    """The places among `args` of what is `written` at these among `nodes`, of which some are
+    unpacked: between the first of those and the last it is not told what comes from which."""
+    stars = [index for index, item in enumerate(nodes) if isinstance(item, ast.Starred)]
+    more = len(args.positional) - len(nodes)
+    first, last = stars[0], stars[-1]
+    if args.rest is not None:
+        more, last = more + SOME, len(nodes) - 1
+    places = {index if index < first else index + more for index in written}
+    if any(first <= index <= last for index in written):
+        places.update(range(first, last + more + 1))
+    return places
 
 
 def private_items(frame: Frame, node: ast.expr, count: int) -> frozenset[int]:

@@ -23,7 +23,7 @@ from gradguard_lint.domain.values import (
     Value,
     of,
 )
-from gradguard_lint.engine.calls import in_loop, private_parts
+from gradguard_lint.engine.calls import SOME, in_loop, private_parts
 from gradguard_lint.engine.machine import (
     Machine,
 )
@@ -174,14 +174,14 @@ def _single(given: Value) -> bool:
 
 def make_task(m: Machine, frame: Frame, node: ast.AST, delayed: Delayed, args: Args) -> Value:
     """``delayed(f)(x)``."""
-    private: frozenset[int] = frozenset()
-    names: frozenset[str] = frozenset()
-    if isinstance(node, ast.Call):
-        private, names = private_parts(frame, node)
     positional, unplaced = list(args.positional), None
     if args.rest is not None:
         unplaced = len(positional)
-        positional.extend([args.rest] * 3)
+        positional.extend([args.rest] * SOME)
+    private: frozenset[int] = frozenset()
+    names: frozenset[str] = frozenset()
+    if isinstance(node, ast.Call):
+        private, names = private_parts(frame, node, args)
     task = TaskCall(
         delayed.function,
         tuple(positional),

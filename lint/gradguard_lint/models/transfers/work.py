@@ -26,6 +26,7 @@ from gradguard_lint.domain.values import (
     unknown,
 )
 from gradguard_lint.engine.calls import (
+    SOME,
     argument_node,
     in_loop,
     private_items,
@@ -200,7 +201,7 @@ def task_of(
     names: frozenset[str] = frozenset()
     at = first
     if isinstance(node, ast.Call):
-        private, names = private_parts(frame, node)
+        private, names = private_parts(frame, node, args)
         if not any(isinstance(item, ast.Starred) for item in node.args):
             at += len(node.args) - len(args.positional)  # others give some of them, or take some
     positional: tuple[Value, ...] = ()
@@ -247,7 +248,7 @@ def task_of(
         positional = tuple(args.positional[first:])
         if args.rest is not None:
             unplaced, unplaced_name = len(positional), unpacked_text(node)
-            positional = (*positional, *[args.rest] * 3)
+            positional = (*positional, *[args.rest] * SOME)
         keywords = {
             key: value
             for key, value in args.keywords.items()
