@@ -201,6 +201,31 @@ def test_generators_that_objects_hold_and_processes_get_are_kept():
     assert not kept(given % "k")
 
 
+def test_generators_that_are_kept_for_the_tasks_are_followed():
+    program = (
+        "import numpy as np\nfrom multiprocessing import Pool\ndef run(n):\n"
+        "    rng = np.random.default_rng(0)\n{}\n    Pool(2).starmap(f, tasks)\n"
+    )
+    for kept_for in (
+        "    for k in range(n):\n        tasks.append((k, rng))",
+        "    for k in range(n):\n        tasks.append(\n            (k, rng)\n        )",
+        "    for k in range(n):\n        tasks += [(k, rng)]",
+        "    tasks: list[tuple] = [(k, rng) for k in range(n)]",
+        "    for k in range(n):\n        jobs[k] = (k, rng)\n    tasks = jobs.values()",
+        "    for k in range(n):\n        job = {'k': k, 'rng': rng}\n        tasks.append(job)",
+        "    rngs = [rng] * n\n    tasks = zip(range(n), rngs)",
+        "    jobs = [(k, rng) for k in range(n)]\n    for tasks in jobs:\n        pass",
+    ):
+        assert kept(program.format(kept_for)), kept_for
+    for other in (
+        "    tasks = [(k, rng.normal()) for k in range(n)]",
+        "    tasks = rng.integers(9, size=(n, 2))",
+        "    tasks = list(zip(range(n), range(n)))\n    others = [rng]",
+        "    if rng != n:\n        tasks = [n]",
+    ):
+        assert not kept(program.format(other)), other
+
+
 def test_methods_are_followed_to_a_framework():
     program = (
         "from helper import f\nfrom multiprocessing import Pool\nclass C:\n"

@@ -68,6 +68,16 @@ _GENERATORS = (
 )
 _PROCESS = ((b"Process",), rb"Process[ \t]*(?=\()")
 _GIVEN_TO = rb"\b(\w+)[ \t]*=[ \t]*[\w.]*\Z"
+_KEEPS = (
+    rb"\b(\w+)(?:[ \t]*\[[^\]\n]{0,80}\])?(?:(?:[ \t]*:([^=\n()]{1,80}?))?[ \t]*\+?=(?!=)"
+    rb"|\.(?:add|append|appendleft|extend|insert|put|setdefault|update)\b)"
+    rb"|\bfor[ \t]([\w \t,()]{1,80}?)[ \t]in\b"
+)
+"""What is given something to keep, with its annotation, or goes through it."""
+_ITSELF = rb"\b(?![ \t]*(?:\(|\.(?!copy\b|items\b|values\b)))"
+"""What stands after the name of a thing that is given on, or all that it holds."""
+_KEPT = 2000
+"""So many bytes are read of what it is given."""
 _DOES = (
     rb"\n(?:(?:with|for|while)[ \t]"
     rb"|(?!if\b|elif\b|assert\b)[a-z_][\w.]*(?:[ \t]*=[ \t]*[A-Za-z_][\w.]*)?\()"
@@ -338,10 +348,11 @@ class File:
             if not name:
                 continue
             around = _around(data, made.start())
-            if any(
-                has(call, (name,), rb"\b" + name + rb"\b")
-                for calls in (HANDED_OUT, _PROCESS)
-                for call in _calls(around, calls)
+            handed = [it for calls in (HANDED_OUT, _PROCESS) for it in _calls(around, calls)]
+            if handed and any(
+                has(call, (holder,), rb"\b" + holder + rb"\b")
+                for holder in _holders(around, name)
+                for call in handed
             ):
                 return True
         return False
@@ -438,6 +449,40 @@ def _given_to(data: bytes, place: int) -> bytes:
     """The name that is set to what stands at `place`; none where there is none."""
     found = re.search(_GIVEN_TO, before(data, place))
     return b"" if found is None else found.group(1)
+
+
+def _holders(data: bytes, name: bytes) -> Iterator[bytes]:
+    """`name`, and the names of what is given the thing itself, to keep it or to go through it, and
+    of what is given these in turn."""
+    yield name
+    given = [
+        (words_of(b" ".join(filter(None, it.groups()))), it.end())
+        for it in re.finditer(_KEEPS, data)
+    ]
+    found, waiting = {name}, [name]
+    while waiting:
+        holder = waiting.pop()
+        itself = re.compile(rb"(?<![\w.])" + holder + _ITSELF)
+        for names, place in given:
+            if names <= found or data.find(holder, place, place + _KEPT) < 0:
+                continue
+            if itself.search(data, place, _line_end(data, place)):
+                waiting += names - found
+                yield from names - found
+                found |= names
+
+
+def _line_end(data: bytes, place: int) -> int:
+    """Where the line of code ends that goes on at `place`, or the brackets around that."""
+    depth, last = 0, min(place + _KEPT, len(data))
+    for sign in re.compile(rb"[()\[\]{}\n]").finditer(data, place, last):
+        if sign.group() in b"([{":
+            depth += 1
+        elif sign.group() != b"\n":
+            depth -= 1
+        if depth < 0 or (not depth and sign.group() == b"\n"):
+            return sign.start()
+    return last
 
 
 def _is_passed_on(data: bytes, place: int) -> bool:
