@@ -55,7 +55,8 @@ print(torch.tensor(prepared, device=device).square().sum().item())  # prints: 7.
         "On the expression that initialises a GPU context (torch, CuPy, TensorFlow) inside a "
         "function that a process worker runs, through any depth of calls in the project. Not in "
         "processes that train together, or that a program starts one by one, each with a GPU of "
-        "its own in `CUDA_VISIBLE_DEVICES`."
+        "its own, nor where a worker chooses its GPU by its rank or process number, or an "
+        "initializer may choose it."
     ),
     runtime=(
         "When a task or an initializer of a worker pool initialises CUDA in its process, or "

@@ -56,11 +56,11 @@ scale = torch.tensor(2.0, device=device)
 print((scale * sum(norms)).item())  # prints: 30.0
 """,
     lint=(
-        "On the `Parallel(...)` call with a fork backend whose worker uses CUDA, when the "
-        "parent initialises CUDA earlier in the program, or starts its driver: by a question "
-        "such as `torch.cuda.is_available()`, by taking gradients, by pinned memory, or by what "
-        "uses a GPU unasked (`DataParallel`, `torch.compile`, autocast, `Accelerator`, "
-        "`TrainingArguments`)."
+        "On the `Parallel(...)` call with a fork backend whose worker uses CUDA, or gets what "
+        "lies on a GPU, when the parent initialises CUDA earlier in the program, or starts its "
+        "driver: by a question such as `torch.cuda.is_available()`, by taking gradients, by "
+        "pinned memory, or by what uses a GPU unasked (`DataParallel`, `torch.compile`, "
+        "autocast, `Accelerator`, `TrainingArguments`)."
     ),
     runtime=(
         "When a fork backend starts work while CUDA is initialised in the parent; when a process "

@@ -61,9 +61,10 @@ for epoch in range(3):
 print(orders[0] == orders[1] == orders[2])  # prints: False
 """,
     lint=(
-        "On a loop over epochs that goes through a loader whose `DistributedSampler` shuffles and "
-        "gets no `set_epoch`, if the batches are for training: the loop, or what it calls, has a "
-        "`backward` or a `step`, or nothing in the program has one."
+        "On a loop over epochs that goes through a loader whose `DistributedSampler` (or one "
+        "that extends it, and goes by its epoch) shuffles and gets no `set_epoch`, if the "
+        "batches are for training: the loop, or what it calls, has a `backward` or a `step`, or "
+        "nothing in the program has one."
     ),
     runtime=(
         "When a sampler that shuffles begins a second pass with the epoch of the first. Passes in "
