@@ -110,7 +110,8 @@ def _has_a_gpu_of_its_own(task: TaskRun, chosen: dict[ast.AST, set[Atom]]) -> bo
     if task.call.single and any(private and _names_gpu(atom) for _, atom, private in task.given):
         return True
     return any(
-        effect.kind == "process-group" or (effect.kind in _CHOOSING and is_own(effect.value))
+        effect.kind == "process-group"
+        or (effect.kind in _CHOOSING and is_own(effect.value) and not effect.value.constants())
         for effect in task.effects
     ) or any(_differs(chosen[effect.site.node]) for effect in _choosing(task))
 

@@ -19,6 +19,7 @@ from gradguard_lint.domain.values import (
     Unknown,
     Value,
     constant,
+    join,
     of,
 )
 from gradguard_lint.engine.machine import (
@@ -280,15 +281,20 @@ def _computed(atom: Unknown) -> bool:
 
 
 def chosen_gpu(device: Value | None) -> Value:
-    """Which GPU `device` names, where the program computes its number; else nothing."""
+    """Which GPU `device` names, where the program computes its number, and what else it may name
+    beside that; else nothing."""
+    computed, plain = list[Value](), list[Value]()
     for atom in device.atoms if device is not None else ():
-        if isinstance(atom, Thing) and atom.kind == "device":
-            index = atom.part("index")
-            if index is not None:
-                return index
-        elif gpu_name(atom) and isinstance(atom, Unknown) and _computed(atom):
-            return of(atom)
-    return NOTHING
+        if not gpu_name(atom):
+            continue
+        index = atom.part("index") if isinstance(atom, Thing) else None
+        if index is not None:
+            computed.append(index)
+        elif isinstance(atom, Unknown) and _computed(atom):
+            computed.append(of(atom))
+        else:
+            plain.append(constant("cuda"))
+    return join((*computed, *plain)) if computed else NOTHING
 
 
 def numbered(index: Value) -> Value:
