@@ -280,3 +280,29 @@ from keras.wrappers.scikit_learn import BaseWrapper
         f"`{module}.KerasClassifier` and `{module}.KerasRegressor` no longer exist: importing"
     )
     assert second["message"].startswith(f"`{module}.BaseWrapper` no longer exists: importing")
+
+
+def test_each_function_that_a_task_may_call_is_named_where_it_is_handed_out(project):
+    source = """\
+import numpy as np
+from multiprocessing import get_context
+
+
+class Fusion:
+    def render(self, path):
+        return path
+
+    def sample(self, path):
+        return np.random.rand(3)
+
+    def run(self, mode, paths):
+        if mode == "render":
+            method = self.render
+        else:
+            method = self.sample
+        with get_context("fork").Pool(2) as pool:
+            return pool.map(method, paths)
+"""
+    project.write("program.py", source)
+    (found,) = project.lint("--select", "GG304", json_output=True).json["findings"]
+    assert found["trace"][0]["message"] == "`render` or `sample` runs in forked workers"

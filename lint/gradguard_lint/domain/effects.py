@@ -210,8 +210,10 @@ class ParallelCall:
         ]
 
 
-def _name(task: TaskCall) -> str:
-    return next(filter(None, map(name_of, task.function.atoms)), "the task")
+def _names(task: TaskCall) -> list[str]:
+    """The names of what a task may call."""
+    names = dict.fromkeys(filter(None, map(name_of, task.function.atoms)))
+    return [*names] or ["the task"]
 
 
 @fields
@@ -239,12 +241,19 @@ class TaskRun:
     @property
     def name(self) -> str:
         """The worker function's name, as reports show it."""
-        return _name(self.task)
+        return _names(self.task)[0]
+
+    @property
+    def runs(self) -> str:
+        """The step at which workers get the task; any of several functions may be the one."""
+        *others, last = (f"`{name}`" for name in _names(self.task))
+        named = f"{', '.join(others)} or {last}" if others else last
+        return f"{named} runs in {self.call.workers}"
 
     def doer(self, effect: Effect) -> str:
         """The name of what has `effect` in the worker: the task, or the initializer."""
         if self.initializer is not None and effect in self.effects[: self.initialised]:
-            return _name(self.initializer)
+            return _names(self.initializer)[0]
         return self.name
 
     def meets(self, effect: Effect, earlier: Effect) -> bool:

@@ -307,7 +307,7 @@ def run_task(
             m.last_returns = None
             run.initialised = len(run.effects)
         run.starting = False
-        m.chain = (Step(task.site, f"`{run.name}` runs in {call.workers}"),)
+        m.chain = (Step(task.site, run.runs),)
         function = task.function
         if not process and -1 in task.private:
             function = owned(function, run.ident)

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
 def handed_out(task: TaskRun) -> Step:
     """The step "these tasks are given to workers here"."""
-    return Step(task.call.site, f"`{task.name}` runs in {task.call.workers}")
+    return Step(task.call.site, task.runs)
 
 
 def chain(effect: Effect) -> tuple[Step, ...]:
