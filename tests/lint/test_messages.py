@@ -306,3 +306,79 @@ class Fusion:
     project.write("program.py", source)
     (found,) = project.lint("--select", "GG304", json_output=True).json["findings"]
     assert found["trace"][0]["message"] == "`render` or `sample` runs in forked workers"
+
+
+SEVERAL_GENERATORS = """\
+import numpy as np
+import pandas
+import torch
+import torch.multiprocessing as mp
+
+
+def work(k):
+    chosen = np.random.randint(9)
+    print(chosen, torch.rand(2), np.random.rand())
+    print(torch.randn(2))
+
+
+if __name__ == "__main__":
+    for k in range(3):
+        mp.Process(target=work, args=(k,)).start()
+"""
+
+
+def test_a_worker_that_draws_from_several_generators_is_one_finding(project):
+    project.write("program.py", SEVERAL_GENERATORS)
+    (found,) = project.lint(json_output=True).json["findings"]
+    assert (found["code"], found["location"]["line"]) == ("GG304", 8)
+    assert found["message"] == (
+        "`numpy.random.randint()` draws from NumPy's global generator, and all forked workers "
+        "start with a copy of its state: they draw the same numbers. So it is with torch's "
+        "(`torch.rand()`, line 9)."
+    )
+    assert [(step["line"], step["message"]) for step in found["trace"]] == [
+        (15, "`work` runs in forked workers"),
+        (9, "`torch.rand()` draws from torch's global generator"),
+    ]
+
+
+def test_a_generator_that_the_task_seeds_is_not_named_with_the_others(project):
+    seeded = SEVERAL_GENERATORS.replace("    chosen", "    torch.manual_seed(k)\n    chosen")
+    project.write("program.py", seeded)
+    (found,) = project.lint(json_output=True).json["findings"]
+    assert "torch" not in found["message"]
+
+
+SEEDED_BESIDE_THE_TASKS = """\
+import random
+import torch
+import torch.multiprocessing as mp
+
+torch.manual_seed(42)
+random.seed(42)
+
+
+def work(k):
+    print(k, torch.rand(2), random.random())
+
+
+if __name__ == "__main__":
+    for k in range(3):
+        mp.get_context("spawn").Process(target=work, args=(k,)).start()
+"""
+
+
+def test_a_seed_that_spawned_workers_run_again_is_told_with_its_place(project):
+    project.write("program.py", SEEDED_BESIDE_THE_TASKS)
+    (found,) = project.lint(json_output=True).json["findings"]
+    assert found["message"] == (
+        "`torch.rand()` draws from torch's global generator, and all spawned workers run "
+        "`torch.manual_seed()` (line 5) again as they import its file: they draw the same numbers. "
+        "So it is with Python's (`random.random()`, line 10)."
+    )
+    assert [(step["line"], step["message"]) for step in found["trace"]] == [
+        (15, "`work` runs in spawned workers"),
+        (5, "`torch.manual_seed()` runs again in each worker that imports this file"),
+        (10, "`random.random()` draws from Python's global generator"),
+        (6, "`random.seed()` runs again in each worker that imports this file"),
+    ]

@@ -276,6 +276,8 @@ class Effect:
         when: the conditions that it happens under.
         calls: the parallel calls that came before it on some way.
         waits: those of them for whose gradients it may wait: none were cleared since.
+        on_import: the module whose import has it, in whichever process; "" where it is done in
+            this process only.
     """
 
     kind: Kind
@@ -300,6 +302,7 @@ class Effect:
     place: Site | None = None
     origin: Step | None = None
     """Where the device that it uses was named."""
+    on_import: str = ""
 
 
 @fields
@@ -319,6 +322,10 @@ class Program:
     """Of the tensors that workers returned: the identity that each had in its worker."""
     loops: list[Effect] = field(default_factory=list)
     """The effects of functions that start no workers, but take gradients in loops."""
+    imports: dict[str, set[str]] = field(default_factory=dict)
+    """The modules of the project that each of them imports, whoever imports it."""
+    guarded: bool = False
+    """Whether it tells that it is started as a program from that it is imported."""
 
     def kinds(self, *kinds: Kind) -> list[Effect]:
         """The effects of these kinds, in order."""

@@ -47,6 +47,7 @@ def module_frame(m: Machine, name: str) -> Frame | None:
 def run_module(m: Machine, frame: Frame, module: Module, name: Value) -> None:
     """Run the code of a module, from the start of a program."""
     saved = (m.worker, m.chain, m.statement, m.loop_depth, m.raised)
+    importing, m.importing = m.importing, module.name
     m.worker, m.chain, m.loop_depth, m.raised = None, (), 0, []
     m.state = State(m.store, Assumed(), m.state.past)
     m.store[frame.ident, "__name__"] = name
@@ -54,6 +55,7 @@ def run_module(m: Machine, frame: Frame, module: Module, name: Value) -> None:
         m.block(frame, module.tree.body)
     finally:
         m.worker, m.chain, m.statement, m.loop_depth, m.raised = saved
+        m.importing = importing
 
 
 def star_import(m: Machine, frame: Frame, name: str) -> Value | None:
@@ -77,6 +79,7 @@ def do_Import(m: Machine, frame: Frame, node: ast.Import) -> None:
         if not m.guarded_import:
             m.models.imported(m, frame, alias, alias.name)
         if m.project.is_module(alias.name):
+            _noted(m, frame, alias.name)
             target = alias.name if alias.asname else alias.name.split(".")[0]
             m.write(frame, alias.asname or target, of(ProjectModule(target)))
             _run_unnamed(m, frame, alias.name, alias.asname or target)
@@ -92,6 +95,7 @@ def do_ImportFrom(m: Machine, frame: Frame, node: ast.ImportFrom) -> None:
     for alias in node.names:
         if alias.name == "*":
             if m.project.is_module(base):
+                _noted(m, frame, base)
                 m.stars.setdefault(frame.root.ident, []).append(base)
             else:
                 m.models.imported_star(m, frame, base)
@@ -103,11 +107,22 @@ def do_ImportFrom(m: Machine, frame: Frame, node: ast.ImportFrom) -> None:
                 m.models.imported(m, frame, alias, f"{base}.{alias.name}")
             m.write(frame, name, m.models.external(m, f"{base}.{alias.name}"))
             continue
+        _noted(m, frame, f"{base}.{alias.name}" if base else alias.name, base)
         m.write(frame, name, of(Imported(base, alias.name)))
         if base and m.project.is_module(f"{base}.{alias.name}"):
             _run_unnamed(m, frame, f"{base}.{alias.name}", name)
         elif frame.parent is None and m.project.may_start_gpu(base):
             m.module_frame(base)  # it counts from here on, wherever the name is used first
+
+
+def _noted(m: Machine, frame: Frame, *names: str) -> None:
+    """Note which modules, and packages around them, the one that is being run imports."""
+    if frame.parent is not None or not m.on_import:
+        return
+    found = m.program.imports.setdefault(frame.module.name, set())
+    for name in filter(m.project.is_module, filter(None, names)):
+        parts = name.split(".")
+        found.update(".".join(parts[:count]) for count in range(1, len(parts) + 1))
 
 
 def _run_unnamed(m: Machine, frame: Frame, module: str, name: str) -> None:

@@ -117,6 +117,7 @@ class _Run:
         self.after = m.state
         self.after.dead = False
         self.after.assumed = Assumed()
+        m.program.guarded = m.before_main is not None
         if m.before_main is not None:
             self.after.past = m.before_main  # what else comes in is not run as a program
         program = m.program

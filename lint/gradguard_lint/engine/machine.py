@@ -196,6 +196,8 @@ class Machine:
         """Each time that the workers of a pool came into being."""
         self.later: list[Past] = []
         """What is done where blocks of context managers are left."""
+        self.importing = ""
+        """The module whose own code is being run."""
         self.before_main: Past | None = None
         """What happened before the module's own ``if __name__ == "__main__"``."""
         self.coming_back: set[int] = set()
@@ -344,6 +346,11 @@ class Machine:
     def in_process_worker(self) -> bool:
         return self.worker is not None and self.worker.call.kind == PROCESS
 
+    @property
+    def on_import(self) -> bool:
+        """Whether whoever imports the module that is being run comes by here, too."""
+        return self.before_main is None or self.importing != self.program.entry
+
     # -- the record -----------------------------------------------------------------------------
 
     def site(self, frame: Frame, node: ast.AST) -> Site:
@@ -404,6 +411,7 @@ class Machine:
                 is_global=is_global,
                 place=place,
                 origin=origin,
+                on_import=self.importing if self.worker is None and self.on_import else "",
             )
             self.recorded[key] = effect
             self.program.effects.append(effect)

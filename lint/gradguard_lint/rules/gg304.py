@@ -1,57 +1,132 @@
-"""Forked workers draw from the global generator: all of them draw the same numbers."""
+"""Workers draw from a global generator in the same state: all of them draw the same numbers."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
-from gradguard_lint.domain.effects import Effect, ParallelCall, Program, TaskRun
-from gradguard_lint.domain.values import Site
-from gradguard_lint.rules.base import Examples, Report, chain, code
+from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun
+from gradguard_lint.domain.starts import PROCESS
+from gradguard_lint.domain.values import Function, Site
+from gradguard_lint.rules.base import Examples, Report, chain, code, listed, place
+from gradguard_lint.rules.seeds import FRESH, repeats, seeds_on_import
 
 CODE = "GG304"
+
+_TITLES = {"numpy": "NumPy", "random": "Python", "tensorflow": "TensorFlow"}
+"""Whose a generator is, where its framework's name is written in another way."""
 
 
 def check(program: Program) -> Iterator[Report]:
     for call in program.calls:
-        if call.start != "fork" or not call.many or call.prepared:
+        if call.kind != PROCESS or not call.many or call.prepared:
             continue
-        for task in call.tasks:
-            seeded: set[str] = set()
-            alike: set[str] = set()
-            for number, effect in enumerate(task.effects):
-                if effect.kind == "seed":
-                    by_initializer = number < task.initialised
-                    same = by_initializer and effect.value.constant is not None
-                    (alike if same else seeded).add(effect.framework)
-                if effect.kind != "draw" or effect.framework == "random":
-                    continue
-                if effect.framework in seeded or "" in seeded:
-                    continue
-                if _seeds(task, effect.site):
-                    continue  # each task makes a seed of its own of it
-                if not call.answers and _moves_on(program, call, effect):
-                    break
-                there = effect.framework != "numpy" or call.earlier("generator-loaded")
-                if effect.framework in alike:
-                    state = f"the initializer seeds it alike in all {call.workers}"
-                else:
-                    once = "" if there else _ONCE_LOADED
-                    state = f"all {call.workers} start with a copy of its state{once}"
-                yield Report(
-                    effect.site,
-                    f"{code(effect.what)} draws from the global generator, and {state}: they draw "
-                    "the same numbers.",
-                    chain(effect),
-                    call=call,
-                )
-                break
+        for task in call.tasks if call.start in ("fork", *FRESH) else ():
+            drawn = list(_drawn(program, task))
+            if not drawn:
+                continue
+            (effect, state, steps), *others = drawn
+            whose = f"{_title(effect)}'s" if others else "the"
+            more = [
+                f"{_title(other)}'s ({code(other.what)}, {place(other.site, effect.site)})"
+                for other, *_ in others
+            ]
+            too = f" So it is with {listed(more)}." if more else ""
+            yield Report(
+                effect.site,
+                f"{code(effect.what)} draws from {whose} global generator, and {state}: they draw "
+                f"the same numbers.{too}",
+                (
+                    *chain(effect),
+                    *steps,
+                    *(
+                        step
+                        for other, _, seeded in others
+                        for step in (Step(other.site, _draws_too(other)), *seeded)
+                    ),
+                ),
+                call=call,
+            )
+
+
+def _title(draw: Effect) -> str:
+    return _TITLES.get(draw.framework, draw.framework)
+
+
+def _draws_too(draw: Effect) -> str:
+    return f"{code(draw.what)} draws from {_title(draw)}'s global generator"
+
+
+def _drawn(program: Program, task: TaskRun) -> Iterator[tuple[Effect, str, tuple[Step, ...]]]:
+    """The first draw of the task from each generator that is in the same state in all workers;
+    why it is, and where that is done."""
+    call = task.call
+    seeded: set[str] = set()
+    alike: set[str] = set()
+    found: set[str] = set()
+    for number, effect in enumerate(task.effects):
+        if effect.kind == "seed":
+            by_initializer = number < task.initialised
+            same = by_initializer and effect.value.constant is not None and _arrives(task, effect)
+            (alike if same else seeded).add(effect.framework)
+        if effect.kind != "draw" or effect.framework in found:
+            continue
+        if effect.framework in seeded or "" in seeded:
+            continue
+        if _seeds(task, effect.site):
+            continue  # each task makes a seed of its own of it
+        steps: tuple[Step, ...] = ()
+        if effect.framework in alike:
+            state = f"the initializer seeds it alike in all {call.workers}"
+        elif call.start == "fork":
+            # Python seeds its own generator in each process that is forked.
+            if effect.framework == "random":
+                continue
+            if not call.answers and _moves_on(program, call, effect):
+                continue
+            there = effect.framework != "numpy" or call.earlier("generator-loaded")
+            once = "" if there else _ONCE_LOADED
+            state = f"all {call.workers} start with a copy of its state{once}"
+        else:
+            seed = _seed_on_import(program, task, effect)
+            if seed is None:
+                continue
+            where = place(seed.site, effect.site)
+            state = (
+                f"all {call.workers} run {code(seed.what)} ({where}) again as they import its file"
+            )
+            steps = (
+                Step(
+                    seed.site, f"{code(seed.what)} runs again in each worker that imports this file"
+                ),
+            )
+        found.add(effect.framework)
+        yield effect, state, steps
+
+
+def _arrives(task: TaskRun, seed: Effect) -> bool:
+    """Whether the initializer seeds the worker's own generator: `random.seed` is a method of the
+    parent's, which is pickled with a copy of it."""
+    if task.call.start == "fork" or seed.framework != "random":
+        return True
+    own = task.initializer.function.atoms if task.initializer is not None else ()
+    return any(isinstance(atom, Function) for atom in own)
 
 
 _ONCE_LOADED = (
     " wherever the parent has loaded `numpy.random` (NumPy 2 does at its first use, and so do "
     "pandas and scikit-learn)"
 )
+
+
+def _seed_on_import(program: Program, task: TaskRun, draw: Effect) -> Effect | None:
+    """The seed, the same each time, that the workers run again before that draw."""
+    if draw.framework == "random" and task.call.start == "forkserver":
+        return None  # where the fork server imports the program, its children seed it anew
+    seeds = seeds_on_import(program, task, draw)
+    if not all(repeats(seed.value) for seed in seeds):
+        return None
+    return next((seed for seed in reversed(seeds) if task.meets(draw, seed)), None)
 
 
 def _seeds(task: TaskRun, draw: Site) -> bool:

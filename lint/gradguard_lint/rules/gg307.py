@@ -7,23 +7,23 @@ from collections.abc import Iterator
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
 from gradguard_lint.domain.starts import PROCESS
 from gradguard_lint.rules.base import Examples, Report, code, handed_out
+from gradguard_lint.rules.seeds import FRESH, may_import, seeds_on_import
 
 CODE = "GG307"
-
-_FRESH = ("loky", "spawn", "forkserver")
-"""The workers that inherit no generator."""
 
 
 def check(program: Program) -> Iterator[Report]:
     for call in program.calls:
-        if call.kind != PROCESS or call.start not in _FRESH or call.prepared:
+        if call.kind != PROCESS or call.start not in FRESH or call.prepared:
             continue
         for seed in call.earlier("seed"):
             if seed.worker is not None or not seed.framework or seed.value.is_none:
                 continue
             for task in call.tasks:
                 draw = _unseeded(task, seed.framework)
-                if draw is not None and task.meets(draw, seed):
+                if draw is None or may_import(program, task, seed):
+                    continue
+                if task.meets(draw, seed) and not seeds_on_import(program, task, draw):
                     yield Report(
                         seed.site,
                         f"{code(seed.what)} seeds the generator of this process only: "

@@ -1,21 +1,24 @@
-"""GG304: forked workers draw the same random numbers."""
+"""GG304: workers draw the same random numbers."""
 
 from pytest_gradguard.pitfalls import Pitfall, Severity, links
 
 PITFALL = Pitfall(
     code="GG304",
     name="identical-random-streams",
-    title="Forked workers draw from copies of one random generator",
+    title="Workers draw from random generators in the same state",
     severity=Severity.WARNING,
     happens=(
         "Every forked worker starts with the parent's generator state, so all workers draw the "
         "same numbers, and the next parallel call draws them again: noise, dropout and sampling "
-        "repeat. (Python's own `random` gets a new seed in each worker.)"
+        "repeat. (Python's own `random` gets a new seed in each of them.) Spawned workers draw the "
+        "same numbers where a seed stands beside their functions."
     ),
     why=(
         "A fork copies the state of torch's and NumPy's global generators, and of "
         "TensorFlow's once the parent has seeded or used it. loky's workers are fresh "
-        "interpreters, each seeded on its own; the parent's seed has no effect there."
+        "interpreters, each seeded on its own; the parent's seed has no effect there. But a fresh "
+        "worker imports the module of its function, and under spawn and forkserver the program "
+        'itself: a seed there that is not under `if __name__ == "__main__":` runs again in each.'
     ),
     fix=(
         "Give every task its own seed, and create a generator from it in the worker. "
@@ -50,8 +53,10 @@ print(len({*first, *second}))  # prints: 4
 """,
     lint=(
         "On a worker of a fork backend that draws from torch's, NumPy's or TensorFlow's "
-        "global generator without seeding per task. An initializer that seeds every worker with "
-        "one number does not count."
+        "global generator without seeding per task, and on one of loky, spawn or forkserver where "
+        "what it imports seeds the generator with the same number each time. An initializer that "
+        "seeds every worker with one number does not count. One finding names all generators that "
+        "the task draws from so."
     ),
     runtime=(
         "Info, where two forked workers of one call, or two forked processes, drew from copies of "

@@ -15,7 +15,8 @@ PITFALL = Pitfall(
     ),
     why=(
         "These workers are fresh interpreters with global generators of their own, which are "
-        "seeded at random when the library is imported there."
+        "seeded at random when the library is imported there. (A seed that they run themselves, as "
+        "they import the module where it stands, is GG304.)"
     ),
     fix=(
         "Give every task its own seed, drawn in the parent, and create a generator from it in "
@@ -57,7 +58,8 @@ print(runs[0] == runs[1])  # prints: True
 """,
     lint=(
         "On a seed call in the parent before a call to fresh process workers (loky, spawn, "
-        "forkserver) whose tasks draw from the global generator and do not seed it."
+        "forkserver) whose tasks draw from the global generator and do not seed it, unless the "
+        "workers import a seed of it."
     ),
     runtime=(
         "When tasks in such workers draw from torch's, NumPy's or Python's global generator, which "

@@ -1,0 +1,72 @@
+"""Which seeds fresh worker processes run again, as they import modules of the project."""
+
+from __future__ import annotations
+
+from gradguard_lint.domain.effects import Effect, Program, TaskRun
+from gradguard_lint.domain.values import Const, Function, Unknown, Value
+
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from gradguard_lint.domain.questions import Key
+
+FRESH = ("loky", "spawn", "forkserver")
+"""The workers that inherit no generator."""
+
+_IMPORTING = ("spawn", "forkserver")
+"""Those of them that import the program itself."""
+
+
+def seeds_on_import(program: Program, task: TaskRun, draw: Effect) -> list[Effect]:
+    """The seeds of the generator of `draw` that the worker of `task` runs as it imports what it
+    needs: the program, the module of its function, and what these import."""
+    imported = _imported(program, task, draw)
+    return [
+        seed
+        for seed in program.kinds("seed")
+        if seed.on_import in imported and seed.framework == draw.framework
+        # nobody imports a notebook
+        if not seed.site.path.endswith(".ipynb")
+    ]
+
+
+def may_import(program: Program, task: TaskRun, seed: Effect) -> bool:
+    """Whether the worker of `task` may import the program with `seed`: it is that of functions
+    which are imported themselves, perhaps."""
+    return seed.on_import == program.entry and task.call.root != 1
+
+
+def repeats(value: Value) -> bool:
+    """Whether a seed of that `value` is the same in each process of one run of the program."""
+    return all(
+        atom.value is not None
+        if isinstance(atom, Const)
+        else isinstance(atom, Unknown) and _is_given(atom.key)
+        for atom in value.atoms
+    )
+
+
+def _is_given(key: Key | None) -> bool:
+    """Whether `key` stands for what the environment or the command line gives: workers have both
+    from the parent."""
+    if not isinstance(key, tuple) or not key:
+        return False
+    if key[0] in ("item", "number"):
+        return any(_is_given(part) for part in key[1:])
+    return key[0] in ("env", "option", "sys.argv")
+
+
+def _imported(program: Program, task: TaskRun, draw: Effect) -> set[str]:
+    """The modules that are certainly imported where that task comes to `draw`."""
+    called = [getattr(atom, "function", atom) for atom in task.task.function.atoms]
+    homes = {atom.module.name for atom in called if isinstance(atom, Function)}
+    homes |= {site.module.name for site in (draw.site, *(step.site for step in draw.chain[1:]))}
+    if task.call.start in _IMPORTING:
+        homes.add(program.entry)
+    elif program.guarded or task.call.root == 1:
+        homes.discard(program.entry)  # what it defines is pickled by value
+    found: set[str] = set()
+    while homes:
+        module = homes.pop()
+        found.add(module)
+        homes |= program.imports.get(module, set()) - found
+    return found
