@@ -9,6 +9,7 @@ from gradguard_lint.domain.values import (
     UNKNOWN,
     Atom,
     Frame,
+    Instance,
     Site,
     TaskCall,
     Value,
@@ -17,6 +18,7 @@ from pytest_gradguard.records import Record, field, fields, record, replace
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
+    import ast
     from typing import Literal
 
     from gradguard_lint.domain.starts import WorkerKind
@@ -276,6 +278,8 @@ class Effect:
         when: the conditions that it happens under.
         calls: the parallel calls that came before it on some way.
         waits: those of them for whose gradients it may wait: none were cleared since.
+        making: the objects that are being made there, from the outermost in, each with the
+            expression that makes it.
         on_import: the module whose import has it, in whichever process; "" where it is done in
             this process only.
     """
@@ -302,6 +306,7 @@ class Effect:
     place: Site | None = None
     origin: Step | None = None
     """Where the device that it uses was named."""
+    making: tuple[tuple[Instance, ast.AST], ...] = ()
     on_import: str = ""
 
 

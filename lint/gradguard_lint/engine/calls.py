@@ -551,10 +551,14 @@ def instantiate(m: Machine, frame: Frame, node: ast.AST, cls: Class, args: Args)
     """Make an object of a class of the project."""
     instance = Instance(cls, m.ident_at(node, id(cls.node)), m.worker_ident)
     init = m.find_in_class(cls, "__init__")
-    if init is not None:
-        call(m, frame, node, m.bind(frame, node, init, instance), args)
-    else:
-        _dataclass_fields(m, frame, node, cls, instance, args)
+    making, m.making = m.making, (*m.making, (instance, node))
+    try:
+        if init is not None:
+            call(m, frame, node, m.bind(frame, node, init, instance), args)
+        else:
+            _dataclass_fields(m, frame, node, cls, instance, args)
+    finally:
+        m.making = making
     m.models.instantiated(m, frame, node, instance, args)
     return of(instance)
 

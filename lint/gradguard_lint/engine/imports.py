@@ -48,6 +48,7 @@ def run_module(m: Machine, frame: Frame, module: Module, name: Value) -> None:
     """Run the code of a module, from the start of a program."""
     saved = (m.worker, m.chain, m.statement, m.loop_depth, m.raised)
     importing, m.importing = m.importing, module.name
+    making, m.making = m.making, ()
     m.worker, m.chain, m.loop_depth, m.raised = None, (), 0, []
     m.state = State(m.store, Assumed(), m.state.past)
     m.store[frame.ident, "__name__"] = name
@@ -55,7 +56,7 @@ def run_module(m: Machine, frame: Frame, module: Module, name: Value) -> None:
         m.block(frame, module.tree.body)
     finally:
         m.worker, m.chain, m.statement, m.loop_depth, m.raised = saved
-        m.importing = importing
+        m.importing, m.making = importing, making
 
 
 def star_import(m: Machine, frame: Frame, name: str) -> Value | None:

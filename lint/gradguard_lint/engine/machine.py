@@ -196,6 +196,8 @@ class Machine:
         """Each time that the workers of a pool came into being."""
         self.later: list[Past] = []
         """What is done where blocks of context managers are left."""
+        self.making: tuple[tuple[Instance, ast.AST], ...] = ()
+        """The objects whose ``__init__`` is being run, each with the expression that makes it."""
         self.importing = ""
         """The module whose own code is being run."""
         self.before_main: Past | None = None
@@ -411,6 +413,7 @@ class Machine:
                 is_global=is_global,
                 place=place,
                 origin=origin,
+                making=self.making,
                 on_import=self.importing if self.worker is None and self.on_import else "",
             )
             self.recorded[key] = effect

@@ -285,6 +285,7 @@ def run_task(
     chain, loop_depth, statement, raised = m.chain, m.loop_depth, m.statement, m.raised
     m.state = parent.copy()
     m.modes = replace(call.inherited, tape=None) if call.start in INHERITING else Modes()
+    making, m.making = m.making, ()
     m.worker, m.raised = run, []
     m.last_returns = None
     wrapped = next(filter(None, map(_wrapped, _functions(task.function))), None)
@@ -322,7 +323,7 @@ def run_task(
         held = as_data(m, result)
     finally:
         m.worker, m.chain, m.raised, m.returned = None, chain, raised, {}
-        m.loop_depth, m.statement = loop_depth, statement
+        m.loop_depth, m.statement, m.making = loop_depth, statement, making
         after, m.state = m.state, parent
     run.known = any(
         isinstance(atom, (Function, Bound))

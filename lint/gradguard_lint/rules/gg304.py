@@ -9,6 +9,7 @@ from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, T
 from gradguard_lint.domain.starts import PROCESS
 from gradguard_lint.domain.values import Function, Site
 from gradguard_lint.rules.base import Examples, Report, chain, code, listed, place
+from gradguard_lint.rules.initial_draws import is_replaced
 from gradguard_lint.rules.seeds import FRESH, repeats, seeds_on_import
 
 CODE = "GG304"
@@ -73,8 +74,8 @@ def _drawn(program: Program, task: TaskRun) -> Iterator[tuple[Effect, str, tuple
             continue
         if effect.framework in seeded or "" in seeded:
             continue
-        if _seeds(task, effect.site):
-            continue  # each task makes a seed of its own of it
+        if _seeds(task, effect.site) or is_replaced(task, number):
+            continue  # each task makes a seed of its own of it, or nothing is left of it
         steps: tuple[Step, ...] = ()
         if effect.framework in alike:
             state = f"the initializer seeds it alike in all {call.workers}"

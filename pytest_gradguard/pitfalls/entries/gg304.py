@@ -56,7 +56,8 @@ print(len({*first, *second}))  # prints: 4
         "global generator without seeding per task, and on one of loky, spawn or forkserver where "
         "what it imports seeds the generator with the same number each time. An initializer that "
         "seeds every worker with one number does not count. One finding names all generators that "
-        "the task draws from so."
+        "the task draws from so. What only fills a new module, whose state the task then replaces "
+        "with `load_state_dict`, is not reported."
     ),
     runtime=(
         "Info, where two forked workers of one call, or two forked processes, drew from copies of "

@@ -1,0 +1,60 @@
+"""Draws that only fill the state of a module that is given another one before it matters."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from gradguard_lint.domain.effects import Effect, TaskRun
+from gradguard_lint.domain.values import Instance, Site
+
+
+def is_replaced(task: TaskRun, number: int) -> bool:
+    """Whether that draw is for the state of a module that is being made, and that the task gives
+    another state as a whole, later and in any case."""
+    draw = task.effects[number]
+    filled = {owner.ident for owner in _filled(draw)}
+    return bool(filled) and any(
+        effect.kind == "model-change"
+        and effect.framework != "partial"
+        and effect.when <= draw.when
+        and any(model.ident in filled for model in effect.target.of(Instance))
+        for effect in task.effects[number:]
+    )
+
+
+def _filled(draw: Effect) -> Iterator[Instance]:
+    """The modules of its framework that are being made where that draw is, and of whose state
+    alone what is drawn becomes a part."""
+    path = [*(step.site for step in draw.chain), draw.site]
+    nodes = [site.node for site in path]
+    inside: set[ast.AST] = set()
+    for owner, maker in reversed(draw.making):
+        below = path[nodes.index(maker) + 1 :] if maker in nodes else path
+        if owner.cls.what != draw.framework or any(
+            _keeps(site) for site in below if site.node not in inside
+        ):
+            return
+        inside.add(maker)
+        yield owner
+
+
+_STATE = ("bias", "data", "weight")
+
+
+def _keeps(site: Site) -> bool:
+    """Whether what comes about there becomes an attribute that is no part of a module's state."""
+    statement = site.statement
+    targets: list[ast.expr] = []
+    if isinstance(statement, ast.AnnAssign):
+        targets = [statement.target]
+    elif isinstance(statement, ast.Assign):
+        targets = statement.targets
+    places = [it.value if isinstance(it, ast.Subscript) else it for it in targets]
+    others = [it for it in places if isinstance(it, ast.Attribute) and it.attr not in _STATE]
+    return bool(others) and not any(
+        isinstance(part, ast.Call)
+        and ast.unparse(part.func).rpartition(".")[2] == "Parameter"
+        and any(inner is site.node for inner in ast.walk(part))
+        for part in ast.walk(statement or site.node)
+    )
