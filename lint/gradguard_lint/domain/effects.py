@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         # is where a method of the module is called that leads to it
         "ddp-step",  # an optimizer steps with gradients of one process, which came by `ident`
         "dask-backend",  # a backend that cannot be named so
-        "draw",  # a draw from the global generator of `framework`
+        "draw",  # a draw from the global generator of `framework`; the GPU's, if `target` is there
         "epoch-repeated",  # the sampler `ident` is iterated again, in the loop at `place`
         "exact-write",  # a write to `target` that no other thread can spoil
         "generator-draw",  # a draw from the generator object `ident`

@@ -78,7 +78,7 @@ HEAP = "<holds>"
 """The name under which a container's identity has what it holds."""
 
 
-TOLD_APART: frozenset[Kind] = frozenset({"backward", "model-change", "set-visible", "step"})
+TOLD_APART: frozenset[Kind] = frozenset({"backward", "draw", "model-change", "set-visible", "step"})
 """Effects of one place that are several where they are of other things, as in turns of a loop."""
 
 

@@ -14,6 +14,9 @@ from gradguard_lint.rules.seeds import FRESH, repeats, seeds_on_import
 
 CODE = "GG304"
 
+Why = tuple[str, tuple[Step, ...]]
+"""Why a generator is in the same state in all workers, and where that is done."""
+
 _TITLES = {"numpy": "NumPy", "random": "Python", "tensorflow": "TensorFlow"}
 """Whose a generator is, where its framework's name is written in another way."""
 
@@ -27,9 +30,9 @@ def check(program: Program) -> Iterator[Report]:
             if not drawn:
                 continue
             (effect, state, steps), *others = drawn
-            whose = f"{_title(effect)}'s" if others else "the"
+            whose = _whose(effect) if others or _on_gpu(effect) else "the"
             more = [
-                f"{_title(other)}'s ({code(other.what)}, {place(other.site, effect.site)})"
+                f"{_whose(other)} ({code(other.what)}, {place(other.site, effect.site)})"
                 for other, *_ in others
             ]
             too = f" So it is with {listed(more)}." if more else ""
@@ -50,18 +53,22 @@ def check(program: Program) -> Iterator[Report]:
             )
 
 
-def _title(draw: Effect) -> str:
-    return _TITLES.get(draw.framework, draw.framework)
+def _whose(draw: Effect) -> str:
+    """Which global generator is drawn from."""
+    return "the GPU's" if _on_gpu(draw) else f"{_TITLES.get(draw.framework, draw.framework)}'s"
+
+
+def _on_gpu(draw: Effect) -> bool:
+    return any(tensor.gpu for tensor in draw.target.tensors())
 
 
 def _draws_too(draw: Effect) -> str:
-    return f"{code(draw.what)} draws from {_title(draw)}'s global generator"
+    return f"{code(draw.what)} draws from {_whose(draw)} global generator"
 
 
 def _drawn(program: Program, task: TaskRun) -> Iterator[tuple[Effect, str, tuple[Step, ...]]]:
     """The first draw of the task from each generator that is in the same state in all workers;
     why it is, and where that is done."""
-    call = task.call
     seeded: set[str] = set()
     alike: set[str] = set()
     found: set[str] = set()
@@ -70,39 +77,53 @@ def _drawn(program: Program, task: TaskRun) -> Iterator[tuple[Effect, str, tuple
             by_initializer = number < task.initialised
             same = by_initializer and effect.value.constant is not None and _arrives(task, effect)
             (alike if same else seeded).add(effect.framework)
-        if effect.kind != "draw" or effect.framework in found:
+        if effect.kind != "draw" or _whose(effect) in found:
             continue
         if effect.framework in seeded or "" in seeded:
             continue
         if _seeds(task, effect.site) or is_replaced(task, number):
             continue  # each task makes a seed of its own of it, or nothing is left of it
-        steps: tuple[Step, ...] = ()
+        told: Why | None
         if effect.framework in alike:
-            state = f"the initializer seeds it alike in all {call.workers}"
-        elif call.start == "fork":
-            # Python seeds its own generator in each process that is forked.
-            if effect.framework == "random":
-                continue
-            if not call.answers and _moves_on(program, call, effect):
-                continue
-            there = effect.framework != "numpy" or call.earlier("generator-loaded")
-            once = "" if there else _ONCE_LOADED
-            state = f"all {call.workers} start with a copy of its state{once}"
+            told = f"the initializer seeds it alike in all {task.call.workers}", ()
+        elif task.call.start == "fork":
+            told = _inherited(program, task, effect)
         else:
-            seed = _seed_on_import(program, task, effect)
-            if seed is None:
-                continue
-            where = place(seed.site, effect.site)
-            state = (
-                f"all {call.workers} run {code(seed.what)} ({where}) again as they import its file"
-            )
-            steps = (
-                Step(
-                    seed.site, f"{code(seed.what)} runs again in each worker that imports this file"
-                ),
-            )
-        found.add(effect.framework)
-        yield effect, state, steps
+            told = _run_again(program, task, effect)
+        if told is not None:
+            found.add(_whose(effect))
+            yield effect, *told
+
+
+def _inherited(program: Program, task: TaskRun, draw: Effect) -> Why | None:
+    """Why a generator is in the same state in all workers that are forked."""
+    call = task.call
+    if draw.framework == "random":
+        return None  # Python seeds it anew in each process that is forked
+    if not call.answers and _moves_on(program, call, draw):
+        return None
+    if _on_gpu(draw):
+        # It is made in the worker, seeded at random unless the parent has asked for a seed.
+        seeds = [it for it in call.earlier("seed") if it.framework == draw.framework]
+        seed = next((it for it in reversed(seeds) if task.meets(draw, it)), None)
+        if seed is None:
+            return None
+        does = f"{code(seed.what)} of the parent ({place(seed.site, draw.site)})"
+        step = Step(seed.site, f"{code(seed.what)} seeds the GPU's generator in each worker, too")
+        return f"{does} seeds it alike in all {call.workers}", (step,)
+    there = draw.framework != "numpy" or call.earlier("generator-loaded")
+    once = "" if there else _ONCE_LOADED
+    return f"all {call.workers} start with a copy of its state{once}", ()
+
+
+def _run_again(program: Program, task: TaskRun, draw: Effect) -> Why | None:
+    """Why it is in the same state in all workers that are fresh processes."""
+    seed = _seed_on_import(program, task, draw)
+    if seed is None:
+        return None
+    does = f"{code(seed.what)} ({place(seed.site, draw.site)})"
+    step = Step(seed.site, f"{code(seed.what)} runs again in each worker that imports this file")
+    return f"all {task.call.workers} run {does} again as they import its file", (step,)
 
 
 def _arrives(task: TaskRun, seed: Effect) -> bool:

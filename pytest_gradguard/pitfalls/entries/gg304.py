@@ -57,7 +57,8 @@ print(len({*first, *second}))  # prints: 4
         "what it imports seeds the generator with the same number each time. An initializer that "
         "seeds every worker with one number does not count. One finding names all generators that "
         "the task draws from so. What only fills a new module, whose state the task then replaces "
-        "with `load_state_dict`, is not reported."
+        "with `load_state_dict`, is not reported, nor are draws on a GPU in a forked worker unless "
+        "the parent seeds torch: its generator is made there, and seeded at random."
     ),
     runtime=(
         "Info, where two forked workers of one call, or two forked processes, drew from copies of "

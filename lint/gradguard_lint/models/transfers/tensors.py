@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from gradguard_lint.domain.conditions import NONE, Conditions, any_of
 from gradguard_lint.domain.shapes import inner, items, result_call, sequence
 from gradguard_lint.domain.values import (
+    UNKNOWN,
     Choice,
     Const,
     Frame,
@@ -280,6 +281,12 @@ def certainly_on_gpu(value: Value) -> bool:
     known = [(getattr(choice.atom, "gpu", False), choice.when) for choice in value.choices]
     there = [when for gpu, when in known if gpu]
     return bool(there) and (len(there) == len(known) or all(it == WITH_A_GPU for it in there))
+
+
+def all_on_gpu(found: list[tuple[Tensor, Conditions]]) -> Value:
+    """The first of the tensors `found`, where all are certainly on a GPU."""
+    there = bool(found) and all(tensor.gpu and not when for tensor, when in found)
+    return of(found[0][0]) if there else UNKNOWN
 
 
 def written(m: Machine, frame: Frame, node: ast.AST, what: str, target: Value) -> None:

@@ -64,6 +64,7 @@ from gradguard_lint.models.transfers.devices import (
 )
 from gradguard_lint.models.transfers.extents import lies_apart, memory_of, same_element
 from gradguard_lint.models.transfers.tensors import (
+    all_on_gpu,
     combine,
     known_small,
     operation_placed,
@@ -241,7 +242,8 @@ def function(
     mode = args.get(2, "training") if short in DROPOUTS else constant(False)
     drops = mode is None or mode.constant is True
     if drops or (short in DRAWS_OF and "generator" not in args.keywords):
-        m.effect(frame, "draw", node, f"torch.{short}()", framework="torch")
+        on = all_on_gpu(found)
+        m.effect(frame, "draw", node, f"torch.{short}()", framework="torch", target=on)
     smooth = short not in NOT_SMOOTH
     plain = not smooth or short in ARRANGES
     worked(
@@ -365,7 +367,10 @@ def tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     if args.get(None, "pin_memory") == constant(True):
         gpu_touched(m, frame, node, f"{name}(..., pin_memory=True)", "torch")
     if short in DRAWS and "generator" not in args.keywords:
-        m.effect(frame, "draw", node, f"{name}()", framework="torch")
+        on = all_on_gpu(tensors_in(args.values())) if inherited else UNKNOWN
+        if not inherited and gpu and not when:
+            on = of(Tensor("torch", "none", True, m.worker_ident))
+        m.effect(frame, "draw", node, f"{name}()", framework="torch", target=on)
     generator = args.get(None, "generator")
     if generator is not None:
         drawn(m, frame, node, generator)

@@ -63,6 +63,7 @@ from gradguard_lint.models.transfers.devices import (
 )
 from gradguard_lint.models.transfers.extents import same_element
 from gradguard_lint.models.transfers.tensors import (
+    all_on_gpu,
     combine,
     derived,
     gpu_used,
@@ -203,7 +204,8 @@ def tensor_method(
             m.effect(frame, "cut-off", node, "`.detach_()`", target=of(tensor))
             return of(replace(tensor, grad="none"))
     if (name in IN_PLACE_DRAWS or name in DRAWS_OF) and "generator" not in args.keywords:
-        m.effect(frame, "draw", node, f"`.{name}()`", framework="torch")
+        on = all_on_gpu([(tensor, NONE)])
+        m.effect(frame, "draw", node, f"`.{name}()`", framework="torch", target=on)
     found: list[tuple[Tensor, Conditions]] = [(tensor, NONE)]
     found.extend((t, w) for t, w in tensors_in(args.values()))
     smooth = name not in NOT_SMOOTH
