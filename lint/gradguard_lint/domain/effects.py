@@ -319,6 +319,8 @@ class Program:
     effects: list[Effect] = field(default_factory=list)
     moved: dict[int, Site] = field(default_factory=dict)
     """Where each model was moved to the GPU, by its identity."""
+    shared: set[int] = field(default_factory=set)
+    """The models and tensors whose memory the program shares between processes, by identity."""
     buffers: dict[int, int] = field(default_factory=dict)
     """Whose the buffers of that identity are."""
     returned: dict[int, tuple[int, int]] = field(default_factory=dict)

@@ -71,11 +71,16 @@ def _handed_over(task: TaskRun, found: Iterable[Atom]) -> bool:
     return task.call.forking_pickler and all(of_torch)
 
 
+def _is_shared(program: Program, atom: Atom) -> bool:
+    """Whether the program shares the memory of `atom`, and means to."""
+    return isinstance(atom, (Tensor, Thing)) and atom.ident in program.shared
+
+
 def _found(program: Program, task: TaskRun) -> dict[str, Atom]:
     """What is on the GPU and crosses, by its name."""
     found: dict[str, Atom] = {}
     for path, atom, _ in task.contents:
-        if on_gpu(atom):
+        if on_gpu(atom) and not (_is_shared(program, atom) and _handed_over(task, (atom,))):
             found.setdefault(path, atom)
     for name, value, _ in captures(program, task):
         for atom in brought(task, value):

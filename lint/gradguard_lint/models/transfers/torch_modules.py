@@ -154,6 +154,8 @@ def model_method(
         ):
             return moved_model(m, model, False)
         return me
+    if name == "share_memory":
+        m.program.shared.add(ident)
     if name in ("buffers", "named_buffers"):
         kept = of(buffer_of(m, ident))
         if name == "named_buffers":

@@ -136,6 +136,8 @@ def tensor_method(
     if name in QUESTIONS:
         if name == "share_memory_" and tensor.ident == GRADIENT:
             m.effect(frame, "grad-write", node, "`.share_memory_()`")
+        elif name == "share_memory_" and tensor.ident:
+            m.program.shared.add(tensor.ident)
         return UNKNOWN
     if name in HOOKS:
         return hooked(m, frame, node, tensor)
