@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from bisect import bisect
+from collections.abc import Collection, Iterable, Iterator, Set
 from functools import cached_property
 
 from gradguard_lint.models.rows import GROUPS
@@ -76,6 +77,10 @@ _KEEPS = (
 """What is given something to keep, with its annotation, or goes through it."""
 _ITSELF = rb"\b(?![ \t]*(?:\(|\.(?!copy\b|items\b|values\b)))"
 """What stands after the name of a thing that is given on, or all that it holds."""
+_GIVEN_ON = _ITSELF + rb"(?![ \t]*=(?!=))"
+"""The same, where the name is not what is set."""
+_FOLLOWED = 10_000
+"""In so many bytes, a function or a script, what keeps a thing is looked for."""
 _KEPT = 2000
 """So many bytes are read of what it is given."""
 _DOES = (
@@ -349,11 +354,8 @@ class File:
                 continue
             around = _around(data, made.start())
             handed = [it for calls in (HANDED_OUT, _PROCESS) for it in _calls(around, calls)]
-            if handed and any(
-                has(call, (holder,), rb"\b" + holder + rb"\b")
-                for holder in _holders(around, name)
-                for call in handed
-            ):
+            said = words_of(b" ".join(handed))
+            if name in said or any(it in said for it in _holders(around, name, said)):
                 return True
         return False
 
@@ -451,25 +453,43 @@ def _given_to(data: bytes, place: int) -> bytes:
     return b"" if found is None else found.group(1)
 
 
-def _holders(data: bytes, name: bytes) -> Iterator[bytes]:
-    """`name`, and the names of what is given the thing itself, to keep it or to go through it, and
-    of what is given these in turn."""
-    yield name
+def _holders(data: bytes, name: bytes, wanted: Set[bytes]) -> Iterator[bytes]:
+    """The names of what is given the thing that is called `name`, to keep it or to go through it,
+    and of what is given these in turn; none, where none of these can be `wanted`."""
+    if not wanted or len(data) > _FOLLOWED or not any(_named(data, name, _GIVEN_ON)):
+        return
     given = [
         (words_of(b" ".join(filter(None, it.groups()))), it.end())
         for it in re.finditer(_KEEPS, data)
     ]
+    if all(names.isdisjoint(wanted) for names, _ in given):
+        return
+    ends: dict[int, int] = {}
     found, waiting = {name}, [name]
     while waiting:
-        holder = waiting.pop()
-        itself = re.compile(rb"(?<![\w.])" + holder + _ITSELF)
+        there = [*_named(data, waiting.pop(), _ITSELF)]
         for names, place in given:
-            if names <= found or data.find(holder, place, place + _KEPT) < 0:
+            at = bisect(there, place - 1)
+            if names <= found or at == len(there) or there[at] >= place + _KEPT:
                 continue
-            if itself.search(data, place, _line_end(data, place)):
+            if place not in ends:
+                ends[place] = _line_end(data, place)
+            if there[at] < ends[place]:
                 waiting += names - found
                 yield from names - found
                 found |= names
+
+
+def _named(data: bytes, name: bytes, then: bytes) -> Iterator[int]:
+    """Where `data` has that name, by itself, and `then` after it."""
+    follows = re.compile(then)
+    place = data.find(name)
+    while place >= 0:
+        last = data[place - 1 : place]
+        alone = not (last.isalnum() or last in (b"_", b"."))
+        if alone and follows.match(data, place + len(name)) is not None:
+            yield place
+        place = data.find(name, place + len(name))
 
 
 def _line_end(data: bytes, place: int) -> int:
