@@ -114,6 +114,11 @@ def on_gpu(atom: Atom) -> bool:
     return isinstance(atom, Thing) and atom.gpu and atom.kind in ("model", "state")
 
 
+def returns_to_gpu(atom: Atom) -> bool:
+    """Whether unpickling `atom` puts it on the GPU again; other frameworks may pickle a copy."""
+    return on_gpu(atom) and (not isinstance(atom, Tensor) or atom.framework in ("torch", "cupy"))
+
+
 def started_cuda(call: ParallelCall) -> Iterator[Effect]:
     """What the parent did before workers were forked so that CUDA fails in them."""
     unasked = call.start == "fork" and bool(call.earlier("gpu-unasked"))

@@ -25,6 +25,7 @@ from gradguard_lint.rules.base import (
     handed_out,
     listed,
     on_gpu,
+    returns_to_gpu,
     started_cuda,
 )
 from gradguard_lint.words import words
@@ -48,7 +49,7 @@ def check(program: Program) -> Iterator[Report]:
         are, them = ("is", "it") if len(named) == 1 else ("are", "them")
         copied = "" if _handed_over(task, found.values()) else ", and its own copy of the data"
         each = f"each worker that gets {them} creates its own GPU context{copied}"
-        if any(started_cuda(task.call)):
+        if all(map(returns_to_gpu, found.values())) and any(started_cuda(task.call)):
             each = (
                 f"no worker can unpickle {them}, as the parent starts CUDA before the fork "
                 f"(GG203). In fresh processes, {each}"

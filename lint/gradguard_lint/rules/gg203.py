@@ -8,7 +8,14 @@ from gradguard_lint.domain.conditions import GPU_PRESENT, consistent
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step
 from gradguard_lint.domain.values import Choice, Tensor
 from gradguard_lint.fixes.spawning import without_fork
-from gradguard_lint.rules.base import Examples, Report, code, handed_out, on_gpu, started_cuda
+from gradguard_lint.rules.base import (
+    Examples,
+    Report,
+    code,
+    handed_out,
+    returns_to_gpu,
+    started_cuda,
+)
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
@@ -74,7 +81,7 @@ def _unpickled(call: ParallelCall) -> Found | None:
     """Something on a GPU that a task gets: unpickling it uses CUDA before the task begins."""
     for first in started_cuda(call):
         for task in call.tasks:
-            crossing = {atom: path for path, atom, _ in task.contents if on_gpu(atom)}
+            crossing = {atom: path for path, atom, _ in task.contents if returns_to_gpu(atom)}
             for value in (*task.task.args, *(value for _, value in task.task.keywords)):
                 paths = [crossing.get(it.atom) for it in value.choices if _holds(call, it)]
                 if paths and paths[0] is not None and None not in paths:
