@@ -75,7 +75,8 @@ def handed_on(m: Machine, frame: Frame, node: ast.AST, args: Args) -> None:
 
 def may_seed(m: Machine, frame: Frame, node: ast.AST, name: str, *, unknown: bool) -> None:
     """A call in a worker that may seed the global generators, as its name says; something `unknown`
-    that is called when the worker starts may do that, limit its threads, and choose its GPU."""
+    that is called when the worker starts may do that, and limit its threads. An initializer that
+    is itself unknown may choose a GPU, too."""
     if m.worker is None:
         return
     starting = unknown and m.worker.starting
@@ -83,4 +84,6 @@ def may_seed(m: Machine, frame: Frame, node: ast.AST, name: str, *, unknown: boo
         m.effect(frame, "seed", node, f"{name}()" if name else "an unknown callable")
     if starting:
         m.effect(frame, "set-threads", node, "an unknown callable")
-        m.effect(frame, "gpu-chosen", node, "an unknown callable", value=of_own(id(node)))
+        initializer = m.worker.initializer
+        if initializer is not None and node is initializer.site.node:
+            m.effect(frame, "gpu-chosen", node, "an unknown callable", value=of_own(id(node)))
