@@ -553,6 +553,10 @@ def unknown(key: Key) -> Value:
     return of(Unknown(key))
 
 
+ONE = "one"
+"""The key of something of which nothing is known but that it stays what it is begins so."""
+
+
 def of_own(*parts: Hashable) -> Value:
     """What differs from one worker process to the next: its number, or what a table has for it."""
     return unknown(("own", *parts))

@@ -8,14 +8,18 @@ from functools import partial
 
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.values import (
+    ONE,
+    UNKNOWN,
     Atom,
     Class,
     External,
     Frame,
     Function,
+    Instance,
     Method,
     Value,
     of,
+    unknown,
 )
 from gradguard_lint.engine.branches import TURN, definite, enter_branch, fork
 from gradguard_lint.engine.machine import (
@@ -51,6 +55,7 @@ def do_Assert(m: Machine, frame: Frame, node: ast.Assert) -> None:
 
 
 def do_If(m: Machine, frame: Frame, node: ast.If) -> None:
+    _identify(m, frame, node.test)
     test = m.eval(frame, node.test)
     if m.before_main is None and frame.parent is None and _is_main_guard(m, frame, node.test):
         m.before_main = dict(m.state.past)
@@ -69,6 +74,33 @@ def do_If(m: Machine, frame: Frame, node: ast.If) -> None:
     fork(m, frame, node.test, test, (way(node.body), way(node.orelse)))
     for key in told & m.assumed.keys():
         del m.assumed[key]
+
+
+def _identify(m: Machine, frame: Frame, test: ast.expr) -> None:
+    """Give what is not known and is tested an identity: it is the same where it is tested again."""
+    waiting = [test]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.UnaryOp):
+            waiting.append(node.operand)
+        elif isinstance(node, ast.BoolOp):
+            waiting += node.values
+        elif isinstance(node, ast.Compare):
+            waiting.append(node.left)
+        elif isinstance(node, ast.Name):
+            found = m.lookup(frame, node.id)
+            if found is not None and found[1] is frame and found[0] == UNKNOWN:
+                m.rebind(frame, node, _one(m, node))
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            owner = m.lookup(frame, node.value.id)
+            atom = owner[0].only if owner is not None else None
+            if isinstance(atom, Instance) and m.read(atom.ident, node.attr) == UNKNOWN:
+                m.rebind(frame, node, _one(m, node))
+
+
+def _one(m: Machine, node: ast.expr) -> Value:
+    """Something unknown that is not anything else, each time that it is come by."""
+    return unknown((ONE, m.ident_at(node, *m.turns)))
 
 
 def _turns_told(m: Machine, frame: Frame, node: ast.expr, test: Value) -> dict[Key, Hashable]:

@@ -12,6 +12,7 @@ from gradguard_lint.domain.starts import Vocabulary
 from gradguard_lint.domain.values import (
     GRADIENT,
     NOTHING,
+    ONE,
     UNKNOWN,
     Atom,
     Choice,
@@ -227,7 +228,7 @@ class Meaning(Known):
             and not called.id.endswith(("fn", "func", "function", "callback", "transform"))
         ):
             # What is given may be a model; a name without a value is a function's, as a rule.
-            given = key is not None
+            given = key is not None and not (isinstance(key, tuple) and key[0] == ONE)
             m.effect(frame, "unknown-call", node, "an unknown callable", unknown=given)
         return None
 
