@@ -136,7 +136,15 @@ class Class(Atom):
     @property
     def plain(self) -> bool:
         """Whether it inherits from no class of a library."""
-        return all(isinstance(base, Class) for cls in (self, *self.above) for base in cls.bases)
+        return not any(True for _ in self.outside())
+
+    def outside(self) -> Iterator[Atom]:
+        """What it, and the classes of the project that it extends, extend outside the project."""
+        for base in self.bases:
+            if isinstance(base, Class):
+                yield from base.outside()
+            else:
+                yield base
 
 
 @record
@@ -557,15 +565,20 @@ ONE = "one"
 """The key of something of which nothing is known but that it stays what it is begins so."""
 
 
+OWN = "own"
+"""The key of what differs from one worker process to the next begins so; that of a text with such a
+part ends so."""
+
+
 def of_own(*parts: Hashable) -> Value:
     """What differs from one worker process to the next: its number, or what a table has for it."""
-    return unknown(("own", *parts))
+    return unknown((OWN, *parts))
 
 
 def is_own(value: Value) -> bool:
     """Whether `value` may differ so, or be a text with such a part."""
     keys = (atom.key for atom in value.atoms if isinstance(atom, Unknown))
-    return any(isinstance(key, tuple) and "own" in (key[0], key[-1]) for key in keys)
+    return any(isinstance(key, tuple) and OWN in (key[0], key[-1]) for key in keys)
 
 
 def join(values: Iterable[Value]) -> Value:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from gradguard_lint.domain.conditions import Conditions
 from gradguard_lint.domain.shapes import known_items
 from gradguard_lint.domain.values import (
+    OWN,
     UNKNOWN,
     Choice,
     Const,
@@ -34,7 +35,7 @@ def put_together(parts: Iterable[str | Value]) -> Value:
             ways = [(text + part, whole, when) for text, whole, when in ways]
             continue
         if is_own(part):
-            own = ("own",)
+            own = (OWN,)
         more = [(*_shown(choice), choice.when) for choice in part.choices]
         if len(more) * len(ways) > TEXTS:
             more = [(GAP, False, frozenset.intersection(*(when for _, _, when in more)))]

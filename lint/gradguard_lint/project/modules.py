@@ -172,7 +172,7 @@ class Modules:
     def may_start_gpu(self, name: str) -> bool:
         """Whether importing the module of that name may start the driver of a GPU."""
         file = self._file_of(name)
-        return file is not None and starts_gpu(file[1])
+        return file is not None and self.read.names(*file).tell(starts_gpu)
 
     def _gives(
         self,

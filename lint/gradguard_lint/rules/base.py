@@ -102,9 +102,9 @@ def listed(names: Sequence[str]) -> str:
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
-def way_to(first: Effect, before: str, then: Effect, after: str) -> tuple[Step, ...]:
-    """How the parent comes to `first`, and a worker, later, to `then`, with what to say there."""
-    return (*first.chain, Step(first.site, before), *then.chain, Step(then.site, after))
+def come_to(effect: Effect, does: str) -> tuple[Step, ...]:
+    """How the parent, or a worker, comes to `effect`, with what to say there."""
+    return (*effect.chain, Step(effect.site, does))
 
 
 def on_gpu(atom: Atom) -> bool:

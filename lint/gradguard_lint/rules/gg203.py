@@ -12,6 +12,7 @@ from gradguard_lint.rules.base import (
     Examples,
     Report,
     code,
+    come_to,
     handed_out,
     returns_to_gpu,
     started_cuda,
@@ -51,11 +52,11 @@ def check(program: Program) -> Iterator[Report]:
         first, uses, used = found
         did, why = _DID[first.kind]
         does = "initialises CUDA" if first.kind == "gpu-init" else "starts the CUDA driver"
-        before = Step(first.site, f"{code(first.what)} {does} in the parent, before the fork")
+        before = f"{code(first.what)} {does} in the parent, before the fork"
         yield Report(
             call.site,
             f"{uses} in {call.workers}, but the parent {did.format(what=first.what)}: {why}.",
-            (*first.chain, before, *used),
+            (*come_to(first, before), *used),
             call=call,
             fix=without_fork(program, call),
         )
@@ -72,8 +73,8 @@ def _found(call: ParallelCall) -> Found | None:
         for task in call.tasks:
             for used in task.effects:
                 if _uses(call, used) and task.meets(used, first):
-                    step = Step(used.site, f"{code(used.what)} uses CUDA in the worker")
-                    return first, f"`{task.doer(used)}` uses CUDA", (*used.chain, step)
+                    uses = come_to(used, f"{code(used.what)} uses CUDA in the worker")
+                    return first, f"`{task.doer(used)}` uses CUDA", uses
     return None
 
 

@@ -10,7 +10,7 @@ from gradguard_lint.domain.effects import Effect, ParallelCall, Program, TaskRun
 from gradguard_lint.fixes.changes import Fix, SetKeyword
 from gradguard_lint.fixes.recipes import dotted, importing, keyword, made_by, spelled
 from gradguard_lint.fixes.spawning import without_fork
-from gradguard_lint.rules.base import Examples, Report, way_to
+from gradguard_lint.rules.base import Examples, Report, come_to
 
 CODE = "GG303"
 
@@ -33,11 +33,9 @@ def check(program: Program) -> Iterator[Report]:
             f"`{task.doer(work)}` computes with {framework} in {call.workers}, after the parent "
             f"has started {framework}'s compute threads: a fork does not copy these, and the "
             "worker can wait for them forever.",
-            way_to(
-                first,
-                f"{framework} computes in the parent here, before the fork",
-                work,
-                f"{framework} computes in the worker here",
+            (
+                *come_to(first, f"{framework} computes in the parent here, before the fork"),
+                *come_to(work, f"{framework} computes in the worker here"),
             ),
             call=call,
             fix=without_fork(program, call) or _one_thread(call, framework),
@@ -56,11 +54,9 @@ def _refused(program: Program, call: ParallelCall) -> Iterator[Report]:
                 f"`{task.doer(work)}` takes gradients in {call.workers}, after the parent has "
                 "taken some, in a program that uses a GPU: autograd has threads of its own there, "
                 "which a fork does not copy, and refuses to run in the worker.",
-                way_to(
-                    first,
-                    "autograd runs in the parent here, before the fork",
-                    work,
-                    "autograd runs in the worker here",
+                (
+                    *come_to(first, "autograd runs in the parent here, before the fork"),
+                    *come_to(work, "autograd runs in the worker here"),
                 ),
                 call=call,
                 fix=without_fork(program, call),

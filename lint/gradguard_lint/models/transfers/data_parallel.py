@@ -120,9 +120,8 @@ def is_lightning(m: Machine, cls: Class) -> bool:
     """Whether `cls` is a LightningModule."""
     registry = registry_of(m)
     return any(
-        (isinstance(base, External) and registry.canonical(base.name) in LIGHTNING)
-        or (isinstance(base, Class) and is_lightning(m, base))
-        for base in cls.bases
+        isinstance(base, External) and registry.canonical(base.name) in LIGHTNING
+        for base in cls.outside()
     )
 
 

@@ -246,7 +246,7 @@ def _is_used_already(m: Machine, device: Value) -> bool:
         for atom in device.atoms
         if gpu_name(atom)
     ]
-    return all(it is not None and it.constant == m.worker_ident for it in users)
+    return bool(users) and all(it is not None and it.constant == m.worker_ident for it in users)
 
 
 def driver_started(m: Machine, frame: Frame, node: ast.AST, what: str, framework: str) -> None:

@@ -148,7 +148,7 @@ def start_instance(m: Machine, frame: Frame, node: ast.AST, instance: Instance) 
 def _extended(m: Machine, cls: Class) -> tuple[Row | None, Value]:
     """What a project's subclass of ``Process`` or ``Thread`` extends, and how that starts."""
     registry = registry_of(m)
-    for base in (base for own in (cls, *cls.above) for base in own.bases):
+    for base in cls.outside():
         if isinstance(base, External):
             row = registry.row(registry.canonical(base.name))
             if row is not None and row.does == "process":

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 
 from gradguard_lint.domain.shapes import sequence, side_by_side
 from gradguard_lint.domain.values import (
     NOTHING,
     UNKNOWN,
     Atom,
-    Class,
     Const,
     External,
     Frame,
@@ -86,20 +84,11 @@ def made_pool(
 _POOL = "<pool>"
 
 
-def _extended(cls: Class) -> Iterator[str]:
-    """The names of what `cls` extends outside the project."""
-    for base in cls.bases:
-        if isinstance(base, External):
-            yield base.name
-        elif isinstance(base, Class):
-            yield from _extended(base)
-
-
 def init_pool(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args) -> Value:
     """``__init__`` of the pool or executor that a project's class extends."""
     registry = registry_of(m)
-    for base in _extended(instance.cls):
-        name = registry.canonical(base)
+    for base in instance.cls.outside():
+        name = registry.canonical(base.name) if isinstance(base, External) else ""
         if row := registry.row(name):
             m.store[instance.ident, _POOL] = pool(m, frame, node, name, args, row)
     return NOTHING
