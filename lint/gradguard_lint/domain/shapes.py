@@ -217,13 +217,9 @@ def owned(value: Value, worker: int) -> Value:
         if isinstance(atom, Method) and isinstance(atom.receiver, (Thing, Tensor)):
             return Method(replace(atom.receiver, born=worker), atom.name)
         if isinstance(atom, Items):
-            return Items(
-                atom.kind,
-                tuple(owned(item, worker) for item in atom.items)
-                if atom.items is not None
-                else None,
-                owned(atom.element, worker),
-            )
+            known = atom.items
+            own = None if known is None else tuple(owned(item, worker) for item in known)
+            return replace(atom, items=own, element=owned(atom.element, worker))
         return atom
 
     return Value(tuple(Choice(change(choice.atom), choice.when) for choice in value.choices))

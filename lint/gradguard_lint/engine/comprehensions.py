@@ -63,8 +63,8 @@ def on_DictComp(m: Machine, frame: Frame, node: ast.DictComp) -> Value:
             keys, values = zip(*pairs, strict=True)
             return m.adopted(node, of(Table((), join(values), join(keys))))
     inner = _scope(m, frame, node, node.generators, source)
-    key = m.eval(inner, node.key)
-    value = m.eval(inner, node.value)
+    key = _each(m, inner, node.key)
+    value = _each(m, inner, node.value)
     return m.adopted(node, of(Table((), value, key)))
 
 
@@ -136,6 +136,15 @@ def _scope(
     return inner
 
 
+def _each(m: Machine, inner: Frame, part: ast.expr) -> Value:
+    """What `part` is in each turn, of which nobody knows how many there are."""
+    m.loop_depth += 1
+    try:
+        return m.eval(inner, part)
+    finally:
+        m.loop_depth -= 1
+
+
 def has_turn(m: Machine, frame: Frame, written: ast.AST) -> Value:
     """Whether a loop over ``range(n)`` has a turn; unknown for others."""
     if not isinstance(written, ast.Call) or len(written.args) != 1 or written.keywords:
@@ -179,7 +188,7 @@ def comprehended(
     if not assume_test(m, test, True):
         return m.adopted(node, items(kind, []))
     inner = _scope(m, frame, node, node.generators, source)
-    element = collected(m, frame, node, m.eval(inner, node.elt))
+    element = collected(m, frame, node, _each(m, inner, node.elt))
     m.state.assumed = assumed
     return m.adopted(node, sequence(guarded(element, condition(test, True)), kind))
 

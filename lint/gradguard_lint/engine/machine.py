@@ -522,7 +522,7 @@ class Machine:
         for cls in classes:
             value = self.stored(cls.body.ident, name)
             if value is not None:
-                return value
+                return self.filtered(value)
         return None
 
     def pickles_itself(self, atom: Instance) -> bool:
