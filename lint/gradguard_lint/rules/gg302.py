@@ -45,8 +45,6 @@ def _shared(effect: Effect, task: TaskRun) -> bool:
             if atom.born != task.ident:
                 return True
         elif isinstance(atom, Thing):
-            if atom.kind == "optimizer" and atom.name.startswith("keras."):
-                continue
             if atom.born != task.ident:
                 return True
             parameters = atom.part("parameters")
