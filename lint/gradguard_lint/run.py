@@ -11,7 +11,8 @@ from gradguard_lint.garbage import postponed
 from gradguard_lint.project.configuration import Configuration, Configurations
 from gradguard_lint.project.contents import Unusable, read
 from gradguard_lint.project.files import ALWAYS_OUT, UNCHANGED, Trouble, absolute, discover
-from gradguard_lint.project.prefilter import Prefilter, Project
+from gradguard_lint.project.links import Project
+from gradguard_lint.project.prefilter import Prefilter
 from pytest_gradguard.records import fields
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gradguard_lint.project.following import Following
 from gradguard_lint.project.imports import import_lines, imports
 from gradguard_lint.project.prefilter import Prefilter
 
@@ -269,7 +270,7 @@ def test_imports_are_found_where_they_stand():
         b"from . import (a,\n  b)\nimport c as d, e\nif x: import \\\n  f\nfrom g \\\n import h\n"
         b"x = 1\n"
     )
-    assert imports(import_lines(text)) == [".", ".a", ".b", "c", "e", "g", "g.h"]
+    assert [*imports(import_lines(text))] == [".", ".a", ".b", "c", "e", "g", "g.h"]
     assert b"f" in import_lines(text)
     assert b"from g   import h" in import_lines(text)
     assert b"x = 1" not in import_lines(text)
@@ -294,3 +295,101 @@ def test_a_program_starts_a_process_whose_class_extends_one_of_another_module():
     }
     assert kept(program, **others)
     assert not kept(program.replace("start", "print"), **others)
+
+
+WORKING = (
+    "from multiprocessing import Pool\nimport torch\n\n"
+    "LIMIT = 3\n\n"
+    "def one(k):\n    return torch.ones(k)\n\n"
+    "class Runner:\n    def run(self):\n        with Pool(2) as pool:\n"
+    "            return pool.map(one, range(LIMIT))\n\n"
+    "@decorated\ndef run_all():\n    return Runner().run()\n\n"
+    "if __name__ == '__main__':\n    run_all()\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("imports", "uses"),
+    [
+        ("from working import run_all\n", "run_all()"),
+        ("from working import Runner as R\n", "R().run()"),
+        ("import working\n", "working.run_all()"),
+        ("import working as w\n", "call(w)"),
+        ("from working import *\n", "run_all()"),
+    ],
+)
+def test_a_program_comes_to_workers_by_what_it_imports(imports, uses):
+    program = TORCH + "{}if __name__ == '__main__':\n    {}\n"
+    assert kept(program.format(imports, uses), working=WORKING)
+
+
+@pytest.mark.parametrize(
+    ("imports", "uses"),
+    [
+        ("from working import one, LIMIT\n", "one(LIMIT)"),
+        ("import working\n", "working.one(working.LIMIT)"),
+        ("from working import one\n", "one('working.run_all')  # run_all"),
+    ],
+)
+def test_a_program_does_not_come_to_workers_by_what_stands_beside_them(imports, uses):
+    program = TORCH + "{}if __name__ == '__main__':\n    {}\n"
+    assert not kept(program.format(imports, uses), working=WORKING)
+    at_import = WORKING + "found = Runner().run()\nRunner().run()\n"
+    assert kept(program.format(imports, uses), working=at_import)
+
+
+def test_a_package_gives_what_leads_to_workers_from_the_module_that_has_it(project):
+    project.write("app/working.py", WORKING)
+    project.write("app/others.py", "import torch\n\ndef two(k):\n    return torch.ones(k)\n")
+    project.write(
+        "app/__init__.py", "from .working import one, run_all as go\nfrom .others import *\n"
+    )
+    program = "import torch\n{}\nif __name__ == '__main__':\n    {}\n"
+
+    def follow(name, path):
+        return Following(contents)(name, path)
+
+    for asked, uses, found in [
+        ("from app import go", "go()", True),
+        ("import app", "app.go()", True),
+        ("import app.working as w", "w.run_all()", True),
+        ("import app", "app.working.run_all()", True),
+        ("from app import one, two", "one(two(1))", False),
+        ("import app", "app.one(app.two(1))", False),
+        ("import app.others", "app.others.two(1)", False),
+    ]:
+        entry = project.write("main.py", program.format(asked, uses))
+        contents = {str(entry): entry.read_bytes()}
+        assert Prefilter(contents, follow).keeps(str(entry)) == found, (asked, uses)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("from a import optional_import\nx = 1\n", ["a", "a.optional_import"]),
+        ("from a import (b,\n    import_c, d)\n", ["a", "a.b", "a.import_c", "a.d"]),
+        ("import a, import_b\nimport c\n", ["a", "import_b", "c"]),
+    ],
+)
+def test_names_with_the_word_import_in_them(text, names):
+    assert imports(import_lines(text.encode())) == names
+
+
+@pytest.mark.parametrize("before", ["import os, ", "import os,", "import "])
+@pytest.mark.parametrize("home", ["threading", "ray"])
+def test_a_library_is_imported_beside_others(before, home):
+    call = {"threading": "threading.Thread(target=f).start()", "ray": "ray.remote(f).remote()"}
+    assert kept(TORCH + f"{before}{home}\n{call[home]}\n")
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import numpy as np\ndef f(n): return np.random.rand()\n",
+        "import numpy.random as npr\ndef f(n):\n    return npr.rand()\n",
+        "import numpy as np\nnpr = np.random\ndef f(n):\n    return npr.rand()\n",
+    ],
+)
+def test_ways_to_draw_from_numpy(program):
+    pool = "from multiprocessing import Pool\nPool(2).map({}, x)\n"
+    assert kept(program + pool.format("f"))

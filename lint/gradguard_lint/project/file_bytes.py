@@ -8,14 +8,22 @@ from collections.abc import Collection, Iterable, Iterator, Set
 from functools import cached_property
 
 from gradguard_lint.models.rows import GROUPS
-from gradguard_lint.project.imports import import_lines, imports
-from gradguard_lint.project.literals import before, has, matches, without_comments, words_of
+from gradguard_lint.project.imports import Imported, import_lines, imported_names, imports
+from gradguard_lint.project.literals import (
+    before,
+    has,
+    matches,
+    without_comments,
+    without_strings,
+    words_of,
+)
 from gradguard_lint.project.marks import (
     ESTIMATING,
     FRAMEWORKS,
     GIVEN,
     HANDED_OUT,
     IN_FORKS,
+    LOADERS,
     MARKS,
     OF_HOMES,
     PARTS,
@@ -55,7 +63,10 @@ _RANDOM = (
     rb"(?:np|numpy)\.random\.(?!default_rng|RandomState|Generator|SeedSequence|mtrand)"
     rb"[a-z]\w*[ \t]*\("
     rb"|from[ \t]+numpy(?:\.random)?[ \t]+import[^\n]*\brand"
+    rb"|numpy\.random[ \t]+as\b|np\.random(?![\w.])"
 )
+"""A draw from NumPy's global generator, or another name for what has it."""
+_ALIAS = rb"\w+[ \t]*=[ \t]*\Z"
 _DRAWS = (b"np.random", b"numpy.random", b"from")
 _ANYWHERE = FRAMEWORKS - IN_FORKS
 """The frameworks that matter however work is handed out."""
@@ -93,6 +104,7 @@ _GIVEN = rb"[=(\[{,:][ \t]*[\w.]*\Z"
 _ASKS = b"isinstance("
 _DEFINED = rb"\n[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)"
 _LOOP_GRADIENT = (b"GradientTape", b".backward(", b"autograd.grad")
+_CHAIN = re.compile(rb"\.([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
 _DASK_ARRAY = rb"dask\.array|from[ \t]+dask[ \t]+import"
 
 
@@ -129,6 +141,17 @@ class File:
         return imports(self.imported)
 
     @cached_property
+    def imported_names(self) -> list[Imported]:
+        """What its imports give."""
+        return imported_names(self.imported)
+
+    def taken(self, name: str) -> set[str] | None:
+        """What it takes of the module that it calls `name`, as dotted names; None where it does
+        more with that."""
+        taken = _taken(self.data, name)
+        return _taken(without_strings(self.data), name) if taken is None else taken
+
+    @cached_property
     def bases(self) -> set[bytes]:
         """The names that it imports and that a class of it extends."""
         found: set[bytes] = set()
@@ -149,11 +172,15 @@ class File:
     def starts_workers(self) -> bool:
         """Whether it calls what hands work to workers."""
         if self._starts is None:
-            data, imported = self.data, self.imported
-            known = self.framework or not self.words.isdisjoint(WORKERS)
-            named = (it for it in MARKS if (known or not it.homes) and self._can_name(it))
-            self._starts = bool(imported) and any_found(data, named)
+            self._starts = bool(self.imported) and self.calls_workers(self.data)
         return self._starts
+
+    def calls_workers(self, data: bytes) -> bool:
+        """Whether `data`, a part of it, calls what hands work to workers."""
+        known = self.framework or not self.words.isdisjoint(WORKERS)
+        return any_found(
+            data, (it for it in MARKS if (known or not it.homes) and self._can_name(it))
+        )
 
     @property
     def starts_threads_alone(self) -> bool:
@@ -197,7 +224,7 @@ class File:
 
     def _asks(self, home: bytes) -> bool:
         """Whether it asks a package for anything."""
-        asked = home.rpartition(b" ")[2] + b"."
+        asked = home.rpartition(b" ")[2].strip(b",") + b"."
         data = self.data
         place = data.find(asked)
         while place >= 0 and data[max(place - 7, 0) : place].endswith((b"import ", b"from ")):
@@ -261,11 +288,8 @@ class File:
     def together(self) -> bool:
         """Whether it calls what processes do that train together."""
         data = self.data
-        if not self.framework or not any(name in data for name in _GROUPS):
-            return False
-        return any(
-            named.group(1) is None or _is_given(data, named.start())
-            for named in matches(data, *TOGETHER)
+        return (
+            self.framework and any(name in data for name in _GROUPS) and calls_together(self, data)
         )
 
     @cached_property
@@ -380,12 +404,12 @@ class File:
         """Whether what stands at `place` is in a function that the file mentions elsewhere."""
         data = self.data
         line = before(data, place)
-        if b"lambda" in line or b"from" in line:
+        if b"lambda" in line or b"from" in line or b"import" in line or re.match(_ALIAS, line):
             return True
         indent = len(line) - len(line.lstrip())
         for head in reversed([*re.finditer(_DEFINED, data[:place])]):
             own = head.group()[1:]
-            if len(own) - len(own.lstrip()) < indent:
+            if head.start() >= place - len(line) - 1 or len(own) - len(own.lstrip()) < indent:
                 name = head.group(1)
                 said = matches(data, (name,), rb"\b" + name + rb"\b")
                 return name[:2] == b"__" or sum(1 for _ in said) > 1
@@ -428,6 +452,31 @@ class File:
         file = File(without_comments(self.data))
         file.__dict__["code"] = file
         return file
+
+
+def calls_together(_: File, part: bytes) -> bool:
+    """Whether a part of a file calls what processes do that train together."""
+    return any(
+        named.group(1) is None or _is_given(part, named.start())
+        for named in matches(part, *TOGETHER)
+    )
+
+
+def makes_loader(_: File, part: bytes) -> bool:
+    """Whether a part of a file makes a loader."""
+    return any(made in part for made in LOADERS)
+
+
+def _taken(data: bytes, name: str) -> set[str] | None:
+    found = set()
+    for place in _named(data, name.encode(), b""):
+        if before(data, place).lstrip().startswith((b"import ", b"from ")):
+            continue
+        chain = _CHAIN.match(data, place + len(name))
+        if chain is None:
+            return None
+        found.add(chain.group(1).decode())
+    return found
 
 
 def _workers(data: bytes) -> Iterator[bytes]:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+Imported = tuple[str, str, str]
+"""A module, a name in it ("" for the module itself, "*" for all), and the name where it is
+imported."""
+
 _IMPORT = (
     rb"(?:\xef\xbb\xbf)?[ \t\f]*"
     rb"(?:from[ \t\f]+(\.*[\w.]*)[ \t\f]+import[ \t\f]*(\([^)]*\)|[^\n;#]+)"
@@ -21,18 +25,21 @@ def import_lines(data: bytes) -> bytes:
     if len(parts) == 1:
         return b""
     lines = []
-    before = parts[0]
+    before, goes_on, bracket = parts[0], False, False
     for after in parts[1:]:
-        start = before.rfind(b"\n") + 1
-        if start > 2 and before[start - 3 : start].rstrip().endswith(b"\\"):
-            start = before.rfind(b"\n", 0, start - 1) + 1
-        bracket = after[:2].strip() == b"("
+        if not goes_on:
+            start = before.rfind(b"\n") + 1
+            if start > 2 and before[start - 3 : start].rstrip().endswith(b"\\"):
+                start = before.rfind(b"\n", 0, start - 1) + 1
+            lines.append(before[start:])
+            bracket = after[:2].strip() == b"("
         end = after.find(b")") + 1 or -1 if bracket else after.find(b"\n")
         while end >= 0 and after[:end].rstrip(b"\r").endswith(b"\\"):
             end = after.find(b"\n", end + 1)
-        lines.append(before[start:])
-        lines.append(b"import" + (after if end < 0 else after[:end]) + b"\n")
+        goes_on = end < 0  # a name that is imported may have the word in it
+        lines.append(b"import" + (after if goes_on else after[:end] + b"\n"))
         before = after
+    lines.append(b"\n")
     found = b"".join(lines)
     return _CONTINUED.sub(b" ", found) if b"\\" in found else found
 
@@ -47,6 +54,11 @@ def absolute_name(name: str, package: str) -> str:
     return f"{base}.{name[level:]}".strip(".")
 
 
+def below(base: str, name: str) -> str:
+    """The dotted name of `name` in the module `base`."""
+    return base + name if base.endswith(".") else f"{base}.{name}"
+
+
 def imports(data: bytes) -> list[str]:
     """The dotted names that the imports of `data` mention, relative ones with their dots."""
     found: list[str] = []
@@ -54,16 +66,14 @@ def imports(data: bytes) -> list[str]:
         names = [part.split(b" as ")[0].strip().decode("utf-8", "replace") for part in parts]
         if base is None:
             found += names
-            continue
-        found.append(base)
-        start = base if base.endswith(".") else base + "."
-        found += [start + name for name in names if name.isidentifier()]
+        else:
+            found.append(base)
+            found += [below(base, name) for name in names if name.isidentifier()]
     return found
 
 
-def imported_names(data: bytes) -> list[tuple[str, str, str]]:
-    """What the imports of `data` give: the module (relative ones with their dots), the name there
-    ("" for the module itself, "*" for all), and the name here."""
+def imported_names(data: bytes) -> list[Imported]:
+    """What the imports of `data` give; relative modules with their dots."""
     found = []
     for base, parts in _statements(data):
         for part in parts:

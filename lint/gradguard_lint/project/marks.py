@@ -121,10 +121,15 @@ def _shortest(names: set[str]) -> list[str]:
 @cache
 def _forms(top: str) -> tuple[bytes, ...]:
     """How the import of a package shows; one that is called as a framework's part, or by a short
-    word, has to stand first."""
+    word, has to stand where a package does."""
     if len(top) > 4 and top not in _PARTS:
         return (top.encode(),)
-    return (b"import " + top.encode(), b"from " + top.encode())
+    return tuple(before + top.encode() for before in (b"import ", b"from ", b", ", b","))
+
+
+def _word(form: bytes) -> bytes:
+    """The name in such a form."""
+    return form.split()[-1].strip(b",").rpartition(b".")[2]
 
 
 def _marks() -> tuple[Mark, ...]:
@@ -212,7 +217,7 @@ _WORKERS = tuple(
 )
 """How what hands work to workers is imported."""
 
-WORKERS = frozenset(form.split()[-1].rpartition(b".")[2] for form in _WORKERS)
+WORKERS = frozenset(map(_word, _WORKERS))
 """A word of each."""
 
 MARKS = _marks()
@@ -226,7 +231,7 @@ GIVEN = {
 }
 """The calls that a module can give others who imports what stands before them."""
 
-OF_HOMES = frozenset(home.split()[-1].rpartition(b".")[2] for home in GIVEN)
+OF_HOMES = frozenset(map(_word, GIVEN))
 """A word of each of these."""
 
 PARTS = tuple(sorted({part for mark in MARKS for part in mark.parts}))
@@ -310,12 +315,13 @@ def starts_workers(data: bytes) -> bool:
     return _starts(data, MARKS)
 
 
-_LOADERS = (b"DataLoader(", b"DataLoader)", b"(DataLoader", b"DataLoader as")
+LOADERS = (b"DataLoader(", b"DataLoader)", b"(DataLoader", b"DataLoader as")
+"""Where a loader is made, or gets another name."""
 
 
 def makes_loaders(data: bytes) -> bool:
     """Whether a module makes a loader with workers: what iterates it starts them."""
-    return b"num_workers" in data and any(made in data for made in _LOADERS)
+    return b"num_workers" in data and any(made in data for made in LOADERS)
 
 
 def remembers(data: bytes) -> bool:

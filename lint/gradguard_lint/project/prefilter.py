@@ -11,25 +11,20 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from operator import attrgetter
 
-from gradguard_lint.project.file_bytes import File
+from gradguard_lint.project.blocks import leading_to
+from gradguard_lint.project.file_bytes import File, calls_together, makes_loader
+from gradguard_lint.project.links import PACKAGES, Links, Project
 
 MANY = 50
 """From this many files on, who may import a helper is told by the helper's name first."""
-PACKAGES = 1
-"""How many packages within packages hand on what they import."""
-
-Project = Callable[[str, str], "tuple[str, bytes] | None"]
-"""``project(name, path)``: the file and the bytes of what the module at `path` imports as
-`name`."""
-
-
 _ITERATES = (b"for ", b"next(", b"iter(")
 """What is there where something is iterated."""
 
 _trains, _estimates = attrgetter("trains"), attrgetter("estimates")
+_together = attrgetter("together")
 _framework, _stands_on_framework = attrgetter("framework"), attrgetter("stands_on_framework")
 _passes_generators_on, _remembers = attrgetter("passes_generators_on"), attrgetter("remembers")
 _may_harm, _samples = attrgetter("may_harm"), attrgetter("samples")
@@ -42,18 +37,16 @@ class Prefilter:
         self, contents: Mapping[str, bytes], project: Project, wrappers: Collection[str] = ()
     ) -> None:
         """Look at `contents`; `wrappers` are names of the user's own that start workers."""
-        self._project = project
         names = [re.escape(name.rpartition(".")[2].encode()) for name in wrappers]
         self._wrappers = rb"\b(?:" + b"|".join(names) + rb")\b" if names else None
-        self._others: dict[str, File] = {}
-        self._paths: dict[File, str] = {}
-        self._passing: dict[File, bool] = {}
+        self._passing: dict[File, set[bytes] | None] = {}
         self._extending: dict[File, bool] = {}
-        self._given: dict[tuple[str, int], list[File]] = {}
-        self._found: dict[str, list[File]] = {}
+        self._handing_on: dict[File, bool] = {}
+        self._leading: dict[tuple[File, Callable[[File, bytes], bool]], set[bytes] | None] = {}
         self._helping: dict[File, bool] = {}
         self._reach: dict[tuple[str, int, str], bool] = {}
-        self.files = {path: File(data) for path, data in contents.items()}
+        self._links = Links(contents, project)
+        self.files = self._links.files
         self.helpers: set[bytes] | None = None
         """The names of modules that start workers for others, where there are many files."""
         if len(contents) > MANY:
@@ -95,17 +88,17 @@ class Prefilter:
             return True
         if not file.framework:
             return self._brings_together(path, file) or self._runs_both(path, file)
-        if (file.starts_program or file.trains) and self._imports_one(path, self._starts):
+        if (file.starts_program or file.trains) and self._comes_to(
+            path, self._starts, self._calls_workers
+        ):
             return True  # it may make the objects whose methods start them, and wants gradients
         if (
             self._may_import_starter(file)
-            and self._imports_one(path, self._starts)
+            and self._comes_to(path, self._starts, self._calls_workers)
             and file.does_something
         ):
             return True
-        if (file.uses_gradients or file.starts_program) and self._imports_one(
-            path, self._passes_on
-        ):
+        if (file.uses_gradients or file.starts_program) and self._passes_on(path):
             return True
         if self._is_given(path, file):
             return True
@@ -115,7 +108,7 @@ class Prefilter:
             return False
         if self.helpers is not None and self._giving_helpers.isdisjoint(file.words):
             return False
-        return self._imports_one(path, self._helps)
+        return self._comes_to(path, self._helps, self._calls_workers)
 
     def _is_given(self, path: str, file: File) -> bool:
         """Whether it calls what starts workers, and has the name from a module of the project."""
@@ -145,17 +138,18 @@ class Prefilter:
             return False
         if not any(word in file.data for word in _ITERATES):
             return False
-        return self._imports_one(
-            path,
-            lambda other: (
+
+        def wanted(other: File) -> bool:
+            return (
                 other.loads
                 and other.framework
                 and (
-                    self._loads_with_harm(self._paths[other], other)
+                    self._loads_with_harm(self._links.path_of(other), other)
                     or self._loads_with_harm(path, file)
                 )
-            ),
-        )
+            )
+
+        return self._comes_to(path, wanted, makes_loader)
 
     @cached_property
     def _loading(self) -> set[bytes]:
@@ -175,20 +169,50 @@ class Prefilter:
         """The names of modules that import a library for others."""
         return {_module_name(path) for path, file in self.files.items() if file.gives}
 
-    def _passes_on(self, file: File) -> bool:
-        """Whether a module may give what it is given to a helper that hands it to workers, or has
-        a class that inherits what starts them."""
+    def _passes_on(self, path: str) -> bool:
+        """Whether it imports what may give what it is given to a helper that hands it to workers,
+        or a class that inherits what starts them."""
+        return self._imports_one(path, self._hands_to_helper) and any(
+            self._hands_to_helper(file) and _leads(self._leading_to_helper(file), asked)
+            for file, asked in self._links.asked(path).items()
+        )
+
+    def _hands_to_helper(self, file: File) -> bool:
+        """Whether a module imports such a helper, or a class that starts workers."""
+        if file not in self._handing_on:
+            wanted = partial(self._is_wanted_of, file)
+            self._handing_on[file] = self._imports_one(self._links.path_of(file), wanted)
+        return self._handing_on[file]
+
+    def _is_wanted_of(self, file: File, other: File) -> bool:
+        return self._helps(other) or (
+            b"class " in file.data
+            and b"class " in other.data
+            and (self._starts(other) or self._extends_starter(other))
+        )
+
+    def _leading_to_helper(self, file: File) -> set[bytes] | None:
+        """The names that lead to what a module imports so; None for any."""
         if file not in self._passing:
-            extends = b"class " in file.data
-
-            def wanted(other: File) -> bool:
-                return self._helps(other) or (
-                    extends
-                    and b"class " in other.data
-                    and (self._starts(other) or self._extends_starter(other))
+            path = self._links.path_of(file)
+            wanted = {
+                here
+                for imported in file.imported_names
+                for here in imported[2:]
+                if any(
+                    self._is_wanted_of(file, other)
+                    and (
+                        self._extends_starter(other)
+                        or _leads(self._leading_to(other, self._calls_workers), asked)
+                    )
+                    for other, asked in self._links.asked_by(path, (imported,)).items()
                 )
-
-            self._passing[file] = self._imports_one(self._paths[file], wanted)
+            }
+            self._passing[file] = (
+                None
+                if "*" in wanted
+                else leading_to(file.code.data, lambda _: False, map(os.fsencode, wanted))
+            )
         return self._passing[file]
 
     def _extends_starter(self, file: File) -> bool:
@@ -202,7 +226,7 @@ class Prefilter:
             self._extending[file] = (
                 bool(heads)
                 and self._may_import_starter(file)
-                and self._imports_one(self._paths[file], wanted)
+                and self._imports_one(self._links.path_of(file), wanted)
             )
         return self._extending[file]
 
@@ -211,7 +235,7 @@ class Prefilter:
         with a framework."""
         if file.words.isdisjoint(self._frameworks) or file.words.isdisjoint(self._handing):
             return False
-        return self._imports_one(path, self._hands_on) and self._imports_one(
+        return self._comes_to(path, self._hands_on, self._calls_workers) and self._imports_one(
             path, _stands_on_framework
         )
 
@@ -220,7 +244,9 @@ class Prefilter:
         and over a few modules a framework: it may give what these work on."""
         if not file.starts_program:
             return False
-        starts = self._may_import_starter(file) and self._imports_one(path, self._starts)
+        starts = self._may_import_starter(file) and self._comes_to(
+            path, self._starts, self._calls_workers
+        )
         if not starts and not (
             b".start()" in file.data and self._imports_one(path, self._extends_starter)
         ):
@@ -290,12 +316,14 @@ class Prefilter:
             )
         if not file.trains and not (file.starts_program and self._imports_one(path, _trains)):
             return False
-        return self._imports_one(path, lambda other: other.together)
+        return self._comes_to(path, _together, calls_together)
 
     def _starts(self, file: File) -> bool:
-        if file.starts_workers:
-            return True
-        return self._wrappers is not None and re.search(self._wrappers, file.data) is not None
+        return file.starts_workers or self._wraps(file.data)
+
+    def _wraps(self, data: bytes) -> bool:
+        """Whether it has a name of the user's own that starts workers."""
+        return self._wrappers is not None and re.search(self._wrappers, data) is not None
 
     def _helps(self, file: File) -> bool:
         """Whether a module starts workers for others: with a framework it is checked itself, and
@@ -307,52 +335,30 @@ class Prefilter:
 
     # -- the modules of the project ------------------------------------------------------------
 
-    def _followed(self, name: str, path: str) -> tuple[str, File] | None:
-        found = self._project(name, path)
-        if found is None:
-            return None
-        other = self.files.get(found[0]) or self._others.get(found[0])
-        if other is None:
-            other = self._others[found[0]] = File(found[1])
-        self._paths[other] = found[0]
-        return found[0], other
-
     def _imports_one(
         self, path: str, wanted: Callable[[File], bool], names: list[str] | None = None
     ) -> bool:
         """Whether a module of the project that `path` imports (as one of `names`) is `wanted`."""
-        if names is not None:
-            return any(map(wanted, self._imported(path, names)))
-        if path not in self._found:
-            file = self.files.get(path) or self._others[path]
-            self._found[path] = self._imported(path, file.imports)
-        return any(map(wanted, self._found[path]))
+        return any(map(wanted, self._links.imported(path, names)))
 
-    def _imported(self, path: str, names: list[str]) -> list[File]:
-        """The modules of the project that `path` imports as `names`, and what the packages among
-        them give."""
-        named = dict.fromkeys(self._followed(name, path) for name in names)
-        found: dict[File, None] = {}
-        for other in named:
-            if other is not None:
-                found[other[1]] = None
-                if other[0].endswith("__init__.py"):
-                    found.update(dict.fromkeys(self._given_by(*other)))
-        return list(found)
+    def _comes_to(
+        self, path: str, wanted: Callable[[File], bool], found: Callable[[File, bytes], bool]
+    ) -> bool:
+        """Whether `path` imports what leads to something that is `found` in a `wanted` module."""
+        return self._imports_one(path, wanted) and any(
+            wanted(file) and _leads(self._leading_to(file, found), asked)
+            for file, asked in self._links.asked(path).items()
+        )
 
-    def _given_by(self, path: str, package: File, depth: int = PACKAGES) -> list[File]:
-        """The modules that a package imports, and those of the packages among them."""
-        known = self._given.get((path, depth))
-        if known is None:
-            known = self._given[path, depth] = []
-            for name in package.imports:
-                other = self._followed(name, path)
-                if other is None:
-                    continue
-                known.append(other[1])
-                if depth and other[0] != path and other[0].endswith("__init__.py"):
-                    known += self._given_by(*other, depth - 1)
-        return known
+    def _leading_to(self, file: File, found: Callable[[File, bytes], bool]) -> set[bytes] | None:
+        """The names of a module that lead to what is `found` in it; None where its import does."""
+        if (file, found) not in self._leading:
+            self._leading[file, found] = leading_to(file.code.data, partial(found, file.code))
+        return self._leading[file, found]
+
+    def _calls_workers(self, file: File, part: bytes) -> bool:
+        """Whether a part of a file calls what hands work to workers."""
+        return file.calls_workers(part) or self._wraps(part)
 
     def _worker_imports_framework(self, path: str, file: File) -> bool:
         """Whether what the workers run may come to a framework through the project's imports, or
@@ -375,11 +381,12 @@ class Prefilter:
     def _reaches(self, name: str, path: str, depth: int, kind: str) -> bool:
         """Whether the import of `name` brings in what matters to workers of this `kind`, over at
         most `depth` modules."""
-        other = self._followed(name, path)
+        other = self._links.followed(name, path)
         if other is None and not name.startswith("."):
-            other = self._followed(name.rpartition(".")[0], path)  # a name that the module gives
+            module = name.rpartition(".")[0]  # and a name that it gives
+            other = self._links.followed(module, path)
         elif other is None and name.strip(".").count("."):
-            other = self._followed(name[: name.rindex(".")], path)
+            other = self._links.followed(name[: name.rindex(".")], path)
         if other is None:
             return False
         key = (other[0], depth, kind)
@@ -390,6 +397,13 @@ class Prefilter:
                 and any(self._reaches(item, other[0], depth - 1, kind) for item in other[1].imports)
             )
         return self._reach[key]
+
+
+def _leads(leading: set[bytes] | None, asked: set[str] | None) -> bool:
+    """Whether one of the names that are `asked` for is `leading`; None stands for any."""
+    if leading is None or asked is None:
+        return leading is None or bool(leading)
+    return any(os.fsencode(name) in leading for name in asked)
 
 
 def _matters_to(file: File, kind: str) -> bool:
