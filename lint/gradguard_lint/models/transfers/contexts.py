@@ -33,7 +33,7 @@ from gradguard_lint.models.transfers.dask_work import CLIENT, leave_config
 from gradguard_lint.models.transfers.devices import driver_started, gpu_touched
 from gradguard_lint.models.transfers.dispatch import dispatching
 from gradguard_lint.models.transfers.options import with_option
-from gradguard_lint.models.transfers.parallel import configured, start_of
+from gradguard_lint.models.transfers.parallel import POOL, configured, start_of
 from gradguard_lint.models.transfers.remote import remote
 from gradguard_lint.models.transfers.torch_tensors import unhooked
 from gradguard_lint.models.transfers.wrapping import CACHE, cached, marked
@@ -114,7 +114,7 @@ def _enter(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value | Non
         configured(m, atom)
     elif kind == "parallel":
         start = start_of(m, atom)
-        if start is not None and start[0] == "fork":
+        if start is not None and start[0] == POOL:
             started(m, atom.ident)
     elif kind == "gpu-device":
         framework = atom.name.partition(".")[0]

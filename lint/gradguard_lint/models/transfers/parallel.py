@@ -7,6 +7,7 @@ from collections.abc import Hashable
 
 from gradguard_lint.domain.conditions import Conditions
 from gradguard_lint.domain.shapes import inner, sequence
+from gradguard_lint.domain.starts import Start
 from gradguard_lint.domain.values import (
     UNKNOWN,
     Bound,
@@ -32,13 +33,18 @@ from gradguard_lint.engine.quoting import items_text, unpacked_text, written
 from gradguard_lint.engine.tasks import hand_out, in_line, moment_of, tasks_in
 from gradguard_lint.models.known import start_called
 from gradguard_lint.models.rows import Row
+from gradguard_lint.models.transfers import starting
+from gradguard_lint.models.transfers.starting import STARTS_POOLS
 from pytest_gradguard.records import replace
 
 MAPPING = ("max_nbytes", "mmap_mode")
 """Arguments that say how arrays are sent."""
 
-MAPPING_STARTS = ("loky", "fork")
-"""The workers that get large arrays as memory maps."""
+POOL = "multiprocessing"
+"""The backend that makes a pool, whose workers start as the program lets them."""
+
+MAPPING_BACKENDS = ("loky", POOL)
+"""Those whose workers get large arrays as memory maps."""
 
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -148,21 +154,25 @@ def run(m: Machine, frame: Frame, node: ast.AST, parallel: Thing, args: Args) ->
     if start is None:
         return sequence(in_line(m, frame, tasks))
     many = not (len(tasks) == 1 and _single(given))
-    since = moment_of(m, parallel.ident) if start[0] == "fork" else None
+    pool = start[0] == POOL
+    since = moment_of(m, parallel.ident) if pool else None
+    called = start_of_pools(m) if pool else start_called(m, start[0])
+    if called is None:
+        return UNKNOWN
     return sequence(
         hand_out(
             m,
             frame,
             node,
             tasks,
-            start_called(m, start[0]),
+            called,
             "joblib",
             many=many,
             when=start[1],
             since=since,
             maker=parallel.site,
-            maps=_maps(m, parallel) if start[0] in MAPPING_STARTS else None,
-            daemons=start[0] == "fork",
+            maps=_maps(m, parallel) if start[0] in MAPPING_BACKENDS else None,
+            daemons=pool,
         )
     )
 
@@ -228,7 +238,7 @@ def cached_call(m: Machine, frame: Frame, node: ast.AST, cached: Thing, args: Ar
 BACKENDS = {
     "loky": "loky",
     "processes": "loky",
-    "multiprocessing": "fork",
+    POOL: POOL,
     "threading": "thread",
     "threads": "thread",
     "sequential": "",
@@ -265,6 +275,11 @@ def start_of(m: Machine, parallel: Thing) -> tuple[str, Conditions] | None:
             return "loky", when
         backend = prefer
     return _named_start(backend, when)
+
+
+def start_of_pools(m: Machine) -> Start | None:
+    """How the workers of joblib's pools start."""
+    return starting.start_of(m, m.read(*STARTS_POOLS) or starting.default_start(m))
 
 
 def _named_start(backend: Value, when: Conditions) -> tuple[str, Conditions] | None:

@@ -43,6 +43,7 @@ from gradguard_lint.models.rows import Row
 from gradguard_lint.models.torch import OF_TENSORS
 from gradguard_lint.models.transfers import data_parallel
 from gradguard_lint.models.transfers.devices import names_no_gpu
+from gradguard_lint.models.transfers.starting import STARTS_POOLS
 from gradguard_lint.models.transfers.tensors import operation, written
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
@@ -582,5 +583,7 @@ def environ_set(m: Machine, frame: Frame, node: ast.AST, key: Value, value: Valu
         m.effect(frame, "gpu-unasked", node, f'os.environ["{name}"] = ...', framework="torch")
     elif name == "OMP_NUM_THREADS" and value.constant == "1" and not m.read(*IMPORTED):
         m.effect(frame, "set-threads", node, f'os.environ["{name}"] = ...', framework="torch")
+    elif name == "JOBLIB_START_METHOD":
+        m.store[STARTS_POOLS] = value
     elif name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"):
         m.effect(frame, "process-group", node, f'os.environ["{name}"] = ...')

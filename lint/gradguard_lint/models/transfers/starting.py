@@ -27,6 +27,9 @@ from gradguard_lint.engine.tasks import AT_FORK, forked
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Row
 
+STARTS_POOLS = (0, "start of joblib's pools")
+"""Where the store has how the workers of joblib's pools start, if the environment says so."""
+
 
 def start_method(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``set_start_method(...)``."""
