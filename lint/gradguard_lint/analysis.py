@@ -7,12 +7,34 @@ from collections.abc import Iterable
 from gradguard_lint.domain.options import Options
 from gradguard_lint.engine.relevance import Relevance
 from gradguard_lint.models.rows import Row, registry
+from gradguard_lint.project.files import absolute
 from gradguard_lint.project.modules import Modules, Reader
 from gradguard_lint.reading.source import SourceError, parse
+from pytest_gradguard.records import field, fields
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     from gradguard_lint.judgement import Raw, Stated
+
+
+@fields
+class Analysed:
+    """What was seen of the program that a file starts.
+
+    Attributes:
+        used: what it was read with, the other files.
+        absent: the places where there was none.
+        findings: what the rules say of it.
+        stated: the repairs that rules state.
+        calls: the functions of other files that it calls, by path and line, each with the line of
+            its own function by which it comes there; 0 is the file's own code.
+    """
+
+    used: dict[str, bytes | None]
+    absent: list[str]
+    findings: list[Raw] = field(default_factory=list)
+    stated: Stated = field(default_factory=list)
+    calls: list[tuple[str, int, int]] = field(default_factory=list)
 
 
 def analyse(
@@ -22,9 +44,10 @@ def analyse(
     options: Options,
     read: Reader,
     models: tuple[Row, ...] = (),
-) -> tuple[list[Raw], dict[str, bytes | None], list[str], Stated]:
-    """The findings of the program that `path` starts; what it was read with, the other files and
-    the places where there was none; and the repairs that rules state.
+    *,
+    whole: bool = False,
+) -> Analysed:
+    """Run the program that `path` starts: as a `whole`, though nothing in it may matter.
 
     Raises:
         SourceError: the file is not Python.
@@ -34,8 +57,8 @@ def analyse(
     known = registry(models)
     try:
         relevance = Relevance(entry, modules, known.words)
-        if not relevance.matters(loops=options.loops):
-            return [], modules.used, modules.absent, []
+        if not whole and not relevance.matters(loops=options.loops):
+            return Analysed(modules.used, modules.absent)
         from gradguard_lint.engine.interpreter import interpret
         from gradguard_lint.judgement import judge
         from gradguard_lint.models.transfers.meaning import Meaning
@@ -44,4 +67,5 @@ def analyse(
     except RecursionError:
         raise SourceError("an expression is nested too deeply to be read") from None
     found, stated = judge(program, codes)
-    return found, modules.used, modules.absent, stated
+    calls = [(absolute(where), line, own) for (where, line), own in program.calls_elsewhere.items()]
+    return Analysed(modules.used, modules.absent, found, stated, calls)

@@ -15,7 +15,7 @@ from gradguard_lint.project.files import UNCHANGED, Trouble, absolute
 from gradguard_lint.project.modules import Reader
 from gradguard_lint.reading.source import SourceError
 from gradguard_lint.rules import codes
-from pytest_gradguard.records import fields
+from pytest_gradguard.records import field, fields
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
@@ -24,14 +24,11 @@ if TYPE_CHECKING:
     from gradguard_lint.judgement import Raw
     from gradguard_lint.project.cache import Cache
 
+    _Fresh = tuple["Result", dict[str, bytes | None], list[str]]
+
     Sought = Literal["workers", "loops", "all"]
     """What is looked for in a file: work that leaves its thread, gradients taken in loops, or
     both."""
-
-    Result = tuple[list[Raw], tuple[int, str] | None]
-    """The findings of one file, or the line and the reason why it could not be analysed."""
-
-    _Fresh = tuple[list[Raw], tuple[int, str] | None, dict[str, bytes | None], list[str]]
 
 __all__ = ["Batch", "Raw", "Result", "Sought", "Task", "default_start", "own_rows"]
 
@@ -41,6 +38,22 @@ their own, so that the other findings do not depend on whether they are."""
 
 WORTH_PROCESSES = 1536 * 1024
 """From this many bytes on, several processes are used."""
+
+
+@fields
+class Result:
+    """What the analysis of one file gave.
+
+    Attributes:
+        findings: what was found.
+        error: the line and the reason why it could not be analysed.
+        calls: the functions of other files that it calls, by path and line, each with the line of
+            its own function by which it comes there; 0 is the file's own code.
+    """
+
+    findings: list[Raw] = field(default_factory=list)
+    error: tuple[int, str] | None = None
+    calls: list[tuple[str, int, int]] = field(default_factory=list)
 
 
 @fields
@@ -55,6 +68,8 @@ class Task:
         start: how processes start where the program does not say.
         set_elsewhere: how another program of the project lets them start, or "".
         sought: what is looked for.
+        called: the lines of its functions that other files call: how is known from there.
+        whole: whether it is run though nothing in it may matter: what it calls is wanted.
     """
 
     path: str
@@ -64,76 +79,78 @@ class Task:
     start: str
     sought: Sought
     set_elsewhere: str = ""
+    called: frozenset[int] = frozenset()
+    whole: bool = False
 
     @property
     def salt(self) -> str:
         """What the findings depend on beside the files."""
         rows = ";".join(map(repr, self.rows))
-        return "\0".join((_version(), rows, self.start, self.sought, self.set_elsewhere))
+        called = ",".join(map(str, sorted(self.called)))
+        said = (self.start, self.sought, self.set_elsewhere, called, str(self.whole))
+        return "\0".join((_version(), rows, *said))
 
 
 class Batch:
-    """The analysis of `tasks`.
+    """The analysis of files.
 
     Attributes:
         warnings: what is wrong with the caches, if people should know.
     """
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        *,
-        jobs: int,
-        cache: bool,
-        over: Mapping[str, bytes] = UNCHANGED,
-    ) -> None:
+    def __init__(self, *, jobs: int, cache: bool, over: Mapping[str, bytes] = UNCHANGED) -> None:
         """Prepare it, with `jobs` processes; 0 leaves their number to the amount of work.
 
         What is in `over` stands for what these files hold.
         """
         self.over = dict(over)
-        self.tasks = tasks
         self.jobs = jobs
-        self.caches: dict[str, Cache] = {}
-        if cache:
-            from gradguard_lint.project.cache import Cache
-
-            self.caches = {task.root: Cache(task.root) for task in tasks}
         self.warnings: list[Trouble] = []
+        self._cache = cache
+        self._caches: dict[str, Cache] = {}
+        self._read = Reader().over(self.over)
 
-    def run(self) -> dict[str, Result]:
+    def run(self, tasks: Sequence[Task]) -> dict[str, Result]:
         """The results by path, in the order of the tasks."""
         results: dict[str, Result] = {}
         pending = []
-        read = Reader().over(self.over)
-        for task in self.tasks:
+        read = self._read
+        if self._cache:
+            from gradguard_lint.project.cache import Cache
+
+            for task in tasks:
+                if task.root not in self._caches:
+                    self._caches[task.root] = Cache(task.root)
+        for task in tasks:
             known = self._known(task, read)
             if known is None:
                 pending.append(task)
             else:
-                results[task.path] = (known, None)
+                results[task.path] = known
         for task, fresh in zip(pending, self._analyse(pending, read), strict=True):
-            findings, error, used, absent = fresh
-            results[task.path] = (findings, error)
-            if error is None and task.root in self.caches:
-                self.caches[task.root].put(task.path, task.salt, task.data, used, absent, findings)
+            result, used, absent = fresh
+            results[task.path] = result
+            if result.error is None and task.root in self._caches:
+                kept = {"findings": result.findings, "calls": result.calls}
+                self._caches[task.root].put(task.path, task.salt, task.data, used, absent, kept)
         self.warnings += [
             Trouble(cache.folder, 0, cache.problem)
-            for cache in self.caches.values()
+            for cache in self._caches.values()
             if cache.problem is not None
         ]
-        return {task.path: results[task.path] for task in self.tasks}
+        return {task.path: results[task.path] for task in tasks}
 
-    def _known(self, task: Task, read: Reader) -> list[Raw] | None:
-        if task.root not in self.caches:
+    def _known(self, task: Task, read: Reader) -> Result | None:
+        if task.root not in self._caches:
             return None
-        known = self.caches[task.root].get(task.path, task.salt, task.data, read)
+        known = self._caches[task.root].get(task.path, task.salt, task.data, read)
         if known is None:
             return None
-        return [
+        findings = [
             {**raw, **{name: [tuple(step) for step in raw[name]] for name in ("trace", "ways")}}
-            for raw in known
+            for raw in known["findings"]
         ]
+        return Result(findings, None, [(path, line, own) for path, line, own in known["calls"]])
 
     def _analyse(self, tasks: Sequence[Task], read: Reader) -> list[_Fresh]:
         size = sum(len(task.data) for task in tasks)
@@ -160,27 +177,29 @@ class _InWorker:
 
 def _analyse_one(task: Task, read: Reader) -> _Fresh:
     """Analyse one file; a fault of the linter's own is an error of that file, no crash."""
-    options = Options(task.start, task.set_elsewhere, loops=task.sought != "workers")
+    loops = task.sought != "workers"
+    options = Options(task.start, task.set_elsewhere, task.called, loops=loops)
     wanted = LOOPS if task.sought == "loops" else codes()
     read.known.setdefault(os.path.abspath(task.path), task.data)
     try:
-        path, data = absolute(task.path), task.data
-        found, used, absent, stated = analyse(task.path, data, wanted, options, read, task.rows)
-        if stated:
+        path, data = task.path, task.data
+        seen = analyse(path, data, wanted, options, read, task.rows, whole=task.whole)
+        found = seen.findings
+        if seen.stated:
             from gradguard_lint.fixes.proof import settle
 
             def again(contents: dict[str, bytes]) -> list[Raw]:
-                changed, over = contents.get(path, data), read.over(contents)
-                return analyse(task.path, changed, wanted, options, over, task.rows)[0]
+                changed, over = contents.get(absolute(path), data), read.over(contents)
+                return analyse(path, changed, wanted, options, over, task.rows).findings
 
-            settle(stated, found, again)
-        return found, None, used, absent
+            settle(seen.stated, found, again)
+        return Result(found, None, seen.calls), seen.used, seen.absent
     except SourceError as error:
-        return [], (error.line, str(error)), {}, []
+        return Result(error=(error.line, str(error))), {}, []
     except RecursionError:
-        return [], (1, "an expression is nested too deeply to be read"), {}, []
+        return Result(error=(1, "an expression is nested too deeply to be read")), {}, []
     except Exception as error:
-        return [], (1, f"gradguard could not check this file: {error!r}"), {}, []
+        return Result(error=(1, f"gradguard could not check this file: {error!r}")), {}, []
     finally:
         collect()
 

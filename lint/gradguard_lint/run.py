@@ -103,16 +103,17 @@ def _run(request: Request) -> Outcome:
         contents[path] = request.over.get(absolute(path), contents[path])
     outcome.contents = {absolute(path): data for path, data in contents.items()}
     _check_comments(contents, outcome)
-    entries = _entries(request, contents, outcome)
+    prefilter = _prefilter(request, contents)
+    entries = _entries(request, contents, prefilter, outcome)
     outcome.read = len(entries)
     outcome.configurations = list(dict.fromkeys(map(request.configurations.of, contents)))
-    results = _results(request, entries, contents, outcome)
+    results = _results(request, entries, prefilter, contents, outcome)
     checked = contents.keys() | outcome.contents.keys()
     equal: dict[tuple[str, str, int, int], list[Raw]] = {}
-    for path, (findings, error) in results.items():
-        if error is not None:
-            outcome.errors.append(Trouble(path, error[0], error[1]))
-        for raw in findings:
+    for path, result in results.items():
+        if result.error is not None:
+            outcome.errors.append(Trouble(path, *result.error))
+        for raw in result.findings:
             if raw["path"] not in checked and _left_out(raw["path"], request.configurations):
                 continue
             key = (raw["path"], raw["code"], raw["line"], raw["column"])
@@ -139,29 +140,38 @@ def _left_out(path: str, configurations: Configurations) -> bool:
 
 
 def _results(
-    request: Request, entries: dict[str, Sought], contents: dict[str, bytes], outcome: Outcome
+    request: Request,
+    entries: dict[str, Sought],
+    prefilter: Prefilter,
+    contents: dict[str, bytes],
+    outcome: Outcome,
 ) -> dict[str, Result]:
-    """What the analysis of each entry gave."""
+    """What the analysis of each entry gave, and of the programs that call what it found."""
     if not entries:
         return {}
     from gradguard_lint.batch import Batch, Task, default_start, own_rows
     from gradguard_lint.project.target import Targets, set_method
 
-    tasks = []
     targets = Targets()
     elsewhere = set_method(contents.values())
-    for path, looked_for in entries.items():
+
+    def task_of(path: str) -> Task:
         settings = request.configurations.of(path).settings
         start = request.start_method or settings.start_method
         target = request.target_version or settings.target_version or targets.of(path)
         set_elsewhere = "" if start else elsewhere
         start = start or default_start(target)
         rows = own_rows(settings.delayed, settings.parallel, settings.models)
-        tasks.append(
-            Task(path, contents[path], settings.root, rows, start, looked_for, set_elsewhere)
-        )
-    batch = Batch(tasks, jobs=request.jobs, cache=request.cache, over=request.over)
-    results = batch.run()
+        sought = entries.get(path, "workers")
+        return Task(path, contents[path], settings.root, rows, start, sought, set_elsewhere)
+
+    batch = Batch(jobs=request.jobs, cache=request.cache, over=request.over)
+    tasks = [task_of(path) for path in entries]
+    results = batch.run(tasks)
+    if len(contents) > 1 and any(result.findings for result in results.values()):
+        from gradguard_lint.callers import with_callers
+
+        with_callers(batch, tasks, results, prefilter.importers, task_of)
     outcome.warnings += batch.warnings
     return results
 
@@ -285,9 +295,8 @@ def _check_comments(contents: dict[str, bytes], outcome: Outcome) -> None:
             outcome.warnings += [Trouble(path, line, why) for line, why in unusable(data, codes())]
 
 
-def _entries(request: Request, contents: dict[str, bytes], outcome: Outcome) -> dict[str, Sought]:
-    """The files that survive the byte search, and what is looked for in them; the others are
-    checked as far as that is cheap."""
+def _prefilter(request: Request, contents: dict[str, bytes]) -> Prefilter:
+    """The byte search, with the user's own names of what starts workers."""
     settings = {path: request.configurations.of(path).settings for path in contents}
     wrappers = {name for of_file in settings.values() for name in of_file.delayed}
     wrappers |= {name for of_file in settings.values() for name in of_file.parallel}
@@ -297,7 +306,14 @@ def _entries(request: Request, contents: dict[str, bytes], outcome: Outcome) -> 
         for model in of_file.models
         for name in dict(model)["name"]
     }
-    prefilter = Prefilter(contents, _followed(contents), wrappers)
+    return Prefilter(contents, _followed(contents), wrappers)
+
+
+def _entries(
+    request: Request, contents: dict[str, bytes], prefilter: Prefilter, outcome: Outcome
+) -> dict[str, Sought]:
+    """The files that survive the byte search, and what is looked for in them; the others are
+    checked as far as that is cheap."""
     loops = {path for path in contents if prefilter.loops(path)}
     cheap = sum(len(contents[path]) for path in loops) <= LOOPS_AT_NO_COST
     entries: dict[str, Sought] = {}

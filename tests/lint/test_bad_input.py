@@ -254,7 +254,7 @@ def test_the_report_is_whole_or_not_there(tree, monkeypatch):
     os.chmod(report, 0o640)
     from gradguard_lint import batch
 
-    def interrupted(*_):
+    def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

@@ -30,7 +30,9 @@ def analysed(monkeypatch):
     paths = []
     real = batch.analyse
     monkeypatch.setattr(
-        batch, "analyse", lambda path, *args: (paths.append(path), real(path, *args))[1]
+        batch,
+        "analyse",
+        lambda path, *args, **more: (paths.append(path), real(path, *args, **more))[1],
     )
     return paths
 

@@ -76,8 +76,8 @@ def found(path: Path, program: str, library: str, call: str) -> set[str]:
         "uses": USES[library],
     }
     path.write_text(program.format(statement=statement(call), **about))
-    raw, *_ = analyse(str(path), path.read_bytes(), codes(), Options(loops=True), Reader())
-    return {item["code"] for item in raw}
+    seen = analyse(str(path), path.read_bytes(), codes(), Options(loops=True), Reader())
+    return {item["code"] for item in seen.findings}
 
 
 def agrees(folder: Path, library: str, call: str, kind: str) -> bool:

@@ -218,9 +218,9 @@ def test_the_cache_is_used_and_forgets_what_changed(project, monkeypatch):
     calls = []
     real = batch.analyse
 
-    def counted(path, *args):
+    def counted(path, *args, **more):
         calls.append(path)
-        return real(path, *args)
+        return real(path, *args, **more)
 
     monkeypatch.setattr(batch, "analyse", counted)
     assert project.codes() == [("GG201", "jobs.py", 5)]

@@ -122,7 +122,9 @@ def test_repairs_of_many_functions_are_proved_at_once(project, monkeypatch):
     project.write("score.py", _functions_that_lose_a_mode(12))
     read = []
     analyse = batch.analyse
-    monkeypatch.setattr(batch, "analyse", lambda *args: read.append(args) or analyse(*args))
+    monkeypatch.setattr(
+        batch, "analyse", lambda *args, **more: read.append(args) or analyse(*args, **more)
+    )
     repaired = _repaired(project)
     assert len(repaired) == 12
     assert all(repaired.values())

@@ -29,8 +29,8 @@ def write(folder: Path, source: str) -> dict[str, str]:
 
 def found(folder: Path) -> set[tuple[str, int, str]]:
     path = folder / "program.py"
-    raw, *_ = analyse(str(path), path.read_bytes(), codes(), Options(loops=True), Reader())
-    return {(Path(item["path"]).name, item["line"], item["code"]) for item in raw}
+    seen = analyse(str(path), path.read_bytes(), codes(), Options(loops=True), Reader())
+    return {(Path(item["path"]).name, item["line"], item["code"]) for item in seen.findings}
 
 
 def marked(files: dict[str, str]) -> set[tuple[str, int, str]]:

@@ -331,6 +331,9 @@ class Program:
     """The effects of functions that start no workers, but take gradients in loops."""
     imports: dict[str, set[str]] = field(default_factory=dict)
     """The modules of the project that each of them imports, whoever imports it."""
+    calls_elsewhere: dict[tuple[str, int], int] = field(default_factory=dict)
+    """The functions of other modules that it calls, by path and line, each with the line of its
+    own function by which it comes there; 0 is the module's own code."""
     guarded: bool = False
     """Whether it tells that it is started as a program from that it is imported."""
 

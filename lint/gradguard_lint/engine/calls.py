@@ -323,7 +323,9 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
     if m.tired:
         m.cut.add(id(code))
         return UNKNOWN
-    m.reached.add(id(code))
+    if id(code) not in m.reached:
+        m.reached.add(id(code))
+        m.reached_in[function.module.path, code.lineno] = (id(code), m.root_line)
     if len(m.stack) >= DEPTH or m.stack.count(code) >= 2:
         return UNKNOWN
     is_lambda = isinstance(code, ast.Lambda)

@@ -122,6 +122,11 @@ class _Run:
             self.after.past = m.before_main  # what else comes in is not run as a program
         program = m.program
         self._functions(loops=False)
+        program.calls_elsewhere = {
+            place: line
+            for place, (ident, line) in m.reached_in.items()
+            if ident in m.reached and place[0] != module.path
+        }
         if m.options.loops:
             m.program = Program(module.name)
             self._functions(loops=True)
@@ -140,6 +145,9 @@ class _Run:
         for cls, node in definitions:
             if id(node) in m.reached or (id(node) in m.cut and not _names(node, starters)):
                 continue
+            if node.lineno in m.options.called and not loops:
+                continue
+            m.root_line = node.lineno
             m.state = self.after.copy()
             if cls is None:
                 value = m.read(frame.ident, node.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from gradguard_lint.project.file_bytes import File
 from gradguard_lint.project.imports import Imported, below
@@ -86,6 +86,27 @@ class Links:
                 if module is not None:
                     self._ask(found, module, _taken_below(file.taken(here), base, here))
         return found
+
+    def importers(self, paths: Collection[str]) -> list[str]:
+        """The checked files that import one of those at `paths`, over any of the others, the
+        nearest first."""
+        wanted = {os.path.abspath(path) for path in paths}
+        found: dict[str, None] = {}
+        while wanted:
+            names = {module_name(path) for path in wanted}
+            names |= {module_name(os.path.dirname(path)) for path in wanted}
+            near = [
+                path
+                for path, file in self.files.items()
+                if path not in found
+                and not names.isdisjoint(file.words)
+                and any(
+                    os.path.abspath(self._paths[other]) in wanted for other in self.imported(path)
+                )
+            ]
+            found.update(dict.fromkeys(near))
+            wanted = set(map(os.path.abspath, near))
+        return list(found)
 
     def _file(self, path: str) -> File:
         return self.files.get(path) or self._others[path]
@@ -173,6 +194,14 @@ class Links:
             files = self._given_by(path, package)
             known += [(file, name) for file in files if os.fsencode(name) in file.data]
         return known
+
+
+def module_name(path: str) -> bytes:
+    """The last part of the name that the module at `path` has."""
+    folder, name = os.path.split(path)
+    if name == "__init__.py":
+        name = os.path.basename(os.path.abspath(folder))
+    return os.fsencode(name.removesuffix(".py"))
 
 
 def _remember(found: dict[File, set[str] | None], file: File, name: str | None) -> None:

@@ -16,7 +16,7 @@ from operator import attrgetter
 
 from gradguard_lint.project.blocks import leading_to
 from gradguard_lint.project.file_bytes import File, calls_together, makes_loader
-from gradguard_lint.project.links import PACKAGES, Links, Project
+from gradguard_lint.project.links import PACKAGES, Links, Project, module_name
 
 MANY = 50
 """From this many files on, who may import a helper is told by the helper's name first."""
@@ -51,7 +51,7 @@ class Prefilter:
         """The names of modules that start workers for others, where there are many files."""
         if len(contents) > MANY:
             self.helpers = {
-                _module_name(path) for path, file in self.files.items() if self._helps(file)
+                module_name(path) for path, file in self.files.items() if self._helps(file)
             }
 
     def keeps(self, path: str) -> bool:
@@ -62,6 +62,10 @@ class Prefilter:
     def loops(self, path: str) -> bool:
         """Whether the file at `path` may take gradients in a loop."""
         return self.files[path].takes_gradients
+
+    def importers(self, paths: Collection[str]) -> list[str]:
+        """The files that import one of those at `paths`, the nearest first."""
+        return self._links.importers(paths)
 
     def _may(self, path: str, file: File) -> bool:
         if file.alone:
@@ -155,19 +159,19 @@ class Prefilter:
     def _loading(self) -> set[bytes]:
         """The names of the modules that make loaders with workers, and of the packages that import
         them."""
-        names = {_module_name(path) for path, file in self.files.items() if file.loads}
+        names = {module_name(path) for path, file in self.files.items() if file.loads}
         return names | self._packages_giving(names)
 
     @cached_property
     def _estimating(self) -> set[bytes]:
         """The names of the modules with such estimators, and of the packages that import them."""
-        names = {_module_name(path) for path, file in self.files.items() if file.estimates}
+        names = {module_name(path) for path, file in self.files.items() if file.estimates}
         return names | self._packages_giving(names)
 
     @cached_property
     def _giving(self) -> set[bytes]:
         """The names of modules that import a library for others."""
-        return {_module_name(path) for path, file in self.files.items() if file.gives}
+        return {module_name(path) for path, file in self.files.items() if file.gives}
 
     def _passes_on(self, path: str) -> bool:
         """Whether it imports what may give what it is given to a helper that hands it to workers,
@@ -260,19 +264,19 @@ class Prefilter:
     @cached_property
     def _starting(self) -> set[bytes]:
         """The names of the modules that start workers, and of the packages that import them."""
-        names = {_module_name(path) for path, file in self.files.items() if self._starts(file)}
+        names = {module_name(path) for path, file in self.files.items() if self._starts(file)}
         return names | self._packages_giving(names)
 
     @cached_property
     def _frameworks(self) -> set[bytes]:
         """The names of the modules that import a framework."""
-        return {_module_name(path) for path, file in self.files.items() if file.stands_on_framework}
+        return {module_name(path) for path, file in self.files.items() if file.stands_on_framework}
 
     @cached_property
     def _handing(self) -> set[bytes]:
         """The names of the modules that hand on what they are given, and of the packages that
         import them."""
-        handing = {_module_name(path) for path, file in self.files.items() if self._hands_on(file)}
+        handing = {module_name(path) for path, file in self.files.items() if self._hands_on(file)}
         return handing | self._packages_giving(handing)
 
     def _packages_giving(self, modules: set[bytes]) -> set[bytes]:
@@ -281,7 +285,7 @@ class Prefilter:
         found: set[bytes] = set()
         for _ in range(PACKAGES + 1):
             modules = {
-                _module_name(path)
+                module_name(path)
                 for path, file in self.files.items()
                 if modules and path.endswith("__init__.py") and not modules.isdisjoint(file.words)
             }
@@ -412,10 +416,3 @@ def _matters_to(file: File, kind: str) -> bool:
     if file.seeds or (kind == "fork" and file.draws):
         return True
     return file.changes_what_threads_share if kind == "thread" else file.framework
-
-
-def _module_name(path: str) -> bytes:
-    folder, name = os.path.split(path)
-    if name == "__init__.py":
-        name = os.path.basename(os.path.abspath(folder))
-    return os.fsencode(name.removesuffix(".py"))

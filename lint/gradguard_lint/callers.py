@@ -1,0 +1,109 @@
+"""Who calls the functions of a file: how they are called is known from there.
+
+A file's functions that nothing in it calls are run with arguments that nobody knows. Where another
+file of those that are checked calls one of them, that call says more: then it is as if both stood
+in one file. What is installed, as a package, has other callers, too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from gradguard_lint.batch import Batch, Result, Task
+from gradguard_lint.project.contents import Unusable, read
+from gradguard_lint.project.files import absolute
+from pytest_gradguard.records import replace
+
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MOST = 32
+"""So many programs are run for nothing but what they call."""
+
+_INSTALLING = {
+    "setup.py": (b"setup(",),
+    "setup.cfg": (b"[metadata]", b"[options]"),
+    "pyproject.toml": (b"[project]", b"[tool.poetry]"),
+}
+"""What says how a package is installed, and what shows that it does."""
+
+_TEST = re.compile(r"(?:\A|/)(?:tests?/|conftest\.py\Z|test_[^/]*\Z|[^/]*_test\.py\Z)")
+"""Files whose calls say little of how others call: tests of one case each."""
+
+
+def with_callers(
+    batch: Batch,
+    tasks: Sequence[Task],
+    results: dict[str, Result],
+    importers: Callable[[Collection[str]], list[str]],
+    task_of: Callable[[str], Task],
+) -> None:
+    """Analyse again those of the files in `results`, with findings, of which others call functions,
+    and nobody else.
+
+    Args:
+        batch: what analysed them.
+        tasks: what was analysed.
+        results: by path; those of programs that were not analysed come in.
+        importers: the checked files that import one of some files, the nearest first.
+        task_of: what is analysed of a file that has not been.
+    """
+    found = [it.path for it in tasks if results[it.path].findings and not _is_installed(it)]
+    if not found:
+        return
+    others = [task_of(path) for path in importers(found) if path not in results]
+    programs = [replace(it, whole=True) for it in others if not _is_test(it)][:MOST]
+    results |= batch.run(programs)
+    every = (*tasks, *programs)
+    called = _called(
+        {absolute(it.path): results[it.path].calls for it in every if not _is_test(it)}
+    )
+    again = [
+        replace(task, called=frozenset(called[absolute(task.path)]))
+        for task in every
+        if results[task.path].findings and absolute(task.path) in called and not _is_installed(task)
+    ]
+    results |= batch.run(again)
+
+
+def _is_test(task: Task) -> bool:
+    name = os.path.relpath(absolute(task.path), task.root).replace(os.sep, "/")
+    return _TEST.search(name) is not None
+
+
+def _is_installed(task: Task) -> bool:
+    """Whether a file is a part of what others install."""
+    folder = os.path.dirname(absolute(task.path))
+    if not os.path.exists(os.path.join(folder, "__init__.py")):
+        return False
+    while os.path.exists(os.path.join(folder, "__init__.py")):
+        folder = os.path.dirname(folder)
+    homes = [folder, os.path.dirname(folder)] if os.path.basename(folder) == "src" else [folder]
+    return any(_installs(os.path.join(home, name)) for home in homes for name in _INSTALLING)
+
+
+def _installs(path: str) -> bool:
+    """Whether the file at `path` says how a package is installed."""
+    try:
+        data = read(path)
+    except Unusable:
+        return False
+    return any(mark in data for mark in _INSTALLING[os.path.basename(path)])
+
+
+def _called(calls: Mapping[str, Iterable[tuple[str, int, int]]]) -> dict[str, set[int]]:
+    """The functions that are called from other files: from their own code, or from functions that
+    nothing else calls."""
+    anyhow: dict[str, set[int]] = {}
+    for of_file in calls.values():
+        for path, line, _ in of_file:
+            anyhow.setdefault(path, set()).add(line)
+    found: dict[str, set[int]] = {}
+    for caller, of_file in calls.items():
+        for path, line, own in of_file:
+            if own not in anyhow.get(caller, ()):
+                found.setdefault(path, set()).add(line)
+    return found
