@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from gradguard_lint.batch import Batch, Result, Task
 from gradguard_lint.project.contents import Unusable, read
 from gradguard_lint.project.files import absolute
+from gradguard_lint.project.target import set_method
 from pytest_gradguard.records import replace
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -42,7 +43,7 @@ def with_callers(
     task_of: Callable[[str], Task],
 ) -> None:
     """Analyse again those of the files in `results`, with findings, of which others call functions,
-    and nobody else.
+    and nobody else; or which others import that let processes start in another way.
 
     Args:
         batch: what analysed them.
@@ -52,8 +53,6 @@ def with_callers(
         task_of: what is analysed of a file that has not been.
     """
     found = [it.path for it in tasks if results[it.path].findings and not _is_installed(it)]
-    if not found:
-        return
     others = [task_of(path) for path in importers(found) if path not in results]
     programs = [replace(it, whole=True) for it in others if not _is_test(it)][:MOST]
     results |= batch.run(programs)
@@ -61,11 +60,15 @@ def with_callers(
     called = _called(
         {absolute(it.path): results[it.path].calls for it in every if not _is_test(it)}
     )
-    again = [
-        replace(task, called=frozenset(called[absolute(task.path)]))
-        for task in every
-        if results[task.path].findings and absolute(task.path) in called and not _is_installed(task)
-    ]
+    again = []
+    for task in every:
+        if not results[task.path].findings:
+            continue
+        lines = called.get(absolute(task.path), frozenset())
+        lines = frozenset() if _is_installed(task) else lines
+        start = set_method(task_of(path).data for path in importers([task.path]))
+        if lines or start:
+            again.append(replace(task, called=lines, set_elsewhere=start))
     results |= batch.run(again)
 
 
@@ -94,7 +97,7 @@ def _installs(path: str) -> bool:
     return any(mark in data for mark in _INSTALLING[os.path.basename(path)])
 
 
-def _called(calls: Mapping[str, Iterable[tuple[str, int, int]]]) -> dict[str, set[int]]:
+def _called(calls: Mapping[str, Iterable[tuple[str, int, int]]]) -> dict[str, frozenset[int]]:
     """The functions that are called from other files: from their own code, or from functions that
     nothing else calls."""
     anyhow: dict[str, set[int]] = {}
@@ -106,4 +109,4 @@ def _called(calls: Mapping[str, Iterable[tuple[str, int, int]]]) -> dict[str, se
         for path, line, own in of_file:
             if own not in anyhow.get(caller, ()):
                 found.setdefault(path, set()).add(line)
-    return found
+    return {path: frozenset(lines) for path, lines in found.items()}

@@ -150,20 +150,18 @@ def _results(
     if not entries:
         return {}
     from gradguard_lint.batch import Batch, Task, default_start, own_rows
-    from gradguard_lint.project.target import Targets, set_method
+    from gradguard_lint.project.target import Targets
 
     targets = Targets()
-    elsewhere = set_method(contents.values())
 
     def task_of(path: str) -> Task:
         settings = request.configurations.of(path).settings
         start = request.start_method or settings.start_method
         target = request.target_version or settings.target_version or targets.of(path)
-        set_elsewhere = "" if start else elsewhere
         start = start or default_start(target)
         rows = own_rows(settings.delayed, settings.parallel, settings.models)
         sought = entries.get(path, "workers")
-        return Task(path, contents[path], settings.root, rows, start, sought, set_elsewhere)
+        return Task(path, contents[path], settings.root, rows, start, sought)
 
     batch = Batch(jobs=request.jobs, cache=request.cache, over=request.over)
     tasks = [task_of(path) for path in entries]

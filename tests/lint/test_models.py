@@ -230,9 +230,11 @@ def test_another_program_may_set_how_they_start(project):
     fork = [("GG201", "jobs.py", 7), ("GG203", "jobs.py", 13)]
     project.write("jobs.py", CALLED)
     assert project.codes() == fork
-    project.write("cli.py", "import multiprocessing\nmultiprocessing.set_start_method('spawn')\n")
-    assert project.codes() == [("GG201", "jobs.py", 7)]  # whoever calls `main` starts here
-    assert project.codes("--start-method", "fork") == fork
+    sets = "import multiprocessing\nmultiprocessing.set_start_method('spawn')\n"
+    project.write("cli.py", sets)
+    assert project.codes() == fork  # a program of its own
+    project.write("cli.py", sets + "from jobs import main\nhooks = {'run': main}\n")
+    assert project.codes() == [("GG201", "jobs.py", 7)]  # it may call `main`
     project.write("jobs.py", CALLED + "\n\nmain()\n")  # a program of its own
     assert project.codes() == fork
 
