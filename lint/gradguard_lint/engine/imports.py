@@ -98,6 +98,7 @@ def do_ImportFrom(m: Machine, frame: Frame, node: ast.ImportFrom) -> None:
             if m.project.is_module(base):
                 _noted(m, frame, base)
                 m.stars.setdefault(frame.root.ident, []).append(base)
+                _run_early(m, frame, base)
             else:
                 m.models.imported_star(m, frame, base)
                 m.stars.setdefault(-frame.root.ident, []).append(base)
@@ -112,8 +113,8 @@ def do_ImportFrom(m: Machine, frame: Frame, node: ast.ImportFrom) -> None:
         m.write(frame, name, of(Imported(base, alias.name)))
         if base and m.project.is_module(f"{base}.{alias.name}"):
             _run_unnamed(m, frame, f"{base}.{alias.name}", name)
-        elif frame.parent is None and m.project.may_start_gpu(base):
-            m.module_frame(base)  # it counts from here on, wherever the name is used first
+        else:
+            _run_early(m, frame, base)
 
 
 def _noted(m: Machine, frame: Frame, *names: str) -> None:
@@ -126,9 +127,18 @@ def _noted(m: Machine, frame: Frame, *names: str) -> None:
         found.update(".".join(parts[:count]) for count in range(1, len(parts) + 1))
 
 
+def _run_early(m: Machine, frame: Frame, module: str) -> bool:
+    """Run a module that is imported where that may start the GPU: it counts from here on, wherever
+    a name of it is used first."""
+    if frame.parent is not None or not m.project.may_start_gpu(module):
+        return False
+    m.module_frame(module)
+    return True
+
+
 def _run_unnamed(m: Machine, frame: Frame, module: str, name: str) -> None:
     """Run a module that is imported as `name`, but never named: for what running it does."""
-    if frame.parent is not None:
+    if frame.parent is not None or _run_early(m, frame, module):
         return
     mentioned = m.mentioned.get(frame.module.name)
     if mentioned is not None:

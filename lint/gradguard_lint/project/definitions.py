@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 
 from gradguard_lint.models.rows import CALLED_BY_CALLS
-from gradguard_lint.project.imports import imported_names
-from gradguard_lint.project.literals import without_strings
+from gradguard_lint.project.imports import import_lines, imported_names, imports
+from gradguard_lint.project.literals import without_comments, without_strings
+from gradguard_lint.project.marks import starts_gpu
 
 Tells = Callable[[bytes], bool]
 """``tells(code)``: whether it does what is sought."""
@@ -73,6 +74,16 @@ class Names:
             asked = rb"\b" + re.escape(module.encode()) + rb"[ \t]*\.[ \t]*(\w+)"
             self._asked[module] = {name.decode() for name in re.findall(asked, self._code)}
         return self._asked[module]
+
+    @cached_property
+    def starts_gpu(self) -> bool:
+        """Whether importing the module asks for a GPU."""
+        return starts_gpu(self._data) and starts_gpu(without_comments(self._data))
+
+    @cached_property
+    def imports(self) -> list[str]:
+        """The dotted names that the module imports, relative ones with their dots."""
+        return imports(import_lines(self._data))
 
     @cached_property
     def definitions(self) -> Definitions:

@@ -377,12 +377,41 @@ def changes_what_threads_share(data: bytes) -> bool:
     return any(has(data, *it) for it in _CHANGES)
 
 
-_ON_IMPORT = rb"(?m)^(?:[^\s#@][^\n#]*|[ \t]+(?:async[ \t]+)?def[ \t][^\n#]*)\bcuda\."
+_FUNCTION = rb"[ \t]*(?:async[ \t]+)?def\b"
 
 
 def starts_gpu(data: bytes) -> bool:
-    """Whether a module's own code, or what a parameter is by default, asks for a GPU."""
-    return b"cuda." in data and re.search(_ON_IMPORT, data) is not None
+    """Whether a module's own code, or what a parameter is by default, asks for a GPU.
+
+    `data` has no comments and docstrings.
+    """
+    for word in (b"cuda", b"cupy"):
+        place = data.find(word)
+        while place >= 0:
+            if _runs_on_import(data, place):
+                return True
+            place = data.find(word, place + len(word))
+    return False
+
+
+def _runs_on_import(data: bytes, place: int) -> bool:
+    """Whether what stands at `place` is in no function's body."""
+    start = data.rfind(b"\n", 0, place) + 1
+    indent = _indent(data, start)
+    while indent and start:
+        start = data.rfind(b"\n", 0, start - 1) + 1
+        around = _indent(data, start)
+        if 0 <= around < indent:
+            if re.compile(_FUNCTION).match(data, start):
+                return False
+            indent = around
+    return True
+
+
+def _indent(data: bytes, start: int) -> int:
+    """By how much the line that begins at `start` is indented; -1 where nothing stands on it."""
+    code = re.compile(rb"[ \t]*(?=[^\s)\]}])").match(data, start)
+    return len(code.group()) if code is not None else -1
 
 
 LIBRARY_TOPS = frozenset(top for library in libraries() for top in library.tops)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from gradguard_lint.project.contents import Unusable, read
 from gradguard_lint.project.definitions import ALONE, ITSELF, Names
 from gradguard_lint.project.imports import absolute_name
-from gradguard_lint.project.marks import LIBRARY_TOPS, starts_gpu, worth_following
+from gradguard_lint.project.marks import LIBRARY_TOPS, worth_following
 from gradguard_lint.project.sought import (
     CHANGING,
     LOADING,
@@ -100,6 +100,7 @@ class Modules:
         self._paths: dict[str, str | None] = {}
         self._modules: dict[str, Module | None] = {}
         self._packages: dict[tuple[str, int], set[str]] = {}
+        self._starting_gpu: dict[tuple[str, int], bool] = {}
         self._giving: dict[tuple[Sought, str, str | None, int, int], frozenset[str]] = {}
 
     def path_of(self, name: str) -> str | None:
@@ -169,10 +170,25 @@ class Modules:
         share, or a mode that they do not have."""
         return bool(self._gives(CHANGING, name, wanted))
 
-    def may_start_gpu(self, name: str) -> bool:
-        """Whether importing the module of that name may start the driver of a GPU."""
+    def may_start_gpu(self, name: str, depth: int = 3) -> bool:
+        """Whether importing the module of that name, and what it imports, may start the driver of a
+        GPU."""
+        key = (name, depth)
+        if key not in self._starting_gpu:
+            self._starting_gpu[key] = self._found_to_start_gpu(*key)
+        return self._starting_gpu[key]
+
+    def _found_to_start_gpu(self, name: str, depth: int) -> bool:
         file = self._file_of(name)
-        return file is not None and self.read.names(*file).tell(starts_gpu)
+        if file is None:
+            return False
+        names = self.read.names(*file)
+        if names.starts_gpu:
+            return True
+        package = _package_of(name, file[0])
+        return bool(depth) and any(
+            self.may_start_gpu(absolute_name(it, package), depth - 1) for it in names.imports
+        )
 
     def _gives(
         self,
