@@ -47,6 +47,62 @@ def test_a_package_without_init_knows_its_own_name(project):
     assert project.codes() == [("GG201", "app/jobs.py", 5)]
 
 
+REGISTRY = """\
+WORKERS = {}
+
+
+def register(name):
+    def keep(function):
+        WORKERS[name] = function
+        return function
+
+    return keep
+
+
+def count(function):
+    calls = {}
+    calls[function] = 0
+    return function
+
+
+def get(name):
+    return WORKERS[name]
+"""
+BY_NAME = """\
+import sys
+
+from joblib import Parallel, delayed
+
+from {base} import {name}
+
+print(Parallel(n_jobs=2)(delayed({work})(k) for k in range(3)))
+"""
+
+
+@pytest.mark.parametrize(("name", "work"), [("WORKERS", "WORKERS[sys.argv[1]]"),
+                                           ("get", "get(sys.argv[1])")])  # fmt: skip
+@pytest.mark.parametrize("decorator", ["register('a')", "count"])
+def test_a_decorator_fills_a_container_of_its_module(project, name, work, decorator):
+    project.write("jobs.py", REGISTRY + "\n\n" + WORK.replace("def", f"@{decorator}\ndef"))
+    project.write("run.py", BY_NAME.format(base="jobs", name=name, work=work))
+    assert project.codes() == ([("GG201", "jobs.py", 27)] if "register" in decorator else [])
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["import app.jobs", "from .jobs import *", "from .jobs import work", "from . import jobs"],
+)
+@pytest.mark.parametrize("decorator", ["register('a')", "count"])
+def test_a_decorator_fills_a_container_of_another_module(project, line, decorator):
+    project.write("app/__init__.py", f"from .registry import count, register, get\n{line}\n")
+    project.write("app/registry.py", REGISTRY)
+    work = f"from . import {decorator.partition('(')[0]}\n{WORK}"
+    project.write("app/jobs.py", work.replace("def", f"@{decorator}\ndef"))
+    run = "import torch\n" + BY_NAME.format(base="app", name="get", work="get(sys.argv[1])")
+    project.write("run.py", run)
+    assert project.codes() == ([("GG201", "app/jobs.py", 7)] if "register" in decorator else [])
+
+
 PMAP = """\
 from joblib import Parallel, delayed
 

@@ -48,7 +48,10 @@ class Project(Protocol):
         """Whether the project has it (it may be a package without ``__init__``)."""
 
     def may_start_gpu(self, name: str) -> bool:
-        """Whether importing it may start the driver of a GPU."""
+        """Whether importing it, and what it imports, may start the driver of a GPU."""
+
+    def registers(self, name: str) -> bool:
+        """Whether importing it puts what it defines into a container of another module."""
 
     def starts_workers(self, name: str, wanted: str | None = None) -> frozenset[str]:
         """What of the project's module of that name (or of what it gives as `wanted`) mentions a

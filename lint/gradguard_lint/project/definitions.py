@@ -39,6 +39,17 @@ _IMPORT = (
     rb"(?:from[ \t]+[\w.]+[ \t]+import[ \t]*(?:\([^)]*\)|[^\n;]*)|import[ \t][^\n;]*)"
 )
 
+_SET = rb"(\w+)[ \t]*(?::[^=\n]*)?=(?!=)"
+"""What sets a name at the left margin."""
+
+_FILLS = (
+    rb"(?m)^[ \t]+(\w+)(?:[ \t]*\[[^\]\n]*\][ \t]*=(?!=)"
+    rb"|(?:[ \t]*\[[^\]\n]*\])?\.(?:add|append|insert|setdefault|update)[ \t]*\()"
+)
+"""What a function puts something into."""
+
+_DECORATOR = rb"(?m)^@(\w+)"
+
 _GIVEN = (
     rb"(?m)^[ \t]*(?:[\w.]+[ \t]*[,=][ \t]*)*[(*]*NAME\b[ \t]*(?:[,:)][^=\n]*)?[-+*/|&]*=(?!=)"
     rb"|^[ \t]*NAME[ \t]*[.\[]"
@@ -84,6 +95,16 @@ class Names:
     def imports(self) -> list[str]:
         """The dotted names that the module imports, relative ones with their dots."""
         return imports(import_lines(self._data))
+
+    @cached_property
+    def decorated_by(self) -> list[tuple[str, str]]:
+        """The modules, and the names there, of what decorates something at the left margin."""
+        names = set(re.findall(_DECORATOR, self._data)) if b"\n@" in self._data else set()
+        return [item for name in names for item in self._imported.get(name, ())]
+
+    def imported_as(self, name: str) -> list[tuple[str, str]]:
+        """The modules, and the names there, of what is imported as `name`."""
+        return self._imported.get(name.encode(), [])
 
     @cached_property
     def definitions(self) -> Definitions:
@@ -198,7 +219,10 @@ class Definitions:
     def _found_to_give(self, name: str, of: Tells, words: frozenset[bytes]) -> frozenset[str]:
         doing = self._those(of, words)
         whole = {part.said for part in doing if part.said == part.name}
+        whole = whole.union(*(self._registered.get(it, ()) for it in whole))
         if name not in self.mentions:
+            if name.encode() in whole:
+                return ALONE
             giving = self._giving(name.encode())
             if any(of(text) or not said.isdisjoint(whole | words) for text, said in giving):
                 return ALONE
@@ -246,15 +270,39 @@ class Definitions:
                 found = [*self._those(of, frozenset())]
             else:
                 found = [part for part in waiting if of(part.text)]
-            said = words.union(part.said for part in found)
+            said = words.union(*map(self._leads_from, found))
             while True:
                 waiting = [part for part in waiting if part not in found]
                 new = [part for part in waiting if not said.isdisjoint(part.words)]
                 if not new:
                     break
                 found += new
-                said = frozenset(part.said for part in new)
+                said = frozenset[bytes]().union(*map(self._leads_from, new))
             self._doing[of, words] = found
+        return found
+
+    def _leads_from(self, part: _Part) -> set[bytes]:
+        """What is said where a definition is used: by its name, or out of what it is put into."""
+        return {part.said, *self._registered.get(part.name, ())}
+
+    @cached_property
+    def fillers(self) -> dict[bytes, set[bytes]]:
+        """The functions that put something into containers of the module, and which these are."""
+        names = {it.group(1) for it in (re.match(_SET, text) for text, _ in self._own) if it}
+        found = {
+            name.encode(): names.intersection(re.findall(_FILLS, text))
+            for name, is_class, text in self._texts
+            if names and not is_class
+        }
+        return {name: filled for name, filled in found.items() if filled}
+
+    @cached_property
+    def _registered(self) -> dict[bytes, set[bytes]]:
+        """The definitions that such a function decorates, and what it puts them into."""
+        found: dict[bytes, set[bytes]] = {}
+        for name, _, text in self._texts:
+            for decorator in re.findall(_DECORATOR, text) if text.startswith(b"@") else ():
+                found.setdefault(name.encode(), set()).update(self.fillers.get(decorator, ()))
         return found
 
     def beside(self, name: str) -> set[bytes]:

@@ -190,6 +190,30 @@ class Modules:
             self.may_start_gpu(absolute_name(it, package), depth - 1) for it in names.imports
         )
 
+    def registers(self, name: str) -> bool:
+        """Whether importing the module of that name puts what it defines into a container of
+        another one, by a decorator from there."""
+        file = self._file_of(name)
+        if file is None:
+            return False
+        package = _package_of(name, file[0])
+        decorators = self.read.names(*file).decorated_by
+        return any(self._fills(absolute_name(it, package), given, 2) for it, given in decorators)
+
+    def _fills(self, name: str, given: str, depth: int) -> bool:
+        """Whether what a module gives as `given` is a function that fills a container."""
+        file = self._file_of(name)
+        if file is None:
+            return False
+        names = self.read.names(*file)
+        if names.definitions.have(given):
+            return given.encode() in names.definitions.fillers
+        package = _package_of(name, file[0])
+        return bool(depth) and any(
+            self._fills(absolute_name(it, package), other, depth - 1)
+            for it, other in names.imported_as(given)
+        )
+
     def _gives(
         self,
         what: Sought,
