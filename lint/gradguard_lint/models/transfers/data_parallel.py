@@ -156,6 +156,9 @@ def wrap(m: Machine, node: ast.AST, name: str, atom: Atom) -> Value:
         if atom.key is not None:
             m.unknown_modules.add(atom.key)
         atom = Thing("model", "Module", ident, m.worker_ident)
+    elif isinstance(atom, Tensor) and atom.grad == "unknown" and atom.ident > 0:
+        # Something unknown that was moved: what is wrapped is a module.
+        atom = Thing("model", "Module", atom.ident, m.worker_ident, atom.gpu)
     if isinstance(atom, Instance) and atom.cls.what == "torch":
         gpu = m.read(atom.ident, "<gpu>")
         on_gpu = gpu is not None and True in gpu.constants()
