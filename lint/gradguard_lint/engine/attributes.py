@@ -129,7 +129,8 @@ def instance_attribute(m: Machine, frame: Frame, node: ast.AST, atom: Instance, 
     found = m.find_in_class(atom.cls, name)
     if found is not None:
         return bind(m, frame, node, found, atom)
-    asked = m.find_in_class(atom.cls, "__getattr__") if not atom.cls.what else None
+    asks = not atom.cls.what and name != "__dict__"
+    asked = m.find_in_class(atom.cls, "__getattr__") if asks else None
     if asked is not None:
         return m.call(frame, node, bind(m, frame, node, asked, atom), Args([constant(name)]))
     return m.models.inherited_attribute(m, frame, node, atom, name)
@@ -312,7 +313,7 @@ def _item(m: Machine, frame: Frame, node: ast.AST, atom: Atom, index: Value) -> 
     if isinstance(atom, Tensor):
         return of(_part(m.models.indexed(m, frame, node, atom), written, index))
     if isinstance(atom, (Thing, Method)):
-        return m.models.item(m, atom, index)
+        return m.models.item(m, frame, node, atom, index)
     if isinstance(atom, Unknown) and atom.key is not None:
         if isinstance(index.only, Const):
             return unknown(("item", atom.key, index.constant))

@@ -234,7 +234,7 @@ class Models(Protocol[M]):
     def is_module(self, name: str, kind: Value) -> bool:
         """Whether a parameter with this name and annotation is a module that has parameters."""
 
-    def item(self, m: M, atom: Atom, index: Value) -> Value:
+    def item(self, m: M, frame: Frame, node: ast.AST, atom: Atom, index: Value) -> Value:
         """``thing[index]`` of a library object."""
 
     def keeps(self, atom: External) -> bool:

@@ -12,6 +12,7 @@ from gradguard_lint.engine.machine import (
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.transfers import (
     arrays,
+    attribute_tables,
     contexts,
     dask_work,
     dispatch,
@@ -138,6 +139,7 @@ def _estimator(
 
 
 METHODS: dict[str, Methods] = {
+    attribute_tables.KIND: attribute_tables.method,
     "accelerator": trainers.accelerator_method,
     "bag": dask_work.bag_method,
     "cached": _cached,

@@ -44,6 +44,7 @@ from gradguard_lint.models.rows import CALLED_BY_HOSTS
 from gradguard_lint.models.torch import HOOKS, NOT_WRITING, PARAMETERS
 from gradguard_lint.models.transfers import (
     arrays,
+    attribute_tables,
     collectives,
     containers,
     contexts,
@@ -480,7 +481,9 @@ class Meaning(Known):
             isinstance(atom, (Class, External)) and self.class_of((atom,)) == "torch"
         )
 
-    def item(self, m: Machine, atom: Atom, index: Value) -> Value:
+    def item(self, m: Machine, frame: Frame, node: ast.AST, atom: Atom, index: Value) -> Value:
+        if isinstance(atom, Thing) and atom.kind == attribute_tables.KIND:
+            return attribute_tables.item(m, frame, node, atom, index)
         whole = torch_modules.module_of(atom)
         return of(Method(atom, "[...]")) if whole is not None else UNKNOWN
 

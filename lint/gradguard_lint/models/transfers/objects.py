@@ -27,6 +27,7 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import descend, takes_all
 from gradguard_lint.models.torch import BUFFERS, PARAMETERS
 from gradguard_lint.models.transfers import (
+    attribute_tables,
     collectives,
     data_parallel,
     loaders,
@@ -116,6 +117,8 @@ def inherited_attribute(
     m: Machine, frame: Frame, node: ast.AST, atom: Instance, name: str
 ) -> Value:
     """An attribute that neither the object nor its project classes define."""
+    if name == "__dict__":
+        return attribute_tables.attributes_of(atom)
     if name == "training" and atom.cls.what == "torch":
         flag = m.read(atom.ident, "<training>")
         return flag if flag is not None else of(Method(atom, name))
@@ -139,7 +142,7 @@ def set_attribute(
             m.effect(frame, "in-place", target, what, target=old)
         return None
     if isinstance(atom, Thing) and atom.kind == "namespace" and atom.ident:
-        m.store[atom.ident, target.attr] = value
+        m.set_field(atom.ident, target.attr, value)
         return None
     if isinstance(atom, Thing) and atom.kind in KERAS_KINDS and target.attr == "trainable":
         tensorflow_calls.frozen_by(m, atom, value)
@@ -173,6 +176,8 @@ def set_item(
     for atom in holder.atoms:
         if isinstance(atom, External) and atom.name == "os.environ":
             python_calls.environ_set(m, frame, target, index, value)
+        if isinstance(atom, Thing) and atom.kind == attribute_tables.KIND:
+            attribute_tables.set_item(m, atom, index, value)
     if any(holder.tensors()):
         what = f"`{ast.unparse(target)} = ...`"
         written(m, frame, target, what, holder)

@@ -21,6 +21,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
+from gradguard_lint.models.transfers.attribute_tables import attributes_of
 from pytest_gradguard.records import replace
 
 
@@ -33,7 +34,7 @@ def parser_method(
         if dest is None:
             return NOTHING
         value = option_value(m, ("option", parser.ident, dest), args.get(None, "default"))
-        m.store[(parser.ident, dest)] = value
+        m.set_field(parser.ident, dest, value)
         return NOTHING
     if name in ("parse_args", "parse_known_args"):
         space = of(Thing("namespace", "argparse", parser.ident))
@@ -101,6 +102,8 @@ def with_option(m: Machine, function: Value, given: Thing) -> Value:
 
 def namespace_attribute(m: Machine, thing: Thing, name: str) -> Value:
     """``args.name``."""
+    if name == "__dict__":
+        return attributes_of(thing)
     value = m.read(thing.ident, name) if thing.ident else None
     if value is None:
         value = thing.part(name)

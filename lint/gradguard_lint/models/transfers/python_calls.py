@@ -42,6 +42,7 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.torch import OF_TENSORS
 from gradguard_lint.models.transfers import data_parallel
+from gradguard_lint.models.transfers.attribute_tables import attributes_of, set_named
 from gradguard_lint.models.transfers.devices import names_no_gpu
 from gradguard_lint.models.transfers.starting import STARTS_POOLS
 from gradguard_lint.models.transfers.tensors import operation, written
@@ -406,17 +407,17 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     if short == "setattr" and len(args.positional) == 3:
         owner, wanted, value = args.positional
         only, field = owner.only, wanted.constant
-        if isinstance(only, Instance) and isinstance(field, str):
-            m.set_field(only.ident, field, value)
-        elif isinstance(only, (Tensor, Unknown)) and isinstance(field, str):
+        if only is not None and set_named(m, only, field, value):
+            return NOTHING
+        if isinstance(only, (Tensor, Unknown)) and isinstance(field, str):
             m.models.set_attribute(m, frame, _attribute(node, field), only, value)
         return NOTHING
     if short == "isinstance":
         return is_of(m, *args.positional) if len(args.positional) == 2 else UNKNOWN
     if short in ("staticmethod", "classmethod", "property"):
         return first or UNKNOWN
-    if short == "vars":
-        return UNKNOWN
+    if short == "vars" and first is not None:
+        return first.map(attributes_of)
     return UNKNOWN
 
 

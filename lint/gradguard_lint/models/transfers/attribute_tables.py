@@ -1,0 +1,104 @@
+"""The attributes of an object as a dictionary: ``vars(thing)``, ``thing.__dict__``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+
+from gradguard_lint.domain.shapes import items
+from gradguard_lint.domain.values import (
+    NOTHING,
+    UNKNOWN,
+    Atom,
+    Frame,
+    Instance,
+    Table,
+    Thing,
+    Value,
+    constant,
+    of,
+)
+from gradguard_lint.engine.machine import Machine
+from gradguard_lint.engine.ports import Args
+
+KIND = "attributes"
+
+
+def attributes_of(atom: Atom) -> Value:
+    """``vars(atom)``."""
+    if isinstance(atom, Instance) or _is_namespace(atom):
+        return of(Thing(KIND, "__dict__", parts=(("of", of(atom)),)))
+    return UNKNOWN
+
+
+def _is_namespace(atom: Atom) -> bool:
+    return isinstance(atom, Thing) and atom.kind == "namespace" and atom.ident > 0
+
+
+def set_named(m: Machine, owner: Atom, name: object, value: Value) -> bool:
+    """Set an attribute whose name is given as a text; whether that was done."""
+    if not isinstance(name, str) or not isinstance(owner, (Instance, Thing)):
+        return False
+    if isinstance(owner, Thing) and not _is_namespace(owner):
+        return False
+    m.set_field(owner.ident, name, value)
+    return True
+
+
+def method(
+    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
+) -> Value | None:
+    """A method of such a dictionary."""
+    owner = _owner(thing)
+    if owner is None:
+        return None
+    if name == "update":
+        for key, value in (*_pairs(m, frame, node, args.get(0)), *args.keywords.items()):
+            set_named(m, owner, key, value)
+        return NOTHING
+    if name == "items":
+        known = _attributes(m, frame, node, owner)
+        return items("list", [items("tuple", [constant(key), value]) for key, value in known])
+    if name == "get":
+        return item(m, frame, node, thing, args.get(0) or UNKNOWN)
+    return None
+
+
+def item(m: Machine, frame: Frame, node: ast.AST, thing: Thing, index: Value) -> Value:
+    """``vars(thing)[index]``."""
+    owner, name = _owner(thing), index.constant
+    if owner is None or not isinstance(name, str):
+        return UNKNOWN
+    return m.attribute(frame, node, of(owner), name)
+
+
+def set_item(m: Machine, thing: Thing, index: Value, value: Value) -> None:
+    """``vars(thing)[index] = value``."""
+    owner = _owner(thing)
+    if owner is not None:
+        set_named(m, owner, index.constant, value)
+
+
+def _owner(thing: Thing) -> Atom | None:
+    return (thing.part("of") or UNKNOWN).only
+
+
+def _attributes(m: Machine, frame: Frame, node: ast.AST, owner: Atom) -> list[tuple[str, Value]]:
+    """The attributes of `owner` that are known, and what they are."""
+    if not isinstance(owner, (Instance, Thing)):
+        return []
+    names = [name for name, _ in owner.parts] if isinstance(owner, Thing) else []
+    names += [name for name, _ in m.fields(owner.ident)]
+    known = (name for name in dict.fromkeys(names) if name.isidentifier())
+    return [(name, m.attribute(frame, node, of(owner), name)) for name in known]
+
+
+def _pairs(
+    m: Machine, frame: Frame, node: ast.AST, given: Value | None
+) -> Iterable[tuple[object, Value]]:
+    """What a dictionary holds, as far as it is known."""
+    only = given.only if given is not None else None
+    if isinstance(only, Table):
+        return only.entries
+    owner = _owner(only) if isinstance(only, Thing) and only.kind == KIND else None
+    return _attributes(m, frame, node, owner) if owner is not None else ()
