@@ -57,6 +57,7 @@ from gradguard_lint.models.transfers import (
     named_tuples,
     objects,
     optimizers,
+    options,
     parallel,
     processes,
     python_calls,
@@ -484,6 +485,9 @@ class Meaning(Known):
     def item(self, m: Machine, frame: Frame, node: ast.AST, atom: Atom, index: Value) -> Value:
         if isinstance(atom, Thing) and atom.kind == attribute_tables.KIND:
             return attribute_tables.item(m, frame, node, atom, index)
+        key = index.constant
+        if isinstance(atom, Thing) and atom.kind == "namespace" and isinstance(key, str):
+            return options.namespace_attribute(m, atom, key)
         whole = torch_modules.module_of(atom)
         return of(Method(atom, "[...]")) if whole is not None else UNKNOWN
 

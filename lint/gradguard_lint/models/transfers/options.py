@@ -11,8 +11,11 @@ from gradguard_lint.domain.values import (
     UNKNOWN,
     Atom,
     Choice,
+    Class,
     Frame,
     Function,
+    Instance,
+    Table,
     Thing,
     Value,
     of,
@@ -98,6 +101,33 @@ def with_option(m: Machine, function: Value, given: Thing) -> Value:
         return of(atom)
 
     return function.map(change)
+
+
+def configuration(
+    m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
+) -> Value:
+    """``OmegaConf.create({...})``: a dictionary, or a class with defaults, as attributes."""
+    given = args.get(*row.argument) or args.get(0)
+    if given is None:
+        return UNKNOWN
+    return given.map(lambda atom: _configured(m, frame, node, name, atom))
+
+
+def _configured(
+    m: Machine, frame: Frame, node: ast.AST, name: str, atom: Atom, *path: object
+) -> Value:
+    if isinstance(atom, Class):
+        return m.call(frame, node, of(atom), Args())
+    if isinstance(atom, Table):
+
+        def part(key: object, value: Value) -> Value:
+            if not any(value.of(Table)):
+                return value
+            return value.map(lambda held: _configured(m, frame, node, name, held, *path, key))
+
+        parts = [(str(key), part(key, value)) for key, value in atom.entries]
+        return of(Thing("namespace", name, m.ident_at(node, *path), parts=tuple(parts)))
+    return of(atom) if path or isinstance(atom, Instance) else UNKNOWN
 
 
 def namespace_attribute(m: Machine, thing: Thing, name: str) -> Value:

@@ -109,6 +109,7 @@ TRANSFERS: dict[str, Transfer] = {
     "chain": python_calls.chain,
     "collate": loaders.collate,
     "collective": collectives.collective,
+    "configuration": options.configuration,
     "compiled": tensorflow_calls.compiled,
     "computes": _computes,
     "constant": python_calls.told,
