@@ -391,7 +391,10 @@ class Machine:
         if self.state.dead:
             return
         links = tuple(id(step.site.node) for step in self.chain)
-        key: tuple[Hashable, ...] = (kind, id(node), what, self.worker_ident, self.root, links)
+        key: tuple[Hashable, ...] = (
+            *(kind, id(node), what, framework),
+            *(self.worker_ident, self.root, links),
+        )
         if kind in TOLD_APART:
             key = (*key, target, value)
         effect = self.recorded.get(key)

@@ -66,6 +66,11 @@ LIBRARY = Library(
         Row("torch.nn.parallel.DistributedDataParallel", "data-parallel", argument=(0, "module")),
         Row("torch.utils.data.DistributedSampler", "sampler", argument=(3, "shuffle")),
         Row("torch.utils.data.BatchSampler", "batch-sampler", argument=(0, "sampler")),
+        Row(
+            "accelerate.utils.set_seed accelerate.utils.random.set_seed",
+            "seed",
+            flag="random numpy torch",
+        ),
         Row("accelerate.Accelerator", "accelerator", driver=True),
         Row("accelerate.PartialState accelerate.state.PartialState", "nothing", driver=True),
     ),

@@ -71,10 +71,11 @@ LIBRARY = Library(
         Row("tensorflow.device", "device-scope", argument=(0, "device_name")),
         Row(
             "tensorflow.random.set_seed tensorflow.set_random_seed "
-            "tensorflow.compat.v1.set_random_seed keras.utils.set_random_seed",
+            "tensorflow.compat.v1.set_random_seed",
             "seed",
             framework="tensorflow",
         ),
+        Row("keras.utils.set_random_seed", "seed", flag="random numpy tensorflow"),
         Row(
             "tensorflow.random.Generator.from_seed tensorflow.random.Generator "
             "tensorflow.random.Generator.from_non_deterministic_state "

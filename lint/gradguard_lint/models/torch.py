@@ -313,6 +313,14 @@ LIBRARY = Library(
         ),
         Row("torch.set_num_threads", "threads", framework="torch"),
         Row(
+            "lightning.seed_everything lightning.pytorch.seed_everything "
+            "lightning.fabric.seed_everything lightning.fabric.utilities.seed.seed_everything "
+            "pytorch_lightning.seed_everything lightning_fabric.seed_everything "
+            "lightning_fabric.utilities.seed.seed_everything",
+            "seed",
+            flag="random numpy torch",
+        ),
+        Row(
             "torch.manual_seed torch.random.manual_seed torch.seed",
             "seed",
             framework="torch",

@@ -79,12 +79,15 @@ def loaded(m: Machine, frame: Frame, node: ast.AST, name: str) -> None:
 
 
 def seed(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """A global generator is seeded."""
+    """A global generator is seeded, or those of several libraries are: in a worker, all of them
+    perhaps."""
     first = args.get(0, "seed")
     value = first if first is not None else NOTHING
     if row.gpu:
         gpu_touched(m, frame, node, f"{name}()", row.framework)
-    m.effect(frame, "seed", node, f"{name}()", framework=row.framework, value=value)
+    several = row.flag.split()
+    for framework in [""] if several and m.worker is not None else several or [row.framework]:
+        m.effect(frame, "seed", node, f"{name}()", framework=framework, value=value)
     return of(Thing("rng", name)) if row.kind == "rng" else NOTHING
 
 
