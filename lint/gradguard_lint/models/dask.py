@@ -38,6 +38,13 @@ LIBRARY = Library(
             "nothing",
         ),
         Row("dask.array.*", "array", framework="dask"),
+        Row(
+            "dask.dataframe.from_array dask.dataframe.from_dict dask.dataframe.from_pandas "
+            "dask.dataframe.read_csv dask.dataframe.read_hdf dask.dataframe.read_json "
+            "dask.dataframe.read_parquet dask.dataframe.read_sql_table dask.dataframe.read_table",
+            "thing",
+            kind="dask-frame",
+        ),
     ),
     starts=(
         Start("dask", "process", "dask workers"),

@@ -105,7 +105,7 @@ _ASKS = b"isinstance("
 _DEFINED = rb"\n[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)"
 _LOOP_GRADIENT = (b"GradientTape", b".backward(", b"autograd.grad")
 _CHAIN = re.compile(rb"\.([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
-_DASK_ARRAY = rb"dask\.array|from[ \t]+dask[ \t]+import"
+_DASK_ARRAY = rb"dask\.(?:array|dataframe)|from[ \t]+dask[ \t]+import"
 
 
 class File:

@@ -147,6 +147,7 @@ METHODS: dict[str, Methods] = {
     "gpu-device": _on_gpu("use", "synchronize"),
     "gpu-event": _on_gpu("record", "synchronize", "wait"),
     "dispatch": dispatch.method,
+    "dask-frame": dask_work.frame_method,
     "distribution": _distribution,
     "estimator": _estimator,
     "exit-stack": contexts.stack_method,

@@ -91,6 +91,8 @@ def attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) ->
         m.effect(frame, "optimizer-change", node, f"`.{name}`", target=of(atom))
     if kind == "parallel" and name == "n_jobs":
         return atom.part("n_jobs") or UNKNOWN
+    if kind == "dask-frame" and name == "values":
+        return of(Tensor("dask"))
     if kind == "loop-result":
         return UNKNOWN
     return of(Method(atom, name))
