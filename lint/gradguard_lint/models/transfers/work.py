@@ -120,6 +120,8 @@ def method(
         return None
     if name == "gather":
         return sequence(result_of(m.element(args.get(0, "futures") or UNKNOWN)))
+    if name == "scatter":
+        return args.get(0, "data")  # it stands for what was sent, wherever a task gets it
     hands = row.methods.get(name)
     if hands is None:
         return None
