@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         "global-change",  # a global of module `home` is bound anew
         "gpu-chosen",  # a block, or what prepares a worker, may say which GPU is used
         "gpu-driver",  # the GPU's driver is started, without a context
+        "element-backward",  # a gradient is asked for of one element of a tensor
         "gpu-grown",  # the GPU's memory is taken as it is needed, in all children too
         "gpu-hidden",  # no GPU is seen from here on; in this process alone, if `framework` is given
         "gpu-hint",  # another library is told to use a GPU

@@ -547,6 +547,9 @@ OUTPUT = -2
 GRADIENT = -404
 """The ident of a tensor that is a gradient itself."""
 
+GRADIENTS = -405
+"""The ident of a tensor that is several gradients, joined."""
+
 MARKS = frozenset({OUTPUT, GRADIENT})
 """The sources that stay where a tensor is taken out of its graph."""
 

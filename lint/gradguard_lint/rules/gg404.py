@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gradguard_lint.domain.effects import Effect, Program, Step
 from gradguard_lint.domain.shapes import inner
@@ -18,6 +18,7 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp)
 def check(program: Program) -> Iterator[Report]:
     every = (*program.effects, *program.loops)
     taken = [effect for effect in every if effect.kind in ("backward", "tape-gradient")]
+    elements = {it.site.node for it in every if it.kind == "element-backward" and _by_example(it)}
     for effect in every:
         loop = effect.place
         if effect.kind != "gradient-collected" or loop is None:
@@ -25,8 +26,13 @@ def check(program: Program) -> Iterator[Report]:
         inside = [other for other in taken if _inside(loop, other)]
         if not inside:
             continue  # gradients that are there already
-        if any(map(_keeps_graph, inside)) or _in_batches(loop):
+        if _in_batches(loop):
             continue
+        kept = [other for other in inside if _keeps_graph(other)]
+        if any(other.site.node not in elements for other in kept):
+            continue
+        if kept and not _of_parameters(loop, every, kept):
+            continue  # the rows of a Jacobian
         yield Report(
             loop,
             "This loop collects gradients one example at a time: the result is right, but one "
@@ -42,6 +48,29 @@ def _inside(loop: Site, effect: Effect) -> bool:
         site.path == loop.path and site.stands_in(loop.node)
         for site in (effect.site, *(step.site for step in effect.chain))
     )
+
+
+def _by_example(effect: Effect) -> bool:
+    """Whether it says that it is a loss: of one example, as it is an element of a tensor."""
+    node = effect.site.node
+    if not isinstance(node, ast.Call):
+        return False
+    part = node.func.value if isinstance(node.func, ast.Attribute) else None
+    parts = [*node.args[:1], *([part] if part is not None else [])]
+    return any("loss" in ast.unparse(it).lower() for it in parts)
+
+
+def _of_parameters(loop: Site, every: Sequence[Effect], kept: list[Effect]) -> bool:
+    """Whether the gradients are those of a model's parameters."""
+    asked = [atom for effect in kept for atom in inner(effect.value)]
+    read = [
+        atom
+        for effect in every
+        if effect.kind == "grad-read" and _inside(loop, effect)
+        for atom in effect.target.atoms
+    ]
+    tensors = [atom for atom in (*asked, *read) if isinstance(atom, Tensor)]
+    return bool(tensors) and all(tensor.grad == "parameter" for tensor in tensors)
 
 
 def _keeps_graph(effect: Effect) -> bool:

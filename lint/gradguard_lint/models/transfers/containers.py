@@ -18,6 +18,7 @@ from gradguard_lint.domain.shapes import (
 )
 from gradguard_lint.domain.values import (
     GRADIENT,
+    GRADIENTS,
     UNKNOWN,
     Atom,
     Const,
@@ -82,7 +83,10 @@ def container_method(
             name == "append"
             and first is not None
             and (loop := next((site for site in reversed(m.loops) if _is_for(site)), None))
-            and any(isinstance(part, Tensor) and part.ident == GRADIENT for part in inner(first, 2))
+            and any(
+                isinstance(part, Tensor) and part.ident in (GRADIENT, GRADIENTS)
+                for part in inner(first, 2)
+            )
         ):
             m.effect(frame, "gradient-collected", node, "append", target=first, place=loop)
         if name in ("pop", "popleft"):

@@ -11,7 +11,15 @@ from collections.abc import Iterable
 
 from gradguard_lint.domain.effects import ParallelCall
 from gradguard_lint.domain.shapes import idents
-from gradguard_lint.domain.values import UNKNOWN, Const, Frame, Unknown, Value, constant
+from gradguard_lint.domain.values import (
+    UNKNOWN,
+    Const,
+    Frame,
+    Tensor,
+    Unknown,
+    Value,
+    constant,
+)
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.models.transfers import data_parallel
 
@@ -39,6 +47,35 @@ def asked_for(
     """Gradients of `target` are computed, with respect to `asked`."""
     m.effect(frame, "autograd", node, what, framework="torch")
     m.effect(frame, "backward", node, what, target=target, value=asked)
+    if _is_of_an_element(m, frame, node):
+        m.effect(frame, "element-backward", node, what, target=target, value=asked)
+
+
+def _is_of_an_element(m: Machine, frame: Frame, node: ast.AST) -> bool:
+    """Whether a call keeps the graph of what it takes the gradient of: one element of a tensor."""
+    if not isinstance(node, ast.Call) or all(it.arg != "retain_graph" for it in node.keywords):
+        return False
+    part = next(iter(node.args), None)
+    if isinstance(node.func, ast.Attribute) and node.func.attr == "backward" and part is None:
+        part = node.func.value
+    whole = part.value if isinstance(part, ast.Subscript) else None
+    if isinstance(part, ast.Name):
+        loops = (site.node for site in reversed(m.loops))
+        whole = next((_gone_through(loop, part.id) for loop in loops), None)
+    found = m.lookup(frame, whole.id) if isinstance(whole, ast.Name) else None
+    only = found[0].only if found is not None else None
+    return isinstance(only, Tensor) and only.framework == "torch"
+
+
+def _gone_through(loop: ast.AST, name: str) -> ast.expr | None:
+    """What a loop goes through whose items it calls `name`."""
+    if not isinstance(loop, ast.For):
+        return None
+    target, through = loop.target, loop.iter
+    if isinstance(through, ast.Call) and ast.unparse(through.func) == "enumerate" and through.args:
+        target = target.elts[-1] if isinstance(target, ast.Tuple) else target
+        through = through.args[0]
+    return through if isinstance(target, ast.Name) and target.id == name else None
 
 
 def cleared(m: Machine, frame: Frame, node: ast.AST, what: str, target: Value) -> None:

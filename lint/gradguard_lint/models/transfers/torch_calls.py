@@ -11,6 +11,7 @@ from gradguard_lint.domain.shapes import inner, sequence
 from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import (
     GRADIENT,
+    GRADIENTS,
     NOTHING,
     NUMBER,
     UNKNOWN,
@@ -75,6 +76,7 @@ from gradguard_lint.models.transfers.tensors import (
     worked,
     written,
 )
+from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
 
@@ -273,8 +275,18 @@ def function(
                 else of(atom)
             )
         )
+    if short in JOINING and found and all(_is_of_gradients(tensor) for tensor, _ in found):
+        value = value.map(lambda atom: of(replace(atom, ident=GRADIENTS)))
     value = collectives.with_own_slot(m, node, args.values(), value, short)
     return several(m, found, short, args.get(1, "dim"), value)
+
+
+JOINING = words("cat concat concatenate hstack stack vstack")
+"""Functions that make one tensor of several, which are its parts."""
+
+
+def _is_of_gradients(tensor: Tensor) -> bool:
+    return not {GRADIENT, GRADIENTS}.isdisjoint((tensor.ident, *tensor.sources))
 
 
 def device(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:

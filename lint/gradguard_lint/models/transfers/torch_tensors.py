@@ -9,6 +9,7 @@ from gradguard_lint.domain.conditions import NONE, Conditions
 from gradguard_lint.domain.shapes import sequence
 from gradguard_lint.domain.values import (
     GRADIENT,
+    GRADIENTS,
     MARKS,
     NOTHING,
     NUMBER,
@@ -176,7 +177,7 @@ def tensor_method(
             m.effect(frame, "cut-off", node, "`.requires_grad_(False)`", target=of(tensor))
         return set_requires_grad(m, tensor, flag) or of(tensor)
     if name == "clone" and tensor.grad == "none":
-        ident = GRADIENT if tensor.ident == GRADIENT else 0
+        ident = tensor.ident if tensor.ident in (GRADIENT, GRADIENTS) else 0
         sources = tensor.sources | ({tensor.ident} if tensor.ident else frozenset())
         return of(replace(tensor, ident=ident, sources=sources, memory=None))
     if name == "pin_memory":
