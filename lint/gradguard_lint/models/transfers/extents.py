@@ -58,7 +58,7 @@ def array_extent(short: str, args: Args) -> Extent:
 def drawn_extent(short: str, args: Args) -> Extent:
     """How many random numbers the function `short` gives."""
     if short in DRAWN_BY_SHAPE:
-        sizes = [value.constant for value in args.positional]
+        sizes = [_number(value) for value in args.positional]
         return (*_numbers(sizes), 8) if sizes and len(_numbers(sizes)) == len(sizes) else ()
     size = args.get(SIZE_ARGUMENTS.get(short, 2), "size")
     shape = shape_of(size) if size is not None and not size.is_none else None
@@ -68,12 +68,26 @@ def drawn_extent(short: str, args: Args) -> Extent:
 def shape_of(value: Value) -> Extent | None:
     """The shape that a number, or a sequence of numbers, says."""
     only = value.only
-    if isinstance(only, Const):
-        return (only.value,) if isinstance(only.value, int) else None
+    number = _number(value)
+    if isinstance(number, int):
+        return (number,)
     if isinstance(only, Items) and only.items is not None:
-        sizes = _numbers([item.constant for item in only.items])
+        sizes = _numbers([_number(item) for item in only.items])
         return sizes if len(sizes) == len(only.items) else None
     return None
+
+
+def _number(value: Value) -> object:
+    """The number that `value` is: that of an option, unless somebody says otherwise."""
+    given = [atom for atom in value.atoms if not isinstance(atom, Const)]
+    known = value.constants()
+    if len(known) != 1 or not all(isinstance(it, Unknown) and _is_option(it.key) for it in given):
+        return None
+    return known[0]
+
+
+def _is_option(key: Key) -> bool:
+    return isinstance(key, tuple) and key[:1] == ("option",)
 
 
 def literal_shape(value: Value) -> Extent | None:
