@@ -37,6 +37,10 @@ def kept(text, **others):
         "from joblib import Parallel\noptions = {'backend': 'dask'}\nParallel(**options)\n",
         "import numpy as np\nfrom multiprocessing import Pool\ndef f(k):\n"
         "    return np.random.rand()\nPool(2).map(f, x)\n",
+        "import scipy.stats as st\nfrom multiprocessing import Pool\ndef f(k):\n"
+        "    return st.norm.rvs()\nPool(2).map(f, x)\n",
+        "import pandas as pd\nfrom multiprocessing import Pool\ndf = pd.DataFrame(d)\ndef f(k):\n"
+        "    return df.sample(k)\nPool(2).map(f, x)\n",
         "import random\nfrom joblib import Parallel, delayed\ndef f(k):\n"
         "    return random.random()\nrandom.seed(0)\nParallel(2)(delayed(f)(k) for k in x)\n",
         "import numpy as np\nfrom joblib import delayed\ndef g():\n"
@@ -78,6 +82,10 @@ def test_what_may_have_a_pitfall_is_kept(text):
         "from joblib import parallel_config\nParallel\nparallel_config(n_jobs=2, backend='dask')\n",
         "import numpy as np\nfrom multiprocessing import Pool\ndef test_f():\n"
         "    x = np.random.rand(3)\n    Pool(2).map(g, x)\n",
+        "import pandas as pd\nfrom multiprocessing import Pool\ndf = pd.DataFrame(d)\n"
+        "x = df.sample(3)\nPool(2).map(g, x)\n",
+        "import other\nfrom multiprocessing import Pool\ndef f(k):\n"
+        "    return other.sample(k)\nPool(2).map(f, x)\n",
         "import random\nfrom joblib import Parallel, delayed\nx = [random.random()]\n"
         "random.seed(0)\nParallel(2)(delayed(f)(k) for k in x)\n",
         "import tensorflow as tf\ntf.map_fn(f, x)\nloop(parallel_iterations=1)\n",

@@ -66,6 +66,9 @@ _RANDOM = (
     rb"|numpy\.random[ \t]+as\b|np\.random(?![\w.])"
 )
 """A draw from NumPy's global generator, or another name for what has it."""
+_VARIATES = ((b".rvs(", b".sample("), rb"\.(?:rvs|sample)\(")
+_OF_NUMPY = frozenset({b"pandas", b"scipy"})
+"""Packages some of whose methods draw from it, too."""
 _ALIAS = rb"\w+[ \t]*=[ \t]*\Z"
 _DRAWS = (b"np.random", b"numpy.random", b"from")
 _ANYWHERE = FRAMEWORKS - IN_FORKS
@@ -362,9 +365,7 @@ class File:
         """Whether forked workers may draw from NumPy, workers from a generator that is seeded, or
         a generator may be given to tasks."""
         data = self.data
-        if self.forks and any(
-            self._can_be_given(draw.start()) for draw in matches(data, _DRAWS, _RANDOM)
-        ):
+        if self.forks and any(self._can_be_given(draw.start()) for draw in self._drawing()):
             return True
         if _SEED in data and any(
             self._can_be_given(call.start()) for call in matches(data, (b"random.",), _OF_RANDOM)
@@ -398,7 +399,13 @@ class File:
     @cached_property
     def draws(self) -> bool:
         """Whether it draws from NumPy's global generator."""
-        return has(self.data, _DRAWS, _RANDOM)
+        return any(True for _ in self._drawing())
+
+    def _drawing(self) -> Iterator[re.Match[bytes]]:
+        """Where it draws from NumPy's global generator."""
+        yield from matches(self.data, _DRAWS, _RANDOM)
+        if not self.words.isdisjoint(_OF_NUMPY):
+            yield from matches(self.data, *_VARIATES)
 
     def _can_be_given(self, place: int) -> bool:
         """Whether what stands at `place` is in a function that the file mentions elsewhere."""

@@ -49,6 +49,7 @@ from gradguard_lint.models.transfers.extents import (
     retyped,
 )
 from gradguard_lint.models.transfers.tensors import tensors_in
+from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
 RESEEDED = "<reseeded>"
@@ -98,6 +99,48 @@ def draw(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Ro
         return UNKNOWN
     short = name.rpartition(".")[2]
     return _made(m, node, drawn_extent(short, args), element_made(short, args))
+
+
+def variates(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """A distribution of scipy's with its parameters, or a draw from one."""
+    if name.endswith(".rvs"):
+        return _drawn_by(m, frame, node, f"{name}()", args, args.get(None, "random_state"))
+    return of(Thing(row.kind, name)) if row.kind else UNKNOWN
+
+
+def variates_method(
+    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
+) -> Value | None:
+    """A method of such a distribution."""
+    if name != "rvs":
+        return None
+    return _drawn_by(m, frame, node, "`.rvs()`", args, args.get(None, "random_state"))
+
+
+def frame_method(
+    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
+) -> Value | None:
+    """A method of a frame of pandas', or of a column of it."""
+    if name == "sample":
+        _drawn_by(m, frame, node, "`.sample()`", args, args.get(4, "random_state"))
+        return of(thing)
+    return of(thing) if name in FRAMES else None
+
+
+def _drawn_by(
+    m: Machine, frame: Frame, node: ast.AST, what: str, args: Args, state: Value | None
+) -> Value:
+    """What is drawn from NumPy's global generator, unless it is told of another one."""
+    told = args.open or args.rest is not None or (state is not None and not state.is_none)
+    if not told and b".random_state" not in frame.module.data:
+        m.effect(frame, "draw", node, what, framework="numpy")
+    return UNKNOWN
+
+
+FRAMES = words(
+    "assign astype copy drop dropna fillna query rename reset_index set_index sort_values"
+)
+"""Methods of a frame that give a frame."""
 
 
 def array(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:

@@ -152,6 +152,7 @@ METHODS: dict[str, Methods] = {
     "estimator": _estimator,
     "exit-stack": contexts.stack_method,
     "executor": work.method,
+    "frame": arrays.frame_method,
     "future": _future,
     "generator": arrays.generator_method,
     "hook": _hook,
@@ -170,5 +171,6 @@ METHODS: dict[str, Methods] = {
     "remote": remote.remote_method,
     "sampler": samplers.method,
     "scaler": _scaler,
+    "variates": arrays.variates_method,
     "tape": tensorflow_calls.tape_method,
 }

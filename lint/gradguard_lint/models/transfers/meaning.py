@@ -485,7 +485,7 @@ class Meaning(Known):
     def item(self, m: Machine, frame: Frame, node: ast.AST, atom: Atom, index: Value) -> Value:
         if isinstance(atom, Thing) and atom.kind == attribute_tables.KIND:
             return attribute_tables.item(m, frame, node, atom, index)
-        if isinstance(atom, Thing) and atom.kind == "dask-frame":
+        if isinstance(atom, Thing) and atom.kind in ("dask-frame", "frame"):
             return of(atom)
         key = index.constant
         if isinstance(atom, Thing) and atom.kind == "namespace" and isinstance(key, str):

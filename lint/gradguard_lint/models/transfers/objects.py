@@ -27,6 +27,7 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import descend, takes_all
 from gradguard_lint.models.torch import BUFFERS, PARAMETERS
 from gradguard_lint.models.transfers import (
+    arrays,
     attribute_tables,
     collectives,
     data_parallel,
@@ -93,6 +94,8 @@ def attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) ->
         return atom.part("n_jobs") or UNKNOWN
     if kind == "dask-frame" and name == "values":
         return of(Tensor("dask"))
+    if kind == "frame" and name != "sample" and name not in arrays.FRAMES:
+        return unknown(("attr", ("node", id(node)), name))
     if kind == "loop-result":
         return UNKNOWN
     return of(Method(atom, name))

@@ -202,6 +202,7 @@ TRANSFERS: dict[str, Transfer] = {
     "thing": python_calls.thing,
     "threads": torch_calls.threads,
     "variable": torch_calls.variable,
+    "variates": arrays.variates,
     "visible-devices": tensorflow_calls.visible_devices,
     "waited": work.waited,
     "wraps": python_calls.wraps,
