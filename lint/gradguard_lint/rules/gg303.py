@@ -97,6 +97,8 @@ def _one_thread(call: ParallelCall, framework: str) -> Fix | None:
 def _found(call: ParallelCall) -> tuple[Effect, TaskRun, Effect] | None:
     """What the parent computed first, and the task that computes after it, on one way."""
     limited = {effect.framework for effect in call.earlier("set-threads")}
+    if call.prepared:
+        limited.add("torch")  # a loader's workers compute in one thread
     for first in call.earlier("compute"):
         framework = first.framework
         if framework in limited or not (first.heavy or framework in _STARTED_AT_ONCE):
@@ -311,6 +313,28 @@ if __name__ == "__main__":
 }
 
 GOOD: Examples = {
+    "a loader, whose workers compute in one thread": """\
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+class Squares(Dataset):
+    def __init__(self, device):
+        self.device = device
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        matrix = torch.ones(600, 600, device=self.device)
+        return float((matrix @ matrix)[0, 0]) * index
+
+
+if __name__ == "__main__":
+    matrix = torch.ones(600, 600)
+    warm = matrix @ matrix
+    print(list(DataLoader(Squares("cpu"), num_workers=2, multiprocessing_context="fork")))
+""",
     "one thread a worker": """\
 import torch
 from joblib import Parallel, delayed
