@@ -323,9 +323,10 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
     if m.tired:
         m.cut.add(id(code))
         return UNKNOWN
-    if id(code) not in m.reached:
-        m.reached.add(id(code))
-        m.reached_in[function.module.path, code.lineno] = (id(code), m.root_line)
+    m.reached.add(id(code))
+    place = (function.module.path, code.lineno)
+    if m.worker is None and place not in m.reached_in:
+        m.reached_in[place] = (id(code), m.root_line)
     if len(m.stack) >= DEPTH or m.stack.count(code) >= 2:
         return UNKNOWN
     is_lambda = isinstance(code, ast.Lambda)

@@ -160,8 +160,8 @@ class Machine:
         self.reached: set[int] = set()
         """The functions that have been run."""
         self.reached_in: dict[tuple[str, int], tuple[int, int]] = {}
-        """The same, by their module's path and their line, with the line of the root by which they
-        were reached first; 0 is the module's own code."""
+        """Those that the parent runs, by their module's path and their line, with the line of the
+        root by which they were reached first; 0 is the module's own code."""
         self.root_line = 0
         self.cut: set[int] = set()
         """Functions that were not run where they were called, for the budget was used up."""
