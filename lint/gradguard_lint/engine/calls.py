@@ -362,7 +362,7 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
     if "context" in function.marks and left.inside is not None:
         later = m.state.past.keys() - (left.entered or {}).keys()
         events = {event: m.state.past.pop(event) for event in later}
-        result = _context(m, function, join(left.yields), left.inside, events)
+        result = _context(m, function, join(left.yields), modes, left.inside, events)
     if not inner.shared and not inner.lent:
         m.gone.add(inner.ident)
         _forget(m, inner, mark)
@@ -389,14 +389,18 @@ def _makes_generator(m: Machine, function: Function) -> bool:
     return known
 
 
-def _context(m: Machine, function: Function, given: Value, inside: Modes, later: Past) -> Value:
+def _context(
+    m: Machine, function: Function, given: Value, outside: Modes, inside: Modes, later: Past
+) -> Value:
     """What a generator function is good for that a ``with`` statement enters.
 
-    What it does after its ``yield`` happens `later`, where the block is left.
+    It is called in the modes `outside` and yields in those `inside`. What it does after its
+    ``yield`` happens `later`, where the block is left.
     """
     parts = [("as", given), ("grad", constant(inside.grad))]
     for name, on in (("autocast", inside.autocast), ("tape", inside.tape)):
         parts.append((name, constant(on is not None)))
+    parts.append(("pauses", constant(outside.tape is not None and inside.tape is None)))
     parts.append(("locked", constant(inside.locked)))
     for name, told in (("backend", inside.backend), ("n_jobs", inside.n_jobs)):
         if told is not None:

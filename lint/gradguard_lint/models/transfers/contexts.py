@@ -102,6 +102,8 @@ def _enter(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value | Non
             m.modes = replace(modes, autocast=m.site(frame, node))
     elif kind == "tape":
         m.modes = replace(modes, tape=m.site(frame, node))
+    elif kind == "tape-paused":  # another tape may record: that is not looked at
+        m.modes = replace(modes, tape=None)
     elif kind == "device":
         m.modes = replace(modes, device=of(atom))
     elif kind == "tf-device":
@@ -141,6 +143,8 @@ def _enter_own(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value:
         m.modes = replace(m.modes, autocast=here)
     if m.modes.tape is None and says("tape"):
         m.modes = replace(m.modes, tape=here)
+    elif says("pauses"):
+        m.modes = replace(m.modes, tape=None)
     if says("locked"):
         m.modes = replace(m.modes, locked=True)
     for name in ("backend", "n_jobs"):

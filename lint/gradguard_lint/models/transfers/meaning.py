@@ -184,6 +184,8 @@ class Meaning(Known):
             data_parallel.unknown_backward(m)
         if name == "set_epoch":
             samplers.epoch_set(m, atom)
+        if name == tensorflow_calls.PAUSES:
+            return of(Thing("tape-paused", name))
         data_parallel.handed_over(m, str(name), args)
         handed_on(m, frame, node, args)
         if name == "backward" and call is not None:

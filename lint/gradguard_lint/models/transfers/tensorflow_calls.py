@@ -37,6 +37,9 @@ from gradguard_lint.models.transfers.tensors import combine, operation_placed, t
 from pytest_gradguard.records import replace
 
 _FROZEN = "<frozen>"
+PAUSES = "stop_recording"
+"""The method of a tape that gives the block in which it does not record."""
+
 CPUS = ("cpu-list",)
 """The key of the list of all CPUs."""
 
@@ -290,6 +293,8 @@ def tape_method(
     m: Machine, frame: Frame, node: ast.AST, tape: Thing, name: str, args: Args
 ) -> Value:
     """``tape.gradient(...)``, ``tape.watch(...)``."""
+    if name == PAUSES:
+        return of(Thing("tape-paused", name))
     if name in ("gradient", "jacobian", "batch_jacobian"):
         m.effect(
             frame,
