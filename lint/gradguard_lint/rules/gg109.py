@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
@@ -9,6 +10,7 @@ from gradguard_lint.domain.shapes import idents
 from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import Tensor, Thing, Value
 from gradguard_lint.rules.base import Examples, Report, chain
+from gradguard_lint.rules.seeds import imported
 
 CODE = "GG109"
 
@@ -19,6 +21,9 @@ def check(program: Program) -> Iterator[Report]:
             continue
         own: set[tuple[str, str]] = set()
         """The globals that the worker, or its initializer, set itself."""
+        setters: dict[tuple[str, str], str | None] = {}
+        """The functions that ask whether a global is set, and in which the parent set it: the
+        worker does the same there."""
         for effect in task.effects:
             if effect.kind == "global-change":
                 own.add((effect.home, effect.what))
@@ -29,7 +34,16 @@ def check(program: Program) -> Iterator[Report]:
                 continue
             if (home, effect.what) in own:
                 continue
-            change = _change(task, effect, home)
+            if _asked(effect):
+                setters.setdefault((home, effect.what), effect.site.function)
+            known = imported(program, task, effect) | {home}
+            setter = setters.get((home, effect.what))
+            changes = (
+                change
+                for change in _changes(task, effect)
+                if change.on_import not in known and not _done_in(change, home, setter)
+            )
+            change = next(changes, None)
             if change is not None:
                 yield Report(
                     effect.site,
@@ -53,19 +67,42 @@ def _trainable(value: Value) -> bool:
     )
 
 
-def _change(task: TaskRun, read: Effect, home: str) -> Effect | None:
+def _asked(read: Effect) -> bool:
+    """Whether it is asked there whether the global is set: ``if NET is None:``, ``if not NET:``."""
+    statement = read.site.statement
+    if not isinstance(statement, ast.If):
+        return False
+    for node in ast.walk(statement.test):
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.Is, ast.IsNot)):
+            asked = node.left
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            asked = node.operand
+        else:
+            continue
+        if asked is read.site.node:
+            return True
+    return False
+
+
+def _done_in(change: Effect, home: str, function: str | None) -> bool:
+    """Whether `change` is made in that function of the module `home`, or in what it calls."""
+    sites = (change.site, *(step.site for step in change.chain))
+    return function is not None and any(
+        site.function == function and site.module.name == home for site in sites
+    )
+
+
+def _changes(task: TaskRun, read: Effect) -> Iterator[Effect]:
+    """What the parent did to the global of `read` before the workers came into being."""
     wanted = idents(read.value)
     for effect in task.call.earlier(
         "global-change", "in-place", "exact-write", "model-change", "step"
     ):
-        if not effect.chain and effect.site.module.name == home:
-            continue  # the module's own body, which the worker runs too
         if effect.kind == "global-change":
-            if effect.what == read.what and effect.home == home:
-                return effect
+            if effect.what == read.what and effect.home == read.home:
+                yield effect
         elif wanted & idents(effect.target):
-            return effect
-    return None
+            yield effect
 
 
 BAD: Examples = {

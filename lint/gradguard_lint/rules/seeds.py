@@ -1,4 +1,4 @@
-"""Which seeds fresh worker processes run again, as they import modules of the project."""
+"""Which modules fresh worker processes import again, and the seeds that they run by it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _IMPORTING = ("spawn", "forkserver")
 def seeds_on_import(program: Program, task: TaskRun, draw: Effect) -> list[Effect]:
     """The seeds of the generator of `draw` that the worker of `task` runs as it imports what it
     needs: the program, the module of its function, and what these import."""
-    imported = _imported(program, task, draw)
+    homes = imported(program, task, draw)
     return [
         seed
         for seed in program.kinds("seed")
-        if seed.on_import in imported and seed.framework == draw.framework
+        if seed.on_import in homes and seed.framework == draw.framework
         # nobody imports a notebook
         if not seed.site.path.endswith(".ipynb")
     ]
@@ -55,11 +55,11 @@ def _is_given(key: Key | None) -> bool:
     return key[0] in ("env", "option", "sys.argv")
 
 
-def _imported(program: Program, task: TaskRun, draw: Effect) -> set[str]:
-    """The modules that are certainly imported where that task comes to `draw`."""
+def imported(program: Program, task: TaskRun, effect: Effect) -> set[str]:
+    """The modules that are certainly imported where that task comes to `effect`."""
     called = [getattr(atom, "function", atom) for atom in task.task.function.atoms]
     homes = {atom.module.name for atom in called if isinstance(atom, Function)}
-    homes |= {site.module.name for site in (draw.site, *(step.site for step in draw.chain[1:]))}
+    homes |= {site.module.name for site in (effect.site, *(it.site for it in effect.chain[1:]))}
     if task.call.start in _IMPORTING:
         homes.add(program.entry)
     elif program.guarded or task.call.root == 1:
