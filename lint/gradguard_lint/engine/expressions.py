@@ -68,6 +68,8 @@ BUILTINS = {
     )
 }
 
+ENDING = {name: of(External(f"builtins.{name}")) for name in ("exit", "quit")}
+"""Names that `site` adds, which people rather give to their own functions."""
 
 LARGEST_POWER = 64
 """Numbers are taken to powers below this one."""
@@ -105,6 +107,8 @@ def on_Name(m: Machine, frame: Frame, node: ast.Name) -> Value:
         star = m.parts.star_import(m, frame, node.id)
         if star is not None:
             return star
+        if node.id in ENDING:
+            return ENDING[node.id]
         return m.models.name_from_star(node.id) if m.stars.get(-frame.root.ident) else UNKNOWN
     value, home = found
     if m.worker is not None and home.born != m.worker.ident:

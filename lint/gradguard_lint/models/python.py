@@ -85,7 +85,7 @@ LIBRARY = Library(
             "number",
         ),
         Row("os.getpid", "process-number"),
-        Row("sys.exit os._exit", "exit"),
+        Row("sys.exit os._exit builtins.quit builtins.exit", "exit"),
         Row("argparse.ArgumentParser", "thing", kind="parser"),
         Row("click.option click.argument", "option"),
         Row("types.SimpleNamespace argparse.Namespace", "namespace"),

@@ -285,7 +285,7 @@ def has_attribute(value: Value, name: Value) -> Value:
 
 
 def leave(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``sys.exit()``."""
+    """``sys.exit()``, ``quit()``."""
     m.die()
     return NOTHING
 
