@@ -67,7 +67,7 @@ class Row:
     Attributes:
         names: dotted names, separated by spaces; ``*`` at an end stands for any further name.
         does: the transfer function.
-        only: of a ``*``, only the classes, or only the functions.
+        only: of a ``*``, only the classes, only the functions, or only what is no class's.
         framework: whose tensors or generators these are.
         kind: the kind of thing that is made.
         start: how workers come into being; "" is the program's start method.
@@ -87,7 +87,7 @@ class Row:
 
     names: str
     does: str
-    only: Literal["", "class", "function"] = ""
+    only: Literal["", "class", "function", "of-modules"] = ""
     framework: str = ""
     kind: str = ""
     start: str = ""
@@ -269,8 +269,12 @@ class Registry:
         while start:
             start = start.rpartition(".")[0]
             for row in self.prefixes.get(start + ".", ()):
-                last = name.rpartition(".")[2]
-                if not row.only or (row.only == "class") == last[:1].isupper():
+                owner, _, last = name.rpartition(".")
+                if row.only == "of-modules":
+                    fits = not owner.rpartition(".")[2][:1].isupper()
+                else:
+                    fits = not row.only or (row.only == "class") == last[:1].isupper()
+                if fits:
                     return row
         return None
 

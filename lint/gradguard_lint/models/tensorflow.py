@@ -133,7 +133,7 @@ LIBRARY = Library(
             "model",
             framework="tensorflow",
         ),
-        Row("keras.applications.*", "model", framework="tensorflow"),
+        Row("keras.applications.*", "model", only="class", framework="tensorflow"),
         Row("keras.layers.*", "thing", only="class", kind="keras-layer"),
         Row("keras.optimizers.*", "optimizer", only="class"),
         Row("keras.losses.*", "thing", only="class", kind="keras-loss"),

@@ -379,7 +379,16 @@ LIBRARY = Library(
         Row("torch.nn.ModuleDict", "identity", argument=(0, "modules")),
         Row("torch.nn.functional.*", "tensor-function"),
         Row("torch.nn.*", "model", only="class", framework="torch"),
-        Row("torchvision.models.* torchaudio.models.*", "model", framework="torch"),
+        Row(
+            under("torchvision.models", "get_weight get_model_weights list_models"),
+            "nothing",
+        ),
+        Row(
+            "torchvision.models.* torchaudio.models.*",
+            "model",
+            only="of-modules",
+            framework="torch",
+        ),
         Row("segmentation_models_pytorch.*", "model", framework="torch"),
         Row("timm.create_model", "model", framework="torch"),
         Row(
