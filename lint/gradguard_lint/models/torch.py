@@ -46,6 +46,9 @@ QUESTIONS = words(
 HOOKS = words("register_hook register_post_accumulate_grad_hook")
 """Methods of tensors that put a hook on them."""
 
+STAYS_BEHIND = "stays-behind"
+"""The mark of a hook that is meant to stay where it was registered."""
+
 PARAMETERS = words("weight bias in_proj_weight in_proj_bias")
 """What modules call their parameters."""
 
@@ -446,6 +449,12 @@ LIBRARY = Library(
             "process-group",
         ),
         Row("torch.utils.data.get_worker_info", "worker-info"),
+        Row(
+            "torch.utils.hooks.unserializable_hook",
+            "mark",
+            argument=(0, "f"),
+            flag=STAYS_BEHIND,
+        ),
         Row("torch.utils.checkpoint.checkpoint", "applied", argument=(0, "function")),
         Row("torch.profiler.profile", "nothing", driver=True),
         Row("torch.utils.* torch.backends.* torch.cuda.* torch.distributed.*", "nothing"),

@@ -216,4 +216,35 @@ Parallel(n_jobs=2, prefer="threads")(
 )
 scores = Parallel(n_jobs=2)(delayed(score)(net, torch.ones(2, 3)) for _ in range(2))
 """,
+    "hooks that are meant to stay": """\
+import torch
+from joblib import Parallel, delayed
+from torch.utils.hooks import unserializable_hook
+
+
+@unserializable_hook
+def log(grad):
+    print(grad.norm())
+
+
+class Trainer:
+    def __init__(self):
+        self.net = torch.nn.Linear(3, 1)
+        self.net.weight.register_hook(log)
+        self.net.bias.register_hook(unserializable_hook(lambda grad: print(grad)))
+        self.net.bias.register_hook(self.count)
+
+    @torch.utils.hooks.unserializable_hook
+    def count(self, grad):
+        print(grad.numel())
+
+
+def gradients(net, batch):
+    net(batch).pow(2).mean().backward()
+    return [p.grad for p in net.parameters()]
+
+
+net = Trainer().net
+grads = Parallel(n_jobs=2)(delayed(gradients)(net, torch.ones(2, 3)) for _ in range(2))
+""",
 }

@@ -7,7 +7,6 @@ import ast
 from gradguard_lint.domain.values import (
     NOTHING,
     UNKNOWN,
-    Atom,
     Bound,
     Class,
     Delayed,
@@ -36,7 +35,7 @@ from gradguard_lint.models.transfers.options import with_option
 from gradguard_lint.models.transfers.parallel import POOL, configured, start_of
 from gradguard_lint.models.transfers.remote import remote
 from gradguard_lint.models.transfers.torch_tensors import unhooked
-from gradguard_lint.models.transfers.wrapping import CACHE, cached, marked
+from gradguard_lint.models.transfers.wrapping import CACHE, cached, mark, marked
 from pytest_gradguard.records import replace
 
 
@@ -221,7 +220,7 @@ def decorate(
         "property",
         "cached_property",
     ):
-        return _mark(
+        return mark(
             value, {"staticmethod": "static", "classmethod": "class"}.get(decorator.id, "property")
         )
     if isinstance(decorator, ast.Attribute) and decorator.attr == "setter":
@@ -233,7 +232,7 @@ def decorate(
         "getter",
         "cached_property",
     ):
-        return _mark(value, "property") if decorator.attr == "cached_property" else value
+        return mark(value, "property") if decorator.attr == "cached_property" else value
     wrapper = m.eval(frame, decorator)
     for atom in wrapper.atoms:
         if isinstance(atom, External):
@@ -244,7 +243,7 @@ def decorate(
         elif isinstance(atom, Thing) and atom.kind == "grad-mode":
             return marked(value, atom)
         elif isinstance(atom, Thing) and atom.kind == "autocast":
-            return _mark(value, "autocast")
+            return mark(value, "autocast")
         elif isinstance(atom, Thing) and atom.kind == "remote":
             return of(replace(atom, parts=(*atom.parts, ("function", value))))
         elif isinstance(atom, Thing) and atom.kind == "option":
@@ -288,22 +287,15 @@ def _external(m: Machine, frame: Frame, node: ast.AST, name: str, value: Value) 
     if row.does == "task":
         return of(Delayed(value, row.flag or "joblib"))
     if row.does == "grad-mode":
-        return _mark(value, "enable_grad" if name.endswith("enable_grad") else "no_grad")
+        return mark(value, "enable_grad" if name.endswith("enable_grad") else "no_grad")
     if row.does == "context-manager":
-        return _mark(value, "context")
+        return mark(value, "context")
     if row.does == "dispatch":
         return dispatching(m, node, name, value)
     if row.does == "compiled":
-        return _mark(value, "compiled")
+        return mark(value, "compiled")
+    if row.does == "mark":
+        return mark(value, row.flag)
     if row.does == "remote":
         return remote(m, frame, node, name, Args([value]), row)
     return None
-
-
-def _mark(value: Value, mark: str) -> Value:
-    def change(atom: Atom) -> Value:
-        if isinstance(atom, Function):
-            return of(replace(atom, marks=atom.marks | {mark}))
-        return of(atom)
-
-    return value.map(change)

@@ -212,7 +212,7 @@ class Meaning(Known):
             model = Thing("model", "Module", m.ident_of(key), m.worker_ident)
             return torch_modules.model_call(m, frame, node, model, args)
         if name in HOOKS and isinstance(base, tuple) and base[-1] in PARAMETERS:
-            return torch_tensors.hooked(m, frame, node, Unknown(base))
+            return torch_tensors.hooked(m, frame, node, Unknown(base), args)
         if isinstance(name, str):
             given_a_gpu(m, frame, node, f".{name}", args)
             contexts.unknown_lock_method(m, node, name)

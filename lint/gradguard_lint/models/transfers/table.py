@@ -37,6 +37,7 @@ from gradguard_lint.models.transfers import (
     work,
 )
 from gradguard_lint.models.transfers.devices import driver_started
+from gradguard_lint.models.transfers.wrapping import mark
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
@@ -79,6 +80,11 @@ def _computes(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
         heavy=row.flag == "waits",
     )
     return UNKNOWN
+
+
+def _marks(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """A function is marked, and stays what it is."""
+    return mark(args.get(*row.argument) or UNKNOWN, row.flag)
 
 
 def _model(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -160,6 +166,7 @@ TRANSFERS: dict[str, Transfer] = {
     "loader": loaders.loader,
     "map-fn": tensorflow_calls.map_fn,
     "mapping": mapping.mapping,
+    "mark": _marks,
     "memory": parallel.memory,
     "model": _model,
     "named-tuple": named_tuples.named_tuple,

@@ -13,7 +13,6 @@ from gradguard_lint.domain.values import (
     Atom,
     External,
     Frame,
-    Function,
     Items,
     Table,
     Tensor,
@@ -34,6 +33,7 @@ from gradguard_lint.models.tensorflow import FITS, STOPS
 from gradguard_lint.models.torch import HEAVY
 from gradguard_lint.models.transfers.devices import gpu_hidden, gpu_touched, placed
 from gradguard_lint.models.transfers.tensors import combine, operation_placed, tensors_in, worked
+from gradguard_lint.models.transfers.wrapping import mark
 from pytest_gradguard.records import replace
 
 _FROZEN = "<frozen>"
@@ -138,13 +138,7 @@ def compiled(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
     wrapped = args.get(*row.argument)
     if wrapped is None:
         return of(External(name))
-    return wrapped.map(
-        lambda atom: (
-            of(replace(atom, marks=atom.marks | {"compiled"}))
-            if isinstance(atom, Function)
-            else of(atom)
-        )
-    )
+    return mark(wrapped, "compiled")
 
 
 def draw_function(

@@ -297,7 +297,8 @@ def part_method(
     if whole is None or name not in (*HOOKS, "parameters", "named_parameters"):
         return None
     if name in HOOKS:
-        return hooked(m, frame, node, Tensor("torch", "parameter", ident=whole.ident))
+        parameter = Tensor("torch", "parameter", ident=whole.ident)
+        return hooked(m, frame, node, parameter, args)
     gpu = isinstance(whole, Thing) and whole.gpu
     return model_method(m, frame, node, whole, whole.ident, gpu, name, args)
 

@@ -20,6 +20,7 @@ from gradguard_lint.domain.values import (
     Const,
     External,
     Frame,
+    Function,
     Instance,
     Method,
     Tensor,
@@ -48,6 +49,7 @@ from gradguard_lint.models.torch import (
     NOT_WRITING,
     QUESTIONS,
     RESHAPES,
+    STAYS_BEHIND,
     STOPS,
     VIEWS,
     WHOLE,
@@ -141,7 +143,7 @@ def tensor_method(
             m.program.shared.add(tensor.ident)
         return UNKNOWN
     if name in HOOKS:
-        return hooked(m, frame, node, tensor)
+        return hooked(m, frame, node, tensor, args)
     if name == "cuda":
         return move(m, frame, node, tensor, cuda_argument(args), "`.cuda()`")
     if name in ("cpu",):
@@ -251,9 +253,11 @@ def _owner_of_gradient(m: Machine, frame: Frame, call: ast.AST) -> Value:
     return UNKNOWN
 
 
-def hooked(m: Machine, frame: Frame, node: ast.AST, tensor: Atom) -> Value:
+def hooked(m: Machine, frame: Frame, node: ast.AST, tensor: Atom, args: Args) -> Value:
     """``tensor.register_hook(...)``; what it gives removes the hook."""
-    m.effect(frame, "hook", node, ast.unparse(node), target=of(tensor))
+    hooks = [getattr(it, "function", it) for it in (args.get(0, "hook") or UNKNOWN).atoms]
+    if not any(isinstance(hook, Function) and STAYS_BEHIND in hook.marks for hook in hooks):
+        m.effect(frame, "hook", node, ast.unparse(node), target=of(tensor))
     return of(Thing("hook", "hook", m.ident_at(node), parts=(("tensor", of(tensor)),)))
 
 

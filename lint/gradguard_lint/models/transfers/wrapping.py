@@ -14,15 +14,21 @@ def cached(function: Value) -> Value:
     return of(Thing("cached", "cached", parts=(("function", function),)))
 
 
+def mark(function: Value, what: str) -> Value:
+    """`function` with a mark."""
+
+    def change(atom: Atom) -> Value:
+        if isinstance(atom, Function):
+            return of(replace(atom, marks=atom.marks | {what}))
+        return of(atom)
+
+    return function.map(change)
+
+
 def marked(function: Value, mode: Thing) -> Value:
     """`function` with a grad mode around each call."""
     off = mode.part("off")
     flag = off.constant if off is not None else None
-    mark = {True: "no_grad", False: "enable_grad"}.get(bool(flag)) if flag is not None else None
-
-    def change(atom: Atom) -> Value:
-        if isinstance(atom, Function) and mark is not None:
-            return of(replace(atom, marks=atom.marks | {mark}))
-        return of(atom)
-
-    return function.map(change)
+    if flag is None:
+        return function
+    return mark(function, "no_grad" if flag else "enable_grad")
