@@ -9,6 +9,7 @@ from gradguard_lint.domain.shapes import idents, inner
 from gradguard_lint.domain.values import (
     Atom,
     Instance,
+    Method,
     Tensor,
     Thing,
     Unknown,
@@ -64,7 +65,7 @@ def _severity(program: Program, call: ParallelCall) -> str | None:
     severity = "info" if asked else "warning"
     for effect in asked:
         sources = idents(effect.value) & given
-        anything = any(isinstance(atom, Unknown) for atom in inner(effect.value))
+        anything = any(_may_be(atom, given) for atom in inner(effect.value))
         if not sources and not anything:
             continue
         if call.ident in severed_by(effect.target):
@@ -74,6 +75,15 @@ def _severity(program: Program, call: ParallelCall) -> str | None:
         elif any(isinstance(atom, Unknown) for atom in inner(effect.target)):
             severity = "warning"
     return severity
+
+
+def _may_be(atom: Atom, given: set[int]) -> bool:
+    """Whether `atom` may be anything, or something of what the tasks were `given`."""
+    while isinstance(atom, Method):
+        atom = atom.receiver
+        if idents(of(atom)) & given:
+            return True
+    return isinstance(atom, Unknown)
 
 
 def check(program: Program) -> Iterator[Report]:

@@ -23,7 +23,6 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.machine import (
     Machine,
 )
-from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import descend, takes_all
 from gradguard_lint.models.torch import BUFFERS, PARAMETERS
 from gradguard_lint.models.transfers import (
@@ -80,14 +79,8 @@ def attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) ->
             return of(
                 Tensor("torch", "parameter", atom.gpu, atom.born, atom.ident, small=atom.small)
             )
-    if kind in KERAS_KINDS:
-        values = (
-            tensorflow_calls.model_method(m, frame, node, atom, name, Args(), atom.ident, atom.gpu)
-            if (name in ("trainable_variables", "trainable_weights", "weights", "variables"))
-            else None
-        )
-        if values is not None:
-            return values
+    if kind in KERAS_KINDS and name in tensorflow_calls.VARIABLES:
+        return tensorflow_calls.variables(m, atom, name)
     if kind == "optimizer" and name == "param_groups":
         m.effect(frame, "optimizer-change", node, f"`.{name}`", target=of(atom))
     if kind == "parallel" and name == "n_jobs":
@@ -129,6 +122,8 @@ def inherited_attribute(
         return flag if flag is not None else of(Method(atom, name))
     if name == "param_groups" and atom.cls.what == optimizers.KIND:
         return optimizers.inherited(m, atom).map(lambda it: m.attribute(frame, node, of(it), name))
+    if atom.cls.what == "keras" and name in tensorflow_calls.VARIABLES:
+        return tensorflow_calls.variables(m, atom, name)
     if atom.cls.what:
         return of(Method(atom, name))
     return unknown(("attr", ("instance", atom.ident), name))

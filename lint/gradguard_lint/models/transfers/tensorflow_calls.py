@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from gradguard_lint.domain.conditions import NONE, Conditions, parts_of
-from gradguard_lint.domain.shapes import sequence
+from gradguard_lint.domain.shapes import inner, sequence
 from gradguard_lint.domain.values import (
     GRADIENT,
     NOTHING,
@@ -13,6 +13,7 @@ from gradguard_lint.domain.values import (
     Atom,
     External,
     Frame,
+    Instance,
     Items,
     Table,
     Tensor,
@@ -20,6 +21,7 @@ from gradguard_lint.domain.values import (
     Unknown,
     Value,
     constant,
+    join,
     of,
     unknown,
 )
@@ -35,6 +37,10 @@ from gradguard_lint.models.transfers.devices import gpu_hidden, gpu_touched, pla
 from gradguard_lint.models.transfers.tensors import combine, operation_placed, tensors_in, worked
 from gradguard_lint.models.transfers.wrapping import mark
 from pytest_gradguard.records import replace
+
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from typing import TypeGuard
 
 _FROZEN = "<frozen>"
 PAUSES = "stop_recording"
@@ -247,10 +253,54 @@ def model_method(
         "pop",
     ):
         return UNKNOWN
-    if name in ("trainable_variables", "trainable_weights", "weights", "variables"):
-        asked = 0 if name.startswith("trainable") and _frozen(m, ident) else ident
-        return sequence(of(Tensor("tensorflow", "variable", gpu, m.worker_ident, asked)))
     return None
+
+
+VARIABLES = ("trainable_variables", "trainable_weights", "weights", "variables")
+"""The attributes of models and layers that give what they are trained by."""
+
+
+def variables(m: Machine, model: Thing | Instance, name: str) -> Value:
+    """``model.trainable_variables`` and the like."""
+    gpu = isinstance(model, Thing) and model.gpu
+    whole = Tensor("tensorflow", "variable", gpu, m.worker_ident, model.ident)
+    found, frozen = _variables_in(m, model, set())
+    if not name.startswith("trainable"):
+        return sequence(join([of(whole), *map(of, [*found, *frozen])]))
+    if not frozen:
+        return sequence(join([of(whole), *map(of, found)]))
+    # What is frozen is left out: who is given the whole may use no more than that.
+    return sequence(join([*map(of, found), UNKNOWN] if found else [of(replace(whole, ident=0))]))
+
+
+def _variables_in(
+    m: Machine, model: Thing | Instance, seen: set[int]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The variables of a model and its parts: those to be trained, and those that are not."""
+    if model.ident in seen:
+        return [], []
+    seen.add(model.ident)
+    own = Tensor("tensorflow", "variable", False, m.worker_ident, model.ident)
+    if isinstance(model, Thing):
+        return ([], [own]) if _frozen(m, model) else ([own], [])
+    found: list[Tensor] = []
+    frozen: list[Tensor] = []
+    for _, value in m.fields(model.ident):
+        for part in inner(value):
+            if isinstance(part, Tensor) and part.framework == "tensorflow":
+                (found if part.grad == "variable" else frozen).append(part)
+            elif is_model(part):
+                more, less = _variables_in(m, part, seen)
+                found += more
+                frozen += less
+    return ([], [*found, *frozen, own]) if _frozen(m, model) else (found, frozen)
+
+
+def is_model(atom: Atom) -> TypeGuard[Thing | Instance]:
+    """Whether `atom` is a model or layer, of the library or of a class of the project's."""
+    if isinstance(atom, Instance):
+        return atom.cls.what == "keras"
+    return isinstance(atom, Thing) and atom.kind in ("keras-model", "keras-layer")
 
 
 def tensor_method(
@@ -277,9 +327,12 @@ def frozen_by(m: Machine, model: Thing, trainable: Value) -> None:
     m.store[model.ident, _FROZEN] = constant(trainable.constants() != [True])
 
 
-def _frozen(m: Machine, ident: int) -> bool:
+def _frozen(m: Machine, model: Thing | Instance) -> bool:
     """Whether a tape may leave out the variables of that model."""
-    value = m.stored(ident, _FROZEN)
+    if isinstance(model, Instance):
+        told = m.read(model.ident, "trainable")
+        return told is not None and told.constants() != [True]
+    value = m.stored(model.ident, _FROZEN)
     return value is not None and True in value.constants()
 
 
