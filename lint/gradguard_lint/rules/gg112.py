@@ -18,14 +18,19 @@ def check(program: Program) -> Iterator[Report]:
     for step in program.kinds("step"):
         held = _held(program, step) if step.worker is None else set()
         for call in program.calls if held else ():
-            if call.ident not in step.calls or held.isdisjoint(_sent(call)):
+            sent = _sent(call)
+            copied = held.isdisjoint(sent)
+            if copied:
+                sent = {first for ident in sent for first in _copied(program, ident)}
+            if call.ident not in step.calls or held.isdisjoint(sent):
                 continue
             backward = _through_the_other(program, step, call, held)
             if backward is None:
                 continue
             yield Report(
                 step.site,
-                f"{step.what} steps the model that was sent to {call.workers}, but the "
+                f"{step.what} steps the model {'a copy of which' if copied else 'that'} was sent "
+                f"to {call.workers}, but the "
                 f"backward pass at {place(backward.site, step.site)} gives gradients to the model "
                 "that came back. This optimizer does not hold that model and never updates it.",
                 (
@@ -60,6 +65,16 @@ def _sent(call: ParallelCall) -> set[int]:
     }
 
 
+def _copied(program: Program, ident: int) -> set[int]:
+    """What the object `ident` is a copy of, or a copy of a copy."""
+    found: set[int] = set()
+    pending = {ident}
+    while pending:
+        pending = {first for copy in pending for first in program.copies.get(copy, ())} - found
+        found |= pending
+    return found
+
+
 def _through_the_other(
     program: Program, step: Effect, call: ParallelCall, held: set[int]
 ) -> Effect | None:
@@ -67,10 +82,14 @@ def _through_the_other(
     changes that model."""
     back = {ident for ident, (by, _) in program.returned.items() if by == call.ident}
     found: Effect | None = None
-    for effect in program.kinds("backward", "step", "in-place", "model-change"):
+    for effect in program.kinds("backward", "grad-write", "step", "in-place", "model-change"):
         if effect.worker is not None or call.ident not in effect.calls:
             continue
         reached = idents(effect.target)
+        if effect.kind == "grad-write":
+            if not reached or reached & held:
+                return None  # the gradients are carried over
+            continue
         if effect.kind == "backward" and effect.root == step.root:
             if not reached or reached & held:
                 return None
@@ -148,6 +167,39 @@ if __name__ == "__main__":
     for _ in range(3):
         trainer.epoch(torch.ones(2, 3), torch.zeros(2, 1))
 """,
+    "a copy is sent": """\
+import copy
+
+import torch
+from joblib import Parallel, delayed
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = torch.nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.head(x)
+
+
+def pretrain(net, batch):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net(batch).pow(2).mean().backward()
+    optimizer.step()
+    return net
+
+
+if __name__ == "__main__":
+    batch = torch.ones(2, 3)
+    for net in (torch.nn.Linear(3, 1), Net()):
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        spare = copy.deepcopy(net)
+        tasks = [delayed(pretrain)(copy.deepcopy(spare), batch) for _ in range(2)]
+        net = Parallel(n_jobs=2)(tasks)[0]
+        net(batch).pow(2).mean().backward()
+        optimizer.step()  # GG112
+""",
 }
 
 _START = """\
@@ -211,6 +263,21 @@ optimizer.step()
 teachers = Parallel(n_jobs=2)(delayed(train)(copy.deepcopy(net), batch) for _ in range(2))
 for teacher in teachers:
     (net(batch) - teacher(batch)).pow(2).mean().backward()
+optimizer.step()
+""",
+    "a copy is trained, and its gradients are carried over": _START
+    + """\
+adapted = Parallel(n_jobs=2)(delayed(train)(copy.deepcopy(net), batch) for _ in range(2))[0]
+adapted(batch).mean().backward()
+for own, other in zip(net.parameters(), adapted.parameters()):
+    own.grad = other.grad
+optimizer.step()
+""",
+    "a copy is trained, and the model beside it": _START
+    + """\
+adapted = Parallel(n_jobs=2)(delayed(train)(copy.deepcopy(net), batch) for _ in range(2))[0]
+adapted(batch).mean().backward()
+net(batch).mean().backward()
 optimizer.step()
 """,
 }

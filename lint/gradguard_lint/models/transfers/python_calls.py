@@ -300,9 +300,12 @@ def _copied(m: Machine, node: ast.AST, value: Value, made: set[int]) -> Value:
 
     def change(atom: Atom) -> Atom:
         if isinstance(atom, (Thing, Tensor)):
-            return replace(atom, ident=m.ident_at(node, "copy"), born=m.worker_ident)
+            ident = m.ident_at(node, "copy")
+            m.program.copies.setdefault(ident, set()).add(atom.ident)
+            return replace(atom, ident=ident, born=m.worker_ident)
         if isinstance(atom, Instance):
             ident = m.ident_at(node, "copy", atom.ident)
+            m.program.copies.setdefault(ident, set()).add(atom.ident)
             if ident not in made:
                 made.add(ident)
                 for name, item in list(m.fields(atom.ident)):
