@@ -6,6 +6,36 @@ What starts them, and what waits, was seen on the CPU and on a GPU.
 from __future__ import annotations
 
 from gradguard_lint.models.rows import Library, Row, under
+from gradguard_lint.words import words
+
+READS = words(
+    "item tolist tobytes block_until_ready copy_to_host_async devices is_deleted delete "
+    "addressable_data is_ready on_device_size_in_bytes unsafe_buffer_pointer"
+)
+"""Methods of arrays that compute nothing new."""
+
+OPERATORS = {
+    "Add": "add",
+    "BitAnd": "bitwise_and",
+    "BitOr": "bitwise_or",
+    "BitXor": "bitwise_xor",
+    "Div": "divide",
+    "Eq": "equal",
+    "FloorDiv": "floor_divide",
+    "Gt": "greater",
+    "GtE": "greater_equal",
+    "Invert": "bitwise_not",
+    "Lt": "less",
+    "LtE": "less_equal",
+    "MatMult": "matmul",
+    "Mod": "remainder",
+    "Mult": "multiply",
+    "NotEq": "not_equal",
+    "Pow": "power",
+    "Sub": "subtract",
+    "USub": "negative",
+}
+"""The functions that operators stand for, by what `ast` calls these."""
 
 LIBRARY = Library(
     tops=("jax",),
@@ -24,25 +54,38 @@ LIBRARY = Library(
             under(
                 "jax",
                 "devices local_devices device_count local_device_count default_backend "
-                "process_index process_count device_put",
-            )
-            + " "
-            + under("jax.numpy", "ones zeros full empty"),
+                "process_index process_count",
+            ),
             "computes",
             framework="jax",
+        ),
+        Row(
+            "jax.device_put " + under("jax.numpy", "ones zeros full empty"),
+            "computes",
+            framework="jax",
+            kind="array",
         ),
         Row(
             under(
                 "jax.numpy",
                 "float16 float32 float64 bfloat16 int8 int16 int32 int64 uint8 uint16 uint32 "
                 "uint64 bool_ complex64 complex128 ndarray newaxis pi e inf nan dtype shape ndim "
-                "size result_type promote_types issubdtype iinfo finfo broadcast_shapes vectorize",
+                "size result_type promote_types issubdtype iinfo finfo broadcast_shapes vectorize "
+                "isscalar iscomplexobj isrealobj can_cast array_repr array_str iterable "
+                "einsum_path printoptions set_printoptions get_printoptions frompyfunc ufunc",
             )
             + " jax.lax.stop_gradient jax.nn.initializers.*",
             "nothing",
         ),
         Row(
-            "jax.numpy.* jax.lax.* jax.random.* jax.nn.* jax.scipy.* jax.vjp jax.jvp",
+            "jax.numpy.* jax.random.* jax.nn.*",
+            "computes",
+            framework="jax",
+            kind="array",
+            flag="waits",
+        ),
+        Row(
+            "jax.lax.* jax.scipy.* jax.vjp jax.jvp",
             "computes",
             framework="jax",
             flag="waits",

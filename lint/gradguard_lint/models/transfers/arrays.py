@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from gradguard_lint.domain.conditions import NONE
 from gradguard_lint.domain.shapes import inner, sequence
 from gradguard_lint.domain.values import (
     NOTHING,
@@ -24,6 +25,7 @@ from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.models.jax import READS
 from gradguard_lint.models.numpy import (
     ELEMENTS,
     KEEPS,
@@ -48,7 +50,7 @@ from gradguard_lint.models.transfers.extents import (
     memory_of,
     retyped,
 )
-from gradguard_lint.models.transfers.tensors import tensors_in
+from gradguard_lint.models.transfers.tensors import tensors_in, worked
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
@@ -189,7 +191,12 @@ def gpu_array(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
 def array_method(
     m: Machine, frame: Frame, node: ast.AST, tensor: Tensor, name: str, args: Args
 ) -> Value:
-    """A method of a NumPy, CuPy or dask array."""
+    """A method of a NumPy, CuPy, JAX or dask array."""
+    if tensor.framework == "jax":
+        if name in READS:
+            return of(tensor) if name == "block_until_ready" else UNKNOWN
+        worked(m, frame, node, [(tensor, NONE)])
+        return of(Tensor("jax", born=m.worker_ident))
     if tensor.framework == "cupy":
         if name in ("get", "tolist", "item"):
             return of(Tensor("numpy"))

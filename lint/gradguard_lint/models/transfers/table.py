@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from gradguard_lint.domain.values import UNKNOWN, Frame, Value, unknown
+from gradguard_lint.domain.values import UNKNOWN, Frame, Tensor, Value, of, unknown
 from gradguard_lint.engine.machine import (
     Machine,
 )
@@ -79,7 +79,7 @@ def _computes(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
         framework=row.framework,
         heavy=row.flag == "waits",
     )
-    return UNKNOWN
+    return of(Tensor(row.framework, born=m.worker_ident)) if row.kind == "array" else UNKNOWN
 
 
 def _marks(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:

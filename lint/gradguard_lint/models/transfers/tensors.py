@@ -24,6 +24,7 @@ from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.models.jax import OPERATORS
 from gradguard_lint.models.torch import ALONG, HEAVY, NOT_SMOOTH, SEVERAL, WITH_INDICES
 from gradguard_lint.models.transfers.devices import (
     WITH_A_GPU,
@@ -36,7 +37,7 @@ from pytest_gradguard.records import replace
 SMALL = 1000
 """Up to this many elements, no operation uses several threads."""
 
-FRAMEWORK_ORDER = ("torch", "tensorflow", "cupy", "dask", "numpy")
+FRAMEWORK_ORDER = ("torch", "tensorflow", "cupy", "dask", "jax", "numpy")
 
 
 def known_small(values: Iterable[Value]) -> bool:
@@ -242,6 +243,8 @@ def worked(
     large = [when | tensor.cpu for tensor, when in found if not (tensor.small or tensor.gpu)]
     large = [when for when in large if not m.conflicts(when)] if heavy else []
     names = {tensor.framework for tensor in tensors}
+    if "jax" in names:
+        m.effect(frame, "compute", node, _of_jax(node), framework="jax", heavy=True)
     for framework in ("torch", "tensorflow"):
         if framework in names:
             m.effect(
@@ -256,6 +259,21 @@ def worked(
             )
             if framework == "torch" and m.modes.grad and any(t.tracked for t in tensors):
                 m.effect(frame, "graph", node, framework, framework=framework)
+
+
+def _of_jax(node: ast.AST) -> str:
+    """The function of JAX by which an operator or a method computes: what has run once is
+    compiled, by whichever name it was called."""
+    operator: ast.AST | None = None
+    if isinstance(node, (ast.AugAssign, ast.BinOp, ast.UnaryOp)):
+        operator = node.op
+    elif isinstance(node, ast.Compare):
+        operator = node.ops[0]
+    name = OPERATORS.get(type(operator).__name__)
+    if isinstance(node, ast.Call):
+        called = node.func
+        name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", name)
+    return f"jax.numpy.{name}()"
 
 
 def gpu_used(m: Machine, frame: Frame, node: ast.AST, tensors: Iterable[Tensor]) -> None:
