@@ -179,6 +179,8 @@ class Meaning(Known):
             if start == "cuda":
                 return unknown(names_cuda(key[1]))
             return unknown(("cmp", key[1], "startswith", start))
+        if isinstance(key, tuple) and key[0] == torch_modules.PARTS:
+            return torch_modules.part_called(m, frame, node, key[1], args)
         call = result_call(atom)
         if name == "backward":
             data_parallel.unknown_backward(m)

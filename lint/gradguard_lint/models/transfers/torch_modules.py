@@ -214,6 +214,14 @@ PARTS = "parts"
 """The key of what a module's `modules()` gives starts so; the module follows."""
 
 
+def part_called(m: Machine, frame: Frame, node: ast.AST, whole: Atom, args: Args) -> Value:
+    """A call of one of the modules in `whole`, which of them is not known."""
+    if not isinstance(whole, (Instance, Thing)):
+        return UNKNOWN
+    gpu = instance_on_gpu(m, whole) if isinstance(whole, Instance) else whole.gpu
+    return _forward(m, frame, node, Thing("model", "Module", whole.ident, whole.born, gpu), args)
+
+
 def buffer_of(m: Machine, owner: int) -> Tensor:
     """A buffer of the module `owner`."""
     ident = m.ident_of(("buffers", owner))
