@@ -382,3 +382,32 @@ def test_a_seed_that_spawned_workers_run_again_is_told_with_its_place(project):
         (10, "`random.random()` draws from Python's global generator"),
         (6, "`random.seed()` runs again in each worker that imports this file"),
     ]
+
+
+UNPACKED = """\
+import torch
+from joblib import Parallel, delayed
+
+
+def made(rows):
+    options = dict(dtype=torch.int64, device="cuda")
+    return torch.zeros((rows, 2), **options).sum().item()
+
+
+def by_default(k):
+    torch.set_default_device("cuda")
+    rows = 5
+    return torch.zeros(rows).sum().item()
+
+
+for work in (made, by_default):
+    Parallel(2)(delayed(work)(k) for k in range(2))
+"""
+
+
+def test_a_size_is_not_shown_as_a_device(project):
+    project.write("program.py", UNPACKED)
+    unpacked, default = project.lint(json_output=True).json["findings"]
+    assert unpacked["message"].startswith("`torch.zeros(..., device='cuda')` initialises the GPU")
+    assert default["message"].startswith("`torch.zeros(...)` initialises the GPU")
+    assert not any("is set here" in step["message"] for step in default["trace"])

@@ -169,6 +169,8 @@ def device_node(node: ast.AST) -> ast.expr | None:
     for keyword in node.keywords:
         if keyword.arg in ("device", "map_location"):
             return keyword.value
+    if any(keyword.arg is None for keyword in node.keywords):
+        return None  # it may be among those
     return node.args[0] if node.args and isinstance(node.func, ast.Attribute) else None
 
 
@@ -203,6 +205,7 @@ def gpu_touched(
     device: Value | None = None,
     when: Conditions = NONE,
     chosen: Value = NOTHING,
+    told: bool = True,
 ) -> None:
     """Record that the expression makes a GPU context, unless there is no GPU here.
 
@@ -210,6 +213,7 @@ def gpu_touched(
         device: what names the GPU.
         when: what has to hold for that.
         chosen: which GPU the process uses from here on, where the expression says so.
+        told: whether the expression names the GPU itself.
     """
     if m.far_fetched_here or gpu_hidden(m) or m.conflicts(when | WITH_A_GPU):
         return
@@ -217,7 +221,7 @@ def gpu_touched(
         if _is_used_already(m, device):
             return
         chosen = chosen_gpu(device)
-    origin = origin_of(m, frame, device_node(node))
+    origin = origin_of(m, frame, device_node(node)) if told else None
     m.effect(
         *(frame, "gpu-init", node, what),
         framework=framework,

@@ -375,7 +375,7 @@ def tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     elif gpu:
         named = as_written(node, device) if "device" in args.keywords else shown(device)
         told = f"{name}(..., device={named})" if written else f"{name}(...)"
-        gpu_touched(m, frame, node, told, "torch", device, when)
+        gpu_touched(m, frame, node, told, "torch", device, when, told=written)
     if args.get(None, "pin_memory") == constant(True):
         gpu_touched(m, frame, node, f"{name}(..., pin_memory=True)", "torch")
     if short in DRAWS and "generator" not in args.keywords:
@@ -484,7 +484,7 @@ def module(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     gpu, when = placed(device, m)
     if gpu:
         told = f"{name}(..., device={as_written(node, device)})" if written else f"{name}(...)"
-        gpu_touched(m, frame, node, told, "torch", device, when)
+        gpu_touched(m, frame, node, told, "torch", device, when, told=written)
     if name.startswith("torch.nn.") and ("Loss" in short or short in ("CosineSimilarity",)):
         return of(Thing("loss", name, m.ident_at(node), m.worker_ident))
     parts = [atom for value in args.values() for atom in inner(value) if isinstance(atom, Thing)]
