@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
 from gradguard_lint.domain.shapes import idents
 from gradguard_lint.domain.starts import INHERITING
-from gradguard_lint.domain.values import Tensor, Thing, Value
+from gradguard_lint.domain.values import UNKNOWN, Table, Tensor, Thing, Value
 from gradguard_lint.rules.base import Examples, Report, chain
 from gradguard_lint.rules.seeds import imported
 
@@ -30,7 +30,8 @@ def check(program: Program) -> Iterator[Report]:
             if effect.kind != "capture" or not effect.is_global:
                 continue
             home = effect.home
-            if home == program.entry or not _trainable(effect.value):
+            used = _used(effect)
+            if home == program.entry or not _trainable(used):
                 continue
             if (home, effect.what) in own:
                 continue
@@ -40,7 +41,7 @@ def check(program: Program) -> Iterator[Report]:
             setter = setters.get((home, effect.what))
             changes = (
                 change
-                for change in _changes(task, effect)
+                for change in _changes(task, effect, used)
                 if change.on_import not in known and not _done_in(change, home, setter)
             )
             change = next(changes, None)
@@ -54,6 +55,18 @@ def check(program: Program) -> Iterator[Report]:
                     call=task.call,
                 )
                 break
+
+
+def _used(read: Effect) -> Value:
+    """What of the global is read there: of a dict, the item that is asked for."""
+    table, statement = read.value.only, read.site.statement
+    if not isinstance(table, Table) or statement is None:
+        return read.value
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Subscript) and node.value is read.site.node:
+            key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+            return table.get(key) or UNKNOWN
+    return UNKNOWN
 
 
 def _trainable(value: Value) -> bool:
@@ -92,9 +105,10 @@ def _done_in(change: Effect, home: str, function: str | None) -> bool:
     )
 
 
-def _changes(task: TaskRun, read: Effect) -> Iterator[Effect]:
-    """What the parent did to the global of `read` before the workers came into being."""
-    wanted = idents(read.value)
+def _changes(task: TaskRun, read: Effect, used: Value) -> Iterator[Effect]:
+    """What the parent did to the global of `read`, or what of it is `used`, before the workers came
+    into being."""
+    wanted = idents(used)
     for effect in task.call.earlier(
         "global-change", "in-place", "exact-write", "model-change", "step"
     ):
@@ -130,6 +144,30 @@ def predict(row):
     with torch.no_grad():
         return net(torch.tensor(row)).item()  # GG109
 """,
+    "in a dict": """\
+import torch
+from joblib import Parallel, delayed
+
+from store import STATE, predict
+
+
+def main(path):
+    STATE["net"].load_state_dict(torch.load(path))
+    return Parallel(n_jobs=2)(delayed(predict)([float(k)]) for k in range(3))
+
+
+if __name__ == "__main__":
+    main("weights.pt")
+# file: store.py
+import torch
+
+STATE = {"net": torch.nn.Linear(1, 1), "scale": 2.0}
+
+
+def predict(row):
+    with torch.no_grad():
+        return STATE["net"](torch.tensor(row)).item() * STATE["scale"]  # GG109
+""",
 }
 
 GOOD: Examples = {
@@ -156,5 +194,29 @@ net = torch.nn.Linear(1, 1)
 def predict(model, row):
     with torch.no_grad():
         return model(torch.tensor(row)).item()
+""",
+    "another item of the same dict": """\
+import torch
+from joblib import Parallel, delayed
+
+from store import STATE, predict
+
+
+def main(path):
+    STATE["old"].load_state_dict(torch.load(path))
+    return Parallel(n_jobs=2)(delayed(predict)([float(k)]) for k in range(3))
+
+
+if __name__ == "__main__":
+    main("weights.pt")
+# file: store.py
+import torch
+
+STATE = {"net": torch.nn.Linear(1, 1), "old": torch.nn.Linear(1, 1), "scale": 2.0}
+
+
+def predict(row):
+    with torch.no_grad():
+        return STATE["net"](torch.tensor(row)).item() * STATE["scale"]
 """,
 }
