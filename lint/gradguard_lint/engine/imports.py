@@ -128,11 +128,11 @@ def _noted(m: Machine, frame: Frame, *names: str) -> None:
 
 
 def _run_early(m: Machine, frame: Frame, module: str) -> bool:
-    """Run a module that is imported where that may start the GPU, or fill a container of another
-    one: it counts from here on, wherever a name of it is used first."""
+    """Run a module that is imported where that may start the GPU, set up what workers find, or
+    fill a container of another one: it counts from here on, wherever a name of it is used first."""
     if frame.parent is not None:
         return False
-    if not m.project.may_start_gpu(module) and not m.project.registers(module):
+    if not m.project.sets_up(module) and not m.project.registers(module):
         return False
     m.module_frame(module)
     return True

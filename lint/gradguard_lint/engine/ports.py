@@ -47,8 +47,9 @@ class Project(Protocol):
     def is_module(self, name: str) -> bool:
         """Whether the project has it (it may be a package without ``__init__``)."""
 
-    def may_start_gpu(self, name: str) -> bool:
-        """Whether importing it, and what it imports, may start the driver of a GPU."""
+    def sets_up(self, name: str) -> bool:
+        """Whether importing it, and what it imports, may start the driver of a GPU, or say which
+        GPUs are seen, how processes start or in how many threads they compute."""
 
     def registers(self, name: str) -> bool:
         """Whether importing it puts what it defines into a container of another module."""

@@ -9,7 +9,7 @@ from functools import cached_property
 from gradguard_lint.models.rows import CALLED_BY_CALLS
 from gradguard_lint.project.imports import import_lines, imported_names, imports
 from gradguard_lint.project.literals import without_comments, without_strings
-from gradguard_lint.project.marks import starts_gpu
+from gradguard_lint.project.marks import sets_up
 
 Tells = Callable[[bytes], bool]
 """``tells(code)``: whether it does what is sought."""
@@ -87,9 +87,9 @@ class Names:
         return self._asked[module]
 
     @cached_property
-    def starts_gpu(self) -> bool:
-        """Whether importing the module asks for a GPU."""
-        return starts_gpu(self._data) and starts_gpu(without_comments(self._data))
+    def sets_up(self) -> bool:
+        """Whether importing the module asks for a GPU, or sets up what workers find."""
+        return sets_up(self._data) and sets_up(without_comments(self._data))
 
     @cached_property
     def imports(self) -> list[str]:

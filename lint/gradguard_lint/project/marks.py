@@ -380,12 +380,20 @@ def changes_what_threads_share(data: bytes) -> bool:
 _FUNCTION = rb"[ \t]*(?:async[ \t]+)?def\b"
 
 
-def starts_gpu(data: bytes) -> bool:
-    """Whether a module's own code, or what a parameter is by default, asks for a GPU.
+_SETTING_UP = (
+    *(b"cuda", b"cupy", b"VISIBLE_DEVICES", b"set_visible_devices", b"set_memory_growth"),
+    *(b"set_start_method", b"JOBLIB_START_METHOD", b"OMP_NUM_THREADS", b"set_num_threads"),
+)
+"""What asks for a GPU, or says which are seen, how processes start and in how many threads they
+compute."""
+
+
+def sets_up(data: bytes) -> bool:
+    """Whether a module's own code, or what a parameter is by default, does one of these.
 
     `data` has no comments and docstrings.
     """
-    for word in (b"cuda", b"cupy"):
+    for word in _SETTING_UP:
         place = data.find(word)
         while place >= 0:
             if _runs_on_import(data, place):

@@ -100,7 +100,7 @@ class Modules:
         self._paths: dict[str, str | None] = {}
         self._modules: dict[str, Module | None] = {}
         self._packages: dict[tuple[str, int], set[str]] = {}
-        self._starting_gpu: dict[tuple[str, int], bool] = {}
+        self._setting_up: dict[tuple[str, int], bool] = {}
         self._giving: dict[tuple[Sought, str, str | None, int, int], frozenset[str]] = {}
 
     def path_of(self, name: str) -> str | None:
@@ -170,24 +170,24 @@ class Modules:
         share, or a mode that they do not have."""
         return bool(self._gives(CHANGING, name, wanted))
 
-    def may_start_gpu(self, name: str, depth: int = 3) -> bool:
-        """Whether importing the module of that name, and what it imports, may start the driver of a
-        GPU."""
+    def sets_up(self, name: str, depth: int = 3) -> bool:
+        """Whether importing the module of that name, and what it imports, may ask for a GPU, or
+        sets up what workers find."""
         key = (name, depth)
-        if key not in self._starting_gpu:
-            self._starting_gpu[key] = self._found_to_start_gpu(*key)
-        return self._starting_gpu[key]
+        if key not in self._setting_up:
+            self._setting_up[key] = self._found_to_set_up(*key)
+        return self._setting_up[key]
 
-    def _found_to_start_gpu(self, name: str, depth: int) -> bool:
+    def _found_to_set_up(self, name: str, depth: int) -> bool:
         file = self._file_of(name)
         if file is None:
             return False
         names = self.read.names(*file)
-        if names.starts_gpu:
+        if names.sets_up:
             return True
         package = _package_of(name, file[0])
         return bool(depth) and any(
-            self.may_start_gpu(absolute_name(it, package), depth - 1) for it in names.imports
+            self.sets_up(absolute_name(it, package), depth - 1) for it in names.imports
         )
 
     def registers(self, name: str) -> bool:
