@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Hashable
 
 from gradguard_lint.domain.conditions import GPU_PRESENT, NEVER, NONE, Conditions, any_of
 from gradguard_lint.domain.effects import Effect, Step
@@ -285,9 +286,12 @@ def _computed(atom: Unknown) -> bool:
 
 
 def chosen_gpu(device: Value | None) -> Value:
-    """Which GPU `device` names, where the program computes its number, and what else it may name
-    beside that; else nothing."""
+    """Which GPU `device` names, where the program computes its number, or that is known, and what
+    else it may name beside that; else nothing."""
     computed, plain = list[Value](), list[Value]()
+    known = {atom.value for atom in device.of(Const)} if device is not None else set()
+    if device is not None and len(known) == len(device.choices) and any(map(_has_number, known)):
+        return device
     for atom in device.atoms if device is not None else ():
         if not gpu_name(atom):
             continue
@@ -301,10 +305,13 @@ def chosen_gpu(device: Value | None) -> Value:
     return join((*computed, *plain)) if computed else NOTHING
 
 
+def _has_number(name: Hashable) -> bool:
+    return isinstance(name, str) and name[-1:].isdigit()
+
+
 def numbered(index: Value) -> Value:
     """The GPU whose number is `index`."""
-    parts = () if index.constants() else (("index", index),)
-    return of(Thing("device", "cuda", gpu=True, parts=parts))
+    return of(Thing("device", "cuda", gpu=True, parts=(("index", index),)))
 
 
 def cuda_argument(args: Args) -> Value:
