@@ -75,6 +75,7 @@ if TYPE_CHECKING:
         "reduced",  # processes reduce `target`
         "removed-wrapper",  # a module is used that no longer exists
         "seed",  # the global generator of `framework` (some, where it is "") is seeded by `value`
+        "several-threads",  # the compute threads of `framework` are set to more than one
         "set-threads",  # the compute threads of `framework` (any, where it is "") are limited
         "set-visible",  # the visible GPUs are set in the environment, to `value`
         "statistics",  # the model `target` runs, in the mode `framework`: training writes buffers

@@ -97,7 +97,9 @@ def _one_thread(call: ParallelCall, framework: str) -> Fix | None:
 def _found(call: ParallelCall) -> tuple[Effect, TaskRun, Effect] | None:
     """What the parent computed first, and the task that computes after it, on one way."""
     limited = {effect.framework for effect in call.earlier("set-threads")}
-    if call.prepared:
+    if call.prepared and not any(
+        effect.kind == "several-threads" for task in call.tasks for effect in task.effects
+    ):
         limited.add("torch")  # a loader's workers compute in one thread
     for first in call.earlier("compute"):
         framework = first.framework
@@ -126,6 +128,33 @@ def _works(task: TaskRun, framework: str) -> Iterator[Effect]:
 
 
 BAD: Examples = {
+    "a loader, whose workers are told to use several threads": """\
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+class Squares(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        matrix = torch.ones(600, 600)
+        return float((matrix @ matrix)[0, 0]) * index
+
+
+def with_threads(worker):
+    torch.set_num_threads(2)
+
+
+if __name__ == "__main__":
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    matrix = torch.ones(600, 600)
+    warm = matrix @ matrix
+    loader = DataLoader(
+        Squares(), num_workers=2, worker_init_fn=with_threads, multiprocessing_context="fork"
+    )
+    print(list(loader))  # GG303
+""",
     "matmul before and after": """\
 import torch
 from joblib import Parallel, delayed

@@ -102,9 +102,11 @@ def fork_rng(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
 
 
 def threads(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """The compute threads are limited: to one, or to nobody knows how many."""
+    """The compute threads are limited, to one or to nobody knows how many; or there are several."""
     count = args.get(*row.argument) or args.get(0) or UNKNOWN
-    if not (isinstance(count.constant, int) and count.constant > 1):
+    if isinstance(count.constant, int) and count.constant > 1:
+        m.effect(frame, "several-threads", node, name, framework=row.framework)
+    else:
         m.effect(frame, "set-threads", node, name, framework=row.framework)
     return NOTHING
 
