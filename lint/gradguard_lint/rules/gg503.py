@@ -357,6 +357,28 @@ FIXED: Examples = {
 }
 
 GOOD: Examples = {
+    "steps within an epoch": """\
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+
+
+def steps(loader, count):
+    batches = iter(loader)
+    for step in range(count):
+        try:
+            batch = next(batches)
+        except StopIteration:
+            batches = iter(loader)
+            batch = next(batches)
+        print(batch)
+
+
+data = [1, 2, 3, 4, 5, 6, 7, 8]
+loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data, 2, 0))
+for epoch in range(3):
+    loader.sampler.set_epoch(epoch)
+    steps(loader, 4)
+""",
     "the epoch is set": """\
 from torch.utils.data import BatchSampler, DataLoader
 from torch.utils.data.distributed import DistributedSampler

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 from functools import lru_cache
+from math import inf
 
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import (
@@ -29,6 +30,9 @@ from gradguard_lint.reading.source import Module
 
 PASSED = "<passed>"
 """Of a sampler: in which turns of the loops around it was iterated in this epoch."""
+
+SET_IN = "<set in>"
+"""Of a sampler: in which turns of the loops around its epoch was set."""
 
 
 _SHUFFLE = "<shuffle>"
@@ -132,6 +136,8 @@ def passed(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
         )
         for item in earlier if sure else ():
             place = _loop_between(m, m.site(frame, node), item, turns)
+            if place is not None and place >= _loops_that_set(m, thing):
+                continue  # a pass within an epoch
             if place is not None:
                 m.effect(
                     frame,
@@ -190,6 +196,15 @@ def epoch_set(m: Machine, receiver: Atom) -> None:
     ]
     for ident in places:
         m.store[ident, PASSED] = NOTHING
+        m.store[ident, SET_IN] = constant(tuple(m.turns))
+
+
+def _loops_that_set(m: Machine, thing: Thing) -> float:
+    """How many loops there were around where the epoch of a sampler was set; without end where it
+    was not, or outside of all."""
+    turns = m.read(thing.ident, SET_IN)
+    known = turns.constant if turns is not None else None
+    return len(known) if isinstance(known, tuple) and known else inf
 
 
 def method(
