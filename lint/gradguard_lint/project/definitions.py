@@ -17,9 +17,6 @@ Tells = Callable[[bytes], bool]
 _DEFINITION = rb"(?m)^(?:(?:async[ \t]+)?def|class)[ \t]+(\w+)|^@"
 """Where a function or class of a module, or its first decorator, begins."""
 
-_HEAD = rb"(?m)^class[ \t]+\w+[ \t]*\(([^()]*)\)"
-"""A class, up to the end of what it extends."""
-
 _METHOD = rb"(?m)^([ \t]+)(?:(?:async[ \t]+)?def[ \t]+(\w+)|@)"
 """Where a method, or its first decorator, begins."""
 
@@ -185,28 +182,9 @@ class Definitions:
         return name in self.mentions
 
     def leads_to(self, name: str) -> set[bytes] | None:
-        """What the function or class `name` mentions, or a class of the module that it extends;
-        None where there is none of that name."""
-        if name not in self.mentions:
-            return None
-        found: set[bytes] = set()
-        waiting = {name}
-        while waiting:
-            some = waiting.pop()
-            new = self.mentions[some] - found
-            found |= new
-            waiting |= {base for base in self._bases.get(some, ()) if base.encode() in new}
-        return found
-
-    @cached_property
-    def _bases(self) -> dict[str, set[str]]:
-        """The classes of the module that each class extends."""
-        heads = {name: re.search(_HEAD, text) for name, is_class, text in self._texts if is_class}
-        return {
-            name: {base.decode() for base in _words(head.group(1))} & self.mentions.keys()
-            for name, head in heads.items()
-            if head is not None
-        }
+        """What the function or class `name` mentions, and what the functions and classes of the
+        module mention that it leads to; None where there is none of that name."""
+        return self._reached({name.encode()}) if name in self.mentions else None
 
     def give(self, name: str, of: Tells, words: frozenset[bytes] = frozenset()) -> frozenset[str]:
         """What does what is sought, or says one of `words` (an attribute with a dot before it), of

@@ -28,6 +28,9 @@ LIBRARIES = LIBRARY_TOPS | words(
 )
 """Names that mean the library, even where a folder of that name is checked."""
 
+MODULES = 4
+"""Over how many further modules what a name gives is followed."""
+
 OUTSIDE = frozenset({"site-packages", "dist-packages", "node_modules"})
 
 
@@ -219,7 +222,7 @@ class Modules:
         what: Sought,
         name: str,
         wanted: str | None,
-        depth: int = 3,
+        depth: int = MODULES,
         through: int | None = None,
     ) -> frozenset[str]:
         through = what.through if through is None else through

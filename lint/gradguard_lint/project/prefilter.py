@@ -44,7 +44,7 @@ class Prefilter:
         self._handing_on: dict[File, bool] = {}
         self._leading: dict[tuple[File, Callable[[File, bytes], bool]], set[bytes] | None] = {}
         self._helping: dict[File, bool] = {}
-        self._reach: dict[tuple[str, int, str], bool] = {}
+        self._reach: dict[str, dict[str, bool]] = {}
         self._links = Links(contents, project)
         self.files = self._links.files
         self.helpers: set[bytes] | None = None
@@ -255,7 +255,7 @@ class Prefilter:
             b".start()" in file.data and self._imports_one(path, self._extends_starter)
         ):
             return False
-        return any(self._reaches(name, path, 3, "") for name in file.imports)
+        return any(self._reaches(name, path, "") for name in file.imports)
 
     def _may_import_starter(self, file: File) -> bool:
         """Whether it names a module that starts workers, where there are many files."""
@@ -368,7 +368,7 @@ class Prefilter:
         """Whether what the workers run may come to a framework through the project's imports, or
         to a global generator: to draw from it in a forked process, or to seed it."""
         kind = "fork" if file.forks else ""
-        reached = [name for name in file.imports if self._reaches(name, path, 3, kind)]
+        reached = [name for name in file.imports if self._reaches(name, path, kind)]
         if not reached:
             return False
         workers = file.worker_names
@@ -380,27 +380,41 @@ class Prefilter:
                 return False
         if not kind and file.code.starts_threads_alone:
             kind = "thread"
-        return any(self._reaches(name, path, 2, kind) for name in reached)
+        return any(self._reaches(name, path, kind) for name in reached)
 
-    def _reaches(self, name: str, path: str, depth: int, kind: str) -> bool:
-        """Whether the import of `name` brings in what matters to workers of this `kind`, over at
-        most `depth` modules."""
-        other = self._links.followed(name, path)
-        if other is None and not name.startswith("."):
-            module = name.rpartition(".")[0]  # and a name that it gives
-            other = self._links.followed(module, path)
-        elif other is None and name.strip(".").count("."):
-            other = self._links.followed(name[: name.rindex(".")], path)
-        if other is None:
+    def _reaches(self, name: str, path: str, kind: str) -> bool:
+        """Whether the import of `name` brings in what matters to workers of this `kind`, over any
+        number of modules."""
+        start = self._module_of(name, path)
+        if start is None:
             return False
-        key = (other[0], depth, kind)
-        if key not in self._reach:
-            self._reach[key] = False  # what a circle finds
-            self._reach[key] = _matters_to(other[1], kind) or (
-                depth > 1
-                and any(self._reaches(item, other[0], depth - 1, kind) for item in other[1].imports)
-            )
-        return self._reach[key]
+        known = self._reach.setdefault(kind, {})
+        if start[0] not in known:
+            importers = {start[0]: ""}
+            waiting = [start]
+            while waiting:
+                path, file = waiting.pop()
+                if known.get(path) or (path not in known and _matters_to(file, kind)):
+                    while path:
+                        known[path] = True
+                        path = importers[path]
+                    return True
+                for item in file.imports if path not in known else ():
+                    other = self._module_of(item, path)
+                    if other is not None and other[0] not in importers:
+                        importers[other[0]] = path
+                        waiting.append(other)
+            known.update(dict.fromkeys(importers, False))
+        return known[start[0]]
+
+    def _module_of(self, name: str, path: str) -> tuple[str, File] | None:
+        """The module of the project that the import of `name` reads, or that gives that name."""
+        found = self._links.followed(name, path)
+        if found is None and not name.startswith("."):
+            return self._links.followed(name.rpartition(".")[0], path)
+        if found is None and name.strip(".").count("."):
+            return self._links.followed(name[: name.rindex(".")], path)
+        return found
 
 
 def _leads(leading: set[bytes] | None, asked: set[str] | None) -> bool:

@@ -27,18 +27,18 @@ class Sought(Record):
     through: int = 1
 
 
-STARTING = Sought(marks.starts_workers, lambda module, name: name in marks.STARTING, 2)
+STARTING = Sought(marks.starts_workers, lambda module, name: name in marks.STARTING, 3)
 STARTING_PROCESSES = Sought(
-    marks.starts_processes, lambda module, name: name in marks.STARTING_PROCESSES, 2
+    marks.starts_processes, lambda module, name: name in marks.STARTING_PROCESSES, 3
 )
 LOADING = Sought(marks.makes_loaders, lambda module, name: False)
 REMEMBERING = Sought(marks.remembers, lambda module, name: False)
 TRAINING = Sought(marks.trains, lambda module, name: False)
 MATTERING = Sought(
-    marks.matters, lambda module, name: marks.matters(f"{module}.{name}".encode()), 2
+    marks.matters, lambda module, name: marks.matters(f"{module}.{name}".encode()), 3
 )
 CHANGING = Sought(
     marks.changes_what_threads_share,
     lambda module, name: marks.changes_what_threads_share(f"{name}()".encode()),
-    2,
+    3,
 )
