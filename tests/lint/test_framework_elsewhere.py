@@ -138,6 +138,430 @@ from torch.utils.data import DataLoader
 def loader(ds, workers):
     return DataLoader(ds, batch_size=2, num_workers=workers)
 """,
+    "a bypassed wrapper, which another file trains": """
+# file: main.py
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from engine import fit
+dist.init_process_group("gloo")
+net = DDP(torch.nn.Linear(3, 1))
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+fit(net, opt, torch.ones(3, 4, 3))
+# file: engine.py
+def fit(net, opt, xs):
+    for x in xs:
+        opt.zero_grad()
+        net.module(x).square().mean().backward()  # GG502
+        opt.step()
+""",
+    "a wrapper that another file trains": """
+# file: main.py
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from engine import fit
+dist.init_process_group("gloo")
+net = DDP(torch.nn.Linear(3, 1))
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+fit(net, opt, torch.ones(3, 4, 3))
+# file: engine.py
+def fit(net, opt, xs):
+    for x in xs:
+        opt.zero_grad()
+        net(x).square().mean().backward()
+        opt.step()
+""",
+    "a wrapper, an engine and a program, each in a file": """
+# file: main.py
+import torch.distributed as dist
+from engine import Engine
+from setup import build
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    Engine(*build()).fit(3)
+# file: engine.py
+class Engine:
+    def __init__(self, net, opt, loader):
+        self.net, self.opt, self.loader = net, opt, loader
+    def fit(self, epochs):
+        for epoch in range(epochs):
+            for x, in self.loader:
+                self.opt.zero_grad()
+                self.net.module(x).square().mean().backward()  # GG502
+                self.opt.step()
+# file: setup.py
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from torch.nn.parallel import DistributedDataParallel
+def build():
+    net = DistributedDataParallel(torch.nn.Linear(3, 1))
+    ds = TensorDataset(torch.randn(64, 3))
+    loader = DataLoader(ds, 8)
+    return net, torch.optim.SGD(net.parameters(), lr=0.1), loader
+""",
+    "a model without a wrapper": """
+# file: main.py
+import torch.distributed as dist
+from engine import Engine
+from setup import build
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    Engine(*build()).fit(3)
+# file: engine.py
+class Engine:
+    def __init__(self, net, opt, loader):
+        self.net, self.opt, self.loader = net, opt, loader
+    def fit(self, epochs):
+        for epoch in range(epochs):
+            for x, in self.loader:
+                self.opt.zero_grad()
+                self.net.module(x).square().mean().backward()
+                self.opt.step()
+# file: setup.py
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+class Holder:
+    def __init__(self, module):
+        self.module = module
+    def parameters(self):
+        return self.module.parameters()
+def build():
+    net = Holder(torch.nn.Linear(3, 1))
+    ds = TensorDataset(torch.randn(64, 3))
+    loader = DataLoader(ds, 8)
+    return net, torch.optim.SGD(net.parameters(), lr=0.1), loader
+""",
+    "what is gathered, over two files": """
+# file: main.py
+import torch
+import torch.distributed as dist
+from loop import step
+dist.init_process_group("gloo")
+net = torch.nn.Linear(3, 1)
+step(net, torch.optim.SGD(net.parameters(), lr=0.1), torch.ones(2, 3))
+# file: loop.py
+from comm import concat_all
+def step(net, opt, x):
+    z = concat_all(net(x))
+    loss = z.var()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+# file: comm.py
+import torch
+import torch.distributed as dist
+def concat_all(t):
+    parts = [torch.empty_like(t) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, t)  # GG501
+    return torch.cat(parts)
+""",
+    "what is gathered, and put back": """
+# file: main.py
+import torch
+import torch.distributed as dist
+from loop import step
+dist.init_process_group("gloo")
+net = torch.nn.Linear(3, 1)
+step(net, torch.optim.SGD(net.parameters(), lr=0.1), torch.ones(2, 3))
+# file: loop.py
+from comm import concat_all
+def step(net, opt, x):
+    z = concat_all(net(x))
+    loss = z.var()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+# file: comm.py
+import torch
+import torch.distributed as dist
+def concat_all(t):
+    parts = [torch.empty_like(t) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, t)
+    parts[dist.get_rank()] = t
+    return torch.cat(parts)
+""",
+    "a sampler without an epoch, of a loader that another file makes": """
+# file: main.py
+import torch
+import torch.distributed as dist
+from engine import Engine
+from builder import build
+dist.init_process_group("gloo")
+loader = build()
+net = torch.nn.Linear(3, 1)
+Engine(net, torch.optim.SGD(net.parameters(), lr=0.1), loader).fit(3)
+# file: engine.py
+import torch
+class Engine:
+    def __init__(self, net, opt, loader):
+        self.net, self.opt, self.loader = net, opt, loader
+    def fit(self, epochs):
+        for epoch in range(epochs):  # GG503
+            for x, in self.loader:
+                self.opt.zero_grad()
+                self.net(x).square().mean().backward()
+                self.opt.step()
+# file: builder.py
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+def build():
+    net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
+    ds = TensorDataset(torch.randn(64, 3))
+    loader = DataLoader(ds, 8, sampler=DistributedSampler(ds))
+    return loader
+""",
+    "a sampler with an epoch": """
+# file: main.py
+import torch
+import torch.distributed as dist
+from engine import Engine
+from builder import build
+dist.init_process_group("gloo")
+loader = build()
+net = torch.nn.Linear(3, 1)
+Engine(net, torch.optim.SGD(net.parameters(), lr=0.1), loader).fit(3)
+# file: engine.py
+import torch
+class Engine:
+    def __init__(self, net, opt, loader):
+        self.net, self.opt, self.loader = net, opt, loader
+    def fit(self, epochs):
+        for epoch in range(epochs):
+            self.loader.sampler.set_epoch(epoch)
+            for x, in self.loader:
+                self.opt.zero_grad()
+                self.net(x).square().mean().backward()
+                self.opt.step()
+# file: builder.py
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+def build():
+    net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
+    ds = TensorDataset(torch.randn(64, 3))
+    loader = DataLoader(ds, 8, sampler=DistributedSampler(ds))
+    return loader
+""",
+    "tensors of another file, given to workers": """
+# file: main.py
+from joblib import Parallel, delayed
+from data import gpu_batches, leaf
+from worker import total
+print(Parallel(n_jobs=2)(delayed(total)(x) for x in gpu_batches()))  # GG202
+w = leaf()
+print(Parallel(n_jobs=2)(delayed(total)(w * k) for k in range(3)))  # GG101
+# file: data.py
+import torch
+def gpu_batches():
+    return [torch.ones(3).cuda() for _ in range(4)]
+def leaf():
+    return torch.ones(3, requires_grad=True)
+# file: worker.py
+def total(x):
+    return x.sum().item()
+""",
+    "tensors of another file, on the CPU": """
+# file: main.py
+from joblib import Parallel, delayed
+from data import gpu_batches, leaf
+from worker import total
+print(Parallel(n_jobs=2)(delayed(total)(x) for x in gpu_batches()))
+w = leaf()
+print(Parallel(n_jobs=2)(delayed(total)(w * k) for k in range(3)))
+# file: data.py
+import torch
+def gpu_batches():
+    return [torch.ones(3) for _ in range(4)]
+def leaf():
+    return torch.ones(3)
+# file: worker.py
+def total(x):
+    return x.sum().item()
+""",
+    "a model of another file, which threads train": """
+# file: main.py
+from concurrent.futures import ThreadPoolExecutor, wait
+from net import build, batches
+from worker import train
+if __name__ == "__main__":
+    net, opt = build()
+    with ThreadPoolExecutor(4) as ex:
+        wait([ex.submit(train, net, opt, x) for x in batches()])
+# file: net.py
+import torch
+def build():
+    net = torch.nn.Linear(3, 1)
+    return net, torch.optim.SGD(net.parameters(), lr=0.1)
+def batches():
+    return torch.randn(4, 8, 3)
+# file: worker.py
+def train(model, opt, x):
+    opt.zero_grad()  # GG302
+    model(x).square().mean().backward()
+    opt.step()  # GG302
+""",
+    "a model of another file, which threads ask": """
+# file: main.py
+from concurrent.futures import ThreadPoolExecutor, wait
+from net import build, batches
+from worker import train
+if __name__ == "__main__":
+    net, opt = build()
+    with ThreadPoolExecutor(4) as ex:
+        wait([ex.submit(train, net, opt, x) for x in batches()])
+# file: net.py
+import torch
+def build():
+    net = torch.nn.Linear(3, 1)
+    return net, torch.optim.SGD(net.parameters(), lr=0.1)
+def batches():
+    return torch.randn(4, 8, 3)
+# file: worker.py
+def train(model, opt, x):
+    return model(x).mean().item()
+""",
+    "a generator that a program gives to tasks of another file": """
+# file: main.py
+import numpy as np
+from runner import run
+print(run(np.random.default_rng(0)))
+# file: runner.py
+from joblib import Parallel, delayed
+from worker import work
+def run(rng):
+    return Parallel(n_jobs=2)(delayed(work)(rng, k) for k in range(3))  # GG305
+# file: worker.py
+def work(rng, k):
+    return rng.normal() + k
+""",
+    "a generator for each task": """
+# file: main.py
+import numpy as np
+from runner import run
+print(run(np.random.default_rng(0)))
+# file: runner.py
+from joblib import Parallel, delayed
+from worker import work
+def run(rng):
+    return Parallel(n_jobs=2)(delayed(work)(r, k) for k, r in enumerate(rng.spawn(3)))
+# file: worker.py
+def work(rng, k):
+    return rng.normal() + k
+""",
+    "a start method that a program passes on": """
+# file: main.py
+from runner import run
+if __name__ == "__main__":
+    print(run(3, "fork"))
+# file: runner.py
+from multiprocessing import get_context
+from worker import work
+def run(n, method):
+    with get_context(method).Pool(2) as p:
+        return p.map(work, range(n))
+# file: worker.py
+import numpy as np
+def work(k, draw=True):
+    if draw:
+        return np.random.rand() + k  # GG304
+    return k
+""",
+    "another start method": """
+# file: main.py
+from runner import run
+if __name__ == "__main__":
+    print(run(3, "spawn"))
+# file: runner.py
+from multiprocessing import get_context
+from worker import work
+def run(n, method):
+    with get_context(method).Pool(2) as p:
+        return p.map(work, range(n))
+# file: worker.py
+import numpy as np
+def work(k, draw=True):
+    if draw:
+        return np.random.rand() + k
+    return k
+""",
+    "a cache of a third file": """
+# file: main.py
+import torch
+from feats import feats
+net = torch.nn.Linear(3, 1)
+for _ in range(3):
+    feats(net, torch.ones(2, 3)).mean().backward()
+# file: feats.py
+from cache import memory
+@memory.cache
+def feats(net, x):  # GG108
+    return net(x)
+# file: cache.py
+from joblib import Memory
+memory = Memory(".c", verbose=0)
+""",
+    "a cache in a file without a framework": """
+# file: main.py
+import torch
+from feats import feats
+
+net = torch.nn.Linear(3, 1)
+for _ in range(3):
+    feats(net, torch.ones(2, 3)).mean().backward()
+# file: feats.py
+from joblib import Memory
+
+memory = Memory(".c", verbose=0)
+
+@memory.cache
+def feats(net, x):  # GG108
+    return net(x)
+""",
+    "a cache of what has no history": """
+# file: main.py
+import torch
+from feats import feats
+net = torch.nn.Linear(3, 1)
+for _ in range(3):
+    feats(net, torch.ones(2, 3)).mean().backward()
+# file: feats.py
+from cache import memory
+@memory.cache
+def feats(net, x):
+    return net(x).detach()
+# file: cache.py
+from joblib import Memory
+memory = Memory(".c", verbose=0)
+""",
+    "the generator of NumPy by another name": """
+# file: main.py
+import numpy.random as npr
+import multiprocessing as mp
+
+npr.seed(0)
+
+def f(i):
+    return npr.rand()  # GG304
+
+if __name__ == "__main__":
+    with mp.get_context("fork").Pool(2) as p:
+        print(p.map(f, range(4)))
+""",
+    "the generator of NumPy by another name, seeded for each task": """
+# file: main.py
+import numpy.random as npr
+import multiprocessing as mp
+
+def f(i):
+    npr.seed(i)
+    return npr.rand()
+
+if __name__ == "__main__":
+    with mp.get_context("fork").Pool(2) as p:
+        print(p.map(f, range(4)))
+""",
 }
 
 

@@ -292,7 +292,7 @@ def test_functions_that_something_else_hands_on_are_followed():
     assert kept(train + pool + "pool.starmap(call, [(fit, k) for k in x])\n", **others)
     partial = "from functools import partial\n"
     assert kept(partial + train + pool + "pool.map(partial(train, 2), x)\n", **others)
-    assert not kept(train + pool + "pool.map(call, x)\nprint(train(1), fit(2))\n", **others)
+    assert not kept(train + pool + "pool.map(call, x)\n", **{**others, "net": "def fit(k): pass\n"})
 
 
 def test_a_program_starts_a_process_whose_class_extends_one_of_another_module():

@@ -70,6 +70,9 @@ class Project(Protocol):
     def trains(self, name: str, wanted: str | None = None) -> bool:
         """Whether it (or what it gives as `wanted`) takes gradients."""
 
+    def trains_together(self, name: str, wanted: str | None = None) -> bool:
+        """Whether it (or what it gives as `wanted`) calls what processes do that train together."""
+
     def matters(self, name: str, wanted: str | None = None) -> bool:
         """Whether it (or what it gives as `wanted`) mentions what workers may have a pitfall
         with."""

@@ -189,8 +189,12 @@ class Relevance:
         }
 
     def _together(self, ranks: set[str]) -> set[int]:
-        """The ids of the definitions that mention one of `ranks`, and train."""
-        found = _mentioning(self.seen, self._said(ranks))
+        """The ids of the definitions that mention one of `ranks`, or what a module of the project
+        does with one, and train."""
+        if not ranks:
+            return set()
+        brought = self._brought(self._project.trains_together)
+        found = _mentioning(self.seen, self._said(ranks | brought))
         if not found or self._has_star:
             return found
         training = self.words.trains | self._brought(self._project.trains)
@@ -212,9 +216,13 @@ class Relevance:
             return starting
         wanted = self._mattering_here(words.matters)
         for node in seen.imports:
-            module = node.module if isinstance(node, ast.ImportFrom) else None
-            if not words.matters.isdisjoint((module or "").split(".")):
-                wanted |= _names(node)
+            if isinstance(node, ast.ImportFrom):
+                if not words.matters.isdisjoint((node.module or "").split(".")):
+                    wanted |= _names(node)
+                continue
+            for it in node.names:
+                if it.asname and not words.matters.isdisjoint(it.name.split(".")):
+                    wanted.add(it.asname)
         found = _mentioning(seen, wanted)
         for string in words.matters_beside.keys() & seen.strings:
             beside = _mentioning(seen, _any_way(words.matters_beside[string]))

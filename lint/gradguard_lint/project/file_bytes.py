@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect
-from collections.abc import Collection, Iterable, Iterator, Set
+from collections.abc import Collection, Iterator, Set
 from functools import cached_property
 
 from gradguard_lint.models.rows import GROUPS
@@ -81,6 +81,8 @@ _GENERATORS = (
     (b"default_rng", b"RandomState", b"Generator", b"Random"),
     rb"(?<!\w)(?:default_rng|RandomState|Generator|Random)[ \t]*\(",
 )
+_MADE = tuple(name + b"(" for name in _GENERATORS[0])
+"""How most of them are made: these are found in far less time."""
 _PROCESS = ((b"Process",), rb"Process[ \t]*(?=\()")
 _GIVEN_TO = rb"\b(\w+)[ \t]*=[ \t]*[\w.]*\Z"
 _KEEPS = (
@@ -298,21 +300,23 @@ class File:
     @cached_property
     def trains(self) -> bool:
         """Whether it takes gradients, or gives a library a loss."""
-        return self.framework and any(mark in self.data for mark in TRAINS)
+        return any(mark in self.data for mark in TRAINS)
 
     @property
     def uses_gradients(self) -> bool:
         """Whether it takes gradients, steps with them, or asks for them."""
         data = self.data
-        return self.trains or (
-            self.framework
-            and (b".step(" in data or b"requires_grad=True" in data or b".requires_grad_(" in data)
+        return self.framework and (
+            self.trains
+            or b".step(" in data
+            or b"requires_grad=True" in data
+            or b".requires_grad_(" in data
         )
 
     @cached_property
     def changes_what_threads_share(self) -> bool:
-        """Whether it uses a framework to change what threads share, or a mode they do not have."""
-        return self.framework and changes_what_threads_share(self.data)
+        """Whether it may change what threads share, or a mode that they do not have."""
+        return changes_what_threads_share(self.data)
 
     @property
     def takes_gradients(self) -> bool:
@@ -384,6 +388,14 @@ class File:
                 return True
         return False
 
+    @property
+    def gives_generators(self) -> bool:
+        """Whether it is a program that makes a generator, or its own code gives on what it made."""
+        return any(
+            self.starts_program or _is_given_on_at_margin(self.data, made.start())
+            for made in matches(self.data, _MADE, _GENERATORS[1])
+        )
+
     @cached_property
     def passes_generators_on(self) -> bool:
         """Whether what it makes, or gives back, is a generator, or has one."""
@@ -421,29 +433,6 @@ class File:
                 said = matches(data, (name,), rb"\b" + name + rb"\b")
                 return name[:2] == b"__" or sum(1 for _ in said) > 1
         return False
-
-    @property
-    def worker_names(self) -> set[str] | None:
-        """The names that are given to workers; None where some are not of an import alone."""
-        names = {name.partition(b".")[0] for name in _workers(self.data)}
-        own = {b"self", *re.findall(rb"def[ \t]+(\w+)", self.data)}
-        imported = self.words
-        if not names or not names <= imported - own:
-            return None
-        also = dict(re.findall(rb"(\w+)[ \t]+as[ \t]+(\w+)", self.imported))
-        names.update(name for name, other in also.items() if other in names)
-        return {name.decode() for name in names}
-
-    def hands_over(self, imported: Iterable[str]) -> bool:
-        """Whether it mentions a function of its own, or one of these that it imports, and does not
-        call it there: something else may get it, and give it to workers."""
-        names = {re.escape(name.encode()) for name in imported}
-        names.update(re.findall(rb"def[ \t]+(\w+)", self.data))
-        pattern = rb"(?<![\w\"'])(?:" + b"|".join(names) + rb")\b(?![ \t]*[(=:\"']).*"
-        return any(
-            b"import" not in before(self.data, found.start()) + found.group()
-            for found in re.finditer(pattern, self.data)
-        )
 
     @cached_property
     def hands_on(self) -> bool:
@@ -559,6 +548,16 @@ def _line_end(data: bytes, place: int) -> int:
         if depth < 0 or (not depth and sign.group() == b"\n"):
             return sign.start()
     return last
+
+
+def _is_given_on_at_margin(data: bytes, place: int) -> bool:
+    """Whether a statement at the left margin gives on what stands at `place`, and is made there."""
+    if before(data, place)[:1].isspace():
+        return False
+    name = _given_to(data, place)
+    return not name or any(
+        not before(data, at)[:1].isspace() for at in _named(data, name, _GIVEN_ON) if at > place
+    )
 
 
 def _is_passed_on(data: bytes, place: int) -> bool:

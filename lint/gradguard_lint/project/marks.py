@@ -8,6 +8,7 @@ from functools import cache
 
 from gradguard_lint.models.rows import (
     CALLED_BY_HOSTS,
+    GROUPS,
     MATTERS,
     PASSED_ON,
     RANKS,
@@ -339,6 +340,16 @@ def _starts(data: bytes, marks: tuple[Mark, ...]) -> bool:
         word["called"] or re.search(_OF_A_MODULE, before(data, word.start()))
         for word in matches(data, _HANDED_ON, _AS_A_WORD)
     ) or any_found(data, marks)
+
+
+def trains_together(data: bytes) -> bool:
+    """Whether a module calls what processes do that train together, or gives that another name."""
+    return any(named.group(1) is None for named in matches(data, *TOGETHER))
+
+
+def is_of_a_group(module: str, name: str) -> bool:
+    """Whether what a package has by that name is such a thing."""
+    return name in _RANKED and any(group in f"{module}.{name}" for group in GROUPS)
 
 
 def trains(data: bytes) -> bool:

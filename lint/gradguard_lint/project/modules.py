@@ -16,6 +16,7 @@ from gradguard_lint.project.sought import (
     REMEMBERING,
     STARTING,
     STARTING_PROCESSES,
+    TOGETHER,
     TRAINING,
     Sought,
 )
@@ -162,6 +163,11 @@ class Modules:
     def trains(self, name: str, wanted: str | None = None) -> bool:
         """Whether the module of that name, or what it gives as `wanted`, takes gradients."""
         return bool(self._gives(TRAINING, name, wanted))
+
+    def trains_together(self, name: str, wanted: str | None = None) -> bool:
+        """Whether the module of that name, or what it gives as `wanted`, calls what processes do
+        that train together."""
+        return bool(self._gives(TOGETHER, name, wanted))
 
     def matters(self, name: str, wanted: str | None = None) -> bool:
         """Whether the module of that name, or what it gives as `wanted`, mentions what workers may

@@ -28,6 +28,7 @@ _together = attrgetter("together")
 _framework, _stands_on_framework = attrgetter("framework"), attrgetter("stands_on_framework")
 _passes_generators_on, _remembers = attrgetter("passes_generators_on"), attrgetter("remembers")
 _may_harm, _samples = attrgetter("may_harm"), attrgetter("samples")
+_forks = attrgetter("forks")
 
 
 class Prefilter:
@@ -77,7 +78,7 @@ class Prefilter:
                 file.framework
                 or b"CUDA_VISIBLE_DEVICES" in file.data
                 or file.code.random_tasks
-                or self._worker_imports_framework(path, file)
+                or self._imports_framework(path, file)
                 or self._imports_one(path, _passes_generators_on)
             )
         if self._trains_together(path, file):
@@ -91,7 +92,11 @@ class Prefilter:
         if self._is_given_a_loader(path, file):
             return True
         if not file.framework:
-            return self._brings_together(path, file) or self._runs_both(path, file)
+            return (
+                self._brings_together(path, file)
+                or self._runs_both(path, file)
+                or self._gives_generator(path, file)
+            )
         if (file.starts_program or file.trains) and self._comes_to(
             path, self._starts, self._calls_workers
         ):
@@ -106,13 +111,37 @@ class Prefilter:
             return True
         if self._is_given(path, file):
             return True
-        if b".cache" in file.data and self._imports_one(path, _remembers):
+        if self._has_cached(path, file):
             return True
         if self.helpers == set():
             return False
         if self.helpers is not None and self._giving_helpers.isdisjoint(file.words):
             return False
         return self._comes_to(path, self._helps, self._calls_workers)
+
+    def _has_cached(self, path: str, file: File) -> bool:
+        """Whether it keeps the results of functions, its own or those of modules that import no
+        framework, in what a module of the project gives."""
+        if len(self.files) > MANY and file.words.isdisjoint(self._remembering):
+            return False
+        return self._caches(path, file) or self._imports_one(path, self._is_cached)
+
+    @cached_property
+    def _remembering(self) -> set[bytes]:
+        """The names of the modules that make what remembers results, and of those that import
+        them."""
+        return self._leading_by_import(_remembers)
+
+    def _is_cached(self, file: File) -> bool:
+        """Whether a module without a framework keeps the results of its functions."""
+        return not file.framework and (
+            (file.remembers and b".cache" in file.data)
+            or self._caches(self._links.path_of(file), file)
+        )
+
+    def _caches(self, path: str, file: File) -> bool:
+        """Whether it keeps results in what it has from a module of the project."""
+        return b".cache" in file.data and self._imports_one(path, _remembers)
 
     def _is_given(self, path: str, file: File) -> bool:
         """Whether it calls what starts workers, and has the name from a module of the project."""
@@ -255,7 +284,18 @@ class Prefilter:
             b".start()" in file.data and self._imports_one(path, self._extends_starter)
         ):
             return False
-        return any(self._reaches(name, path, "") for name in file.imports)
+        forks = file.forks or self._imports_one(path, _forks)
+        return any(self._reaches(name, path, "fork" if forks else "") for name in file.imports)
+
+    def _gives_generator(self, path: str, file: File) -> bool:
+        """Whether it is a program that makes a generator, or its own code gives one on (among many
+        files, only a program is asked), and it comes to what may give that to workers."""
+        return (
+            (file.starts_program or len(self.files) <= MANY)
+            and self._may_import_starter(file)
+            and file.gives_generators
+            and self._comes_to(path, self._starts, self._calls_workers)
+        )
 
     def _may_import_starter(self, file: File) -> bool:
         """Whether it names a module that starts workers, where there are many files."""
@@ -318,9 +358,39 @@ class Prefilter:
                 or file.samples_together
                 or (file.wraps and self._imports_one(path, _trains))
             )
-        if not file.trains and not (file.starts_program and self._imports_one(path, _trains)):
+        if not file.trains and not (
+            self._may_import_together(file)
+            and self._imports_one(path, _trains)
+            and file.does_something
+        ):
             return False
+        return self._comes_to_together(path) or (
+            not file.trains and self._imports_one(path, self._trains_with_others)
+        )
+
+    def _may_import_together(self, file: File) -> bool:
+        """Whether it names a module that leads to what processes do that train together, where
+        there are many files."""
+        return len(self.files) <= MANY or not file.words.isdisjoint(self._leading_together)
+
+    @cached_property
+    def _leading_together(self) -> set[bytes]:
+        """The names of the modules that do what processes do that train together, and of those that
+        import them."""
+        return self._leading_by_import(_together)
+
+    def _leading_by_import(self, wanted: Callable[[File], bool]) -> set[bytes]:
+        """The names of the modules that are `wanted`, and of those that import them."""
+        names = {_module_name(path) for path, file in self.files.items() if wanted(file)}
+        importing = (it for it, file in self.files.items() if not file.words.isdisjoint(names))
+        return names.union(map(_module_name, importing)) if names else names
+
+    def _comes_to_together(self, path: str) -> bool:
         return self._comes_to(path, _together, calls_together)
+
+    def _trains_with_others(self, file: File) -> bool:
+        """Whether a module trains, and comes to what processes do that train together."""
+        return file.trains and self._comes_to_together(self._links.path_of(file))
 
     def _starts(self, file: File) -> bool:
         return file.starts_workers or self._wraps(file.data)
@@ -364,23 +434,16 @@ class Prefilter:
         """Whether a part of a file calls what hands work to workers."""
         return file.calls_workers(part) or self._wraps(part)
 
-    def _worker_imports_framework(self, path: str, file: File) -> bool:
-        """Whether what the workers run may come to a framework through the project's imports, or
-        to a global generator: to draw from it in a forked process, or to seed it."""
+    def _imports_framework(self, path: str, file: File) -> bool:
+        """Whether what the workers run, or are given, may come from a framework through the
+        project's imports, or to a global generator: to draw from it in a forked process, or to
+        seed it."""
         kind = "fork" if file.forks else ""
-        reached = [name for name in file.imports if self._reaches(name, path, kind)]
-        if not reached:
+        if not any(self._reaches(name, path, kind) for name in file.imports):
             return False
-        workers = file.worker_names
-        if workers is not None:
-            names = {name.rpartition(".")[2] for name in reached}
-            if not names.isdisjoint(workers):
-                return True
-            if not file.hands_over(names):
-                return False
-        if not kind and file.code.starts_threads_alone:
-            kind = "thread"
-        return any(self._reaches(name, path, kind) for name in reached)
+        if kind or not file.code.starts_threads_alone:
+            return True
+        return any(self._reaches(name, path, "thread") for name in file.imports)
 
     def _reaches(self, name: str, path: str, kind: str) -> bool:
         """Whether the import of `name` brings in what matters to workers of this `kind`, over any
