@@ -381,9 +381,9 @@ class Prefilter:
 
     def _leading_by_import(self, wanted: Callable[[File], bool]) -> set[bytes]:
         """The names of the modules that are `wanted`, and of those that import them."""
-        names = {_module_name(path) for path, file in self.files.items() if wanted(file)}
+        names = {module_name(path) for path, file in self.files.items() if wanted(file)}
         importing = (it for it, file in self.files.items() if not file.words.isdisjoint(names))
-        return names.union(map(_module_name, importing)) if names else names
+        return names.union(map(module_name, importing)) if names else names
 
     def _comes_to_together(self, path: str) -> bool:
         return self._comes_to(path, _together, calls_together)
