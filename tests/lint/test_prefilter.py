@@ -401,3 +401,30 @@ def test_a_library_is_imported_beside_others(before, home):
 def test_ways_to_draw_from_numpy(program):
     pool = "from multiprocessing import Pool\nPool(2).map({}, x)\n"
     assert kept(program + pool.format("f"))
+
+
+@pytest.mark.parametrize("between", [0, 1, 2, 3])
+@pytest.mark.parametrize("end", ["main()\n", "if __name__ == '__main__':\n    main()\n"])
+def test_modules_between_a_program_and_what_starts_workers(between, end, project):
+    project.write(
+        "step_0.py",
+        "from multiprocessing import Pool\n\n\ndef step(f, xs):\n    with Pool(2) as pool:\n"
+        "        return pool.map(f, xs)\n\n\ndef other(xs):\n    return xs\n",
+    )
+    for number in range(1, between + 1):
+        project.write(
+            f"step_{number}.py",
+            f"from step_{number - 1} import other as last, step as next_step\n\n\n"
+            "def step(f, xs):\n    return next_step(f, xs)\n\n\n"
+            "def other(xs):\n    return last(xs)\n",
+        )
+    program = (
+        f"import torch\nfrom step_{between} import other, step\n\n\ndef work(k):\n"
+        "    return torch.ones(k).cuda().sum().item()\n\n\ndef main():\n    print({})\n\n\n"
+    )
+    project.write("main.py", program.format("step(work, [1, 2])") + end)
+    assert project.codes() == [("GG201", "main.py", 6)]
+    unused = program.format("other([work(k) for k in (1, 2)])").replace("other, step", "other")
+    project.write("main.py", unused + end)
+    read = project.lint("--statistics").err + project.lint().out
+    assert "no findings" in read

@@ -20,6 +20,8 @@ from gradguard_lint.project.links import PACKAGES, Links, Project, module_name
 
 MANY = 50
 """From this many files on, who may import a helper is told by the helper's name first."""
+BETWEEN = 2
+"""Over how many more modules a program is followed to what starts workers for others."""
 _ITERATES = (b"for ", b"next(", b"iter(")
 """What is there where something is iterated."""
 
@@ -40,9 +42,9 @@ class Prefilter:
         """Look at `contents`; `wrappers` are names of the user's own that start workers."""
         names = [re.escape(name.rpartition(".")[2].encode()) for name in wrappers]
         self._wrappers = rb"\b(?:" + b"|".join(names) + rb")\b" if names else None
-        self._passing: dict[File, set[bytes] | None] = {}
+        self._passing: dict[tuple[File, int], set[bytes] | None] = {}
         self._extending: dict[File, bool] = {}
-        self._handing_on: dict[File, bool] = {}
+        self._handing_on: dict[tuple[File, int], bool] = {}
         self._leading: dict[tuple[File, Callable[[File, bytes], bool]], set[bytes] | None] = {}
         self._helping: dict[File, bool] = {}
         self._reach: dict[str, dict[str, bool]] = {}
@@ -107,7 +109,7 @@ class Prefilter:
             and file.does_something
         ):
             return True
-        if (file.uses_gradients or file.starts_program) and self._passes_on(path):
+        if (file.uses_gradients or file.does_something) and self._passes_on(path):
             return True
         if self._is_given(path, file):
             return True
@@ -210,12 +212,18 @@ class Prefilter:
             for file, asked in self._links.asked(path).items()
         )
 
-    def _hands_to_helper(self, file: File) -> bool:
-        """Whether a module imports such a helper, or a class that starts workers."""
-        if file not in self._handing_on:
-            wanted = partial(self._is_wanted_of, file)
-            self._handing_on[file] = self._imports_one(self._links.path_of(file), wanted)
-        return self._handing_on[file]
+    def _hands_to_helper(self, file: File, through: int = BETWEEN) -> bool:
+        """Whether a module imports such a helper, or a class that starts workers, or one that does,
+        over at most `through` others."""
+        if (file, through) not in self._handing_on:
+            self._handing_on[file, through] = self._imports_one(
+                self._links.path_of(file),
+                lambda other: (
+                    self._is_wanted_of(file, other)
+                    or (through > 0 and self._hands_to_helper(other, through - 1))
+                ),
+            )
+        return self._handing_on[file, through]
 
     def _is_wanted_of(self, file: File, other: File) -> bool:
         return self._helps(other) or (
@@ -224,29 +232,38 @@ class Prefilter:
             and (self._starts(other) or self._extends_starter(other))
         )
 
-    def _leading_to_helper(self, file: File) -> set[bytes] | None:
+    def _leading_to_helper(self, file: File, through: int = BETWEEN) -> set[bytes] | None:
         """The names that lead to what a module imports so; None for any."""
-        if file not in self._passing:
+        if (file, through) not in self._passing:
             path = self._links.path_of(file)
             wanted = {
                 here
                 for imported in file.imported_names
                 for here in imported[2:]
                 if any(
-                    self._is_wanted_of(file, other)
-                    and (
-                        self._extends_starter(other)
-                        or _leads(self._leading_to(other, self._calls_workers), asked)
-                    )
+                    self._is_asked(file, other, asked, through)
                     for other, asked in self._links.asked_by(path, (imported,)).items()
                 )
             }
-            self._passing[file] = (
+            self._passing[file, through] = (
                 None
                 if "*" in wanted
                 else leading_to(file.code.data, lambda _: False, map(os.fsencode, wanted))
             )
-        return self._passing[file]
+        return self._passing[file, through]
+
+    def _is_asked(self, file: File, other: File, asked: set[str] | None, through: int) -> bool:
+        """Whether what `file` takes of `other` leads to such a helper or class."""
+        if self._is_wanted_of(file, other) and (
+            self._extends_starter(other)
+            or _leads(self._leading_to(other, self._calls_workers), asked)
+        ):
+            return True
+        return (
+            through > 0
+            and self._hands_to_helper(other, through - 1)
+            and _leads(self._leading_to_helper(other, through - 1), asked)
+        )
 
     def _extends_starter(self, file: File) -> bool:
         """Whether a class of a module may inherit from another module what starts workers."""
