@@ -189,16 +189,17 @@ class Relevance:
         }
 
     def _together(self, ranks: set[str]) -> set[int]:
-        """The ids of the definitions that mention one of `ranks`, or what a module of the project
-        does with one, and train."""
-        if not ranks:
-            return set()
-        brought = self._brought(self._project.trains_together)
-        found = _mentioning(self.seen, self._said(ranks | brought))
-        if not found or self._has_star:
+        """The ids of the definitions that mention one of `ranks`, and train; and `OWN_CODE`, where
+        the module's own code leads to a module of the project that has one."""
+        found = _mentioning(self.seen, self._said(ranks))
+        if self._has_star or not ranks:
             return found
         training = self.words.trains | self._brought(self._project.trains)
-        return found & _mentioning(self.seen, self._said(training))
+        training_here = _mentioning(self.seen, self._said(training))
+        if OWN_CODE in training_here - found:
+            brought = self._brought(self._project.trains_together)
+            found |= _mentioning(self.seen, brought) & {OWN_CODE}
+        return found & training_here
 
     def _said(self, words: Set[str]) -> set[str]:
         """What is mentioned where one of `words` is: a variable is none that no import gives."""
