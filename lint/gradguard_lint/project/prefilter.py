@@ -21,7 +21,8 @@ from gradguard_lint.project.links import PACKAGES, Links, Project, module_name
 MANY = 50
 """From this many files on, who may import a helper is told by the helper's name first."""
 BETWEEN = 2
-"""Over how many more modules a program is followed to what starts workers for others."""
+"""Over how many more modules a program is followed to what starts workers for others, where there
+are few files."""
 _ITERATES = (b"for ", b"next(", b"iter(")
 """What is there where something is iterated."""
 
@@ -109,7 +110,9 @@ class Prefilter:
             and file.does_something
         ):
             return True
-        if (file.uses_gradients or file.does_something) and self._passes_on(path):
+        if (
+            file.uses_gradients or file.starts_program or (self._is_small and file.does_something)
+        ) and self._passes_on(path):
             return True
         if self._is_given(path, file):
             return True
@@ -207,12 +210,22 @@ class Prefilter:
     def _passes_on(self, path: str) -> bool:
         """Whether it imports what may give what it is given to a helper that hands it to workers,
         or a class that inherits what starts them."""
-        return self._imports_one(path, self._hands_to_helper) and any(
-            self._hands_to_helper(file) and _leads(self._leading_to_helper(file), asked)
+        through = BETWEEN if self._is_small else 0
+
+        def wanted(file: File) -> bool:
+            return self._hands_to_helper(file, through)
+
+        return self._imports_one(path, wanted) and any(
+            wanted(file) and _leads(self._leading_to_helper(file, through), asked)
             for file, asked in self._links.asked(path).items()
         )
 
-    def _hands_to_helper(self, file: File, through: int = BETWEEN) -> bool:
+    @property
+    def _is_small(self) -> bool:
+        """Whether there are so few files that each may be followed far."""
+        return len(self.files) <= MANY
+
+    def _hands_to_helper(self, file: File, through: int) -> bool:
         """Whether a module imports such a helper, or a class that starts workers, or one that does,
         over at most `through` others."""
         if (file, through) not in self._handing_on:
@@ -232,7 +245,7 @@ class Prefilter:
             and (self._starts(other) or self._extends_starter(other))
         )
 
-    def _leading_to_helper(self, file: File, through: int = BETWEEN) -> set[bytes] | None:
+    def _leading_to_helper(self, file: File, through: int) -> set[bytes] | None:
         """The names that lead to what a module imports so; None for any."""
         if (file, through) not in self._passing:
             path = self._links.path_of(file)
