@@ -184,7 +184,27 @@ class Definitions:
     def leads_to(self, name: str) -> set[bytes] | None:
         """What the function or class `name` mentions, and what the functions and classes of the
         module mention that it leads to; None where there is none of that name."""
-        return self._reached({name.encode()}) if name in self.mentions else None
+        if name not in self.mentions:
+            return None
+        found: set[bytes] = set()
+        reached = {name}
+        waiting = [name]
+        while waiting:
+            some = waiting.pop()
+            found |= self.mentions[some]
+            new = self._named[some] - reached
+            reached |= new
+            waiting += new
+        return found
+
+    @cached_property
+    def _named(self) -> dict[str, set[str]]:
+        """The functions and classes of the module that each mentions, not as an attribute."""
+        found: dict[str, set[str]] = {}
+        for name, _, text in self._texts:
+            said = {word.decode("utf-8", "replace") for word in _said(text)}
+            found.setdefault(name, set()).update(said & self.mentions.keys())
+        return found
 
     def give(self, name: str, of: Tells, words: frozenset[bytes] = frozenset()) -> frozenset[str]:
         """What does what is sought, or says one of `words` (an attribute with a dot before it), of

@@ -29,9 +29,6 @@ LIBRARIES = LIBRARY_TOPS | words(
 )
 """Names that mean the library, even where a folder of that name is checked."""
 
-MODULES = 4
-"""Over how many further modules what a name gives is followed."""
-
 OUTSIDE = frozenset({"site-packages", "dist-packages", "node_modules"})
 
 
@@ -228,9 +225,10 @@ class Modules:
         what: Sought,
         name: str,
         wanted: str | None,
-        depth: int = MODULES,
+        depth: int | None = None,
         through: int | None = None,
     ) -> frozenset[str]:
+        depth = what.over if depth is None else depth
         through = what.through if through is None else through
         path = self.path_of(name)
         holds_modules = path is not None and (not path.endswith(".py") or _is_package(path))

@@ -20,26 +20,28 @@ class Sought(Record):
         tells: whether bytes do it.
         has: whether what another package has does it, by the package's name and its own.
         through: how many modules that do not do it themselves are followed on one way to it.
+        over: over how many further modules what a name gives is followed at all.
     """
 
     tells: Tells
     has: Callable[[str, str], bool]
     through: int = 1
+    over: int = 3
 
 
-STARTING = Sought(marks.starts_workers, lambda module, name: name in marks.STARTING, 3)
+STARTING = Sought(marks.starts_workers, lambda module, name: name in marks.STARTING, 2)
 STARTING_PROCESSES = Sought(
-    marks.starts_processes, lambda module, name: name in marks.STARTING_PROCESSES, 3
+    marks.starts_processes, lambda module, name: name in marks.STARTING_PROCESSES, 2
 )
 LOADING = Sought(marks.makes_loaders, lambda module, name: False)
 REMEMBERING = Sought(marks.remembers, lambda module, name: False)
 TRAINING = Sought(marks.trains, lambda module, name: False)
 TOGETHER = Sought(marks.trains_together, marks.is_of_a_group)
 MATTERING = Sought(
-    marks.matters, lambda module, name: marks.matters(f"{module}.{name}".encode()), 3
+    marks.matters, lambda module, name: marks.matters(f"{module}.{name}".encode()), 5, 6
 )
 CHANGING = Sought(
     marks.changes_what_threads_share,
     lambda module, name: marks.changes_what_threads_share(f"{name}()".encode()),
-    3,
+    2,
 )
