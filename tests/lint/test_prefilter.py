@@ -403,7 +403,7 @@ def test_ways_to_draw_from_numpy(program):
     assert kept(program + pool.format("f"))
 
 
-@pytest.mark.parametrize("between", [0, 1, 2, 3])
+@pytest.mark.parametrize("between", [0, 1, 2])
 @pytest.mark.parametrize("end", ["main()\n", "if __name__ == '__main__':\n    main()\n"])
 def test_modules_between_a_program_and_what_starts_workers(between, end, project):
     project.write(

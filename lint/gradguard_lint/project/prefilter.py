@@ -20,7 +20,7 @@ from gradguard_lint.project.links import PACKAGES, Links, Project, module_name
 
 MANY = 50
 """From this many files on, who may import a helper is told by the helper's name first."""
-BETWEEN = 2
+BETWEEN = 1
 """Over how many more modules a program is followed to what starts workers for others, where there
 are few files."""
 _ITERATES = (b"for ", b"next(", b"iter(")
