@@ -20,6 +20,8 @@ from gradguard_lint.project.links import PACKAGES, Links, Project, module_name
 
 MANY = 50
 """From this many files on, who may import a helper is told by the helper's name first."""
+FAR = 2
+"""Over how many modules what workers import is followed, where there are many files."""
 BETWEEN = 1
 """Over how many more modules a program is followed to what starts workers for others, where there
 are few files."""
@@ -476,29 +478,37 @@ class Prefilter:
         return any(self._reaches(name, path, "thread") for name in file.imports)
 
     def _reaches(self, name: str, path: str, kind: str) -> bool:
-        """Whether the import of `name` brings in what matters to workers of this `kind`, over any
-        number of modules."""
+        """Whether the import of `name` brings in what matters to workers of this `kind`: over any
+        number of modules, or a few where there are many files."""
         start = self._module_of(name, path)
         if start is None:
             return False
         known = self._reach.setdefault(kind, {})
         if start[0] not in known:
-            importers = {start[0]: ""}
-            waiting = [start]
-            while waiting:
-                path, file = waiting.pop()
-                if known.get(path) or (path not in known and _matters_to(file, kind)):
-                    while path:
-                        known[path] = True
-                        path = importers[path]
-                    return True
-                for item in file.imports if path not in known else ():
-                    other = self._module_of(item, path)
-                    if other is not None and other[0] not in importers:
-                        importers[other[0]] = path
-                        waiting.append(other)
-            known.update(dict.fromkeys(importers, False))
+            known[start[0]] = self._leads_to_what_matters(start, kind)
         return known[start[0]]
+
+    def _leads_to_what_matters(self, start: tuple[str, File], kind: str) -> bool:
+        seen = {start[0]}
+        near = [start]
+        further = len(self.files) if self._is_small else FAR
+        while near and further:
+            further -= 1
+            if any(self._matters_to(file, kind) for _, file in near):
+                return True
+            found = (self._module_of(it, path) for path, file in near for it in file.imports)
+            near = [it for it in dict.fromkeys(found) if it is not None and it[0] not in seen]
+            seen.update(path for path, _ in near)
+        return False
+
+    def _matters_to(self, file: File, kind: str) -> bool:
+        """Whether a module has a framework, or a global generator, that matters to such workers:
+        more does where they are forked, and less where they are threads."""
+        if file.seeds or (kind == "fork" and file.draws):
+            return True
+        if kind != "thread":
+            return file.framework
+        return (self._is_small or file.framework) and file.changes_what_threads_share
 
     def _module_of(self, name: str, path: str) -> tuple[str, File] | None:
         """The module of the project that the import of `name` reads, or that gives that name."""
@@ -515,11 +525,3 @@ def _leads(leading: set[bytes] | None, asked: set[str] | None) -> bool:
     if leading is None or asked is None:
         return leading is None or bool(leading)
     return any(os.fsencode(name) in leading for name in asked)
-
-
-def _matters_to(file: File, kind: str) -> bool:
-    """Whether a module has a framework, or a global generator, that matters to such workers: more
-    does where they are forked, and less where they are threads."""
-    if file.seeds or (kind == "fork" and file.draws):
-        return True
-    return file.changes_what_threads_share if kind == "thread" else file.framework
