@@ -428,3 +428,21 @@ def test_modules_between_a_program_and_what_starts_workers(between, end, project
     project.write("main.py", unused + end)
     read = project.lint("--statistics").err + project.lint().out
     assert "no findings" in read
+
+
+@pytest.mark.parametrize("checked", ["main.py", "."])
+def test_what_a_file_imports_is_followed_where_it_alone_is_checked(checked, project):
+    """As an editor and a hook check it."""
+    project.write("last.py", "import torch\n\n\ndef last(k):\n    return torch.ones(k).cuda()\n")
+    for number, other in enumerate(("last", "step_0", "step_1")):
+        project.write(
+            f"step_{number}.py",
+            f"import {other} as other\n\n\ndef step_{number}(k):\n    return other.{other}(k)\n",
+        )
+    project.write(
+        "main.py",
+        "from multiprocessing import Pool\n\nfrom step_2 import step_2\n\n\ndef work(k):\n"
+        "    return step_2(k).sum().item()\n\n\nif __name__ == '__main__':\n"
+        "    with Pool(2) as pool:\n        print(pool.map(work, range(3)))\n",
+    )
+    assert project.codes(checked) == [("GG201", "last.py", 5)]

@@ -20,8 +20,8 @@ from gradguard_lint.project.links import PACKAGES, Links, Project, module_name
 
 MANY = 50
 """From this many files on, who may import a helper is told by the helper's name first."""
-FAR = 2
-"""Over how many modules what workers import is followed, where there are many files."""
+FAR, FAR_OF_FEW = 2, 7
+"""Over how many modules what workers import is followed, where there are many files, and few."""
 BETWEEN = 1
 """Over how many more modules a program is followed to what starts workers for others, where there
 are few files."""
@@ -478,8 +478,8 @@ class Prefilter:
         return any(self._reaches(name, path, "thread") for name in file.imports)
 
     def _reaches(self, name: str, path: str, kind: str) -> bool:
-        """Whether the import of `name` brings in what matters to workers of this `kind`: over any
-        number of modules, or a few where there are many files."""
+        """Whether the import of `name` brings in what matters to workers of this `kind`, over some
+        modules."""
         start = self._module_of(name, path)
         if start is None:
             return False
@@ -491,9 +491,9 @@ class Prefilter:
     def _leads_to_what_matters(self, start: tuple[str, File], kind: str) -> bool:
         seen = {start[0]}
         near = [start]
-        further = len(self.files) if self._is_small else FAR
-        while near and further:
-            further -= 1
+        for level in range(FAR_OF_FEW if self._is_small else FAR):
+            if level >= FAR and len(seen) > MANY:
+                break  # few files of a large project are checked
             if any(self._matters_to(file, kind) for _, file in near):
                 return True
             found = (self._module_of(it, path) for path, file in near for it in file.imports)
