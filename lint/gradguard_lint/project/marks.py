@@ -29,6 +29,9 @@ _WRAPPING = rb"(?:[ \t]*\(|[ \t]+as\b|[ \t]*\r?\n)"
 _EXTENDED = rb"[ \t]*(?:,[^()\n]*)?\)[ \t]*:"
 """What stands after the name of a class that another one extends."""
 
+_EXTENDING = rb"\A[ \t]*(?:class\b.*)?\Z"
+"""What stands before it on its line."""
+
 _CLASS = rb"\b(?!\w|[ \t]*[.(])"
 """What stands after the name of a class that is not called there."""
 
@@ -58,6 +61,7 @@ class Mark:
         literal: what is cheap to look for.
         call: the pattern of the call, from there on.
         taken: the class is not called: it has to be given another name.
+        extended: nor that: another class has to extend it.
         homes: what a module that has the name imports; empty where that says nothing.
         parts: the modules of frameworks that have the name, with the dot before them.
         threads: whether the workers are threads.
@@ -69,6 +73,7 @@ class Mark:
         self.literal = literal
         self.call = call
         self.taken = call.endswith(_CLASS)
+        self.extended = call.endswith(_EXTENDED)
         self.homes = homes
         self.parts = parts
         self.threads: bool = literal in _THREADS
@@ -78,6 +83,8 @@ class Mark:
         lines = (before(data, call.start()) for call in matches(data, (self.literal,), self.call))
         if self.taken:
             return any(re.search(_TAKEN, line) and b"import" not in line for line in lines)
+        if self.extended:
+            return any(re.search(_EXTENDING, line) for line in lines)
         return any(not re.search(_DEFINED, line) for line in lines)
 
 
@@ -391,12 +398,16 @@ def changes_what_threads_share(data: bytes) -> bool:
 _FUNCTION = rb"[ \t]*(?:async[ \t]+)?def\b"
 
 
-_SETTING_UP = (
-    *(b"cuda", b"cupy", b"VISIBLE_DEVICES", b"set_visible_devices", b"set_memory_growth"),
+_SETTERS = (
+    *(b"cuda", b"VISIBLE_DEVICES", b"set_visible_devices", b"set_memory_growth"),
     *(b"set_start_method", b"JOBLIB_START_METHOD", b"OMP_NUM_THREADS", b"set_num_threads"),
 )
+_SETTING_UP = (
+    (*_SETTERS, b"cupy"),
+    b"|".join(_SETTERS) + rb"|(?<![\w\"'.])cupy\b(?![\"'])",
+)
 """What asks for a GPU, or says which are seen, how processes start and in how many threads they
-compute."""
+compute, not in a string that only names CuPy: literals, and their pattern."""
 
 
 def sets_up(data: bytes) -> bool:
@@ -404,13 +415,7 @@ def sets_up(data: bytes) -> bool:
 
     `data` has no comments and docstrings.
     """
-    for word in _SETTING_UP:
-        place = data.find(word)
-        while place >= 0:
-            if _runs_on_import(data, place):
-                return True
-            place = data.find(word, place + len(word))
-    return False
+    return any(_runs_on_import(data, it.start()) for it in matches(data, *_SETTING_UP))
 
 
 def _runs_on_import(data: bytes, place: int) -> bool:

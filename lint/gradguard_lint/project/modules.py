@@ -102,7 +102,9 @@ class Modules:
         self._modules: dict[str, Module | None] = {}
         self._packages: dict[tuple[str, int], set[str]] = {}
         self._setting_up: dict[tuple[str, int], bool] = {}
-        self._giving: dict[tuple[Sought, str, str | None, int, int], frozenset[str]] = {}
+        self._giving: dict[
+            tuple[Sought, str, str | None], list[tuple[int, int, frozenset[str]]]
+        ] = {}
 
     def path_of(self, name: str) -> str | None:
         """The file (or namespace folder) of a dotted name."""
@@ -234,10 +236,17 @@ class Modules:
         holds_modules = path is not None and (not path.endswith(".py") or _is_package(path))
         if wanted is not None and holds_modules and self.is_module(f"{name}.{wanted}"):
             return self._gives(what, f"{name}.{wanted}", None, depth, through)
-        key = (what, name, wanted, depth, through)
-        if key not in self._giving:
-            self._giving[key] = self._found_to_give(*key)
-        return self._giving[key]
+        known = self._giving.setdefault((what, name, wanted), [])
+        for far, over, given in known:
+            if (far, over) == (depth, through):
+                return given
+            if not given and far >= depth and over >= through:
+                return given  # nothing farther away, so nothing nearer
+            if ITSELF in given and far <= depth and over <= through:
+                return given
+        found = self._found_to_give(what, name, wanted, depth, through)
+        known.append((depth, through, found))
+        return found
 
     def _found_to_give(
         self, what: Sought, name: str, wanted: str | None, depth: int, through: int
@@ -264,10 +273,12 @@ class Modules:
                 part = ALONE if what.has(inner, item or "") else part
             elif depth and inner != name:
                 part = self._gives(what, inner, item, depth - 1, through)
+            if part and wanted is None:
+                return ALONE
             given |= part
             words.update(word if it == ITSELF else f".{it}".encode() for it in part)
         if wanted is None:
-            return ALONE if given else frozenset()
+            return frozenset()
         if given and not names.definitions.have(wanted):
             return frozenset(given)
         given.discard(ITSELF)
