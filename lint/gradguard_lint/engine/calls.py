@@ -62,7 +62,10 @@ def on_Call(m: Machine, frame: Frame, node: ast.Call) -> Value:
 
 
 def arguments(m: Machine, frame: Frame, node: ast.Call) -> Args:
-    args = Args()
+    args = Args(
+        written=all(type(item) is not ast.Starred for item in node.args)
+        and all(keyword.arg is not None for keyword in node.keywords)
+    )
     for item in node.args:
         if isinstance(item, ast.Starred):
             value = m.iterated(frame, item, m.eval(frame, item.value))
@@ -276,7 +279,8 @@ def call_atom(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -
     if isinstance(atom, Bound):
         if isinstance(atom.receiver, Instance):
             m.reached_of.add((id(atom.function.node), id(atom.receiver.cls.node)))
-        bound = Args([of(atom.receiver), *args.positional], args.keywords, args.rest, args.open)
+        positional = [of(atom.receiver), *args.positional]
+        bound = Args(positional, args.keywords, args.rest, args.open, args.written)
         result = apply(m, frame, node, atom.function, bound)
         if isinstance(atom.receiver, Instance) and atom.receiver.cls.what:
             m.models.ran(m, frame, node, atom.receiver, atom.function.name, args)
@@ -288,10 +292,11 @@ def call_atom(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -
         if method is not None:
             return call(m, frame, node, m.bind(frame, node, method, atom), args)
         args = m.parts.given_away(m, frame, node, atom, args)
-        return m.models.call_instance(m, frame, node, atom, args)
+        return m.models.call_instance(m, frame, node, atom, replace(args, written=False))
     if isinstance(atom, Partial):
         keywords = {**dict(atom.keywords), **args.keywords}
-        merged = Args([*atom.args, *args.positional], keywords, args.rest, args.open)
+        positional = [*atom.args, *args.positional]
+        merged = Args(positional, keywords, args.rest, args.open, args.written)
         return call(m, frame, node, atom.function, merged)
     if isinstance(atom, Delayed):
         return m.models.make_task(m, frame, node, atom, args)
@@ -324,6 +329,9 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
         m.cut.add(id(code))
         return UNKNOWN
     m.reached.add(id(code))
+    if args.written and not _takes(function, args):
+        m.leave_by(TypeError)
+        return UNKNOWN
     place = (function.module.path, code.lineno)
     if m.worker is None and place not in m.reached_in:
         m.reached_in[place] = (id(code), m.root_line)
@@ -455,6 +463,30 @@ def _forget(m: Machine, inner: Frame, mark: Mark | None) -> None:
         store.forget(place)
 
 
+def _takes(function: Function, args: Args) -> bool:
+    """Whether `function` can be called with `args`, and nothing else: what decorates it may take
+    others."""
+    code = function.node
+    spec = code.args
+    if not isinstance(code, ast.Lambda) and code.decorator_list:
+        return True
+    parameters = [*spec.posonlyargs, *spec.args]
+    given = len(args.positional)
+    if given > len(parameters) and spec.vararg is None:
+        return False
+    named = {item.arg for item in parameters[max(given, len(spec.posonlyargs)) :]}
+    named.update(item.arg for item in spec.kwonlyargs)
+    if spec.kwarg is None and not named.issuperset(args.keywords):
+        return False
+    needed = {item.arg for item in parameters[given : len(parameters) - len(spec.defaults)]}
+    needed.update(
+        item.arg
+        for item, default in zip(spec.kwonlyargs, spec.kw_defaults, strict=True)
+        if default is None
+    )
+    return needed.issubset(args.keywords)
+
+
 def bind_arguments(m: Machine, inner: Frame, function: Function, args: Args) -> None:
     """Put the arguments (or the defaults) under the parameters' names."""
     spec = function.node.args
@@ -558,6 +590,8 @@ def instantiate(m: Machine, frame: Frame, node: ast.AST, cls: Class, args: Args)
     """Make an object of a class of the project."""
     instance = Instance(cls, m.ident_at(node, id(cls.node)), m.worker_ident)
     init = m.find_in_class(cls, "__init__")
+    if cls.node.keywords or cls.node.decorator_list or m.find_in_class(cls, "__new__") is not None:
+        args = replace(args, written=False)  # they may go elsewhere
     making, m.making = m.making, (*m.making, (instance, node))
     try:
         if init is not None:

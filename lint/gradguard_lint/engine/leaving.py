@@ -36,10 +36,7 @@ def do_Raise(m: Machine, frame: Frame, node: ast.Raise) -> None:
     if m.dead:
         return
     made = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
-    error = _builtin(m, frame, made) if made is not None else None
-    state = m.leave()
-    if m.raised:
-        m.raised[-1].append((error, state))
+    m.leave_by(_builtin(m, frame, made) if made is not None else None)
 
 
 def _builtin(m: Machine, frame: Frame, node: ast.expr) -> type[BaseException] | None:

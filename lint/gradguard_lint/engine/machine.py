@@ -25,7 +25,16 @@ from gradguard_lint.domain.options import Options
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import key_value, strung
 from gradguard_lint.domain.starts import PROCESS
-from gradguard_lint.domain.state import Moment, Outcomes, Past, Raised, State, Store, join_states
+from gradguard_lint.domain.state import (
+    Error,
+    Moment,
+    Outcomes,
+    Past,
+    Raised,
+    State,
+    Store,
+    join_states,
+)
 from gradguard_lint.domain.values import (
     NOTHING,
     UNKNOWN,
@@ -64,6 +73,9 @@ if TYPE_CHECKING:
 STEPS = 12_000
 """Expressions that one root may take (the module's own code twice as many); beyond them, calls and
 loops are not followed any more."""
+
+PREPARING = 3_000
+"""Expressions that a method may take which only sets its object's attributes for others."""
 
 ALL_STEPS = 80_000
 """Expressions that all roots of one program may take together."""
@@ -258,6 +270,12 @@ class Machine:
         self.state = State(state.store, state.assumed, state.past, state.modes, dead=True)
         return state
 
+    def leave_by(self, error: Error) -> None:
+        """This way ends in an exception; None where it is not known which."""
+        state = self.leave()
+        if self.raised:
+            self.raised[-1].append((error, state))
+
     def meet(self, states: Sequence[State]) -> None:
         """Go on with what holds where `states` meet; where none gets there, this way ends."""
         joined = join_states(states)
@@ -444,8 +462,9 @@ class Machine:
         self.reserved.clear()
         self.spent += self.steps
         self.steps = 0
-        self.budget = min(STEPS if self.root > 1 else 2 * STEPS, ALL_STEPS - self.spent)
-        self.allowed = min(4 * STEPS, 2 * ALL_STEPS - self.spent)
+        steps = PREPARING if self.preparing else STEPS
+        self.budget = min(steps if self.root > 1 else 2 * steps, ALL_STEPS - self.spent)
+        self.allowed = min(4 * steps, 2 * ALL_STEPS - self.spent)
 
     def reserve(self, node: ast.AST) -> int:
         """Let the tasks that are handed out at `node` be followed, once in a root, though its

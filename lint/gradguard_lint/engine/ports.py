@@ -100,6 +100,8 @@ class Args:
     """What more positional arguments there may be (from ``*args``)."""
     open: bool = False
     """Whether ``**kwargs`` may hold more keywords."""
+    written: bool = False
+    """Whether the call itself says each of them, and gives no other."""
 
     def get(self, position: int | None, name: str | None = None) -> Value | None:
         """The argument at `position` or called `name`."""
