@@ -308,8 +308,11 @@ def all_on_gpu(found: list[tuple[Tensor, Conditions]]) -> Value:
 
 
 def written(m: Machine, frame: Frame, node: ast.AST, what: str, target: Value) -> None:
-    """Record a write to a tensor that has the memory of an array, in a worker process."""
-    if m.in_process_worker and any(tensor.memory is not None for tensor in target.tensors()):
+    """Record a write through torch to the memory of an array, in a worker process: NumPy itself
+    refuses where that is read-only."""
+    if m.in_process_worker and any(
+        tensor.memory is not None and tensor.framework != "numpy" for tensor in target.tensors()
+    ):
         m.effect(frame, "memory-write", node, what, target=target)
 
 
