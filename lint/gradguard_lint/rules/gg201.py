@@ -34,6 +34,10 @@ _CHOOSING = ("set-visible", "gpu-init", "gpu-chosen")
 """What may say which GPU a process uses."""
 
 
+_USING = ("gpu-init", "gpu-used", "gpu-hint", "gpu-implied")
+"""What a process does with a GPU."""
+
+
 def check(program: Program) -> Iterator[Report]:
     reached: dict[ast.AST, list[tuple[TaskRun, Effect]]] = {}
     branches: dict[ast.AST, dict[Site, Effect]] = {}
@@ -45,6 +49,7 @@ def check(program: Program) -> Iterator[Report]:
             reached.setdefault(first.site.node, []).append((task, first))
             branches.setdefault(first.site.node, {}).update((it.site, it) for it in instead)
     meant = any(effect.kind == "gpu-meant" for effect in program.effects)
+    lone = _is_lone(program, [task for ways in reached.values() for task, _ in ways])
     for ways in reached.values():
         task, effect = min(ways, key=lambda way: (_fails(*way), len(way[1].chain)))
         others = {
@@ -67,6 +72,11 @@ def check(program: Program) -> Iterator[Report]:
                 "worker makes a context of its own on it."
             )
             does = "fails here"
+        elif lone:
+            message = (
+                f"`{what}` initialises the GPU inside {workers}: no other process of this program "
+                "uses it, and one context is made."
+            )
         else:
             message = (
                 f"`{what}` initialises the GPU inside {workers}: each worker process makes a "
@@ -81,12 +91,22 @@ def check(program: Program) -> Iterator[Report]:
                 *_on_other_branches([*branches[effect.site.node].values()]),
                 *(handed_out(other) for other in others.values()),
             ),
-            severity="info" if effect.kind == "gpu-implied" and not meant else None,
+            severity="info" if lone or (effect.kind == "gpu-implied" and not meant) else None,
             call=task.call,
             what=what,
             others=tuple(others),
             fix=_in_the_parent(program, task, effect) if not others else None,
         )
+
+
+def _is_lone(program: Program, tasks: list[TaskRun]) -> bool:
+    """Whether one process alone uses the GPU."""
+    if not tasks or tasks[0].call.many or not tasks[0].call.single:
+        return False
+    in_parent = (it for it in program.effects if it.worker is None)
+    return all(task.call is tasks[0].call for task in tasks) and not any(
+        it.kind in _USING for it in in_parent
+    )
 
 
 def _on_other_branches(instead: list[Effect]) -> Iterator[Step]:
