@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect
-from collections.abc import Collection, Iterator, Set
+from collections.abc import Collection, Iterator
 from functools import cached_property
 
 from gradguard_lint.models.rows import GROUPS
@@ -35,6 +34,18 @@ from gradguard_lint.project.marks import (
     changes_what_threads_share,
     makes_loaders,
     remembers,
+)
+from gradguard_lint.project.places import (
+    around,
+    caller,
+    calls,
+    given_to,
+    handed_out,
+    holders,
+    is_given,
+    is_given_on_at_margin,
+    is_passed_on,
+    taken_from,
 )
 
 _GROUPS = tuple(map(str.encode, GROUPS))
@@ -84,32 +95,14 @@ _GENERATORS = (
 _MADE = tuple(name + b"(" for name in _GENERATORS[0])
 """How most of them are made: these are found in far less time."""
 _PROCESS = ((b"Process",), rb"Process[ \t]*(?=\()")
-_GIVEN_TO = rb"\b(\w+)[ \t]*=[ \t]*[\w.]*\Z"
-_KEEPS = (
-    rb"\b(\w+)(?:[ \t]*\[[^\]\n]{0,80}\])?(?:(?:[ \t]*:([^=\n()]{1,80}?))?[ \t]*\+?=(?!=)"
-    rb"|\.(?:add|append|appendleft|extend|insert|put|setdefault|update)\b)"
-    rb"|\bfor[ \t]([\w \t,()]{1,80}?)[ \t]in\b"
-)
-"""What is given something to keep, with its annotation, or goes through it."""
-_ITSELF = rb"\b(?![ \t]*(?:\(|\.(?!copy\b|items\b|values\b)))"
-"""What stands after the name of a thing that is given on, or all that it holds."""
-_GIVEN_ON = _ITSELF + rb"(?![ \t]*=(?!=))"
-"""The same, where the name is not what is set."""
-_FOLLOWED = 10_000
-"""In so many bytes, a function or a script, what keeps a thing is looked for."""
-_KEPT = 2000
-"""So many bytes are read of what it is given."""
 _DOES = (
     rb"\n(?:(?:with|for|while)[ \t]"
     rb"|(?!if\b|elif\b|assert\b)[a-z_][\w.]*(?:[ \t]*=[ \t]*[A-Za-z_][\w.]*)?\()"
 )
 """A statement at the left margin that iterates, or calls something."""
 _FOR_BACKEND = rb"[\"']backend[\"'][ \t]*:[ \t]*\Z"
-_GIVEN = rb"[=(\[{,:][ \t]*[\w.]*\Z"
-_ASKS = b"isinstance("
 _DEFINED = rb"\n[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)"
 _LOOP_GRADIENT = (b"GradientTape", b".backward(", b"autograd.grad")
-_CHAIN = re.compile(rb"\.([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
 _DASK_ARRAY = rb"dask\.(?:array|dataframe)|from[ \t]+dask[ \t]+import"
 
 
@@ -153,8 +146,8 @@ class File:
     def taken(self, name: str) -> set[str] | None:
         """What it takes of the module that it calls `name`, as dotted names; None where it does
         more with that."""
-        taken = _taken(self.data, name)
-        return _taken(without_strings(self.data), name) if taken is None else taken
+        taken = taken_from(self.data, name)
+        return taken_from(without_strings(self.data), name) if taken is None else taken
 
     @cached_property
     def bases(self) -> set[bytes]:
@@ -250,8 +243,8 @@ class File:
             or any(
                 b"parallel_iterations" in call
                 or b"**" in call
-                or any(b"shape" not in spec for spec in _calls(call, _SPEC))
-                for call in _calls(data, _MAPPED)
+                or any(b"shape" not in spec for spec in calls(call, _SPEC))
+                for call in calls(data, _MAPPED)
             )
             or self.remembers
             or (
@@ -376,15 +369,15 @@ class File:
         ):
             return True
         for made in matches(data, *_GENERATORS):
-            if _is_passed_on(data, made.start()):
+            if is_passed_on(data, made.start()):
                 return True
-            name = _given_to(data, made.start())
+            name = given_to(data, made.start())
             if not name:
                 continue
-            around = _around(data, made.start())
-            handed = [it for calls in (HANDED_OUT, _PROCESS) for it in _calls(around, calls)]
+            near = around(data, made.start())
+            handed = [it for called in (HANDED_OUT, _PROCESS) for it in calls(near, called)]
             said = words_of(b" ".join(handed))
-            if name in said or any(it in said for it in _holders(around, name, said)):
+            if name in said or any(it in said for it in holders(near, name, said)):
                 return True
         return False
 
@@ -392,7 +385,7 @@ class File:
     def gives_generators(self) -> bool:
         """Whether it is a program that makes a generator, or its own code gives on what it made."""
         return any(
-            self.starts_program or _is_given_on_at_margin(self.data, made.start())
+            self.starts_program or is_given_on_at_margin(self.data, made.start())
             for made in matches(self.data, _MADE, _GENERATORS[1])
         )
 
@@ -400,7 +393,7 @@ class File:
     def passes_generators_on(self) -> bool:
         """Whether what it makes, or gives back, is a generator, or has one."""
         made = matches(self.data, *_GENERATORS)
-        return any(_is_passed_on(self.data, it.start()) for it in made)
+        return any(is_passed_on(self.data, it.start()) for it in made)
 
     @cached_property
     def remembers(self) -> bool:
@@ -438,7 +431,7 @@ class File:
     def hands_on(self) -> bool:
         """Whether it gives to workers what others give it, or the workers to others."""
         data = self.code.data
-        given = {name.rpartition(b".")[2] for name in _workers(data)}
+        given = {name.rpartition(b".")[2] for name in handed_out(data)}
         known = {b"lambda", b"partial", *re.findall(rb"\b(?:def|class)[ \t]+(\w+)", data)}
         return not given or not given <= known | self.words
 
@@ -453,7 +446,7 @@ class File:
 def calls_together(_: File, part: bytes) -> bool:
     """Whether a part of a file calls what processes do that train together."""
     return any(
-        named.group(1) is None or _is_given(part, named.start())
+        named.group(1) is None or is_given(part, named.start())
         for named in matches(part, *TOGETHER)
     )
 
@@ -463,167 +456,19 @@ def makes_loader(_: File, part: bytes) -> bool:
     return any(made in part for made in LOADERS)
 
 
-def _taken(data: bytes, name: str) -> set[str] | None:
-    found = set()
-    for place in _named(data, name.encode(), b""):
-        if before(data, place).lstrip().startswith((b"import ", b"from ")):
-            continue
-        chain = _CHAIN.match(data, place + len(name))
-        if chain is None:
-            return None
-        found.add(chain.group(1).decode())
-    return found
-
-
-def _workers(data: bytes) -> Iterator[bytes]:
-    """What is given to calls that hand out work."""
-    first = re.compile(rb"\(\s*([A-Za-z_][\w.]*)")
-    for match in matches(data, *HANDED_OUT):
-        given = first.match(data, match.end())
-        if given is not None:
-            yield given.group(1)
-    for match in matches(data, (b"target",), rb"\btarget[ \t]*=[ \t]*([A-Za-z_][\w.]*)"):
-        yield match.group(1)
-
-
-def _is_given(data: bytes, place: int) -> bool:
-    """Whether what stands at `place` is given a name, or to a call that may run it."""
-    line = before(data, place)
-    return re.search(_GIVEN, line) is not None and b"import" not in line and _ASKS not in line
-
-
-def _given_to(data: bytes, place: int) -> bytes:
-    """The name that is set to what stands at `place`; none where there is none."""
-    found = re.search(_GIVEN_TO, before(data, place))
-    return b"" if found is None else found.group(1)
-
-
-def _holders(data: bytes, name: bytes, wanted: Set[bytes]) -> Iterator[bytes]:
-    """The names of what is given the thing that is called `name`, to keep it or to go through it,
-    and of what is given these in turn; none, where none of these can be `wanted`."""
-    if not wanted or len(data) > _FOLLOWED or not any(_named(data, name, _GIVEN_ON)):
-        return
-    given = [
-        (words_of(b" ".join(filter(None, it.groups()))), it.end())
-        for it in re.finditer(_KEEPS, data)
-    ]
-    if all(names.isdisjoint(wanted) for names, _ in given):
-        return
-    ends: dict[int, int] = {}
-    found, waiting = {name}, [name]
-    while waiting:
-        there = [*_named(data, waiting.pop(), _ITSELF)]
-        for names, place in given:
-            at = bisect(there, place - 1)
-            if names <= found or at == len(there) or there[at] >= place + _KEPT:
-                continue
-            if place not in ends:
-                ends[place] = _line_end(data, place)
-            if there[at] < ends[place]:
-                waiting += names - found
-                yield from names - found
-                found |= names
-
-
-def _named(data: bytes, name: bytes, then: bytes) -> Iterator[int]:
-    """Where `data` has that name, by itself, and `then` after it."""
-    follows = re.compile(then)
-    place = data.find(name)
-    while place >= 0:
-        last = data[place - 1 : place]
-        alone = not (last.isalnum() or last in (b"_", b"."))
-        if alone and follows.match(data, place + len(name)) is not None:
-            yield place
-        place = data.find(name, place + len(name))
-
-
-def _line_end(data: bytes, place: int) -> int:
-    """Where the line of code ends that goes on at `place`, or the brackets around that."""
-    depth, last = 0, min(place + _KEPT, len(data))
-    for sign in re.compile(rb"[()\[\]{}\n]").finditer(data, place, last):
-        if sign.group() in b"([{":
-            depth += 1
-        elif sign.group() != b"\n":
-            depth -= 1
-        if depth < 0 or (not depth and sign.group() == b"\n"):
-            return sign.start()
-    return last
-
-
-def _is_given_on_at_margin(data: bytes, place: int) -> bool:
-    """Whether a statement at the left margin gives on what stands at `place`, and is made there."""
-    if before(data, place)[:1].isspace():
-        return False
-    name = _given_to(data, place)
-    return not name or any(
-        not before(data, at)[:1].isspace() for at in _named(data, name, _GIVEN_ON) if at > place
-    )
-
-
-def _is_passed_on(data: bytes, place: int) -> bool:
-    """Whether an object gets what stands at `place` for its attribute, or a function gives it
-    back."""
-    return re.search(rb"\bself\.|\breturn\b|\blambda\b", before(data, place)) is not None
-
-
 def _wrong_backend(data: bytes) -> bool:
     """Whether a call other than those that take it has the backend dask."""
     for quoted in matches(data, (b'"dask"', b"'dask'"), rb"."):
         line = before(data, quoted.start())
         if re.search(_FOR_BACKEND, line):
             return True
-        given = re.search(_GIVEN_TO, line)
-        if given is None:
-            continue
-        name = given.group(1)
+        name = given_to(data, quoted.start())
         if name and name != b"backend":
             if re.search(rb"\bbackend[ \t]*=[ \t]*(?:[\w.]*\.)?" + name + rb"\b", data):
                 return True
-        elif name and not _caller(data, quoted.start()).endswith(_RIGHT_BACKEND):
+        elif name and not caller(data, quoted.start()).endswith(_RIGHT_BACKEND):
             return True
     return False
-
-
-def _around(data: bytes, place: int) -> bytes:
-    """The function or class around `place`; the whole of `data`, where it is in none."""
-    start = data.rfind(b"\n", 0, place)
-    while start >= 0 and data[start + 1 : start + 2] in b" \t\r\n)":
-        start = data.rfind(b"\n", 0, start)
-    if not data.startswith((b"\ndef ", b"\nclass ", b"\nasync "), max(start, 0)):
-        return data
-    end = re.compile(rb"\n[^\s)#]").search(data, place)
-    return data[start : end.start() if end is not None else len(data)]
-
-
-def _calls(data: bytes, called: tuple[tuple[bytes, ...], bytes]) -> Iterator[bytes]:
-    """The arguments of each call of `called`, literals and their pattern; where what is called
-    gives something that is called at once, the arguments of that too."""
-    for match in matches(data, *called):
-        end = _closed(data, match.end())
-        if data[end : end + 1] == b"(":
-            end = _closed(data, end)
-        yield data[match.end() : end]
-
-
-def _closed(data: bytes, place: int) -> int:
-    """The end of the brackets that open at `place`."""
-    depth = 0
-    for found in re.compile(rb"[()]").finditer(data, place):
-        depth += 1 if found.group() == b"(" else -1
-        if not depth:
-            return found.end()
-    return len(data)
-
-
-def _caller(data: bytes, place: int) -> bytes:
-    """The beginning of the call around `place`, up to its bracket."""
-    depth = 0
-    for at in range(place - 1, max(place - 2000, -1), -1):
-        sign = data[at : at + 1]
-        depth += (sign == b")") - (sign == b"(")
-        if depth < 0:
-            return data[max(at - 40, 0) : at].rstrip()
-    return b""
 
 
 def _imports_it(lines: bytes, name: bytes) -> bool:
