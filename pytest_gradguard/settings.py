@@ -101,10 +101,10 @@ def load(path: str | None = None) -> Settings:
     """
     if path is None:
         return nearest(os.getcwd())
-    document = _document(path, _bytes(path))
-    table = _table(document, path)
-    if table is None and os.path.basename(path) != "pyproject.toml" and "tool" not in document:
-        table = document
+    said = document(path, _bytes(path))
+    table = _table(said, path)
+    if table is None and os.path.basename(path) != "pyproject.toml" and "tool" not in said:
+        table = said
     if table is None:
         raise SettingsError(f"{path}: has no table [tool.gradguard]")
     return parse(table, path)
@@ -141,7 +141,7 @@ def in_folder(folder: str) -> Settings | None:
         return None
     if not re.search(_MAY_HAVE_TABLE, data):
         return None
-    table = _table(_document(path, data), path)
+    table = _table(document(path, data), path)
     return None if table is None else parse(table, path)
 
 
@@ -162,18 +162,23 @@ def _bytes(path: str) -> bytes:
     return data
 
 
-def _document(path: str, data: bytes) -> dict[str, Any]:
+def document(path: str, data: bytes) -> dict[str, Any]:
+    """What `data`, the TOML of the file at `path`, says.
+
+    Raises:
+        SettingsError: it is no TOML.
+    """
     if sys.version_info >= (3, 11):
         import tomllib
     else:
         import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
     try:
-        document: dict[str, Any] = tomllib.loads(data.decode("utf-8"))
+        said: dict[str, Any] = tomllib.loads(data.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{_name(path)}: is not valid TOML: {error}") from None
     except RecursionError:
         raise SettingsError(f"{_name(path)}: is nested too deeply to be read") from None
-    return document
+    return said
 
 
 def _table(document: dict[str, Any], path: str) -> Any:

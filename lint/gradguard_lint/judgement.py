@@ -11,7 +11,7 @@ from gradguard_lint.project.files import absolute
 from gradguard_lint.reading.source import Module
 from gradguard_lint.reading.suppress import skips_file, suppressed
 from gradguard_lint.rules import rules
-from gradguard_lint.rules.base import Report
+from gradguard_lint.rules.base import Gone, Report
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
@@ -125,7 +125,12 @@ def _raw(code: str, report: Report) -> Raw:
         "case": report.case or (report.call.library if report.call is not None else ""),
         "details": _details(report),
         "edits": None,
+        "gone": None if report.gone is None else _plain(report.gone),
     }
+
+
+def _plain(gone: Gone) -> dict[str, Any]:
+    return {"packages": [*gone.packages], "version": gone.version, "said": gone.said}
 
 
 def _steps(report: Report) -> tuple[list[tuple[str, int, str]], list[tuple[str, int, str]]]:

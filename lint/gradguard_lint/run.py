@@ -122,6 +122,7 @@ def _run(request: Request) -> Outcome:
         map(_merged, equal.values()),
         key=lambda raw: (raw["path"], raw["line"], raw["column"], raw["code"]),
     )
+    _weigh(outcome.findings)
     troubles = {*outcome.errors, *request.configurations.errors}
     outcome.errors = sorted(troubles, key=lambda it: (it.path, it.line, it.message))
     outcome.warnings = list(dict.fromkeys(outcome.warnings))
@@ -132,6 +133,26 @@ def _run(request: Request) -> Outcome:
 
         outcome.findings = judged(outcome.findings, outcome.contents)
     return outcome
+
+
+def _weigh(findings: list[Raw]) -> None:
+    """Call what older versions of a library still have no error where a project asks for these.
+
+    It is looked up anew in each run: the cache knows nothing of what projects ask for.
+    """
+    findings = [raw for raw in findings if raw["gone"] is not None]
+    if findings:
+        from gradguard_lint.project.requirements import Requirements
+
+        requirements = Requirements()
+        for raw in findings:
+            gone = raw["gone"]
+            asked = requirements.below(raw["path"], gone["packages"], gone["version"])
+            if asked is not None:
+                raw["severity"] = "info"
+                asks = f"this project asks for `{asked.text}` ({asked.file})"
+                raw["message"] = f"{gone['said']}; {asks}."
+                raw["edits"] = None  # it is for newer versions, too
 
 
 def _left_out(path: str, configurations: Configurations) -> bool:

@@ -33,6 +33,21 @@ Examples = dict[str, str]
 
 
 @fields
+class Gone:
+    """What a library has no more, so that it does harm only where a project asks for the version.
+
+    Attributes:
+        packages: those that it was in, as indexes know them.
+        version: the first without it, of each.
+        said: the message that is left where a project asks for an older one.
+    """
+
+    packages: tuple[str, ...]
+    version: str
+    said: str
+
+
+@fields
 class Report:
     """What a rule says about one place."""
 
@@ -52,6 +67,8 @@ class Report:
     case: str = ""
     """The case of the pitfall that it is, where the catalogue's advice depends on it; by default
     the library of `call`."""
+    gone: Gone | None = None
+    """What it is about, where older versions of a library still have that."""
 
 
 if TYPE_CHECKING:

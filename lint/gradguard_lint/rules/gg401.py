@@ -11,7 +11,7 @@ from gradguard_lint.domain.values import Site
 from gradguard_lint.fixes.changes import Change, Fix, RenameKeyword, Replace, ReplaceImport
 from gradguard_lint.fixes.recipes import importing, is_open, keyword
 from gradguard_lint.reading.source import Module
-from gradguard_lint.rules.base import Examples, Report, listed
+from gradguard_lint.rules.base import Examples, Gone, Report, listed
 from gradguard_lint.words import words
 
 CODE = "GG401"
@@ -23,12 +23,28 @@ def check(program: Program) -> Iterator[Report]:
         removed.setdefault((effect.site.path, effect.site.line), []).append(effect)
     for effects in removed.values():
         names = list(dict.fromkeys(f"`{effect.what}`" for effect in effects))
-        exists, it = ("exists", "it") if len(names) == 1 else ("exist", "them")
+        are, it = ("is", "it") if len(names) == 1 else ("are", "them")
+        said = f"{listed(names)} {are} gone since Keras {_WITHOUT}"
         yield Report(
             effects[0].site,
-            f"{listed(names)} no longer {exists}: importing or using {it} raises an error.",
+            f"{said}: importing or using {it} raises an error.",
             fix=_by_scikeras(effects[0].site),
+            gone=Gone(_PACKAGES, _WITHOUT, said),
         )
+
+
+_WITHOUT = "2.13"
+"""The first version without the wrappers: TensorFlow and its Keras have the same numbers."""
+
+_PACKAGES = (
+    "keras",
+    "tensorflow",
+    "tensorflow-cpu",
+    "tensorflow-gpu",
+    "tensorflow-intel",
+    "tensorflow-macos",
+    "tensorflow-rocm",
+)
 
 
 _CLASSES = ("KerasClassifier", "KerasRegressor")

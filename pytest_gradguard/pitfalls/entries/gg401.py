@@ -8,9 +8,9 @@ PITFALL = Pitfall(
     title="keras.wrappers.scikit_learn no longer exists",
     severity=Severity.ERROR,
     happens=(
-        "The import raises `ModuleNotFoundError`, and the attribute "
-        "`tf.keras.wrappers.scikit_learn` raises `AttributeError` (TensorFlow 2.21, Keras "
-        "3.15)."
+        "Since Keras and TensorFlow 2.13, the import raises `ModuleNotFoundError`, and the "
+        "attribute `tf.keras.wrappers.scikit_learn` raises `AttributeError` (run with TensorFlow "
+        "2.21, Keras 3.15)."
     ),
     why="Keras removed the module; the classes were replaced, not renamed.",
     fix=(
@@ -40,8 +40,13 @@ classifier = SKLearnClassifier(build, fit_kwargs={"verbose": 0})
 classifier.fit(inputs, inputs[:, 0] > 0)
 print(classifier.classes_)  # prints: [False  True]
 """,
-    lint="On the import or use of `keras.wrappers.scikit_learn`.",
+    lint=(
+        "On the import or use of `keras.wrappers.scikit_learn`. Severity is info where the "
+        "project asks for a Keras or TensorFlow below 2.13: in `requirements*.txt`, "
+        "`requirements/*.txt`, `pyproject.toml`, `setup.cfg`, `setup.py`, `Pipfile` or "
+        "`environment.yml`, beside the file or above it in the project."
+    ),
     runtime=None,
-    silence="Only in code for an old, pinned TensorFlow that still has the module.",
+    silence="Only in code for an old TensorFlow that the project's files do not pin.",
     links=(links.KERAS_SKLEARN,),
 )
