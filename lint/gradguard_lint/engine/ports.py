@@ -81,6 +81,9 @@ class Project(Protocol):
         """Whether it (or what it gives as `wanted`) may change what threads share, or a mode that
         they do not have."""
 
+    def may_join_a_group(self) -> bool:
+        """Whether the program may join processes that train together."""
+
     def packages_of(self, name: str) -> set[str]:
         """The packages from outside the project that its module of that name imports, or one of
         those of the project that this imports."""

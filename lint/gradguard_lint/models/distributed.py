@@ -10,6 +10,20 @@ LIGHTNING = words(
 )
 """Classes whose `training_step` gives the loss that a library runs the backward of."""
 
+JOINING = words("init_process_group init_rpc init_device_mesh init_distributed")
+"""What programs call to join processes that train together, wherever it comes from."""
+
+JOINING_NONE = words(
+    "torch torchvision torchaudio torchtext torchinfo torchsummary tensorboard tensorboardX wandb "
+    "numpy pandas scipy sklearn skimage PIL cv2 imageio matplotlib seaborn plotly tqdm rich yaml "
+    "h5py lmdb requests psutil joblib networkx numba einops timm albumentations kornia nltk "
+    "sentencepiece pycocotools nibabel SimpleITK easydict yacs termcolor colorama tabulate "
+    "prettytable click dotenv thop six pynvml GPUtil setproctitle efficientnet_pytorch "
+    "pretrainedmodels segmentation_models_pytorch torchmetrics medpy lpips openpyxl gdown"
+)
+"""Packages of which nothing joins such processes unless the program calls it by one of these
+names."""
+
 LIBRARY = Library(
     tops=("accelerate",),
     spelled={

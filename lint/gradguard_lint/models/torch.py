@@ -445,6 +445,7 @@ LIBRARY = Library(
         ),
         Row(
             "torch.distributed.init_process_group torch.distributed.rpc.init_rpc "
+            "torch.distributed.init_device_mesh torch.distributed.device_mesh.init_device_mesh "
             "deepspeed.init_distributed horovod.torch.init",
             "process-group",
         ),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable
 from functools import cache
 
+from gradguard_lint.models.distributed import JOINING, JOINING_NONE
 from gradguard_lint.models.rows import (
     CALLED_BY_HOSTS,
     GROUPS,
@@ -357,6 +359,27 @@ def trains_together(data: bytes) -> bool:
 def is_of_a_group(module: str, name: str) -> bool:
     """Whether what a package has by that name is such a thing."""
     return name in _RANKED and any(group in f"{module}.{name}" for group in GROUPS)
+
+
+_JOINS = re.compile(
+    rb"\b(?:" + "|".join(sorted(JOINING)).encode() + rb")"
+    rb"|(?<![.\w])(?<!def )(?:__import__|exec|eval)[ \t]*\("
+    rb"|\b(?:import_module|exec_module|load_module)\b"
+)
+
+_STANDARD = sys.stdlib_module_names - {"runpy"}
+"""The modules of Python's own that run no files of the project."""
+
+
+def joins_a_group(data: bytes) -> bool:
+    """Whether a module names what joins processes that train together, or runs code that does not
+    show."""
+    return _JOINS.search(data) is not None
+
+
+def joins_none(package: str) -> bool:
+    """Whether a package from outside the project is known to join no such processes itself."""
+    return package in JOINING_NONE or package in _STANDARD
 
 
 def trains(data: bytes) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from gradguard_lint.project.contents import Unusable, read
 from gradguard_lint.project.definitions import ALONE, ITSELF, Names
 from gradguard_lint.project.imports import absolute_name
-from gradguard_lint.project.marks import LIBRARY_TOPS, worth_following
+from gradguard_lint.project.marks import LIBRARY_TOPS, joins_a_group, joins_none, worth_following
 from gradguard_lint.project.sought import (
     CHANGING,
     LOADING,
@@ -95,6 +95,8 @@ class Modules:
             self._beside = ("", "")
             self._only = self.name.partition(".")[0]  # what is installed beside it is no part of it
         self.package = _package_of(self.name, entry)
+        self._entry = os.path.abspath(entry)
+        self._joins: bool | None = None
         self.read = read
         self.used: dict[str, bytes | None] = {}
         self._absent: dict[str, None] = {}
@@ -300,6 +302,36 @@ class Modules:
                 plain = not item and word.decode() == inner.partition(".")[0]
                 for name in names.asked_of(inner if plain else word.decode()):
                     yield within, name, f".{name}".encode()
+
+    def may_join_a_group(self) -> bool:
+        """Whether the entry file, or a module that it leads to, may join processes that train
+        together: by a call of its own, or by a package that is not known to do no such thing."""
+        if self._joins is None:
+            self._joins = self._found_to_join()
+        return self._joins
+
+    def _found_to_join(self) -> bool:
+        data = self.read(self._entry)
+        waiting = [(self._entry, data, self.package)]
+        seen: set[str] = set()
+        while waiting:
+            path, data, package = waiting.pop()
+            if data is None or joins_a_group(data):
+                return True
+            for imported in self.read.names(path, data).imports:
+                name = absolute_name(imported, package)
+                parts = name.split(".")
+                if not self.is_module(parts[0]):
+                    if not joins_none(parts[0]):
+                        return True
+                    continue
+                for outer in (".".join(parts[:count]) for count in range(1, len(parts) + 1)):
+                    at = None if outer in seen else self.path_of(outer)
+                    seen.add(outer)
+                    if at is not None and at.endswith(".py"):
+                        self.used[at] = self.read(at)
+                        waiting.append((at, self.used[at], _package_of(outer, at)))
+        return False
 
     def packages_of(self, name: str, depth: int = 1) -> set[str]:
         """The packages from outside the project that the module of that name imports, or one of

@@ -35,6 +35,10 @@ SET_IN = "<set in>"
 """Of a sampler: in which turns of the loops around its epoch was set."""
 
 
+_OF_GROUP = "of the group"
+"""The part of a sampler that is made as the group of processes says: it raises where there is
+none."""
+
 _SHUFFLE = "<shuffle>"
 """Whether an object of a subclass shuffles."""
 
@@ -42,9 +46,19 @@ _SHUFFLE = "<shuffle>"
 def sampler(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``DistributedSampler(dataset, ...)``."""
     ident = m.ident_at(node, "sampler")
-    parts = (("shuffle", _made(m, ident, args, row)),)
+    parts: tuple[tuple[str, Value], ...] = (("shuffle", _made(m, ident, args, row)),)
+    if not args.open and any(_left_out(args.get(*it)) for it in _SHARES):
+        parts = (*parts, (_OF_GROUP, constant(True)))
     site = m.site(frame, node)
     return of(Thing("sampler", name, ident, m.worker_ident, parts=parts, site=site))
+
+
+_SHARES = ((1, "num_replicas"), (2, "rank"))
+"""The arguments that say which share of the data a process gets."""
+
+
+def _left_out(value: Value | None) -> bool:
+    return value is None or all(isinstance(it, Const) and it.value is None for it in value.atoms)
 
 
 def _made(m: Machine, ident: int, args: Args, row: Row) -> Value:
@@ -128,6 +142,8 @@ def passed(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
         before = m.read(thing.ident, PASSED)
         if before is None or shuffle is None or shuffle.constants() != [True]:
             continue
+        if thing.part(_OF_GROUP) is not None and _trains_alone(m):
+            continue
         if not all(isinstance(atom, Const) for atom in shuffle.atoms):
             continue
         earlier = before.constants()
@@ -150,6 +166,11 @@ def passed(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
                     place=m.loops[place],
                 )
         m.store[thing.ident, PASSED] = constant(turns)
+
+
+def _trains_alone(m: Machine) -> bool:
+    """Whether this is a program of its own that no group of processes can be joined in."""
+    return m.root == 1 and m.before_main is not None and not m.project.may_join_a_group()
 
 
 @lru_cache(maxsize=1)
