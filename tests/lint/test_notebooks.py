@@ -228,3 +228,41 @@ def test_each_format_names_the_cell(book, name):
 def test_junit_names_the_cell_of_each_test(book):
     text = book.lint("--output-format", "junit").out
     assert 'name="GG201 cuda-init-in-worker at cell 3, line 2"' in text
+
+
+PROCESSES = """\
+import torch
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from beside import send
+"""
+
+
+@pytest.mark.parametrize(("call", "runs"), [
+    ("get_context('fork').Process(target=work, args=(3,)).start()", True),
+    ("get_context('spawn').Process(target=work, args=(3,)).start()", False),
+    ("get_context('forkserver').Pool(2).map(work, range(3))", False),
+    ("ProcessPoolExecutor(2, mp_context=get_context('spawn')).submit(work, 3)", False),
+    ("get_context('spawn').Process(target=Work().run, args=(3,)).start()", False),
+    ("get_context('spawn').Process(target=send, args=(3,)).start()", True),
+    ("import multiprocess\nmultiprocess.get_context('spawn').Pool(2).map(work, range(3))", True),
+    ("from joblib import Parallel, delayed\nParallel(2)(delayed(work)(k) for k in range(3))", True),
+])  # fmt: skip
+def test_a_fresh_process_that_finds_functions_by_name_runs_none_of_a_cell(project, call, runs):
+    project.write("beside.py", WORK.replace("def work", "import torch\n\n\ndef send"))
+    methods = "class Work:\n    def run(self, k):\n        return work(k)"
+    project.write("book.ipynb", notebook(PROCESSES, WORK, methods, call))
+    assert [code for code, *_ in project.codes("book.ipynb")] == ["GG201"] * runs
+    project.write("program.py", "\n\n".join((PROCESSES, WORK, methods, call)))
+    assert [code for code, *_ in project.codes("program.py")] == ["GG201"]
+
+
+def test_forked_workers_of_a_cell_are_not_to_be_fresh_ones(project):
+    setup = "import torch\nfrom multiprocessing import Pool\nx = torch.ones(3, device='cuda')"
+    call = "if __name__ == '__main__':\n    with Pool(2) as pool:\n        pool.map(work, range(3))"
+    project.write("program.py", "\n\n".join((setup, WORK, call)))
+    (found,) = project.lint("--select", "GG203", "program.py", json_output=True).json["findings"]
+    assert found["edits"] is not None
+    project.write("book.ipynb", notebook(setup, WORK, call))
+    (found,) = project.lint("--select", "GG203", "book.ipynb", json_output=True).json["findings"]
+    assert found["edits"] is None

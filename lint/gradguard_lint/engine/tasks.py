@@ -21,6 +21,7 @@ from gradguard_lint.domain.values import (
     Atom,
     Bound,
     Choice,
+    Class,
     Const,
     Frame,
     Function,
@@ -43,6 +44,10 @@ from gradguard_lint.engine.machine import (
 )
 from gradguard_lint.engine.ports import Args
 from pytest_gradguard.records import replace
+
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from gradguard_lint.reading.source import Module
 
 AT_FORK = "<at fork>"
 
@@ -218,6 +223,8 @@ def hand_out(
         resident: whether the object whose method is called lives in the worker already.
         single: whether each task has a worker of its own, which ends with it.
     """
+    if forking_pickler and start.kind == PROCESS and start.name not in INHERITING:
+        tasks = [task for task in tasks if not _is_of_a_notebook(task.function)]
     if m.dead or not tasks:
         return UNKNOWN
     if m.worker is not None:
@@ -260,6 +267,22 @@ def hand_out(
     m.state.assumed = assumed
     m.state.past[call] = call.when
     return join(results)
+
+
+def _is_of_a_notebook(function: Value) -> bool:
+    """Whether what a task calls is pickled by its name in a cell: a fresh process fails to find it
+    there, before it runs any of it."""
+    modules = [_home(atom) for atom in _functions(function)]
+    return bool(modules) and all(it is not None and it.is_notebook for it in modules)
+
+
+def _home(atom: Atom) -> Module | None:
+    """The module that says what `atom` is, a function or an object that is called."""
+    if isinstance(atom, Bound):
+        return _home(atom.receiver)
+    if isinstance(atom, Instance):
+        return atom.cls.module
+    return atom.module if isinstance(atom, (Function, Class)) else None
 
 
 def forked(m: Machine) -> Value:

@@ -132,6 +132,8 @@ def _can_spawn(program: Program, call: ParallelCall, maker: ast.Call) -> bool:
         if function.frame.parent is not None and not function.frame.is_class:
             return False  # it is defined in another one, and cannot be pickled
         module = function.module
+        if module.is_notebook:
+            return False  # the process has no such module
         if _differing(module, names) & _names_in(module, function.node):
             return False
     return True

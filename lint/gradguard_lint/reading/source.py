@@ -13,7 +13,14 @@ import sys
 import warnings
 from functools import cached_property
 
-from gradguard_lint.reading.text import SourceError, byte_lines, check, compile_flags, decode
+from gradguard_lint.reading.text import (
+    NOTEBOOK,
+    SourceError,
+    byte_lines,
+    check,
+    compile_flags,
+    decode,
+)
 
 __all__ = ["Module", "SourceError", "parse", "tree_of"]
 
@@ -35,6 +42,11 @@ class Module:
         self.package = package
         self.tree = tree
         self.data = data
+
+    @property
+    def is_notebook(self) -> bool:
+        """Whether it is the code of a notebook, which no other process can import."""
+        return self.path.endswith(NOTEBOOK)
 
     @cached_property
     def byte_lines(self) -> list[bytes]:

@@ -25,7 +25,7 @@ def seeds_on_import(program: Program, task: TaskRun, draw: Effect) -> list[Effec
         for seed in program.kinds("seed")
         if seed.on_import in homes and seed.framework == draw.framework
         # nobody imports a notebook
-        if not seed.site.path.endswith(".ipynb")
+        if not seed.site.module.is_notebook
     ]
 
 
