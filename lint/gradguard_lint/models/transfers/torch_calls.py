@@ -76,6 +76,7 @@ from gradguard_lint.models.transfers.tensors import (
     worked,
     written,
 )
+from gradguard_lint.models.transfers.torch_modules import LOCKS
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
@@ -123,16 +124,10 @@ def autocast(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
 
 def optimizer(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """An optimizer, with the parameters that it steps."""
-    parameters = args.get(0, "params") or UNKNOWN
-    return of(
-        Thing(
-            "optimizer",
-            name,
-            m.ident_at(node),
-            m.worker_ident,
-            parts=(("parameters", parameters),),
-        )
-    )
+    parts = [("parameters", args.get(0, "params") or UNKNOWN)]
+    if "use_locking" in args.keywords:
+        parts.append((LOCKS, args.keywords["use_locking"]))
+    return of(Thing("optimizer", name, m.ident_at(node), m.worker_ident, parts=tuple(parts)))
 
 
 def parameter(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:

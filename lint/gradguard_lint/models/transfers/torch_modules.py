@@ -332,6 +332,10 @@ def instance_on_gpu(m: Machine, instance: Instance) -> bool:
     return value is not None and True in value.constants()
 
 
+LOCKS = "locks"
+"""The part of an optimizer that says whether it takes a lock for each update."""
+
+
 def optimizer_method(
     m: Machine, frame: Frame, node: ast.AST, optimizer: Thing, name: str, args: Args
 ) -> Value:
@@ -352,7 +356,11 @@ def optimizer_method(
     elif name == "zero_grad":
         own_gradients.cleared(m, frame, node, what, of(optimizer))
     elif name in ("minimize", "apply_gradients"):
+        modes, locks = m.modes, optimizer.part(LOCKS)
+        if locks is not None and locks.constants() == [True]:
+            m.modes = replace(modes, locked=True)
         m.effect(frame, "step", node, what, target=of(optimizer))
+        m.modes = modes
     elif name == "add_param_group":
         m.effect(frame, "optimizer-change", node, f"`.{name}()`", target=of(optimizer))
         return NOTHING
