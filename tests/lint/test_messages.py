@@ -413,3 +413,45 @@ def test_a_size_is_not_shown_as_a_device(project):
     assert unpacked["message"].startswith("`torch.zeros(..., device='cuda')` initialises the GPU")
     assert default["message"].startswith("`torch.zeros(...)` initialises the GPU")
     assert not any("is set here" in step["message"] for step in default["trace"])
+
+
+def test_an_object_that_travels_with_its_method_is_called_as_the_program_calls_it(project):
+    source = """\
+import multiprocessing
+import torch
+from joblib import Parallel, delayed
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = torch.nn.Linear(3, 1)
+
+    def produce(self, k):
+        return k
+
+
+class Trainer:
+    def __init__(self):
+        self.net = Net().to("cuda")
+
+    def train(self, k):
+        return k
+
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    model, trainer = Net().to("cuda"), Trainer()
+    context.Process(target=model.produce, args=(1,)).start()
+    context.Process(target=Net.produce, args=(model, 1)).start()
+    context.Process(target=trainer.train, args=(1,)).start()
+    context.Process(target=Trainer().train, args=(1,)).start()
+    with context.Pool(2) as pool:
+        pool.map(model.produce, range(3))
+        pool.map(model, range(3))
+    Parallel(n_jobs=2)(delayed(trainer.net.produce)(k) for k in range(3))
+"""
+    project.write("program.py", source)
+    findings = project.lint("--select", "GG202", json_output=True).json["findings"]
+    named = [found["message"].partition(" is on")[0].strip("`") for found in findings]
+    assert named == ["model", "model", "trainer.net", "self.net", "model", "model", "trainer.net"]

@@ -361,25 +361,22 @@ def is_of_a_group(module: str, name: str) -> bool:
     return name in _RANKED and any(group in f"{module}.{name}" for group in GROUPS)
 
 
-_JOINS = re.compile(
+_JOINS = (
     rb"\b(?:" + "|".join(sorted(JOINING)).encode() + rb")"
     rb"|(?<![.\w])(?<!def )(?:__import__|exec|eval)[ \t]*\("
-    rb"|\b(?:import_module|exec_module|load_module)\b"
+    rb"|\b(?:import_module|exec_module|load_module|runpy)\b"
 )
-
-_STANDARD = sys.stdlib_module_names - {"runpy"}
-"""The modules of Python's own that run no files of the project."""
 
 
 def joins_a_group(data: bytes) -> bool:
     """Whether a module names what joins processes that train together, or runs code that does not
     show."""
-    return _JOINS.search(data) is not None
+    return re.search(_JOINS, data) is not None
 
 
 def joins_none(package: str) -> bool:
     """Whether a package from outside the project is known to join no such processes itself."""
-    return package in JOINING_NONE or package in _STANDARD
+    return package in JOINING_NONE or package in sys.stdlib_module_names
 
 
 def trains(data: bytes) -> bool:

@@ -10,10 +10,13 @@ from gradguard_lint.domain.effects import Program, Step, TaskRun
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import (
     Atom,
+    Bound,
+    Method,
     Site,
     Tensor,
     Thing,
 )
+from gradguard_lint.engine.tasks import CALLED
 from gradguard_lint.fixes.changes import Fix, Wrap
 from gradguard_lint.fixes.recipes import argument, asks, function_of
 from gradguard_lint.rules.base import (
@@ -45,6 +48,7 @@ def check(program: Program) -> Iterator[Report]:
         found = _found(program, task)
         if not found:
             continue
+        found = {_as_written(task, path): atom for path, atom in found.items()}
         named = [f"`{name}`" for name in found]
         are, them = ("is", "it") if len(named) == 1 else ("are", "them")
         copied = "" if _handed_over(task, found.values()) else ", and its own copy of the data"
@@ -88,6 +92,26 @@ def _found(program: Program, task: TaskRun) -> dict[str, Atom]:
             if on_gpu(atom):
                 found.setdefault(name, atom)
     return found
+
+
+def _as_written(task: TaskRun, path: str) -> str:
+    """`path`; where it begins with what the task calls, or with the object whose method that is,
+    as the program writes these."""
+    head, dot, rest = path.partition(".")
+    called, call = task.task.function.only, task.task.site.node
+    if head != ("self" if isinstance(called, Bound) else CALLED) or not isinstance(call, ast.Call):
+        return path
+    inner = call.func if isinstance(call.func, ast.Call) else call  # delayed(f)(…)
+    given = [item.value for item in call.keywords if item.arg in ("target", "func", "fn")]
+    function = next(iter((*given, *inner.args)), None)
+    if isinstance(called, (Bound, Method)):
+        name = called.function.name if isinstance(called, Bound) else called.name
+        if not isinstance(function, ast.Attribute) or function.attr != name:
+            return path
+        function = function.value
+    if not isinstance(function, (ast.Name, ast.Attribute)):
+        return path
+    return ast.unparse(function) + dot + rest
 
 
 def _put_there(program: Program, found: dict[str, Atom]) -> Iterator[Step]:
