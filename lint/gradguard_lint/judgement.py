@@ -123,6 +123,7 @@ def _raw(code: str, report: Report) -> Raw:
         "trace": trace,
         "ways": ways,
         "case": report.case or (report.call.library if report.call is not None else ""),
+        "advice": report.advice,
         "details": _details(report),
         "edits": None,
         "gone": None if report.gone is None else _plain(report.gone),

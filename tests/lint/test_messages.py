@@ -455,3 +455,101 @@ if __name__ == "__main__":
     findings = project.lint("--select", "GG202", json_output=True).json["findings"]
     named = [found["message"].partition(" is on")[0].strip("`") for found in findings]
     assert named == ["model", "model", "trainer.net", "self.net", "model", "model", "trainer.net"]
+
+
+EPOCHS = """\
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+from tqdm import tqdm
+
+
+def loader_of(data):
+    return DataLoader(data, batch_size=2, sampler=DistributedSampler(data, 2, 0))
+
+
+def train(loader, optimizer):
+    for batch in loader:
+        optimizer.step()
+
+
+def inside(data, optimizer):
+    loader = loader_of(data)
+    for e in range(3):
+        bar = tqdm(loader)
+        for batch in bar:
+            optimizer.step()
+
+
+def outside(data, optimizer):
+    ours = loader_of(data)
+    bar = tqdm(ours)
+    for epoch in range(3):
+        train(bar, optimizer)
+
+
+def bar_alone(data, optimizer):
+    bar = tqdm(loader_of(data))
+    for epoch in range(3):
+        train(bar, optimizer)
+
+
+def several(parts, optimizer):
+    loaders = []
+    for part in parts:
+        own = loader_of(part)
+        loaders.append(own)
+    for epoch in range(3):
+        for loader in loaders:
+            train(loader, optimizer)
+
+
+class Trainer:
+    def __init__(self, data, optimizer):
+        self.data, self.optimizer = loader_of(data), optimizer
+
+    def run(self):
+        for number in range(3):
+            self.epoch()
+
+    def epoch(self):
+        for index, batch in enumerate(self.data):
+            self.optimizer.step()
+
+
+data = list(range(8))
+inside(data, None)
+outside(data, None)
+bar_alone(data, None)
+several([data], None)
+Trainer(data, None).run()
+"""
+
+
+def test_the_sampler_goes_by_a_name_of_the_loop_over_epochs(project):
+    project.write("program.py", EPOCHS)
+    found = project.lint("--select", "GG503", json_output=True).json["findings"]
+    said = {
+        EPOCHS.splitlines()[it["location"]["line"] - 2].strip(): (
+            it["message"].partition(" gives")[0],
+            it["fix"].partition(" at ")[0],
+            it["edits"] and it["edits"]["edits"][0]["content"].strip(),
+        )
+        for it in found
+    }
+    by_name = {
+        "loader = loader_of(data)": ("`bar` (line 19)", "loader.sampler.set_epoch(e)"),
+        "bar = tqdm(ours)": ("`loader` (line 11)", "ours.sampler.set_epoch(epoch)"),
+        "def run(self):": (
+            "`enumerate(self.data)` (line 55)",
+            "self.data.sampler.set_epoch(number)",
+        ),
+    }
+    for before, (iterated, written) in by_name.items():
+        assert said.pop(before) == (iterated, f"Call `{written}`", written)
+    assert said == {
+        "bar = tqdm(loader_of(data))": (
+            "`loader` (line 11)",
+            "Call `set_epoch(epoch)` on the sampler",
+            None,
+        )
+    }

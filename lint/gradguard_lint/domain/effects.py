@@ -306,6 +306,8 @@ class Effect:
     home: str = ""
     is_global: bool = False
     place: Site | None = None
+    named: tuple[tuple[str, Value], ...] = ()
+    """What has to do with it has these names at `place`, each with its value."""
     origin: Step | None = None
     """Where the device that it uses was named."""
     making: tuple[tuple[Instance, ast.AST], ...] = ()

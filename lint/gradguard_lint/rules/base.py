@@ -69,6 +69,8 @@ class Report:
     the library of `call`."""
     gone: Gone | None = None
     """What it is about, where older versions of a library still have that."""
+    advice: str = ""
+    """What to do, where that names something of the program."""
 
 
 if TYPE_CHECKING:

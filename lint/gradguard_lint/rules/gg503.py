@@ -6,16 +6,23 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from gradguard_lint.domain.effects import Effect, Program, Step
-from gradguard_lint.domain.values import Site
+from gradguard_lint.domain.values import Atom, Const, Site, Thing
 from gradguard_lint.fixes.changes import Change, Fix, InsertBefore, Replace
-from gradguard_lint.fixes.recipes import bindings, importing, is_bound, spelled
-from gradguard_lint.rules.base import Examples, Report
+from gradguard_lint.fixes.recipes import importing, is_bound, spelled
+from gradguard_lint.rules.base import Examples, Report, place
 from gradguard_lint.words import words
 from pytest_gradguard.records import fields
 
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from typing import TypeGuard
+
 CODE = "GG503"
 
+_LOADER = "torch.utils.data.DataLoader"
 _PACKAGE, _CLASS = "torch.utils.data.distributed", "DistributedSampler"
+
+_NONE = Const(None, "NoneType")
 
 _TRAINING = words("backward step manual_backward")
 
@@ -35,12 +42,26 @@ def check(program: Program) -> Iterator[Report]:
             made = () if sampler.site is None else (Step(sampler.site, "the sampler is made here"),)
             yield Report(
                 loop,
-                f"`{effect.what}` gives the same order in each iteration of this loop: its "
-                "DistributedSampler shuffles, but `set_epoch` is not called.",
+                f"`{effect.what}` ({place(effect.site, loop)}) gives the same order in each "
+                "iteration of this loop: its DistributedSampler shuffles, but `set_epoch` is not "
+                "called.",
                 (*made, *effect.chain, Step(effect.site, "the loader is iterated here")),
                 what=effect.what,
                 fix=fix,
+                advice=_advice(effect, loop),
             )
+
+
+def _advice(effect: Effect, loop: Site) -> str:
+    """What to do, in the program's own names."""
+    from pytest_gradguard.pitfalls import get
+
+    found = _sampler(effect, loop)
+    if found is None:
+        return ""
+    epoch = _counter(loop) or "_"
+    written = f"`{found.name}.set_epoch({'epoch' if epoch == '_' else epoch})`"
+    return get(CODE).advice.replace("`set_epoch(epoch)` on the sampler", written)
 
 
 def _at_times(effect: Effect, loop: Site) -> bool:
@@ -101,11 +122,9 @@ def _steps(node: ast.AST) -> bool:
 def _set_epoch(effects: Sequence[Effect], loop: Site) -> Fix | None:
     """``sampler.set_epoch(epoch)`` at the top of the loop over epochs, for each of its samplers."""
     node, module = loop.node, loop.module
-    if not isinstance(node, ast.For) or not isinstance(node.target, ast.Name):
+    epoch = _counter(loop)
+    if not isinstance(node, ast.For) or epoch is None or not _counts(node.iter):
         return None
-    if not _counts(node.iter):
-        return None
-    epoch = node.target.id
     changes: list[Change] = []
     if epoch == "_":
         if is_bound(module, "epoch"):
@@ -124,6 +143,14 @@ def _set_epoch(effects: Sequence[Effect], loop: Site) -> Fix | None:
         changes += (change for change in found.needs if change not in changes)
     changes.append(InsertBefore(module, node.body[0], "\n".join(lines)))
     return Fix("unsafe", "tell the sampler which epoch it is", tuple(changes))
+
+
+def _counter(loop: Site) -> str | None:
+    """The variable that a loop gives a value, where it is one."""
+    node = loop.node
+    return (
+        node.target.id if isinstance(node, ast.For) and isinstance(node.target, ast.Name) else None
+    )
 
 
 def _counts(source: ast.expr) -> bool:
@@ -154,39 +181,32 @@ class _Sampler:
 
 def _sampler(effect: Effect, loop: Site) -> _Sampler | None:
     """The sampler, by the variable that it was put into, or as a part of its loader."""
-    made = next(effect.value.things("sampler")).site
-    statement = made.statement if made is not None else None
-    if (
-        made is not None
-        and isinstance(statement, ast.Assign)
-        and len(statement.targets) == 1
-        and isinstance(statement.targets[0], ast.Name)
-        and made.module is loop.module
-        and made.function == loop.function
-        and bindings(loop.module.tree, statement.targets[0].id) == 1
-        and _leads_to(loop.module.tree, statement, loop.node)
-    ):
-        name = statement.targets[0].id
-        if statement.value is made.node:
-            return _Sampler(name)
-        if _or_none(statement.value, made.node):
+    for name, value in effect.named:
+        if not all(_is(atom, "sampler") or atom == _NONE for atom in value.atoms):
+            continue
+        if value.only is None:
             return _Sampler(name, f"{name} is not None")
-    loader = effect.site.node
-    if isinstance(loader, ast.Call) and loader.args:
-        loader = loader.args[0]  # enumerate, tqdm
-    here = {id(node) for node in ast.walk(loop.node)}
-    if not isinstance(loader, (ast.Name, ast.Attribute)) or id(loader) not in here:
-        return None
-    given = list(effect.target.things("loader"))
-    if not given or len(given) != len(effect.target.choices):
-        return None
+        if not value.choices[0].when:
+            return _Sampler(name)
+    for name, value in effect.named:
+        if all(_is(atom, "loader") and atom.name == _LOADER for atom in value.atoms):
+            return _of_loader(name, list(value.things("loader")), loop)
+    return None
+
+
+def _is(atom: Atom, kind: str) -> TypeGuard[Thing]:
+    return isinstance(atom, Thing) and atom.kind == kind
+
+
+def _of_loader(name: str, given: list[Thing], loop: Site) -> _Sampler | None:
+    """The sampler of what `name` is, any of these loaders."""
     if any(loader.part("batch_sampler") is not None for loader in given):
         own = given[0].part("batch_sampler")
         if len(given) > 1 or own is None or len(own.choices) > 1:
             return None
-        name = f"{ast.unparse(loader)}.batch_sampler"
+        name = f"{name}.batch_sampler"
         return _Sampler(f"{name}.sampler" if any(own.things("batch-sampler")) else name)
-    name = f"{ast.unparse(loader)}.sampler"
+    name = f"{name}.sampler"
     own = given[0].part("sampler")
     if len(given) == 1 and own is not None and len(own.choices) == 1:
         return _Sampler(name)
@@ -197,26 +217,6 @@ def _sampler(effect: Effect, loop: Site) -> _Sampler | None:
     if needs is None:
         return None
     return _Sampler(name, f"isinstance({name}, {called or _CLASS})", needs)
-
-
-def _or_none(value: ast.expr, made: ast.AST) -> bool:
-    """Whether `value` is ``made if … else None``, or the other way round."""
-    if not isinstance(value, ast.IfExp):
-        return False
-    arms = (value.body, value.orelse)
-    return any(arm is made for arm in arms) and any(
-        isinstance(arm, ast.Constant) and arm.value is None for arm in arms
-    )
-
-
-def _leads_to(tree: ast.AST, statement: ast.stmt, later: ast.AST) -> bool:
-    """Whether `statement` has run wherever `later` does: no branch holds it alone."""
-    for node in ast.walk(tree):
-        for block in (getattr(node, name, None) for name in ("body", "orelse", "finalbody")):
-            if isinstance(block, list) and statement in block:
-                after = block[block.index(statement) + 1 :]
-                return any(inner is later for other in after for inner in ast.walk(other))
-    return False
 
 
 BAD: Examples = {
@@ -337,6 +337,9 @@ FIXED: Examples = {
     "a loop over epochs": BAD["a loop over epochs"].replace(
         "for _ in range(3):  # GG503\n",
         "for epoch in range(3):  # GG503\n    sampler.set_epoch(epoch)\n",
+    ),
+    "training and evaluation in functions": BAD["training and evaluation in functions"].replace(
+        "# GG503\n", "# GG503\n        train.sampler.set_epoch(epoch)\n"
     ),
     "in a loop": BAD["in a loop"].replace(
         "    # what this rank sees\n",

@@ -170,7 +170,7 @@ def _finding(raw: dict[str, Any]) -> Finding:
         severity=Severity.parse(raw["severity"]) if raw["severity"] else pitfall.severity,
         origin="lint",
         message=raw["message"],
-        fix=pitfall.advice_for(raw["case"]),
+        fix=raw["advice"] or pitfall.advice_for(raw["case"]),
         edits=None if raw["edits"] is None else Repair.from_dict(raw["edits"]),
         location=Location(**place, cell=raw.get("cell")),
         trace=tuple(TraceStep(*step) for step in raw["trace"]),

@@ -17,8 +17,8 @@ PITFALL = Pitfall(
         "epoch begins: its `epoch` stays 0 until the program calls `set_epoch`."
     ),
     fix=(
-        "Call `sampler.set_epoch(epoch)` at the beginning of each epoch, before the loop over "
-        "the loader. A sampler for evaluation does not need to shuffle: give it "
+        "Call `set_epoch(epoch)` on the sampler at the beginning of each epoch, before the loop "
+        "over the loader. A sampler for evaluation does not need to shuffle: give it "
         "`shuffle=False`."
     ),
     bad="""\

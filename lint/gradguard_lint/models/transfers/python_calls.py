@@ -73,6 +73,8 @@ def identity(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
     value = args.get(*row.argument) or args.get(0) or args.get(None, "iterable") or UNKNOWN
     if row.flag == "in-place":
         written(m, frame, node, f"`{name.rpartition('.')[2]}`", value)
+    if row.keeps:
+        value = value.map(lambda atom: _wrapped(atom, name))
     if row.keeps and lazy([value]):
         return value
     value = m.iterated(frame, node, value)
@@ -89,6 +91,12 @@ def identity(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
         return of(replace(atom, ident=0) if isinstance(atom, (Items, Table)) else atom)
 
     return m.adopted(node, value.map(copied))
+
+
+def _wrapped(atom: Atom, name: str) -> Value:
+    """A loader in what goes through its batches has no attributes of a loader."""
+    loader = isinstance(atom, Thing) and atom.kind == "loader"
+    return of(replace(atom, name=name) if loader else atom)
 
 
 def nothing(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from math import inf
 
@@ -164,6 +164,7 @@ def passed(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
                     value=of(thing),
                     target=value,
                     place=m.loops[place],
+                    named=tuple(_names(m, frame, node, m.loops[place], thing)),
                 )
         m.store[thing.ident, PASSED] = constant(turns)
 
@@ -199,6 +200,62 @@ def _loop_between(m: Machine, site: Site, earlier: object, turns: tuple[int, ...
         if m.loops[index].module is site.module and site.stands_in(m.loops[index].node)
     ]
     return next(iter(own or moved), None)
+
+
+def _names(
+    m: Machine, frame: Frame, used: ast.AST, loop: Site, sampler: Thing
+) -> Iterator[tuple[str, Value]]:
+    """What a sampler, and the loaders that draw from it, are called where a turn of `loop` begins.
+
+    What the loop itself gives a value does not count, nor what another loop does, which may have
+    had several. Names that stand in the loop come first, and those in what is `used`.
+    """
+    around = (step.frame for step in m.chain if step.frame is not None and _is_in(step.site, loop))
+    scope = next(around, frame)
+    while scope.function is None and scope.parent is not None:
+        scope = scope.parent
+    if scope.module is not loop.module:
+        return
+    whole = scope.module.tree if scope.function is None else scope.function.node
+    seen = {
+        ast.unparse(node)
+        for other in ast.walk(whole)
+        if isinstance(other, _LOOPS) and (other is loop.node or not loop.stands_in(other))
+        for node in ast.walk(other)
+        if isinstance(node, (ast.Name, ast.Attribute)) and not isinstance(node.ctx, ast.Load)
+    }
+    for node in (*ast.walk(loop.node), *ast.walk(used), *ast.walk(whole)):
+        value = _held(m, scope, node)
+        if value is None or not any(it.ident == sampler.ident for it in samplers(m, value)):
+            continue
+        name = ast.unparse(node)
+        if name not in seen:
+            seen.add(name)
+            yield name, value.map(lambda atom: _as_thing(m, atom))
+
+
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+
+
+def _is_in(site: Site, loop: Site) -> bool:
+    return site.module is loop.module and site.stands_in(loop.node)
+
+
+def _as_thing(m: Machine, atom: Atom) -> Value:
+    own = _own(m, atom) if isinstance(atom, Instance) else None
+    return of(own or atom)
+
+
+def _held(m: Machine, scope: Frame, node: ast.AST) -> Value | None:
+    """What a variable of `scope`, or an attribute of an object in one, has on whichever way."""
+    if isinstance(node, ast.Name):
+        found = m.lookup(scope, node.id)
+        return m.stored(found[1].ident, node.id) if found is not None else None
+    if not isinstance(node, ast.Attribute):
+        return None
+    base = _held(m, scope, node.value)
+    whose = base.only if base is not None else None
+    return m.stored(whose.ident, node.attr) if isinstance(whose, Instance) else None
 
 
 def taken(m: Machine, element: Value) -> None:
