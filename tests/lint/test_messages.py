@@ -553,3 +553,56 @@ def test_the_sampler_goes_by_a_name_of_the_loop_over_epochs(project):
             None,
         )
     }
+
+
+BYPASSED = """\
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.body(x)
+
+    def loss(self, x):
+        return self(x).sum()
+
+    def epoch(self, batches, optimizer):
+        for batch in batches:
+            optimizer.zero_grad()
+            self.body(batch).sum().backward()
+            optimizer.step()
+
+
+def plain(batch):
+    ddp = DistributedDataParallel(Net())
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    ddp.module(batch).sum().backward()
+    optimizer.step()
+
+
+def by_method(batch):
+    ddp = DistributedDataParallel(Net())
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    ddp.module.loss(batch).backward()
+    optimizer.step()
+
+
+def by_loop(batches):
+    ddp = DistributedDataParallel(Net())
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    ddp.module.epoch(batches, optimizer)
+"""
+
+
+def test_how_a_wrapper_is_called_depends_on_what_bypasses_it(project):
+    project.write("program.py", BYPASSED)
+    found = project.lint("--select", "GG502", json_output=True).json["findings"]
+    plain, method, loop = (it["fix"] for it in found)
+    assert plain.startswith("Call the DDP module itself in training")
+    assert method.startswith("Compute the loss in the module's `forward`, and call the DDP")
+    assert loop.startswith("Take the loop and `optimizer.step()` out of the module")

@@ -34,7 +34,19 @@ def check(program: Program) -> Iterator[Report]:
             ),
             severity="warning" if prepared else None,
             what=what,
+            case=_case(forward, effect),
         )
+
+
+def _case(forward: Effect, step: Effect) -> str:
+    """Whether it is a method of the module that trains it (a loop), or computes the loss."""
+    called = forward.place.node if forward.place is not None else None
+    if not isinstance(called, ast.Call) or not isinstance(called.func, ast.Attribute):
+        return ""
+    if called.func.attr in ("forward", "module"):
+        return ""
+    inside = any(link.site == forward.place for link in step.chain)
+    return "training loop" if inside else "method"
 
 
 def _entered(forward: Effect) -> tuple[Sequence[Step], Site, str]:

@@ -23,6 +23,16 @@ PITFALL = Pitfall(
         "you compute gradients in another way, average them with `dist.all_reduce` before the "
         "step. `ddp.module` is right for evaluation and for saving."
     ),
+    cases={
+        "method": (
+            "Compute the loss in the module's `forward`, and call the DDP module itself: only that "
+            "call averages gradients."
+        ),
+        "training loop": (
+            "Take the loop and `optimizer.step()` out of the module, compute the loss in its "
+            "`forward`, and call the DDP module itself: only that call averages gradients."
+        ),
+    },
     bad="""\
 import torch
 import torch.distributed as dist
