@@ -38,12 +38,14 @@ _FILE_HEADER = re.compile(r"^# (\w+\.py)\n", re.MULTILINE)
 
 _CASES = {
     "autotune": "`parallel_iterations=tf.data.AUTOTUNE`",
+    "local function": "a closure or lambda",
     "method": "a method of the wrapped module",
     "model": "a module",
     "other arrays": "arrays of other packages",
     "result": "what a worker returns",
     "shape": "a `TensorSpec` without a shape",
     "state": "a state dict",
+    "torch.utils.data": "`DataLoader`",
     "training loop": "a training loop in the wrapped module",
 }
 """What the cases are called that are no names of libraries or classes."""

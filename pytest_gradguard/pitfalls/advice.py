@@ -7,9 +7,27 @@ FRESH_WORKERS = {
     "multiprocessing": (
         'Start the workers as fresh interpreters, with `multiprocessing.get_context("spawn")`.'
     ),
+    "torch.multiprocessing": (
+        "Start the workers as fresh interpreters, with "
+        '`torch.multiprocessing.get_context("spawn")`.'
+    ),
     "concurrent.futures": (
         'Pass `mp_context=multiprocessing.get_context("spawn")` to the executor, so that its '
         "workers are fresh interpreters."
     ),
 }
 """How workers that are forked by default are started otherwise, by library."""
+
+LOCAL_FUNCTION = "local function"
+FRESH_WORKERS[LOCAL_FUNCTION] = (
+    "Define the function at the top level of a module (a closure or lambda cannot be pickled), "
+    "and start the workers as fresh interpreters, with the start method spawn."
+)
+
+LOADERS = "torch.utils.data"
+"""The library of PyTorch's `DataLoader`, whose workers go by what follows."""
+
+SAMPLES_ON_CPU = (
+    "Keep the samples on the CPU in the workers, and move each batch to the GPU in the training "
+    "loop (`pin_memory=True`, `batch.to(device, non_blocking=True)`)."
+)

@@ -606,3 +606,56 @@ def test_how_a_wrapper_is_called_depends_on_what_bypasses_it(project):
     assert plain.startswith("Call the DDP module itself in training")
     assert method.startswith("Compute the loss in the module's `forward`, and call the DDP")
     assert loop.startswith("Take the loop and `optimizer.step()` out of the module")
+
+
+def test_how_forked_workers_come_to_cuda_depends_on_what_they_run(project):
+    project.write(
+        "local.py",
+        """\
+import torch
+import torch.multiprocessing as mp
+from made import Net
+
+
+def main():
+    device = torch.device("cuda")
+    model = Net().to(device)
+
+    def train(model):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model.train()
+        batch = torch.ones(2, 3).to(device)
+        model(batch).sum().backward()
+        optimizer.step()
+
+    mp.Process(target=train, args=(model,)).start()
+
+
+main()
+""",
+    )
+    project.write(
+        "loading.py",
+        """\
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+class Rows(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return torch.ones(3).to("cuda")
+
+
+weight = torch.ones(3, device="cuda")
+for rows in DataLoader(Rows(), num_workers=2):
+    print(rows @ weight)
+""",
+    )
+    found = project.lint("--select", "GG203", json_output=True).json["findings"]
+    loading, local = sorted(found, key=lambda it: it["location"]["path"])
+    assert local["fix"].startswith("Define the function at the top level of a module")
+    assert local["trace"][-1]["line"] == 13  # no parameter is used where they are only named
+    assert loading["fix"].startswith("Return CPU tensors from the dataset and `collate_fn`")

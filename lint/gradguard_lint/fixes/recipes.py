@@ -177,6 +177,12 @@ def _functions(value: Value) -> Iterator[Function | None]:
             yield None
 
 
+def is_local(function: Function) -> bool:
+    """Whether it is a lambda, or defined in another function: pickle cannot find it by its name."""
+    inside = function.frame.parent is not None and not function.frame.is_class
+    return isinstance(function.node, ast.Lambda) or inside
+
+
 def handed_out_alone(
     program: Program, function: Function, allowed: Callable[[ParallelCall], bool]
 ) -> bool:

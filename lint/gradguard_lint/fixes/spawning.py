@@ -12,6 +12,7 @@ from gradguard_lint.fixes.recipes import (
     dotted,
     function_of,
     importing,
+    is_local,
     keyword,
     made_by,
     repr_of,
@@ -19,10 +20,14 @@ from gradguard_lint.fixes.recipes import (
 )
 from gradguard_lint.reading.source import Module
 from gradguard_lint.words import words
+from pytest_gradguard.pitfalls.advice import LOCAL_FUNCTION
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _PACKAGES = words("multiprocessing torch.multiprocessing")
 _WORKERS = words("Pool Process")
+_PICKLES_BY_NAME = ("multiprocessing", "torch.multiprocessing", "concurrent.futures")
+"""The libraries whose workers import the function that they run."""
+
 _SHARED = words(
     "Queue JoinableQueue SimpleQueue Lock RLock Event Condition Semaphore BoundedSemaphore Barrier "
     "Value Array"
@@ -42,6 +47,15 @@ def without_fork(program: Program, call: ParallelCall) -> Fix | None:
         return None
     changes = _spawned(call.maker.module, node)
     return Fix("unsafe", "start the workers with spawn", changes) if changes else None
+
+
+def advice_case(call: ParallelCall) -> str:
+    """Which advice fits where the workers of `call` have to be fresh processes: that for its
+    library, or for a function that these could not unpickle."""
+    by_name = call.library in _PICKLES_BY_NAME
+    functions = [function_of(task) for task in call.tasks] if by_name else []
+    local = any(function is not None and is_local(function) for function in functions)
+    return LOCAL_FUNCTION if local else call.library
 
 
 def _spawned(module: Module, node: ast.Call) -> tuple[Change, ...]:
@@ -127,10 +141,8 @@ def _can_spawn(program: Program, call: ParallelCall, maker: ast.Call) -> bool:
         return False  # an initializer that cannot be pickled
     for task in call.tasks:
         function = function_of(task)
-        if function is None or isinstance(function.node, ast.Lambda):
+        if function is None or is_local(function):
             return False
-        if function.frame.parent is not None and not function.frame.is_class:
-            return False  # it is defined in another one, and cannot be pickled
         module = function.module
         if module.is_notebook:
             return False  # the process has no such module

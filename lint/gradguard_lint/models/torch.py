@@ -43,6 +43,12 @@ QUESTIONS = words(
 )
 """Methods of tensors that compute nothing."""
 
+OF_MODULES = words(
+    "parameters named_parameters buffers named_buffers modules named_modules children "
+    "named_children state_dict train eval"
+)
+"""Methods that only modules have, and that compute nothing."""
+
 HOOKS = words("register_hook register_post_accumulate_grad_hook")
 """Methods of tensors that put a hook on them."""
 

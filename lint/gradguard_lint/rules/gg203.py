@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gradguard_lint.domain.conditions import GPU_PRESENT, consistent
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step
 from gradguard_lint.domain.values import Choice, Tensor
-from gradguard_lint.fixes.spawning import without_fork
+from gradguard_lint.fixes.spawning import advice_case, without_fork
 from gradguard_lint.rules.base import (
     Examples,
     Report,
@@ -58,6 +58,7 @@ def check(program: Program) -> Iterator[Report]:
             f"{uses} in {call.workers}, but the parent {did.format(what=first.what)}: {why}.",
             (*come_to(first, before), *used),
             call=call,
+            case=advice_case(call),
             fix=without_fork(program, call),
         )
 

@@ -9,7 +9,7 @@ from functools import partial
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, TaskRun
 from gradguard_lint.fixes.changes import Fix, SetKeyword
 from gradguard_lint.fixes.recipes import dotted, importing, keyword, made_by, spelled
-from gradguard_lint.fixes.spawning import without_fork
+from gradguard_lint.fixes.spawning import advice_case, without_fork
 from gradguard_lint.rules.base import Examples, Report, come_to
 
 CODE = "GG303"
@@ -38,6 +38,7 @@ def check(program: Program) -> Iterator[Report]:
                 *come_to(work, f"{framework} computes in the worker here"),
             ),
             call=call,
+            case=advice_case(call),
             fix=without_fork(program, call) or _one_thread(call, framework),
         )
 
@@ -59,6 +60,7 @@ def _refused(program: Program, call: ParallelCall) -> Iterator[Report]:
                     *come_to(work, "autograd runs in the worker here"),
                 ),
                 call=call,
+                case=advice_case(call),
                 fix=without_fork(program, call),
             )
             return

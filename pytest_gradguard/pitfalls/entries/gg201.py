@@ -1,6 +1,7 @@
 """GG201: a process worker makes a GPU context of its own."""
 
 from pytest_gradguard.pitfalls import Pitfall, Severity, links
+from pytest_gradguard.pitfalls.advice import LOADERS, SAMPLES_ON_CPU
 
 PITFALL = Pitfall(
     code="GG201",
@@ -25,6 +26,7 @@ PITFALL = Pitfall(
         "batches. If you want one process per GPU, start one worker per device, pass each its "
         "device, and silence the finding there."
     ),
+    cases={LOADERS: SAMPLES_ON_CPU},
     bad="""\
 import torch
 from joblib import Parallel, delayed

@@ -1,7 +1,7 @@
 """GG203: workers are forked from a parent that has initialised CUDA."""
 
 from pytest_gradguard.pitfalls import Pitfall, Severity, links
-from pytest_gradguard.pitfalls.advice import FRESH_WORKERS
+from pytest_gradguard.pitfalls.advice import FRESH_WORKERS, LOADERS
 
 PITFALL = Pitfall(
     code="GG203",
@@ -25,7 +25,14 @@ PITFALL = Pitfall(
         "finish the forked work before the parent touches CUDA. If all that the parent does is "
         "ask, set `PYTORCH_NVML_BASED_CUDA_CHECK=1` in its environment."
     ),
-    cases=FRESH_WORKERS,
+    cases={
+        **FRESH_WORKERS,
+        LOADERS: (
+            "Return CPU tensors from the dataset and `collate_fn`, and move each batch with "
+            "`.to(device)` in the training loop; or give the `DataLoader` "
+            '`multiprocessing_context="spawn"`.'
+        ),
+    },
     bad="""\
 import torch
 from joblib import Parallel, delayed

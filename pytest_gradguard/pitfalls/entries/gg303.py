@@ -1,7 +1,7 @@
 """GG303: a forked worker computes with torch or TensorFlow after its parent did."""
 
 from pytest_gradguard.pitfalls import Pitfall, Severity, links
-from pytest_gradguard.pitfalls.advice import FRESH_WORKERS
+from pytest_gradguard.pitfalls.advice import FRESH_WORKERS, LOADERS
 
 PITFALL = Pitfall(
     code="GG303",
@@ -27,10 +27,17 @@ PITFALL = Pitfall(
     ),
     cases={
         **FRESH_WORKERS,
-        "multiprocessing": (
-            FRESH_WORKERS["multiprocessing"]
-            + " On the CPU, torch also works in forked workers that call "
-            "`torch.set_num_threads(1)` first."
+        **{
+            library: (
+                f"{FRESH_WORKERS[library]} On the CPU, torch also works in forked workers that "
+                "call `torch.set_num_threads(1)` first."
+            )
+            for library in ("multiprocessing", "torch.multiprocessing")
+        },
+        LOADERS: (
+            'Give the `DataLoader` `multiprocessing_context="spawn"`; or let its forked workers '
+            "compute with torch in the one thread that it gives them, and not with TensorFlow or "
+            "JAX."
         ),
     },
     bad="""\

@@ -47,6 +47,7 @@ from gradguard_lint.models.torch import (
     IN_PLACE_DRAWS,
     NOT_SMOOTH,
     NOT_WRITING,
+    OF_MODULES,
     QUESTIONS,
     RESHAPES,
     STAYS_BEHIND,
@@ -215,7 +216,8 @@ def tensor_method(
     found.extend((t, w) for t, w in tensors_in(args.values()))
     smooth = name not in NOT_SMOOTH
     plain = not smooth or name in ARRANGES or name in VIEWS or name in CASTS
-    worked(m, frame, node, found, heavy=name in HEAVY, plain=plain)
+    if name not in OF_MODULES:
+        worked(m, frame, node, found, heavy=name in HEAVY, plain=plain)
     value = combine(m, found, smooth=smooth, framework="torch")
     same = name in CASTS and same_element(tensor.memory, constant(name))
     viewed = same or (name in VIEWS and not (tensor.strided and name in RESHAPES))
