@@ -47,6 +47,8 @@ _CASES = {
     "state": "a state dict",
     "torch.utils.data": "`DataLoader`",
     "training loop": "a training loop in the wrapped module",
+    "weights": "weights that are loaded onto the GPU",
+    "whole program": "a worker that trains, or a `Process`",
 }
 """What the cases are called that are no names of libraries or classes."""
 

@@ -659,3 +659,46 @@ for rows in DataLoader(Rows(), num_workers=2):
     assert local["fix"].startswith("Define the function at the top level of a module")
     assert local["trace"][-1]["line"] == 13  # no parameter is used where they are only named
     assert loading["fix"].startswith("Return CPU tensors from the dataset and `collate_fn`")
+
+
+def test_workers_that_train_are_not_told_to_leave_the_gpu(project):
+    project.write(
+        "program.py",
+        """\
+import torch
+from joblib import Parallel, delayed
+
+
+def data(rows):
+    return torch.tensor(rows).to("cuda").sum().item()
+
+
+def train(seed):
+    print(torch.cuda.get_device_name())
+    model = torch.nn.Linear(3, 1).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(2, 3, device="cuda")).sum().backward()
+    optimizer.step()
+
+
+def evaluate(path):
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = torch.nn.Linear(3, 1)
+    model.load_state_dict(torch.load(path, map_location=device))
+    return model(torch.ones(2, 3)).sum().item()
+
+
+Parallel(2)(delayed(data)([k]) for k in range(4))
+Parallel(2)(delayed(train)(k) for k in range(4))
+Parallel(2)(delayed(evaluate)(f"{k}.pt") for k in range(4))
+""",
+    )
+    found = project.lint("--select", "GG201", json_output=True).json["findings"]
+    data, train, evaluate = sorted(found, key=lambda it: it["location"]["line"])
+    assert data["fix"].startswith("Let the workers prepare data on the CPU")
+    assert train["fix"].startswith("Start no more of these workers than the GPU has room for")
+    assert [(step["line"], step["message"]) for step in train["trace"][1:]] == [
+        (10, "`torch.cuda.get_device_name()` initialises the GPU here"),
+        (11, "`.cuda()` is the first to put something on it"),
+    ]
+    assert evaluate["fix"].startswith('Load with `map_location="cpu"`')

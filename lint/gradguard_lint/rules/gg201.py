@@ -27,6 +27,7 @@ from gradguard_lint.rules.base import (
     handed_out,
     started_cuda,
 )
+from gradguard_lint.words import words
 
 CODE = "GG201"
 
@@ -88,12 +89,14 @@ def check(program: Program) -> Iterator[Report]:
             (
                 *chain(effect),
                 Step(effect.site, f"`{what}` {does}"),
+                *_first_data(task, effect),
                 *_on_other_branches([*branches[effect.site.node].values()]),
                 *(handed_out(other) for other in others.values()),
             ),
             severity="info" if lone or (effect.kind == "gpu-implied" and not meant) else None,
             call=task.call,
             what=what,
+            case=_case(task, effect),
             others=tuple(others),
             fix=_in_the_parent(program, task, effect) if not others else None,
         )
@@ -107,6 +110,41 @@ def _is_lone(program: Program, tasks: list[TaskRun]) -> bool:
     return all(task.call is tasks[0].call for task in tasks) and not any(
         it.kind in _USING for it in in_parent
     )
+
+
+def _case(task: TaskRun, effect: Effect) -> str:
+    """Which advice fits: workers that train, or that each are a process of the program's own, are
+    not asked to leave the GPU to another process."""
+    own = [it for it in task.effects if it.kind == "gpu-init"]
+    if _called(effect) == "torch.load" and all(it.site == effect.site for it in own):
+        return "weights"
+    trains = any(it.kind in ("backward", "step") for it in task.effects)
+    return "whole program" if trains or task.call.single else ""
+
+
+def _called(effect: Effect) -> str:
+    return effect.what.strip("`").partition("(")[0]
+
+
+def _first_data(task: TaskRun, effect: Effect) -> Iterator[Step]:
+    """What first allocates on the GPU, where the context is initialised by a question."""
+    if not _asks(effect):
+        return
+    for other in task.effects:
+        if other.kind == "gpu-init" and not _asks(other) and consistent(other.when, effect.when):
+            yield Step(other.site, f"{code(other.what)} is the first to put something on it")
+            return
+
+
+def _asks(effect: Effect) -> bool:
+    return _called(effect).rpartition(".")[2] in _QUESTIONS
+
+
+_QUESTIONS = words(
+    "get_device_name get_device_properties get_device_capability current_device mem_get_info "
+    "memory_summary current_stream default_stream synchronize"
+)
+"""What needs the context, and allocates nothing that the program asked for."""
 
 
 def _on_other_branches(instead: list[Effect]) -> Iterator[Step]:

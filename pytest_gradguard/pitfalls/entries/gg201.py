@@ -26,7 +26,14 @@ PITFALL = Pitfall(
         "batches. If you want one process per GPU, start one worker per device, pass each its "
         "device, and silence the finding there."
     ),
-    cases={LOADERS: SAMPLES_ON_CPU},
+    cases={
+        LOADERS: SAMPLES_ON_CPU,
+        "whole program": (
+            "Start no more of these workers than the GPU has room for, give each a GPU of its "
+            "own, or run them on the CPU."
+        ),
+        "weights": ('Load with `map_location="cpu"`: nothing else in the worker uses the GPU.'),
+    },
     bad="""\
 import torch
 from joblib import Parallel, delayed
