@@ -41,6 +41,13 @@ _CASES = {
     "local function": "a closure or lambda",
     "method": "a method of the wrapped module",
     "model": "a module",
+    **{
+        f"only {name}": f"a worker that seeds other generators, but not {title}'s"
+        for name, title in (
+            *(("numpy", "NumPy"), ("random", "Python")),
+            *(("tensorflow", "TensorFlow"), ("torch", "torch")),
+        )
+    },
     "other arrays": "arrays of other packages",
     "result": "what a worker returns",
     "shape": "a `TensorSpec` without a shape",

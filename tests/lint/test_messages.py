@@ -348,7 +348,7 @@ def test_a_generator_that_the_task_seeds_is_not_named_with_the_others(project):
     seeded = SEVERAL_GENERATORS.replace("    chosen", "    torch.manual_seed(k)\n    chosen")
     project.write("program.py", seeded)
     (found,) = project.lint(json_output=True).json["findings"]
-    assert "torch" not in found["message"]
+    assert "So it is with" not in found["message"]
 
 
 SEEDED_BESIDE_THE_TASKS = """\
@@ -702,3 +702,48 @@ Parallel(2)(delayed(evaluate)(f"{k}.pt") for k in range(4))
         (11, "`.cuda()` is the first to put something on it"),
     ]
     assert evaluate["fix"].startswith('Load with `map_location="cpu"`')
+
+
+def test_which_generator_is_seeded_and_which_is_not(project):
+    project.write(
+        "program.py",
+        """\
+from multiprocessing import Pool
+
+import numpy as np
+import pandas as pd
+import torch
+
+
+def rows(seed):
+    torch.manual_seed(seed)
+    frame = pd.DataFrame({"a": [1, 2, 3]})
+    return frame.sample(2), torch.rand(2)
+
+
+def actions(probabilities):
+    return torch.distributions.Categorical(probabilities).sample()
+
+
+def fixed(count):
+    torch.manual_seed(0)
+    return np.random.rand(count)
+
+
+if __name__ == "__main__":
+    print(np.random.rand())
+    with Pool(2) as pool:
+        pool.map(rows, range(4))
+        pool.map(actions, [torch.ones(3)] * 4)
+        pool.map(fixed, range(4))
+""",
+    )
+    found = project.lint("--select", "GG304", json_output=True).json["findings"]
+    rows, actions, fixed = sorted(found, key=lambda it: it["location"]["line"])
+    assert rows["message"].startswith("`.sample()` draws from NumPy's global generator")
+    assert rows["message"].endswith("The worker seeds torch's (line 9), but not NumPy's.")
+    assert "`numpy.random.seed(seed)`" in rows["fix"]
+    assert actions["message"].startswith("`.sample()` draws from torch's global generator")
+    for other in (actions, fixed):
+        assert "The worker seeds" not in other["message"]
+        assert other["fix"].startswith("Give every task its own seed")

@@ -30,39 +30,57 @@ def check(program: Program) -> Iterator[Report]:
             if not drawn:
                 continue
             (effect, state, steps), *others = drawn
-            whose = _whose(effect) if others or _on_gpu(effect) else "the"
+            seeded = list(_seeded_otherwise(task, effect))
             more = [
                 f"{_whose(other)} ({code(other.what)}, {place(other.site, effect.site)})"
                 for other, *_ in others
             ]
             too = f" So it is with {listed(more)}." if more else ""
+            if seeded:
+                names = [f"{_titled(it)} ({place(it.site, effect.site)})" for it in seeded]
+                too += f" The worker seeds {listed(names)}, but not {_whose(effect)}."
             yield Report(
                 effect.site,
-                f"{code(effect.what)} draws from {whose} global generator, and {state}: they draw "
-                f"the same numbers.{too}",
+                f"{_draws(effect)}, and {state}: they draw the same numbers.{too}",
                 (
                     *chain(effect),
                     *steps,
                     *(
                         step
                         for other, _, seeded in others
-                        for step in (Step(other.site, _draws_too(other)), *seeded)
+                        for step in (Step(other.site, _draws(other)), *seeded)
                     ),
                 ),
                 call=call,
+                case=f"only {effect.framework}" if seeded and not others else "",
             )
+
+
+def _seeded_otherwise(task: TaskRun, draw: Effect) -> Iterator[Effect]:
+    """The seeds of a task's own that come before a draw, and are for other generators than it draws
+    from: one for each of these."""
+    seen = {"", draw.framework}
+    for effect in task.effects[: task.effects.index(draw)]:
+        own = effect.kind == "seed" and effect.value.constant is None
+        if own and effect.framework not in seen and not _on_gpu(draw):
+            seen.add(effect.framework)
+            yield effect
 
 
 def _whose(draw: Effect) -> str:
     """Which global generator is drawn from."""
-    return "the GPU's" if _on_gpu(draw) else f"{_TITLES.get(draw.framework, draw.framework)}'s"
+    return "the GPU's" if _on_gpu(draw) else _titled(draw)
+
+
+def _titled(effect: Effect) -> str:
+    return f"{_TITLES.get(effect.framework, effect.framework)}'s"
 
 
 def _on_gpu(draw: Effect) -> bool:
     return any(tensor.gpu for tensor in draw.target.tensors())
 
 
-def _draws_too(draw: Effect) -> str:
+def _draws(draw: Effect) -> str:
     return f"{code(draw.what)} draws from {_whose(draw)} global generator"
 
 

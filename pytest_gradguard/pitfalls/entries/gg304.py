@@ -24,6 +24,14 @@ PITFALL = Pitfall(
         "Give every task its own seed, and create a generator from it in the worker. "
         "`numpy.random.SeedSequence(seed).spawn(n)` makes independent seeds."
     ),
+    cases={
+        "only numpy": "Seed NumPy's generator in each task as well: `numpy.random.seed(seed)`.",
+        "only random": "Seed Python's generator in each task as well: `random.seed(seed)`.",
+        "only tensorflow": (
+            "Seed TensorFlow's generator in each task as well: `tf.random.set_seed(seed)`."
+        ),
+        "only torch": "Seed torch's generator in each task as well: `torch.manual_seed(seed)`.",
+    },
     bad="""\
 import torch
 from joblib import Parallel, delayed
