@@ -747,3 +747,60 @@ if __name__ == "__main__":
     for other in (actions, fixed):
         assert "The worker seeds" not in other["message"]
         assert other["fix"].startswith("Give every task its own seed")
+
+
+def test_what_stands_below_the_fork_was_done_in_an_earlier_iteration(project):
+    project.write(
+        "program.py",
+        """\
+from multiprocessing import Process
+
+import torch
+
+
+def act():
+    torch.ones(512, 512) @ torch.ones(512, 512)
+
+
+def play():
+    worker = Process(target=act)
+    worker.start()
+    worker.join()
+
+
+def around():
+    for _ in range(3):
+        play()
+        torch.ones(512, 512) @ torch.ones(512, 512)
+
+
+def once():
+    torch.ones(512, 512) @ torch.ones(512, 512)
+    for _ in range(3):
+        Process(target=act).start()
+
+
+def episode(model, batch):
+    worker = Process(target=act)
+    worker.start()
+    worker.join()
+    model(batch).sum().backward()
+
+
+def outside():
+    while True:
+        episode(torch.nn.Linear(512, 512), torch.ones(512, 512))
+""",
+    )
+    found = project.lint("--select", "GG303", json_output=True).json["findings"]
+    told = {
+        step["line"]: step["message"].partition("before the fork")[2]
+        for finding in found
+        for step in finding["trace"]
+        if "before the fork" in step["message"]
+    }
+    assert told == {
+        19: ", in an earlier iteration of the loop (line 17)",
+        23: "",
+        32: ", in an earlier iteration of the loop (line 36)",
+    }

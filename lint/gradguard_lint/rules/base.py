@@ -8,6 +8,7 @@ the code; a good example has none. Examples of several files are joined by lines
 
 from __future__ import annotations
 
+import ast
 import os
 from collections.abc import Iterator, Sequence
 
@@ -124,6 +125,39 @@ def listed(names: Sequence[str]) -> str:
 def come_to(effect: Effect, does: str) -> tuple[Step, ...]:
     """How the parent, or a worker, comes to `effect`, with what to say there."""
     return (*effect.chain, Step(effect.site, does))
+
+
+def before_fork(call: ParallelCall, first: Effect, does: str) -> tuple[Step, ...]:
+    """How the parent comes to what it has done, and that this is before the workers of `call` are
+    forked: where it stands below that, in an earlier iteration of a loop."""
+    return come_to(first, f"{does}, before the fork{_earlier_iteration(call, first)}")
+
+
+def _earlier_iteration(call: ParallelCall, first: Effect) -> str:
+    around: list[Site] = []
+    own = [*(step.site for step in first.chain), first.site]
+    forks = [*(step.site for step in call.chain), call.site]
+    for one, other in zip(own, forks, strict=False):
+        if one == other:
+            around.append(one)
+            continue
+        if one.module is not other.module or one.line <= other.line:
+            return ""
+        for inside in ((one, other), *((site,) for site in reversed(around))):
+            module = inside[0].module
+            loops = [
+                node.lineno
+                for node in ast.walk(module.tree)
+                if isinstance(node, (ast.For, ast.AsyncFor, ast.While))
+                and all(site.stands_in(node) for site in inside)
+            ]
+            if loops:
+                where = f"line {max(loops)}"
+                if module is not first.site.module:
+                    where = f"{os.path.basename(module.path)}:{max(loops)}"
+                return f", in an earlier iteration of the loop ({where})"
+        return ""
+    return ""
 
 
 def on_gpu(atom: Atom) -> bool:

@@ -11,6 +11,7 @@ from gradguard_lint.fixes.spawning import advice_case, without_fork
 from gradguard_lint.rules.base import (
     Examples,
     Report,
+    before_fork,
     code,
     come_to,
     handed_out,
@@ -52,11 +53,11 @@ def check(program: Program) -> Iterator[Report]:
         first, uses, used = found
         did, why = _DID[first.kind]
         does = "initialises CUDA" if first.kind == "gpu-init" else "starts the CUDA driver"
-        before = f"{code(first.what)} {does} in the parent, before the fork"
+        before = f"{code(first.what)} {does} in the parent"
         yield Report(
             call.site,
             f"{uses} in {call.workers}, but the parent {did.format(what=first.what)}: {why}.",
-            (*come_to(first, before), *used),
+            (*before_fork(call, first, before), *used),
             call=call,
             case=advice_case(call),
             fix=without_fork(program, call),

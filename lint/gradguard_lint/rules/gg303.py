@@ -10,7 +10,7 @@ from gradguard_lint.domain.effects import Effect, ParallelCall, Program, TaskRun
 from gradguard_lint.fixes.changes import Fix, SetKeyword
 from gradguard_lint.fixes.recipes import dotted, importing, keyword, made_by, spelled
 from gradguard_lint.fixes.spawning import advice_case, without_fork
-from gradguard_lint.rules.base import Examples, Report, come_to
+from gradguard_lint.rules.base import Examples, Report, before_fork, come_to
 
 CODE = "GG303"
 
@@ -34,7 +34,7 @@ def check(program: Program) -> Iterator[Report]:
             f"has started {framework}'s compute threads: a fork does not copy these, and the "
             "worker can wait for them forever.",
             (
-                *come_to(first, f"{framework} computes in the parent here, before the fork"),
+                *before_fork(call, first, f"{framework} computes in the parent here"),
                 *come_to(work, f"{framework} computes in the worker here"),
             ),
             call=call,
@@ -56,7 +56,7 @@ def _refused(program: Program, call: ParallelCall) -> Iterator[Report]:
                 "taken some, in a program that uses a GPU: autograd has threads of its own there, "
                 "which a fork does not copy, and refuses to run in the worker.",
                 (
-                    *come_to(first, "autograd runs in the parent here, before the fork"),
+                    *before_fork(call, first, "autograd runs in the parent here"),
                     *come_to(work, "autograd runs in the worker here"),
                 ),
                 call=call,
