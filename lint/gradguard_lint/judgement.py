@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 
-from gradguard_lint.domain.effects import Program, Step
+from gradguard_lint.domain.effects import ParallelCall, Program, Step
+from gradguard_lint.domain.questions import some_value, subject_of
 from gradguard_lint.domain.values import Site
 from gradguard_lint.project.files import absolute
 from gradguard_lint.reading.source import Module
 from gradguard_lint.reading.suppress import skips_file, suppressed
 from gradguard_lint.rules import rules
-from gradguard_lint.rules.base import Gone, Report
+from gradguard_lint.rules.base import Gone, Report, listed
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def judge(program: Program, codes: Iterable[str]) -> tuple[list[Raw], Stated]:
                 skipped[module.path] = skips_file(module.data)
             if skipped[module.path] or _silenced(module, report.site, rule.CODE):
                 continue
-            raw = _raw(rule.CODE, report)
+            raw = _raw(rule.CODE, report, program)
             key = (rule.CODE, raw["path"], raw["line"], raw["column"])
             known = found.get(key)
             if known is not None:
@@ -107,9 +108,9 @@ def _span(site: Site) -> tuple[int, int, int, int]:
     return line, module.column(line, start), end_line, module.column(end_line, end)
 
 
-def _raw(code: str, report: Report) -> Raw:
+def _raw(code: str, report: Report, program: Program) -> Raw:
     line, column, end_line, end_column = _span(report.site)
-    trace, ways = _steps(report)
+    trace, ways = _steps(report, program)
     return {
         "code": code,
         "path": absolute(report.site.path),
@@ -134,7 +135,9 @@ def _plain(gone: Gone) -> dict[str, Any]:
     return {"packages": [*gone.packages], "version": gone.version, "said": gone.said}
 
 
-def _steps(report: Report) -> tuple[list[tuple[str, int, str]], list[tuple[str, int, str]]]:
+def _steps(
+    report: Report, program: Program
+) -> tuple[list[tuple[str, int, str]], list[tuple[str, int, str]]]:
     """The steps of its trace; and those of them by which the program hands out the work."""
     call = report.call
     handed_out = set[tuple[str, int]]()
@@ -149,12 +152,31 @@ def _steps(report: Report) -> tuple[list[tuple[str, int, str]], list[tuple[str, 
     given[first:first] = [True] * len(elsewhere)
     steps = [*report.trace[:first], *elsewhere, *report.trace[first:]]
     for step, leads in zip(steps, given, strict=True):
-        item = (absolute(step.site.path), step.site.line, step.message)
+        message = step.message
+        if call is not None and (step.site.path, step.site.line) in handed_out:
+            message += _against_defaults(program, call)
+        item = (absolute(step.site.path), step.site.line, message)
         if item not in trace:
             trace.append(item)
             if leads:
                 ways.append(item)
     return trace, ways
+
+
+def _against_defaults(program: Program, call: ParallelCall) -> str:
+    """Which options of the program have to be given for it to come to `call`."""
+    given: dict[str, Hashable] = {}
+    for key, truth in call.when:
+        asked = subject_of(key)
+        known = program.defaults.get(asked, ())
+        if not isinstance(asked, tuple) or asked[0] != "option":
+            continue
+        if known and not any(
+            some_value(asked, [(("eq", asked, default), True), (key, truth)]) for default in known
+        ):
+            given[str(asked[-1])] = known[0]
+    named = [f"`{name}` is not {given[name]!r} (the default)" for name in sorted(given)]
+    return f", where the option {listed(named)}" if named else ""
 
 
 def _from_elsewhere(report: Report) -> Iterator[Step]:

@@ -804,3 +804,53 @@ def outside():
         23: "",
         32: ", in an earlier iteration of the loop (line 36)",
     }
+
+
+def test_an_option_without_which_no_worker_starts_is_named(project):
+    project.write(
+        "program.py",
+        """\
+import argparse
+from multiprocessing import Pool
+
+import numpy as np
+
+
+def draw(_):
+    return np.random.rand()
+
+
+def shuffled(rows):
+    np.random.shuffle(rows)
+    return rows
+
+
+def both(rows):
+    return rows, np.random.rand()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--multicore", action="store_true")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=4)
+    args = parser.parse_args()
+    np.random.seed(0)
+    if args.multicore:
+        with Pool(4) as pool:
+            pool.map(draw, range(8))
+    if args.workers > 1:
+        with Pool(args.workers) as pool:
+            pool.map(shuffled, [[1, 2], [3, 4]])
+    if args.jobs > 1:
+        with Pool(args.jobs) as pool:
+            pool.map(both, [[1, 2], [3, 4]])
+""",
+    )
+    found = project.lint("--select", "GG304", json_output=True).json["findings"]
+    told = [found["trace"][0]["message"].partition(" runs in ")[2] for found in found]
+    assert told == [
+        "forked workers, where the option `multicore` is not False (the default)",
+        "forked workers, where the option `workers` is not 1 (the default)",
+        "forked workers",
+    ]

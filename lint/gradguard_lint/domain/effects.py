@@ -19,8 +19,10 @@ from pytest_gradguard.records import Record, field, fields, record, replace
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     import ast
+    from collections.abc import Hashable
     from typing import Literal
 
+    from gradguard_lint.domain.questions import Key
     from gradguard_lint.domain.starts import WorkerKind
 
     Kind = Literal[
@@ -340,6 +342,8 @@ class Program:
     calls_elsewhere: dict[tuple[str, int], int] = field(default_factory=dict)
     """The functions of other modules that it calls, by path and line, each with the line of its
     own function by which it comes there; 0 is the module's own code."""
+    defaults: dict[Key, tuple[Hashable, ...]] = field(default_factory=dict)
+    """What its options, and arguments that nobody here gives, are by default."""
     guarded: bool = False
     """Whether it tells that it is started as a program from that it is imported."""
 

@@ -122,6 +122,7 @@ class _Run:
             self.after.past = m.before_main  # what else comes in is not run as a program
         program = m.program
         self._functions(loops=False)
+        program.defaults = m.defaults
         program.calls_elsewhere = {
             place: line
             for place, (ident, line) in m.reached_in.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Hashable
 
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import items
@@ -27,6 +28,9 @@ from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers.attribute_tables import attributes_of
 from pytest_gradguard.records import replace
 
+_SWITCHES: dict[Hashable, bool] = {"store_true": False, "store_false": True}
+"""What options are by default of which nothing but that they are given is asked."""
+
 
 def parser_method(
     m: Machine, frame: Frame, node: ast.AST, parser: Thing, name: str, args: Args
@@ -36,7 +40,11 @@ def parser_method(
         dest = _option_name(args, args.get(None, "dest"))
         if dest is None:
             return NOTHING
-        value = option_value(m, ("option", parser.ident, dest), args.get(None, "default"))
+        key = ("option", parser.ident, dest)
+        value = option_value(m, key, args.get(None, "default"))
+        action = args.get(None, "action")
+        if action is not None and action.constant in _SWITCHES:
+            m.defaults.setdefault(key, (_SWITCHES[action.constant],))
         m.set_field(parser.ident, dest, value)
         return NOTHING
     if name in ("parse_args", "parse_known_args"):
