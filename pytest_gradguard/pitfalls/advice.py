@@ -15,14 +15,13 @@ FRESH_WORKERS = {
         'Pass `mp_context=multiprocessing.get_context("spawn")` to the executor, so that its '
         "workers are fresh interpreters."
     ),
+    "local function": (
+        "Define the function at the top level of a module (a closure or lambda cannot be "
+        "pickled), and start the workers as fresh interpreters, with the start method spawn."
+    ),
 }
-"""How workers that are forked by default are started otherwise, by library."""
-
-LOCAL_FUNCTION = "local function"
-FRESH_WORKERS[LOCAL_FUNCTION] = (
-    "Define the function at the top level of a module (a closure or lambda cannot be pickled), "
-    "and start the workers as fresh interpreters, with the start method spawn."
-)
+"""How workers that are forked by default are started otherwise, by library; and where they run a
+function that fresh ones could not import."""
 
 LOADERS = "torch.utils.data"
 """The library of PyTorch's `DataLoader`, whose workers go by what follows."""

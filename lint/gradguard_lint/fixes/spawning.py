@@ -20,7 +20,6 @@ from gradguard_lint.fixes.recipes import (
 )
 from gradguard_lint.reading.source import Module
 from gradguard_lint.words import words
-from pytest_gradguard.pitfalls.advice import LOCAL_FUNCTION
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _PACKAGES = words("multiprocessing torch.multiprocessing")
@@ -55,7 +54,7 @@ def advice_case(call: ParallelCall) -> str:
     by_name = call.library in _PICKLES_BY_NAME
     functions = [function_of(task) for task in call.tasks] if by_name else []
     local = any(function is not None and is_local(function) for function in functions)
-    return LOCAL_FUNCTION if local else call.library
+    return "local function" if local else call.library
 
 
 def _spawned(module: Module, node: ast.Call) -> tuple[Change, ...]:
