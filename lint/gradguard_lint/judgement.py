@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from gradguard_lint.domain.effects import ParallelCall, Program, Step
-from gradguard_lint.domain.questions import some_value, subject_of
 from gradguard_lint.domain.values import Site
 from gradguard_lint.project.files import absolute
 from gradguard_lint.reading.source import Module
@@ -22,6 +21,9 @@ if TYPE_CHECKING:
 
 Raw = dict[str, "Any"]
 """A finding as plain data, for the cache and for other processes."""
+
+_WHERE = ", where "
+"""Before what a program has to be told for a step of a finding."""
 
 Stated = list["tuple[Raw, Fix]"]
 """Findings, and how their rules would repair them."""
@@ -57,8 +59,7 @@ def merged(first: Raw, second: Raw) -> Raw:
     kept, other = sorted((first, second), key=_severity, reverse=True)
     if kept["edits"] != other["edits"]:  # what repairs one program does not repair the other
         kept = {**kept, "edits": None}
-    trace = [*kept["trace"], *(step for step in other["ways"] if step not in kept["trace"])]
-    ways = [*kept["ways"], *(step for step in other["ways"] if step not in kept["ways"])]
+    trace, ways = (_joined(kept[name], other["ways"]) for name in ("trace", "ways"))
     details = kept["details"]
     places = {(place["path"], place["line"]) for place in other["details"].get("also_from", ())}
     places |= {other["ways"][0][:2]} if other["ways"] else set()
@@ -68,6 +69,14 @@ def merged(first: Raw, second: Raw) -> Raw:
         also = [{"path": path, "line": line} for path, line in sorted(places)]
         details = {**details, "also_from": also}
     return {**kept, "trace": trace, "ways": ways, "details": details}
+
+
+def _joined(steps: list[Any], ways: list[Any]) -> list[Any]:
+    """All of these steps, each once: without what one of two programs has to be told for it."""
+    known = {*steps, *ways}
+    plain = [(path, line, text.partition(_WHERE)[0]) for path, line, text in (*steps, *ways)]
+    both = zip((*steps, *ways), plain, strict=True)
+    return [*dict.fromkeys(bare if bare in known else step for step, bare in both)]
 
 
 def _severity(raw: Raw) -> int:
@@ -164,19 +173,13 @@ def _steps(
 
 
 def _against_defaults(program: Program, call: ParallelCall) -> str:
-    """Which options of the program have to be given for it to come to `call`."""
-    given: dict[str, Hashable] = {}
-    for key, truth in call.when:
-        asked = subject_of(key)
-        known = program.defaults.get(asked, ())
-        if not isinstance(asked, tuple) or asked[0] != "option":
-            continue
-        if known and not any(
-            some_value(asked, [(("eq", asked, default), True), (key, truth)]) for default in known
-        ):
-            given[str(asked[-1])] = known[0]
-    named = [f"`{name}` is not {given[name]!r} (the default)" for name in sorted(given)]
-    return f", where the option {listed(named)}" if named else ""
+    """Which switches of the program, off by default, have to be on for it to come to `call`: what
+    other options have may be replaced where it is of no use."""
+    asked = [key for key, truth in call.when if truth and isinstance(key, tuple)]
+    off = [key for key in asked if program.defaults.get(key) == (False,)]
+    named = sorted(f"`{key[-1]}`" for key in off if key[0] == "option")
+    be = "are" if named[1:] else "is"
+    return f"{_WHERE}{listed(named)} {be} set, which {be} off by default" if named else ""
 
 
 def _from_elsewhere(report: Report) -> Iterator[Step]:

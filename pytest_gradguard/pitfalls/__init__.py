@@ -55,7 +55,7 @@ _CASES = {
     "torch.utils.data": "`DataLoader`",
     "training loop": "a training loop in the wrapped module",
     "weights": "weights that are loaded onto the GPU",
-    "whole program": "a worker that trains, or a `Process`",
+    "whole program": "a worker that has a model on the GPU, or is a `Process`",
 }
 """What the cases are called that are no names of libraries or classes."""
 

@@ -806,7 +806,7 @@ def outside():
     }
 
 
-def test_an_option_without_which_no_worker_starts_is_named(project):
+def test_a_switch_without_which_no_worker_starts_is_named(project):
     project.write(
         "program.py",
         """\
@@ -832,17 +832,20 @@ def both(rows):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--multicore", action="store_true")
-    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=None)
     parser.add_argument("--jobs", type=int, default=4)
+    parser.add_argument("--serial", action="store_true")
     args = parser.parse_args()
     np.random.seed(0)
     if args.multicore:
         with Pool(4) as pool:
             pool.map(draw, range(8))
+    if args.workers is None:
+        args.workers = 4
     if args.workers > 1:
         with Pool(args.workers) as pool:
             pool.map(shuffled, [[1, 2], [3, 4]])
-    if args.jobs > 1:
+    if args.jobs > 1 and not args.serial:
         with Pool(args.jobs) as pool:
             pool.map(both, [[1, 2], [3, 4]])
 """,
@@ -850,7 +853,53 @@ if __name__ == "__main__":
     found = project.lint("--select", "GG304", json_output=True).json["findings"]
     told = [found["trace"][0]["message"].partition(" runs in ")[2] for found in found]
     assert told == [
-        "forked workers, where the option `multicore` is not False (the default)",
-        "forked workers, where the option `workers` is not 1 (the default)",
+        "forked workers, where `multicore` is set, which is off by default",
+        "forked workers",
         "forked workers",
     ]
+
+
+def test_a_switch_of_one_program_of_two_is_not_named(project):
+    project.write(
+        "drawing.py",
+        """\
+from multiprocessing import Pool
+
+import numpy as np
+
+
+def draw(_):
+    return np.random.rand()
+
+
+def drawn():
+    with Pool(4) as pool:
+        return pool.map(draw, range(8))
+""",
+    )
+    project.write(
+        "asked.py",
+        """\
+import argparse
+
+import numpy as np
+from drawing import drawn
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--multicore", action="store_true")
+args = parser.parse_args()
+np.random.seed(0)
+if args.multicore:
+    drawn()
+""",
+    )
+
+    def told():
+        (found,) = project.lint("--select", "GG304", json_output=True).json["findings"]
+        return [step["message"] for step in found["trace"] if " runs in " in step["message"]]
+
+    assert told() == [
+        "`draw` runs in forked workers, where `multicore` is set, which is off by default"
+    ]
+    project.write("always.py", "import numpy as np\nfrom drawing import drawn\n\ndrawn()\n")
+    assert told() == ["`draw` runs in forked workers"]

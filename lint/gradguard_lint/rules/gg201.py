@@ -96,7 +96,7 @@ def check(program: Program) -> Iterator[Report]:
             severity="info" if lone or (effect.kind == "gpu-implied" and not meant) else None,
             call=task.call,
             what=what,
-            case=_case(task, effect),
+            case=_case(program, task, effect),
             others=tuple(others),
             fix=_in_the_parent(program, task, effect) if not others else None,
         )
@@ -112,14 +112,16 @@ def _is_lone(program: Program, tasks: list[TaskRun]) -> bool:
     )
 
 
-def _case(task: TaskRun, effect: Effect) -> str:
-    """Which advice fits: workers that train, or that each are a process of the program's own, are
-    not asked to leave the GPU to another process."""
+def _case(program: Program, task: TaskRun, effect: Effect) -> str:
+    """Which advice fits: workers that train, or have a model on the GPU, or that each are a process
+    of the program's own, are not asked to leave the GPU to another process."""
     own = [it for it in task.effects if it.kind == "gpu-init"]
     if _called(effect) == "torch.load" and all(it.site == effect.site for it in own):
         return "weights"
-    trains = any(it.kind in ("backward", "step") for it in task.effects)
-    return "whole program" if trains or task.call.single else ""
+    if task.call.single or any(it.kind in ("backward", "step") for it in task.effects):
+        return "whole program"
+    models = {site.node for site in program.moved.values()}
+    return "whole program" if any(it.site.node in models for it in own) else ""
 
 
 def _called(effect: Effect) -> str:
