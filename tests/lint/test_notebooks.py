@@ -239,12 +239,12 @@ from beside import send
 
 
 @pytest.mark.parametrize(("call", "runs"), [
-    ("get_context('fork').Process(target=work, args=(3,)).start()", True),
-    ("get_context('spawn').Process(target=work, args=(3,)).start()", False),
+    ("for k in range(2): get_context('fork').Process(target=work, args=(k,)).start()", True),
+    ("for k in range(2): get_context('spawn').Process(target=work, args=(k,)).start()", False),
     ("get_context('forkserver').Pool(2).map(work, range(3))", False),
     ("ProcessPoolExecutor(2, mp_context=get_context('spawn')).submit(work, 3)", False),
-    ("get_context('spawn').Process(target=Work().run, args=(3,)).start()", False),
-    ("get_context('spawn').Process(target=send, args=(3,)).start()", True),
+    ("for k in (1, 2): get_context('spawn').Process(target=Work().run, args=(k,)).start()", False),
+    ("for k in range(2): get_context('spawn').Process(target=send, args=(k,)).start()", True),
     ("import multiprocess\nmultiprocess.get_context('spawn').Pool(2).map(work, range(3))", True),
     ("from joblib import Parallel, delayed\nParallel(2)(delayed(work)(k) for k in range(3))", True),
 ])  # fmt: skip
