@@ -92,11 +92,7 @@ class Task:
 
 
 class Batch:
-    """The analysis of files.
-
-    Attributes:
-        warnings: what is wrong with the caches, if people should know.
-    """
+    """The analysis of files."""
 
     def __init__(self, *, jobs: int, cache: bool, over: Mapping[str, bytes] = UNCHANGED) -> None:
         """Prepare it, with `jobs` processes; 0 leaves their number to the amount of work.
@@ -105,10 +101,15 @@ class Batch:
         """
         self.over = dict(over)
         self.jobs = jobs
-        self.warnings: list[Trouble] = []
         self._cache = cache
         self._caches: dict[str, Cache] = {}
         self._read = Reader().over(self.over)
+
+    @property
+    def warnings(self) -> list[Trouble]:
+        """What is wrong with the caches, if people should know."""
+        caches = self._caches.values()
+        return [Trouble(it.folder, 0, it.problem) for it in caches if it.problem is not None]
 
     def run(self, tasks: Sequence[Task]) -> dict[str, Result]:
         """The results by path, in the order of the tasks."""
@@ -133,11 +134,6 @@ class Batch:
             if result.error is None and task.root in self._caches:
                 kept = {"findings": result.findings, "calls": result.calls}
                 self._caches[task.root].put(task.path, task.salt, task.data, used, absent, kept)
-        self.warnings += [
-            Trouble(cache.folder, 0, cache.problem)
-            for cache in self._caches.values()
-            if cache.problem is not None
-        ]
         return {task.path: results[task.path] for task in tasks}
 
     def _known(self, task: Task, read: Reader) -> Result | None:

@@ -235,6 +235,7 @@ class _Run:
                 elif not brings or id(node) in reached or not _names(node, starters):
                     continue
                 method = m.find_in_class(instance.cls, node.name)
+                m.root_line = cls.lineno
                 self._root(partial(self._call_unknown, node, method, instance), state.copy())
 
     @cached_property

@@ -146,7 +146,7 @@ _QUESTIONS = words(
     "get_device_name get_device_properties get_device_capability current_device mem_get_info "
     "memory_summary current_stream default_stream synchronize"
 )
-"""What needs the context, and allocates nothing that the program asked for."""
+"""What asks or waits, and puts nothing on the GPU that the program asked for."""
 
 
 def _on_other_branches(instead: list[Effect]) -> Iterator[Step]:

@@ -34,7 +34,6 @@ from gradguard_lint.engine.tasks import hand_out, in_line, moment_of, tasks_in
 from gradguard_lint.models.known import start_called
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers import starting
-from gradguard_lint.models.transfers.starting import STARTS_POOLS
 from pytest_gradguard.records import replace
 
 MAPPING = ("max_nbytes", "mmap_mode")
@@ -279,7 +278,7 @@ def start_of(m: Machine, parallel: Thing) -> tuple[str, Conditions] | None:
 
 def start_of_pools(m: Machine) -> Start | None:
     """How the workers of joblib's pools start."""
-    return starting.start_of(m, m.read(*STARTS_POOLS) or starting.default_start(m))
+    return starting.start_of(m, m.read(*starting.STARTS_POOLS) or starting.default_start(m))
 
 
 def _named_start(backend: Value, when: Conditions) -> tuple[str, Conditions] | None:
