@@ -152,8 +152,9 @@ def test_the_linter_imports_neither_the_frameworks_nor_the_guard(project, worker
     done = subprocess.run(
         [sys.executable, "-c",
          "import sys\nfrom pytest_gradguard.cli import main\nmain(['lint', '--no-cache'])\n"
-         "heavy = {'torch', 'joblib', 'numpy', 'pytest', 'libcst', 'pytest_gradguard.runtime',"
-         " 'pytest_gradguard.plugin', 'pytest_gradguard.guard'} & set(sys.modules)\n"
+         "heavy = {'torch', 'joblib', 'numpy', 'pytest', 'libcst', 'packaging',"
+         " 'pytest_gradguard.runtime', 'pytest_gradguard.plugin', 'pytest_gradguard.guard'"
+         "} & set(sys.modules)\n"
          "sys.exit(f'imported: {heavy}' if heavy else 0)"],
         cwd=project.root, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip

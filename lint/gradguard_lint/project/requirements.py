@@ -8,9 +8,15 @@ from __future__ import annotations
 import ast
 import codecs
 import configparser
+import glob
 import os
 import re
 from collections.abc import Callable, Iterator
+
+from packaging.requirements import Requirement
+from packaging.specifiers import Specifier, SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from gradguard_lint.project.contents import Unusable, read
 from gradguard_lint.project.modules import is_project
@@ -22,106 +28,75 @@ TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     from typing import Any
 
-Release = tuple[int, ...]
-
-
-def release(version: str) -> Release:
-    """The numbers of `version`; zeros at its end say nothing."""
-    numbers = [int(part) for part in version.split(".")]
-    while numbers and not numbers[-1]:
-        numbers.pop()
-    return tuple(numbers)
-
 
 @fields
-class Requirement:
+class Asked:
     """What one line asks of a package.
 
     Attributes:
         name: the package, as indexes know it.
         text: how it is written.
         file: the file that says so, by its base name.
-        clauses: the lowest version that each clause lets through, and what ends those that it
-            does, where anything does: a version, and whether that one still fits.
+        versions: those that fit.
+        near: versions at and around each of its clauses: where what fits begins, ends or has a
+            hole, one of them stands for what lies there.
     """
 
     name: str
     text: str
     file: str
-    clauses: tuple[tuple[Release, Release | None, bool], ...] = ()
+    versions: SpecifierSet
+    near: tuple[Version, ...]
 
-    def stays_below(self, version: Release) -> bool:
-        """Whether only versions below `version` fit."""
-        return any(
-            end is not None and (end < version if fits else end <= version)
-            for _, end, fits in self.clauses
-        )
-
-    def starts_at(self, version: Release) -> bool:
-        """Whether only `version` and what is above it fit."""
-        return any(least >= version for least, _, _ in self.clauses)
+    def sides(self, version: str) -> set[bool]:
+        """Of the versions that fit, whether some are below `version`: False; from it on: True."""
+        tried = (Version("0"), Version(version), *self.near)
+        first = Version(f"{version}.dev0")  # its prereleases count as it does
+        return {it >= first for it in tried if self.versions.contains(it, prereleases=True)}
 
 
 class Requirements:
     """What the projects around files ask for, read once a folder."""
 
     def __init__(self) -> None:
-        self._known: dict[str, list[Requirement]] = {}
+        self._known: dict[str, list[Asked]] = {}
 
-    def below(self, path: str, packages: list[str], version: str) -> Requirement | None:
+    def below(self, path: str, packages: list[str], version: str) -> Asked | None:
         """What keeps one of `packages` below `version` in the project of the file at `path`.
 
         The nearest folder that asks for one of them decides, up to that of the project. None where
         nothing keeps it there, or something else there asks for `version` or above.
         """
-        limit = release(version)
         folder = os.path.dirname(os.path.abspath(path))
         while True:
             asked = [it for it in self._in(folder) if it.name in packages]
             if asked:
-                kept = [it for it in asked if it.stays_below(limit)]
-                return kept[0] if kept and not any(it.starts_at(limit) for it in asked) else None
+                sides = [it.sides(version) for it in asked]
+                kept = {False} in sides and {True} not in sides
+                return asked[sides.index({False})] if kept else None
             parent = os.path.dirname(folder)
             if parent == folder or is_project(folder):
                 return None
             folder = parent
 
-    def _in(self, folder: str) -> list[Requirement]:
+    def _in(self, folder: str) -> list[Asked]:
         if folder not in self._known:
-            self._known[folder] = [*_asked_in(folder)]
+            self._known[folder] = [
+                asked
+                for pattern, reader in _READERS.items()
+                for name in sorted(glob.glob(pattern, root_dir=folder))
+                for asked in _asked_by(os.path.join(folder, name), reader)
+            ]
         return self._known[folder]
 
 
-_LISTS = re.compile(r"requirements.*\.txt\Z", re.IGNORECASE)
-
-
-def _asked_in(folder: str) -> Iterator[Requirement]:
-    for name in _names_in(folder):
-        path = os.path.join(folder, name)
-        if name == "requirements":
-            for inner in _names_in(path):
-                if inner.endswith(".txt"):
-                    yield from _asked_by(os.path.join(path, inner), _of_list)
-        elif _LISTS.match(name):
-            yield from _asked_by(path, _of_list)
-        elif name in _READERS:
-            yield from _asked_by(path, _READERS[name])
-
-
-def _names_in(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
-
-
-def _asked_by(path: str, reader: Callable[[str], Iterator[str]]) -> list[Requirement]:
+def _asked_by(path: str, reader: Callable[[str], Iterator[str]]) -> list[Asked]:
     """What the file at `path` asks for, as `reader` finds it in its text."""
     name = os.path.basename(path)
     try:
         data = read(path)
         text = data.decode("utf-16" if data.startswith(_UTF_16) else "utf-8-sig")
-        return [*filter(None, (_requirement(line, name) for line in reader(text)))]
+        return [*filter(None, (_asked(line.strip(), name) for line in reader(text)))]
     except (Unusable, SourceError, SettingsError, configparser.Error, ValueError):
         return []
 
@@ -131,59 +106,36 @@ _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 # -- one requirement -------------------------------------------------------------------------------
 
-_NAMED = re.compile(
-    r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*?)\s*(?:\[[^]]*\]\s*)?(?P<rest>[^\w.\[-].*)?\Z"
+_FOREIGN = (
+    (r"(?<=\w)\s+(?=\d)", "=="),  # a bare version
+    (r"\^\s*(?=((?:0\.)*\d+))", r"==\1.*,>="),  # Poetry's caret
+    (r"~\s*(?=(\d+(?:\.\d+)?))", r"==\1.*,>="),  # Poetry's tilde
+    (r"==?([\d.]+)=\w.*", r"==\1"),  # conda's build
+    (r"(?<![=<>!~])=\s*([\d.]*\d)(?:\.?\*)?", r"==\1.*"),  # conda's fuzzy version
 )
-
-_CLAUSE = re.compile(
-    r"\s*(?P<how>===?|~=|<=|>=|!=|[<>^~=])?\s*v?(?P<version>\d+(?:\.\d+)*)"
-    r"(?P<suffix>\.?\*|=[\w.*]+|(?:[-._]?(?:a|b|c|rc|alpha|beta|pre|post|dev)[-._]?\d*)*"
-    r"(?:\+[\w.]+)?)\s*\Z"
-)
+"""How other tools than pip write clauses, and what that means."""
 
 
-def _requirement(text: str, file: str) -> Requirement | None:
-    """What `text` asks for, a package and clauses about its version; None where it says no such."""
-    text = text.strip()
-    named = _NAMED.match(text)
-    if named is None:
+def _asked(text: str, file: str) -> Asked | None:
+    """What `text` asks for; None where it is no requirement."""
+    plain = text
+    for pattern, meaning in _FOREIGN:
+        plain = re.sub(pattern, meaning, plain)
+    try:
+        said = Requirement(plain)
+        near = tuple(version for clause in said.specifier for version in _near(clause))
+    except ValueError:
         return None
-    rest = (named["rest"] or "").strip()
-    if rest.startswith("(") and rest.endswith(")"):
-        rest = rest[1:-1]
-    clauses = [_CLAUSE.match(part) for part in rest.split(",")] if rest else []
-    if None in clauses:
-        return None
-    name = re.sub(r"[-_.]+", "-", named["name"]).lower()
-    return Requirement(name, text, file, tuple(_bounds(it) for it in clauses if it is not None))
+    return Asked(canonicalize_name(said.name), text, file, said.specifier, near)
 
 
-def _bounds(clause: re.Match[str]) -> tuple[Release, Release | None, bool]:
-    """What one clause lets through, as `Requirement.clauses` has it."""
-    how, suffix = clause["how"] or "==", clause["suffix"]
-    numbers = tuple(int(part) for part in clause["version"].split("."))
-    number = release(clause["version"])
-    if how in (">=", ">"):
-        return number, None, False
-    if how in ("<=", "<"):
-        return (), number, how == "<="
-    if how == "!=":
-        return (), None, False
-    if "*" in suffix or (how == "=" and not suffix.startswith("=")):
-        return number, _after(numbers), False
-    if how == "~=":
-        return number, _after(numbers[:-1]) if numbers[1:] else None, False
-    if how == "~":
-        return number, _after(numbers[:2]), False
-    if how == "^":
-        first = next((at for at, part in enumerate(numbers) if part), len(numbers) - 1)
-        return number, _after(numbers[: first + 1]), False
-    return number, number, True
-
-
-def _after(prefix: Release) -> Release:
-    """The first version after all that begin with `prefix`."""
-    return (*prefix[:-1], prefix[-1] + 1)
+def _near(clause: Specifier) -> Iterator[Version]:
+    """The version of `clause`, its final release, and releases between and after these."""
+    version = Version(clause.version.removesuffix(".*"))
+    *first, last = version.release
+    yield version
+    for release in ([*first, last], [*first, last, 1], [*first, last + 1]):
+        yield Version(".".join(map(str, release)))
 
 
 # -- the files -------------------------------------------------------------------------------------
@@ -242,17 +194,15 @@ def _by_name(table: dict[str, Any]) -> Iterator[str]:
         for one in asked if isinstance(asked, list) else [asked]:
             version = one.get("version") if isinstance(one, dict) else one
             if isinstance(version, str):
-                plain = version.strip()
-                yield f"{name}=={plain}" if plain[:1].isdigit() else f"{name}{plain}"
+                yield f"{name} {version}"
 
 
 def _of_setup_cfg(text: str) -> Iterator[str]:
     parser = configparser.RawConfigParser()
+    parser.read_dict({"options": {"install_requires": ""}, "options.extras_require": {}})
     parser.read_string(text)
-    values = [parser.get("options", "install_requires", fallback="")]
-    if parser.has_section("options.extras_require"):
-        values += (value for _, value in parser.items("options.extras_require"))
-    for value in values:
+    yield from _of_list(parser["options"]["install_requires"])
+    for value in parser["options.extras_require"].values():
         yield from _of_list(value)
 
 
@@ -286,10 +236,11 @@ def _written(value: ast.expr | None) -> Iterator[str]:
 
 
 _READERS = {
+    "Pipfile": _of_pipfile,
+    "environment.y*ml": _of_conda,
     "pyproject.toml": _of_pyproject,
+    "requirements/*.txt": _of_list,
+    "[Rr]equirements*.txt": _of_list,
     "setup.cfg": _of_setup_cfg,
     "setup.py": _of_setup,
-    "Pipfile": _of_pipfile,
-    "environment.yml": _of_conda,
-    "environment.yaml": _of_conda,
 }
