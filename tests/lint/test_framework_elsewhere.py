@@ -11,6 +11,110 @@ import re
 import pytest
 
 CASES = {
+    "functions that register themselves in another module's table": """
+# file: main.py
+from joblib import Parallel, delayed
+from metrics import METRICS
+
+def evaluate(pairs, name):
+    function = METRICS[name]
+    return Parallel(n_jobs=4)(delayed(function)(a, b) for a, b in pairs)
+
+if __name__ == "__main__":
+    print(evaluate([(1.0, 2.0)] * 8, "chamfer"))
+# file: metrics/__init__.py
+from .registry import METRICS, register
+from . import distances
+# file: metrics/registry.py
+METRICS = {}
+
+def register(name):
+    def keep(function):
+        METRICS[name] = function
+        return function
+    return keep
+# file: metrics/distances.py
+import torch
+from .registry import register
+
+@register("chamfer")
+def chamfer(a, b):
+    return abs(torch.tensor(a).cuda() - b).item()  # GG201
+""",
+    "functions that register themselves with an object": """
+# file: main.py
+from joblib import Parallel, delayed
+from metrics import METRICS
+
+def evaluate(pairs, name):
+    function = METRICS.get(name)
+    return Parallel(n_jobs=4)(delayed(function)(a, b) for a, b in pairs)
+
+if __name__ == "__main__":
+    print(evaluate([(1.0, 2.0)] * 8, "chamfer"), evaluate([(1.0, 2.0)] * 8, "plain"))
+# file: metrics/__init__.py
+from .registry import METRICS
+from . import distances
+# file: metrics/registry.py
+class Registry:
+    def __init__(self):
+        self.known = {}
+
+    def register(self, name):
+        def keep(function):
+            self.known[name] = function
+            return function
+        return keep
+
+    def get(self, name):
+        return self.known[name]
+
+METRICS = Registry()
+# file: metrics/distances.py
+import torch
+from .registry import METRICS
+
+@METRICS.register("chamfer")
+def chamfer(a, b):
+    return abs(torch.tensor(a).cuda() - b).item()  # GG201
+
+@METRICS.register("plain")
+def plain(a, b):
+    return abs(a - b)
+""",
+    "functions of which only those without a framework register themselves": """
+# file: main.py
+from joblib import Parallel, delayed
+from metrics import METRICS
+
+def evaluate(pairs, name):
+    function = METRICS[name]
+    return Parallel(n_jobs=4)(delayed(function)(a, b) for a, b in pairs)
+
+if __name__ == "__main__":
+    print(evaluate([(1.0, 2.0)] * 8, "plain"))
+# file: metrics/__init__.py
+from .registry import METRICS, register
+from . import distances
+# file: metrics/registry.py
+METRICS = {}
+
+def register(name):
+    def keep(function):
+        METRICS[name] = function
+        return function
+    return keep
+# file: metrics/distances.py
+import torch
+from .registry import register
+
+def chamfer(a, b):
+    return abs(torch.tensor(a).cuda() - b).item()
+
+@register("plain")
+def plain(a, b):
+    return abs(a - b)
+""",
     "a function that calls one of its module, which calls another file's": """
 # file: main.py
 import multiprocessing

@@ -54,6 +54,9 @@ class Project(Protocol):
     def registers(self, name: str) -> bool:
         """Whether importing it puts what it defines into a container of another module."""
 
+    def brings_registered(self, name: str) -> bool:
+        """The same, or whether importing one of the modules that it imports does."""
+
     def starts_workers(self, name: str, wanted: str | None = None) -> frozenset[str]:
         """What of the project's module of that name (or of what it gives as `wanted`) mentions a
         way to start workers: "" for itself, or methods of the objects that it gives."""

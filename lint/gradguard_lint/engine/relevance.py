@@ -103,6 +103,10 @@ class Relevance:
             self._of_project[id(node)] = any(map(self._project.is_module, self._modules_of(node)))
         return self._of_project[id(node)]
 
+    def _registers(self, node: Import) -> bool:
+        """Whether an import has modules put what they define where others look it up."""
+        return any(map(self._project.brings_registered, self._modules_of(node)))
+
     def _modules_of(self, node: Import) -> list[str]:
         """The modules that an import may name."""
         if isinstance(node, ast.Import):
@@ -213,7 +217,7 @@ class Relevance:
         """Those of the `starting` definitions to which what matters can come: without a framework
         here, it is from another module; or nothing of one matters."""
         seen, words = self.seen, self.words
-        if self._has_star:
+        if self._has_star or any(map(self._registers, seen.imports)):
             return starting
         wanted = self._mattering_here(words.matters)
         for node in seen.imports:

@@ -46,6 +46,7 @@ _FILLS = (
 """What a function puts something into."""
 
 _DECORATOR = rb"(?m)^@(\w+)"
+_DECORATING = rb"(?m)^@(\w+)(\.\w+[ \t]*\(?)?"
 
 _GIVEN = (
     rb"(?m)^[ \t]*(?:[\w.]+[ \t]*[,=][ \t]*)*[(*]*NAME\b[ \t]*(?:[,:)][^=\n]*)?[-+*/|&]*=(?!=)"
@@ -94,10 +95,15 @@ class Names:
         return imports(import_lines(self._data))
 
     @cached_property
-    def decorated_by(self) -> list[tuple[str, str]]:
-        """The modules, and the names there, of what decorates something at the left margin."""
-        names = set(re.findall(_DECORATOR, self._data)) if b"\n@" in self._data else set()
-        return [item for name in names for item in self._imported.get(name, ())]
+    def decorated_by(self) -> list[tuple[str, str, bool]]:
+        """The modules, and the names there, of what decorates something at the left margin, itself
+        or by a method."""
+        found = set(re.findall(_DECORATING, self._data)) if b"\n@" in self._data else set()
+        return [
+            (*item, bool(method))
+            for name, method in found
+            for item in self._imported.get(name, ())
+        ]
 
     def imported_as(self, name: str) -> list[tuple[str, str]]:
         """The modules, and the names there, of what is imported as `name`."""

@@ -104,6 +104,7 @@ class Modules:
         self._modules: dict[str, Module | None] = {}
         self._packages: dict[tuple[str, int], set[str]] = {}
         self._setting_up: dict[tuple[str, int], bool] = {}
+        self._bringing: dict[tuple[str, int], bool] = {}
         self._giving: dict[
             tuple[Sought, str, str | None], list[tuple[int, int, frozenset[str]]]
         ] = {}
@@ -208,19 +209,42 @@ class Modules:
             return False
         package = _package_of(name, file[0])
         decorators = self.read.names(*file).decorated_by
-        return any(self._fills(absolute_name(it, package), given, 2) for it, given in decorators)
+        return any(
+            self._fills(absolute_name(it, package), given, 2, method=method)
+            for it, given, method in decorators
+        )
 
-    def _fills(self, name: str, given: str, depth: int) -> bool:
-        """Whether what a module gives as `given` is a function that fills a container."""
+    def brings_registered(self, name: str, depth: int = 2) -> bool:
+        """Whether the module of that name, or one that it imports, registers what it defines."""
+        key = (name, depth)
+        if key not in self._bringing:
+            self._bringing[key] = self._found_to_bring(*key)
+        return self._bringing[key]
+
+    def _found_to_bring(self, name: str, depth: int) -> bool:
+        file = self._file_of(name)
+        if file is None:
+            return False
+        if self.registers(name):
+            return True
+        package = _package_of(name, file[0])
+        inner = self.read.names(*file).imports if depth else ()
+        return any(self.brings_registered(absolute_name(it, package), depth - 1) for it in inner)
+
+    def _fills(self, name: str, given: str, depth: int, *, method: bool) -> bool:
+        """Whether what a module gives as `given` is a function that fills a container, or an object
+        whose `method` may."""
         file = self._file_of(name)
         if file is None:
             return False
         names = self.read.names(*file)
         if names.definitions.have(given):
             return given.encode() in names.definitions.fillers
+        if method and names.definitions.beside(given):
+            return True
         package = _package_of(name, file[0])
         return bool(depth) and any(
-            self._fills(absolute_name(it, package), other, depth - 1)
+            self._fills(absolute_name(it, package), other, depth - 1, method=method)
             for it, other in names.imported_as(given)
         )
 
