@@ -53,7 +53,7 @@ ALTERNATIVES = 6
 
 def on_Call(m: Machine, frame: Frame, node: ast.Call) -> Value:
     if isinstance(node.func, ast.Name) and node.func.id == "super":
-        return _super(m, frame)
+        return _super(m, frame, node)
     function = m.eval(frame, node.func)
     args = arguments(m, frame, node)
     result = call(m, frame, node, function, args)
@@ -221,7 +221,7 @@ def rebind(m: Machine, frame: Frame, target: ast.expr, value: Value) -> None:
         m.assign(frame, target, value)
 
 
-def _super(m: Machine, frame: Frame) -> Value:
+def _super(m: Machine, frame: Frame, node: ast.Call) -> Value:
     scope: Frame | None = frame
     while scope is not None and scope.function is None:
         scope = scope.parent
@@ -234,12 +234,14 @@ def _super(m: Machine, frame: Frame) -> Value:
     arguments = getattr(function.node.args, "args", [])
     receiver = m.read(scope.ident, arguments[0].arg) if arguments else None
     atom = receiver.only if receiver is not None else None
+    named = m.eval(frame, node.args[0]).only if node.args else None
+    after = named if isinstance(named, Class) else function.owner
     return of(
         Thing(
             "super",
-            function.owner.name,
+            after.name,
             parts=(
-                ("class", of(function.owner)),
+                ("class", of(after)),
                 ("self", of(atom) if atom is not None else UNKNOWN),
             ),
         )
@@ -296,7 +298,7 @@ def call_atom(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -
     if isinstance(atom, Partial):
         keywords = {**dict(atom.keywords), **args.keywords}
         positional = [*atom.args, *args.positional]
-        merged = Args(positional, keywords, args.rest, args.open, args.written)
+        merged = Args(positional, keywords, args.rest, args.open)  # it may hold more
         return call(m, frame, node, atom.function, merged)
     if isinstance(atom, Delayed):
         return m.models.make_task(m, frame, node, atom, args)
@@ -590,7 +592,9 @@ def instantiate(m: Machine, frame: Frame, node: ast.AST, cls: Class, args: Args)
     """Make an object of a class of the project."""
     instance = Instance(cls, m.ident_at(node, id(cls.node)), m.worker_ident)
     init = m.find_in_class(cls, "__init__")
-    if cls.node.keywords or cls.node.decorator_list or m.find_in_class(cls, "__new__") is not None:
+    if m.find_in_class(cls, "__new__") is not None or any(
+        part.node.keywords or part.node.decorator_list for part in (cls, *cls.above)
+    ):
         args = replace(args, written=False)  # they may go elsewhere
     making, m.making = m.making, (*m.making, (instance, node))
     try:

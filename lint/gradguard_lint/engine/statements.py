@@ -157,7 +157,8 @@ def do_ClassDef(m: Machine, frame: Frame, node: ast.ClassDef) -> None:
     frame.shared = True
     bases: list[Atom] = []
     for base in node.bases:
-        value = m.eval(frame, base)
+        # What stands in brackets are types.
+        value = m.eval(frame, base.value if isinstance(base, ast.Subscript) else base)
         bases.extend(atom for atom in value.atoms if isinstance(atom, (Class, External, Method)))
     body = Frame(m.new_ident(), frame.module, frame, frame.function, is_class=True, born=frame.born)
     what = m.models.class_of(tuple(bases))

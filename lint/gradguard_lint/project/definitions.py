@@ -100,9 +100,7 @@ class Names:
         or by a method."""
         found = set(re.findall(_DECORATING, self._data)) if b"\n@" in self._data else set()
         return [
-            (*item, bool(method))
-            for name, method in found
-            for item in self._imported.get(name, ())
+            (*item, bool(method)) for name, method in found for item in self._imported.get(name, ())
         ]
 
     def imported_as(self, name: str) -> list[tuple[str, str]]:

@@ -35,7 +35,7 @@ from gradguard_lint.models.transfers.options import with_option
 from gradguard_lint.models.transfers.parallel import POOL, configured, start_of
 from gradguard_lint.models.transfers.remote import remote
 from gradguard_lint.models.transfers.torch_tensors import unhooked
-from gradguard_lint.models.transfers.wrapping import CACHE, cached, mark, marked
+from gradguard_lint.models.transfers.wrapping import CACHE, OF_CLASSES, cached, mark, marked
 from pytest_gradguard.records import replace
 
 
@@ -214,15 +214,8 @@ def decorate(
     m: Machine, frame: Frame, decorator: ast.expr, value: Value, function: Function
 ) -> Value:
     """The value of a function or method under `decorator`."""
-    if isinstance(decorator, ast.Name) and decorator.id in (
-        "staticmethod",
-        "classmethod",
-        "property",
-        "cached_property",
-    ):
-        return mark(
-            value, {"staticmethod": "static", "classmethod": "class"}.get(decorator.id, "property")
-        )
+    if isinstance(decorator, ast.Name) and decorator.id in OF_CLASSES:
+        return mark(value, OF_CLASSES[decorator.id])
     if isinstance(decorator, ast.Attribute) and decorator.attr == "setter":
         m.store[frame.ident, function.name + SETTER] = value
         return m.eval(frame, decorator.value)

@@ -46,6 +46,7 @@ from gradguard_lint.models.transfers.attribute_tables import attributes_of, set_
 from gradguard_lint.models.transfers.devices import names_no_gpu
 from gradguard_lint.models.transfers.starting import STARTS_POOLS
 from gradguard_lint.models.transfers.tensors import operation, written
+from gradguard_lint.models.transfers.wrapping import OF_CLASSES, mark
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
@@ -425,8 +426,8 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         return NOTHING
     if short == "isinstance":
         return is_of(m, *args.positional) if len(args.positional) == 2 else UNKNOWN
-    if short in ("staticmethod", "classmethod", "property"):
-        return first or UNKNOWN
+    if short in OF_CLASSES:
+        return mark(first or UNKNOWN, OF_CLASSES[short])
     if short == "vars" and first is not None:
         return first.map(attributes_of)
     return UNKNOWN

@@ -14,6 +14,15 @@ def cached(function: Value) -> Value:
     return of(Thing("cached", "cached", parts=(("function", function),)))
 
 
+OF_CLASSES = {
+    "staticmethod": "static",
+    "classmethod": "class",
+    "property": "property",
+    "cached_property": "property",
+}
+"""What makes something else of a method than a method, and the mark of that."""
+
+
 def mark(function: Value, what: str) -> Value:
     """`function` with a mark."""
 
