@@ -42,6 +42,7 @@ from gradguard_lint.models.transfers import (
 )
 from gradguard_lint.models.transfers.kinds import KERAS_KINDS
 from gradguard_lint.models.transfers.tensors import derived, written
+from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
 
@@ -94,6 +95,10 @@ def attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) ->
     return of(Method(atom, name))
 
 
+_LAST = words("builtins.object abc.ABC typing.Generic typing.Protocol")
+"""Bases that come last of all, whatever stands beside them."""
+
+
 def _super_attribute(m: Machine, frame: Frame, node: ast.AST, atom: Thing, name: str) -> Value:
     owner = atom.part("class")
     receiver = atom.part("self")
@@ -102,7 +107,10 @@ def _super_attribute(m: Machine, frame: Frame, node: ast.AST, atom: Thing, name:
     if isinstance(cls, Class) and me is not None:
         mine = me.cls if isinstance(me, Instance) else me if isinstance(me, Class) else cls
         line = (mine, *mine.above)
-        value = m.find_in(line[line.index(cls) + 1 :] if cls in line else cls.above, name)
+        after = line[line.index(cls) + 1 :] if cls in line else cls.above
+        if any(isinstance(it, External) and it.name not in _LAST for it in cls.bases):
+            after = tuple(it for it in after if it in cls.above)  # others come behind that
+        value = m.find_in(after, name)
         if value is not None:
             bound: Value = m.bind(frame, node, value, me)
             return bound
