@@ -5,12 +5,15 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Callable
+from itertools import combinations
 
+from gradguard_lint.domain.conditions import assume, consistent
 from gradguard_lint.domain.state import Error, Past, Raised, State, loosened
 from gradguard_lint.domain.values import (
     UNKNOWN,
     Frame,
     Value,
+    of,
 )
 from gradguard_lint.engine.assignments import assign
 from gradguard_lint.engine.machine import (
@@ -212,11 +215,36 @@ def _leave(m: Machine, exits: list[tuple[list[Any], int]], last: Callable[[], No
 
 
 def do_With(m: Machine, frame: Frame, node: ast.With | ast.AsyncWith) -> None:
+    first = node.items[0].context_expr
+    value = m.filtered(m.iterated(frame, first, m.eval(frame, first)))
+    choices = value.choices
+    if not 1 < len(choices) <= SEVERAL or any(
+        consistent(one.when, other.when) for one, other in combinations(choices, 2)
+    ):
+        _with(m, frame, node, value)
+        return
+    before, ends = m.state, []
+    for choice in choices:  # the block runs in one or the other
+        m.state = before.copy()
+        assume(m.assumed, choice.when)
+        _with(m, frame, node, of(choice.atom))
+        ends.append(m.state)
+    m.meet(ends)
+
+
+SEVERAL = 3
+"""Of so many contexts of which one is entered, each has a run of the block."""
+
+
+def _with(m: Machine, frame: Frame, node: ast.With | ast.AsyncWith, first: Value) -> None:
+    """Run a ``with`` statement, the `first` of whose contexts is known."""
     modes = m.modes
     exits = _exits(m, frame)
     entered = []
     for item in node.items:
-        value = m.iterated(frame, item.context_expr, m.eval(frame, item.context_expr))
+        value = first
+        if item is not node.items[0]:
+            value = m.iterated(frame, item.context_expr, m.eval(frame, item.context_expr))
         bound = m.models.enter_context(m, frame, item.context_expr, value)
         entered.append(value)
         if item.optional_vars is not None:

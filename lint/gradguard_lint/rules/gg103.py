@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from gradguard_lint.domain.conditions import consistent
 from gradguard_lint.domain.effects import ParallelCall, Program, Step
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.starts import THREAD
@@ -46,6 +47,7 @@ def check(program: Program) -> Iterator[Report]:
         }
         severed -= wanted | severed_by(effect.value)
         found = [calls[ident] for ident in sorted(severed) if ident in calls]
+        found = [call for call in found if consistent(call.when, effect.when)]
         if not found:
             continue
         call = found[0]

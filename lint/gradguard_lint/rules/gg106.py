@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from gradguard_lint.domain.conditions import consistent
 from gradguard_lint.domain.effects import Effect, Program, TaskRun
 from gradguard_lint.domain.shapes import idents, inner
 from gradguard_lint.domain.values import (
@@ -175,6 +176,8 @@ def _used_by_parent(
             return None  # it may have shared them, or brings them in
         if task.call.ident not in effect.calls or not reached & idents(effect.target):
             continue
+        if not consistent(task.call.when, effect.when):
+            continue  # the program comes to one or the other
         if effect.kind == "backward":
             return None  # from here on the parent has gradients of its own
         if task.call.ident not in effect.waits or (anew and True in effect.value.constants()):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Hashable
 
-from gradguard_lint.domain.conditions import Conditions
+from gradguard_lint.domain.conditions import NONE, Conditions, any_of
 from gradguard_lint.domain.shapes import inner, sequence
 from gradguard_lint.domain.starts import Start
 from gradguard_lint.domain.values import (
     UNKNOWN,
+    Atom,
     Bound,
     Const,
     Delayed,
@@ -21,7 +22,9 @@ from gradguard_lint.domain.values import (
     TaskCall,
     Tensor,
     Thing,
+    Unknown,
     Value,
+    guarded,
     of,
 )
 from gradguard_lint.engine.calls import SOME, in_loop, private_parts
@@ -158,22 +161,21 @@ def run(m: Machine, frame: Frame, node: ast.AST, parallel: Thing, args: Args) ->
     called = start_of_pools(m) if pool else start_called(m, start[0])
     if called is None:
         return UNKNOWN
-    return sequence(
-        hand_out(
-            m,
-            frame,
-            node,
-            tasks,
-            called,
-            "joblib",
-            many=many,
-            when=start[1],
-            since=since,
-            maker=parallel.site,
-            maps=_maps(m, parallel) if start[0] in MAPPING_BACKENDS else None,
-            daemons=pool,
-        )
+    result = hand_out(
+        m,
+        frame,
+        node,
+        tasks,
+        called,
+        "joblib",
+        many=many,
+        when=start[1],
+        since=since,
+        maker=parallel.site,
+        maps=_maps(m, parallel) if start[0] in MAPPING_BACKENDS else None,
+        daemons=pool,
     )
+    return sequence(guarded(result, start[1]))
 
 
 def _single(given: Value) -> bool:
@@ -258,13 +260,13 @@ def start_of(m: Machine, parallel: Thing) -> tuple[str, Conditions] | None:
     if n_jobs is None:
         return None
     worlds = [
-        choice.when
+        choice.when | _several(choice.atom)
         for choice in n_jobs.choices
         if not (isinstance(choice.atom, Const) and choice.atom.value in (1, None))
     ]
     if not worlds:
         return None
-    when = frozenset.intersection(*worlds)
+    when = any_of(worlds)
     require = parallel.part("require")
     if require is not None and "sharedmem" in require.constants():
         return "thread", when
@@ -274,6 +276,12 @@ def start_of(m: Machine, parallel: Thing) -> tuple[str, Conditions] | None:
             return "loky", when
         backend = prefer
     return _named_start(backend, when)
+
+
+def _several(n_jobs: Atom) -> Conditions:
+    """What holds where a number of jobs that nobody knows is not 1."""
+    key = n_jobs.key if isinstance(n_jobs, Unknown) else None
+    return NONE if key is None else frozenset({(("eq", key, 1), False)})
 
 
 def start_of_pools(m: Machine) -> Start | None:
