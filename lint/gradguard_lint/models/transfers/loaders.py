@@ -37,7 +37,7 @@ from gradguard_lint.engine.tree import descend
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers.devices import driver_started
-from gradguard_lint.models.transfers.starting import start_of, start_value
+from gradguard_lint.models.transfers.starting import start_of, start_value, where_not
 from gradguard_lint.models.transfers.tensors import certainly_on_gpu
 from pytest_gradguard.records import replace
 
@@ -158,7 +158,8 @@ def iterate_loader(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> Non
 def _start_workers(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> None:
     """The workers start here, and call the loader's dataset."""
     count = thing.part("num_workers")
-    if count is None or all(isinstance(atom, Const) and not atom.value for atom in count.atoms):
+    when = where_not(count, (0, None)) if count is not None else None
+    if count is None or when is None:
         return
     if m.in_process_worker and all(
         isinstance(atom, Const) and isinstance(atom.value, int) and atom.value > 0
@@ -204,6 +205,7 @@ def _start_workers(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> Non
         tasks,
         replace(start, workers="DataLoader workers"),
         LOADER,
+        when=when,
         initializer=initializer,
         ships=start.name not in INHERITING,
         answers=False,

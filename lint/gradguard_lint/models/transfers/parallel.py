@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Hashable
 
-from gradguard_lint.domain.conditions import NONE, Conditions, any_of
+from gradguard_lint.domain.conditions import Conditions
 from gradguard_lint.domain.shapes import inner, sequence
 from gradguard_lint.domain.starts import Start
 from gradguard_lint.domain.values import (
     UNKNOWN,
-    Atom,
     Bound,
     Const,
     Delayed,
@@ -22,7 +21,6 @@ from gradguard_lint.domain.values import (
     TaskCall,
     Tensor,
     Thing,
-    Unknown,
     Value,
     guarded,
     of,
@@ -259,14 +257,9 @@ def start_of(m: Machine, parallel: Thing) -> tuple[str, Conditions] | None:
         n_jobs = m.modes.n_jobs
     if n_jobs is None:
         return None
-    worlds = [
-        choice.when | _several(choice.atom)
-        for choice in n_jobs.choices
-        if not (isinstance(choice.atom, Const) and choice.atom.value in (1, None))
-    ]
-    if not worlds:
+    when = starting.where_not(n_jobs, (1, None))
+    if when is None:
         return None
-    when = any_of(worlds)
     require = parallel.part("require")
     if require is not None and "sharedmem" in require.constants():
         return "thread", when
@@ -276,12 +269,6 @@ def start_of(m: Machine, parallel: Thing) -> tuple[str, Conditions] | None:
             return "loky", when
         backend = prefer
     return _named_start(backend, when)
-
-
-def _several(n_jobs: Atom) -> Conditions:
-    """What holds where a number of jobs that nobody knows is not 1."""
-    key = n_jobs.key if isinstance(n_jobs, Unknown) else None
-    return NONE if key is None else frozenset({(("eq", key, 1), False)})
 
 
 def start_of_pools(m: Machine) -> Start | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 
+from gradguard_lint.domain.conditions import NONE, Conditions, any_of
 from gradguard_lint.domain.shapes import items, known_items
 from gradguard_lint.domain.starts import INHERITING, PROCESS, UNTOLD, Start
 from gradguard_lint.domain.values import (
@@ -14,6 +15,7 @@ from gradguard_lint.domain.values import (
     Const,
     Frame,
     Thing,
+    Unknown,
     Value,
     constant,
     of,
@@ -137,3 +139,15 @@ def process_number(
 ) -> Value:
     """``os.getpid()``."""
     return of_own(id(node)) if m.in_process_worker else NUMBER
+
+
+def where_not(count: Value, values: tuple[Hashable, ...]) -> Conditions | None:
+    """What holds where `count` is none of these `values`; None where it certainly is one."""
+    worlds: list[Conditions] = []
+    for choice in count.choices:
+        key = choice.atom.key if isinstance(choice.atom, Unknown) else None
+        if isinstance(choice.atom, Const) and choice.atom.value in values:
+            continue
+        known = NONE if key is None else frozenset({(("eq", key, values[0]), False)})
+        worlds.append(choice.when | known)
+    return any_of(worlds) if worlds else None
