@@ -62,9 +62,11 @@ if TYPE_CHECKING:
         "handed-on",  # a worker gives a module, parameters or gradients to something unknown
         "hook",  # a hook is put on the tensor `target`
         "in-place",  # a write to `target`
+        "imports",  # a function of the parent's imports the module `home` of the project
         "keras-fit",  # a Keras model fits or predicts on `values`
         "loader-workers",  # the loader `target` starts workers of its own
         "map-fn",  # a mapping with `value` iterations at once
+        "may-load",  # a library is imported that may load `framework`
         "memory-graph",  # the cached function at `place` returns a tensor with history
         "mode-set",  # a mode called `framework` is put in force
         "memory-shared",  # `target` is made on the memory of an array
@@ -102,7 +104,9 @@ ORDERED: frozenset[Kind] = frozenset(
         "gpu-init",
         "gpu-unasked",
         "hook",
+        "imports",
         "in-place",
+        "may-load",
         "model-change",
         "seed",
         "set-threads",
@@ -338,7 +342,8 @@ class Program:
     loops: list[Effect] = field(default_factory=list)
     """The effects of functions that start no workers, but take gradients in loops."""
     imports: dict[str, set[str]] = field(default_factory=dict)
-    """The modules of the project that each of them imports, whoever imports it."""
+    """The modules of the project that each of them imports, whoever imports it; of those that were
+    run."""
     calls_elsewhere: dict[tuple[str, int], int] = field(default_factory=dict)
     """The functions of other modules that it calls, by path and line, each with the line of its
     own function by which it comes there; 0 is the module's own code."""

@@ -50,6 +50,7 @@ def run_module(m: Machine, frame: Frame, module: Module, name: Value) -> None:
     importing, m.importing = m.importing, module.name
     making, m.making = m.making, ()
     m.worker, m.chain, m.loop_depth, m.raised = None, (), 0, []
+    m.program.imports.setdefault(module.name, set())
     m.state = State(m.store, Assumed(), m.state.past)
     m.store[frame.ident, "__name__"] = name
     try:
@@ -77,10 +78,9 @@ def star_import(m: Machine, frame: Frame, name: str) -> Value | None:
 
 def do_Import(m: Machine, frame: Frame, node: ast.Import) -> None:
     for alias in node.names:
-        if not m.guarded_import:
-            m.models.imported(m, frame, alias, alias.name)
+        m.models.imported(m, frame, alias, alias.name)
         if m.project.is_module(alias.name):
-            _noted(m, frame, alias.name)
+            _noted(m, frame, alias, alias.name)
             target = alias.name if alias.asname else alias.name.split(".")[0]
             m.write(frame, alias.asname or target, of(ProjectModule(target)))
             _run_unnamed(m, frame, alias.name, alias.asname or target)
@@ -96,20 +96,20 @@ def do_ImportFrom(m: Machine, frame: Frame, node: ast.ImportFrom) -> None:
     for alias in node.names:
         if alias.name == "*":
             if m.project.is_module(base):
-                _noted(m, frame, base)
+                _noted(m, frame, alias, base)
                 m.stars.setdefault(frame.root.ident, []).append(base)
                 _run_early(m, frame, base)
             else:
+                m.models.imported(m, frame, alias, base)
                 m.models.imported_star(m, frame, base)
                 m.stars.setdefault(-frame.root.ident, []).append(base)
             continue
         name = alias.asname or alias.name
         if not m.project.is_module(base):
-            if not m.guarded_import:
-                m.models.imported(m, frame, alias, f"{base}.{alias.name}")
+            m.models.imported(m, frame, alias, f"{base}.{alias.name}")
             m.write(frame, name, m.models.external(m, f"{base}.{alias.name}"))
             continue
-        _noted(m, frame, f"{base}.{alias.name}" if base else alias.name, base)
+        _noted(m, frame, alias, f"{base}.{alias.name}" if base else alias.name, base)
         m.write(frame, name, of(Imported(base, alias.name)))
         if base and m.project.is_module(f"{base}.{alias.name}"):
             _run_unnamed(m, frame, f"{base}.{alias.name}", name)
@@ -117,14 +117,18 @@ def do_ImportFrom(m: Machine, frame: Frame, node: ast.ImportFrom) -> None:
             _run_early(m, frame, base)
 
 
-def _noted(m: Machine, frame: Frame, *names: str) -> None:
-    """Note which modules, and packages around them, the one that is being run imports."""
-    if frame.parent is not None or not m.on_import:
+def _noted(m: Machine, frame: Frame, node: ast.AST, *names: str) -> None:
+    """Note which modules, and packages around them, the one that is being run imports, or a
+    function of the parent's does."""
+    own = frame.parent is None and m.on_import
+    if not own and m.worker is not None:
         return
-    found = m.program.imports.setdefault(frame.module.name, set())
+    found = m.program.imports.setdefault(frame.module.name, set()) if own else set()
     for name in filter(m.project.is_module, filter(None, names)):
         parts = name.split(".")
         found.update(".".join(parts[:count]) for count in range(1, len(parts) + 1))
+    for name in () if own else found:
+        m.effect(frame, "imports", node, name, home=name)
 
 
 def _run_early(m: Machine, frame: Frame, module: str) -> bool:

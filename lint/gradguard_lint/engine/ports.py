@@ -210,7 +210,7 @@ class Models(Protocol[M]):
         """A function assigns a module's global."""
 
     def imported(self, m: M, frame: Frame, node: ast.AST, name: str) -> None:
-        """A library name was imported."""
+        """A library, or a name of one, was imported, or a module of the project."""
 
     def imported_star(self, m: M, frame: Frame, module: str) -> None:
         """``from library import *``."""

@@ -83,6 +83,18 @@ RANDOM = "numpy.random"
 LOAD_RANDOM = words("jax keras lightning pandas pytorch_lightning skorch sklearn tensorflow")
 """Packages that import it as they are imported."""
 
+WITHOUT_NUMPY = words(
+    "attr attrs billiard click dotenv loguru multiprocess omegaconf pathos psutil pydantic "
+    "requests rich threadpoolctl tqdm typer yaml"
+)
+"""Packages that import neither it nor another framework as they are imported."""
+
+WITHOUT_TORCH = words(
+    "cupy dask datasets distributed jax joblib lightgbm matplotlib numpy pandas scipy sklearn "
+    "tensorflow xgboost"
+)
+"""Those of the others that do not import torch."""
+
 LIBRARY = Library(
     tops=("numpy", "random"),
     spelled={"numpy.random.mtrand.": "numpy.random."},

@@ -10,7 +10,11 @@ from gradguard_lint.domain.starts import PROCESS
 from gradguard_lint.domain.values import Function, Site
 from gradguard_lint.rules.base import Examples, Report, chain, code, listed, place
 from gradguard_lint.rules.initial_draws import is_replaced
-from gradguard_lint.rules.seeds import FRESH, repeats, seeds_on_import
+from gradguard_lint.rules.seeds import FRESH, imports_of, repeats, seeds_on_import
+
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from gradguard_lint.domain.effects import Kind
 
 CODE = "GG304"
 
@@ -51,6 +55,7 @@ def check(program: Program) -> Iterator[Report]:
                         for step in (Step(other.site, _draws(other)), *seeded)
                     ),
                 ),
+                severity="info" if all(it.endswith(_ONCE_USED) for _, it, _ in drawn) else None,
                 call=call,
                 case=f"only {effect.framework}" if seeded and not others else "",
             )
@@ -120,6 +125,8 @@ def _inherited(program: Program, task: TaskRun, draw: Effect) -> Why | None:
         return None  # Python seeds it anew in each process that is forked
     if not call.answers and _moves_on(program, call, draw):
         return None
+    if not _may_be_there(program, call, draw.framework):
+        return None  # each worker makes its own, seeded at random
     if _on_gpu(draw):
         # It is made in the worker, seeded at random unless the parent has asked for a seed.
         seeds = [it for it in call.earlier("seed") if it.framework == draw.framework]
@@ -129,9 +136,53 @@ def _inherited(program: Program, task: TaskRun, draw: Effect) -> Why | None:
         does = f"{code(seed.what)} of the parent ({place(seed.site, draw.site)})"
         step = Step(seed.site, f"{code(seed.what)} seeds the GPU's generator in each worker, too")
         return f"{does} seeds it alike in all {call.workers}", (step,)
-    there = draw.framework != "numpy" or call.earlier("generator-loaded")
-    once = "" if there else _ONCE_LOADED
+    once = ""
+    if draw.framework == "numpy" and not call.earlier("generator-loaded"):
+        once = _ONCE_LOADED
+    elif draw.framework == "tensorflow" and call.root == 1 and not _is_there(program, call):
+        once = _ONCE_USED
     return f"all {call.workers} start with a copy of its state{once}", ()
+
+
+def _may_be_there(program: Program, call: ParallelCall, framework: str) -> bool:
+    """Whether the parent may have loaded that framework before the workers are forked, and so has
+    its global generator."""
+    if framework not in ("numpy", "torch") or call.root != 1:
+        return True
+    brought = _brought(program, call)
+    if not brought <= program.imports.keys():
+        return True  # nobody has looked at what one of them imports
+    return any(
+        effect.framework == framework
+        for effect in _before(program, call, brought, "may-load", "generator-loaded")
+    )
+
+
+def _is_there(program: Program, call: ParallelCall) -> bool:
+    """Whether the parent has used TensorFlow before the workers are forked, which makes its global
+    generator."""
+    return any(
+        effect.framework == "tensorflow"
+        for effect in _before(program, call, _brought(program, call), "compute", "seed")
+    )
+
+
+def _before(
+    program: Program, call: ParallelCall, brought: set[str], *kinds: Kind
+) -> Iterator[Effect]:
+    """What the parent did before the workers are forked, and on the import of what it imports."""
+    yield from call.earlier(*kinds)
+    for effect in program.kinds(*kinds):
+        if effect.on_import in brought:
+            yield effect
+
+
+def _brought(program: Program, call: ParallelCall) -> set[str]:
+    """The modules of the project that the parent has imported before the workers are forked."""
+    parts = program.entry.split(".")
+    around = {".".join(parts[:count]) for count in range(1, len(parts))}
+    asked = {effect.home for effect in call.earlier("imports")} | around
+    return imports_of(program, asked | program.imports.get(program.entry, set())) - {program.entry}
 
 
 def _run_again(program: Program, task: TaskRun, draw: Effect) -> Why | None:
@@ -152,6 +203,8 @@ def _arrives(task: TaskRun, seed: Effect) -> bool:
     own = task.initializer.function.atoms if task.initializer is not None else ()
     return any(isinstance(atom, Function) for atom in own)
 
+
+_ONCE_USED = " if the parent has used TensorFlow, or seeded it, by then"
 
 _ONCE_LOADED = (
     " wherever the parent has loaded `numpy.random` (NumPy 2 does at its first use, and so do "

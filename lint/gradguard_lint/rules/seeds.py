@@ -64,9 +64,14 @@ def imported(program: Program, task: TaskRun, effect: Effect) -> set[str]:
         homes.add(program.entry)
     elif program.guarded or task.call.root == 1:
         homes.discard(program.entry)  # what it defines is pickled by value
-    found: set[str] = set()
-    while homes:
-        module = homes.pop()
+    return imports_of(program, homes)
+
+
+def imports_of(program: Program, modules: set[str]) -> set[str]:
+    """Those `modules`, and all that they import in turn."""
+    left, found = set(modules), set[str]()
+    while left:
+        module = left.pop()
         found.add(module)
-        homes |= program.imports.get(module, set()) - found
+        left |= program.imports.get(module, set()) - found
     return found

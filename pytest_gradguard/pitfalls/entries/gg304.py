@@ -14,11 +14,12 @@ PITFALL = Pitfall(
         "same numbers where a seed stands beside their functions."
     ),
     why=(
-        "A fork copies the state of torch's and NumPy's global generators, and of "
-        "TensorFlow's once the parent has seeded or used it. loky's workers are fresh "
-        "interpreters, each seeded on its own; the parent's seed has no effect there. But a fresh "
-        "worker imports the module of its function, and under spawn and forkserver the program "
-        'itself: a seed there that is not under `if __name__ == "__main__":` runs again in each.'
+        "A fork copies the state of torch's and NumPy's global generators where the parent has "
+        "loaded them, and of TensorFlow's where it has used TensorFlow or seeded it. loky's "
+        "workers are fresh interpreters, each seeded on its own; the parent's seed has no effect "
+        "there. But a fresh worker imports the module of its function, and under spawn and "
+        "forkserver the program itself: a seed there that is not under "
+        '`if __name__ == "__main__":` runs again in each.'
     ),
     fix=(
         "Give every task its own seed, and create a generator from it in the worker. "
@@ -60,13 +61,13 @@ second = Parallel(n_jobs=2, backend="multiprocessing")(delayed(sample)(k) for k 
 print(len({*first, *second}))  # prints: 4
 """,
     lint=(
-        "On a worker of a fork backend that draws from torch's, NumPy's or TensorFlow's "
-        "global generator without seeding per task, and on one of loky, spawn or forkserver where "
-        "what it imports seeds the generator with the same number each time. An initializer that "
-        "seeds every worker with one number does not count. One finding names all generators that "
-        "the task draws from so. What only fills a new module, whose state the task then replaces "
-        "with `load_state_dict`, is not reported, nor are draws on a GPU in a forked worker unless "
-        "the parent seeds torch: its generator is made there, and seeded at random."
+        "On a forked worker that draws from torch's, NumPy's or TensorFlow's global generator "
+        "without seeding per task (seeding all workers alike does not count), and on any other "
+        "where what it imports seeds the generator. Not where the parent has certainly not loaded "
+        "torch or NumPy before the fork; an info where it has neither used nor seeded TensorFlow. "
+        "What only fills a new module, whose state is then replaced with `load_state_dict`, is not "
+        "reported, nor are draws on a GPU in a forked worker unless the parent seeds torch: its "
+        "generator is made there, and seeded at random."
     ),
     runtime=(
         "Info, where two forked workers of one call, or two forked processes, drew from copies of "

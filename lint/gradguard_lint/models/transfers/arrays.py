@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import sys
 
 from gradguard_lint.domain.conditions import NONE
+from gradguard_lint.domain.effects import Effect
 from gradguard_lint.domain.shapes import inner, sequence
 from gradguard_lint.domain.values import (
     NOTHING,
@@ -36,6 +38,8 @@ from gradguard_lint.models.numpy import (
     SUMMARIES,
     TURNS,
     VIEWS,
+    WITHOUT_NUMPY,
+    WITHOUT_TORCH,
 )
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers.devices import driver_started, gpu_touched, placed
@@ -79,6 +83,21 @@ def loaded(m: Machine, frame: Frame, node: ast.AST, name: str) -> None:
     asked = f"{name}.".startswith(f"{RANDOM}.") or name.partition(".")[0] in LOAD_RANDOM
     if asked and m.worker is None:
         m.effect(frame, "generator-loaded", node, name, framework="numpy")
+
+
+def may_load(m: Machine, frame: Frame, node: ast.AST, name: str) -> None:
+    """Note where the parent imports what may load the frameworks that make their global generators
+    as they are imported: nobody knows what other libraries do."""
+    top = name.partition(".")[0]
+    if m.worker is not None or top in sys.stdlib_module_names or top in WITHOUT_NUMPY:
+        return
+    for framework in ("numpy",) if top in WITHOUT_TORCH else ("numpy", "torch"):
+        if not any(
+            isinstance(event, Effect) and event.kind == "may-load" and event.framework == framework
+            for event, when in m.state.past.items()
+            if not when
+        ):
+            m.effect(frame, "may-load", node, top, framework=framework)
 
 
 def seed(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:

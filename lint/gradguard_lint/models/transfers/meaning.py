@@ -108,11 +108,15 @@ class Meaning(Known):
     # -- names ----------------------------------------------------------------------------------
 
     def imported(self, m: Machine, frame: Frame, node: ast.AST, name: str) -> None:
-        if self.registry.canonical(name).startswith("keras.wrappers.scikit_learn"):
-            m.effect(frame, "removed-wrapper", node, name)
-        if name.partition(".")[0] == "torch":
-            m.store[python_calls.IMPORTED] = constant(True)
-        arrays.loaded(m, frame, node, self.registry.canonical(name))
+        plain = self.registry.canonical(name)
+        if not m.guarded_import:
+            if plain.startswith("keras.wrappers.scikit_learn"):
+                m.effect(frame, "removed-wrapper", node, name)
+            if name.partition(".")[0] == "torch":
+                m.store[python_calls.IMPORTED] = constant(True)
+        arrays.loaded(m, frame, node, plain)
+        if not m.project.is_module(name.partition(".")[0]):
+            arrays.may_load(m, frame, node, name)
 
     def imported_star(self, m: Machine, frame: Frame, module: str) -> None:
         for name in self.registry.under(self.registry.canonical(module)):
