@@ -37,6 +37,12 @@ def kept(text, **others):
         "from joblib import Parallel\noptions = {'backend': 'dask'}\nParallel(**options)\n",
         "import numpy as np\nfrom multiprocessing import Pool\ndef f(k):\n"
         "    return np.random.rand()\nPool(2).map(f, x)\n",
+        "import numpy as np\nfrom datasets import load_dataset\ndef f(row):\n"
+        "    return np.random.rand()\nload_dataset('x').map(f, num_proc=4)\n",
+        "import numpy as np\nfrom datasets import load_dataset\nrows = load_dataset('x')\n"
+        "rows.map(f, fn_kwargs={'rng': np.random.default_rng(0)}, num_proc=4)\n",
+        "import numpy as np\nimport ray\nrng = np.random.default_rng(0)\n"
+        "ray.get([f.remote(rng, k) for k in x])\n",
         "import scipy.stats as st\nfrom multiprocessing import Pool\ndef f(k):\n"
         "    return st.norm.rvs()\nPool(2).map(f, x)\n",
         "import pandas as pd\nfrom multiprocessing import Pool\ndf = pd.DataFrame(d)\ndef f(k):\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gradguard_lint.domain.starts import Start
 from gradguard_lint.models.rows import Hands, Library, Row
+from gradguard_lint.words import words
 
 MAPS = {
     "map": Hands(),
@@ -27,6 +28,9 @@ TARGET = Hands(
     keywords=(4, "kwargs"),
     many=False,
 )
+ON_MULTIPROCESS = words("datasets multiprocess pathos")
+"""Packages whose processes are those of ``multiprocess``."""
+
 RANKED = Hands(function=(0, "fn"), items="ranked", gives="none", args=(1, "args"))
 
 LIBRARY = Library(

@@ -17,6 +17,7 @@ from gradguard_lint.project.literals import (
     words_of,
 )
 from gradguard_lint.project.marks import (
+    ASKED,
     ESTIMATING,
     FRAMEWORKS,
     GIVEN,
@@ -26,6 +27,7 @@ from gradguard_lint.project.marks import (
     MARKS,
     OF_HOMES,
     PARTS,
+    REMOTE,
     TOGETHER,
     TRAINS,
     WORKERS,
@@ -84,8 +86,8 @@ _ALIAS = rb"\w+[ \t]*=[ \t]*\Z"
 _DRAWS = (b"np.random", b"numpy.random", b"from")
 _ANYWHERE = FRAMEWORKS - IN_FORKS
 """The frameworks that matter however work is handed out."""
-_FORKS = (b"Pool", b"ProcessPoolExecutor", b'"multiprocessing', b"'multiprocessing")
-_FORK = rb"\bPool\b|ProcessPoolExecutor|[\"']multiprocessing[\"']"
+_FORKS = (b"Pool", b"ProcessPoolExecutor", b'"multiprocessing', b"'multiprocessing", *ASKED)
+_FORK = rb"\bPool\b|ProcessPoolExecutor|[\"']multiprocessing[\"']|" + b"|".join(ASKED)
 _SEED = b"random.seed("
 _OF_RANDOM = rb"\brandom\.[a-z]\w*[ \t]*\("
 _GENERATORS = (
@@ -372,10 +374,14 @@ class File:
             if is_passed_on(data, made.start()):
                 return True
             name = given_to(data, made.start())
-            if not name:
+            if not name and not any(word in data for word in ASKED):
                 continue
             near = around(data, made.start())
-            handed = [it for called in (HANDED_OUT, _PROCESS) for it in calls(near, called)]
+            handed = [it for called in (HANDED_OUT, REMOTE, _PROCESS) for it in calls(near, called)]
+            if not name:
+                if any(made.group() in it and any(word in it for word in ASKED) for it in handed):
+                    return True
+                continue
             said = words_of(b" ".join(handed))
             if name in said or any(it in said for it in holders(near, name, said)):
                 return True

@@ -285,6 +285,19 @@ HANDED_OUT = (
 """The methods, and the wrappers of functions, by which work is handed out, where they are called:
 literals, and their pattern."""
 
+REMOTE = (
+    tuple(sorted({f".{last}".encode() for _, row, last in _ROWS if row.does == "remote"})),
+    rb"(?:"
+    + b"|".join(re.escape(f".{last}".encode()) for _, row, last in _ROWS if row.does == "remote")
+    + rb")[ \t]*(?=\()",
+)
+"""The same of what is marked before it is called by another method of that name."""
+
+ASKED = tuple(
+    word.encode() for library in libraries() if not library.rows for word in library.starts_by
+)
+"""The keywords that hand the work of methods with common names to processes."""
+
 _HANDED_ON = tuple(sorted({last.encode() for _, row, last in _ROWS if row.does in PASSED_ON}))
 _AS_A_WORD = rb"\b(?:" + b"|".join(_HANDED_ON) + rb")\b(?P<called>[ \t]*\()?"
 _OF_A_MODULE = rb"(?:^|[^\w.])(?:[a-z_]\w*\.)*\Z"

@@ -273,7 +273,9 @@ def start_of(m: Machine, parallel: Thing) -> tuple[str, Conditions] | None:
 
 def start_of_pools(m: Machine) -> Start | None:
     """How the workers of joblib's pools start."""
-    return starting.start_of(m, m.read(*starting.STARTS_POOLS) or starting.default_start(m))
+    return starting.start_of(
+        m, m.read(*starting.STARTS_POOLS) or starting.default_start(m, "joblib")
+    )
 
 
 def _named_start(backend: Value, when: Conditions) -> tuple[str, Conditions] | None:

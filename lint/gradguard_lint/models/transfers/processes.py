@@ -152,12 +152,12 @@ def _extended(m: Machine, cls: Class) -> tuple[Row | None, Value]:
         if isinstance(base, External):
             row = registry.row(registry.canonical(base.name))
             if row is not None and row.does == "process":
-                return row, constant(row.start) if row.start else default_start(m)
+                return row, start_value(m, row, Args())
         elif isinstance(base, Method) and isinstance(base.receiver, Thing):
             name = name_in_context(base)
             if name:
                 return registry.row(name), base.receiver.part("start") or UNKNOWN
-    return None, constant("thread") if cls.what == "thread" else default_start(m)
+    return None, constant("thread") if cls.what == "thread" else default_start(m, "multiprocessing")
 
 
 def name_in_context(method: Method) -> str:

@@ -27,7 +27,13 @@ from gradguard_lint.engine.machine import (
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tasks import AT_FORK, forked
 from gradguard_lint.models.known import registry_of
+from gradguard_lint.models.multiprocessing import ON_MULTIPROCESS
 from gradguard_lint.models.rows import Row
+
+_METHOD = (0, "start method")
+_METHOD_OF_MULTIPROCESS = (0, "start method of multiprocess")
+"""Where the store has how processes start by default: the standard library's and torch's, and those
+of ``multiprocess``, which knows nothing of it."""
 
 STARTS_POOLS = (0, "start of joblib's pools")
 """Where the store has how the workers of joblib's pools start, if the environment says so."""
@@ -35,7 +41,7 @@ STARTS_POOLS = (0, "start of joblib's pools")
 
 def start_method(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``set_start_method(...)``."""
-    m.store[0, "start method"] = args.get(*row.argument) or UNKNOWN
+    m.store[_method(name)] = args.get(*row.argument) or UNKNOWN
     return NOTHING
 
 
@@ -45,16 +51,22 @@ def start_context(
     """``get_context(...)``."""
     method = args.get(*row.argument)
     if method is None or method.is_none:
-        method = default_start(m)
+        method = default_start(m, name)
     module = name.rpartition(".")[0]
     return of(Thing("context", module, parts=(("start", method),)))
 
 
-def default_start(m: Machine) -> Value:
-    """How process workers start where the call does not say."""
+def _method(name: str) -> tuple[int, str]:
+    """Where the store has how the processes of what is called `name` start by default."""
+    top = name.partition(".")[0]
+    return _METHOD_OF_MULTIPROCESS if top in ON_MULTIPROCESS else _METHOD
+
+
+def default_start(m: Machine, name: str) -> Value:
+    """How the process workers of what is called `name` start where the call does not say."""
     options = m.options
     own = m.root == 1 or not options.set_elsewhere
-    return m.read(0, "start method") or constant(
+    return m.read(*_method(name)) or constant(
         options.start_method if own else options.set_elsewhere
     )
 
@@ -67,7 +79,7 @@ def start_value(m: Machine, row: Row, args: Args) -> Value:
     context = context or args.get(None, "multiprocessing_context")
     context = context or args.get(None, "start_method")
     if context is None or context.is_none:
-        return default_start(m)
+        return default_start(m, row.names)
     for thing in context.things("context"):
         return thing.part("start") or UNKNOWN
     return context

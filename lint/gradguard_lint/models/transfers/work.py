@@ -355,12 +355,16 @@ def by_method(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args) ->
         ranked = truthy(args.get(None, "with_rank"))  # as many as there are processes
         if ranked:
             items_given.append(unknown(RANK))
+        extra = args.keywords.get("fn_kwargs")
+        more = extra.only if extra is not None else None
+        named = more.entries if isinstance(more, Table) else ()
         task = TaskCall(
-            *(function, tuple(items_given), (), m.site(frame, node)),
+            *(function, tuple(items_given), tuple((str(key), it) for key, it in named)),
+            m.site(frame, node),
             frozenset(range(len(items_given))),
             library="datasets",
         )
-        start = start_of(m, default_start(m))
+        start = start_of(m, default_start(m, "datasets"))
         if start is not None:
             hand_out(m, frame, node, [task], start, "datasets", answers=False, single=ranked)
     return None
