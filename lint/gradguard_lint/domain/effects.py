@@ -180,7 +180,8 @@ class ParallelCall:
         maker: the expression that makes what runs the tasks: the pool, the ``Parallel`` object.
         maps: from how many bytes on arrays arrive as memory maps, and in which mode.
         daemons: whether the workers are daemons, which may start no processes.
-        resident: whether the object whose method is called lives in the worker already.
+        made: the identity of the call that made the object whose method is called, which lives in
+            the worker since; 0 for other calls.
         single: whether each task has a worker of its own, which ends with it.
         chain: the calls by which the program came to it.
     """
@@ -207,7 +208,7 @@ class ParallelCall:
     maker: Site | None = None
     maps: tuple[int, str] | None = None
     daemons: bool = False
-    resident: bool = False
+    made: int = 0
     single: bool = False
     chain: tuple[Step, ...] = ()
 
@@ -359,6 +360,10 @@ class Program:
     def process_tasks(self) -> list[TaskRun]:
         """The tasks that worker processes run."""
         return [task for call in self.calls if call.kind == PROCESS for task in call.tasks]
+
+    def of_object(self, made: int) -> list[TaskRun]:
+        """The tasks that are methods of the object which the call of that identity made."""
+        return [task for task in self.process_tasks() if made and task.call.made == made]
 
     def thread_tasks(self) -> list[TaskRun]:
         """The tasks that worker threads run."""

@@ -204,7 +204,7 @@ def hand_out(
     maker: Site | None = None,
     maps: tuple[int, str] | None = None,
     daemons: bool = False,
-    resident: bool = False,
+    made: int = 0,
     single: bool = False,
 ) -> Value:
     """Hand `tasks` to workers; what they return.
@@ -220,7 +220,7 @@ def hand_out(
         maker: the expression that makes what runs the tasks.
         maps: from how many bytes on arrays arrive as memory maps, and in which mode.
         daemons: whether the workers are daemons, which may start no processes.
-        resident: whether the object whose method is called lives in the worker already.
+        made: the identity of the call that made the object whose method is called, in the worker.
         single: whether each task has a worker of its own, which ends with it.
     """
     if forking_pickler and start.kind == PROCESS and start.name not in INHERITING:
@@ -254,7 +254,7 @@ def hand_out(
         maker=maker,
         maps=maps,
         daemons=daemons,
-        resident=resident,
+        made=made,
         single=single,
         chain=m.chain,
     )
@@ -454,7 +454,7 @@ def _shipped(m: Machine, call: ParallelCall, task: TaskCall) -> list[tuple[str, 
         (_name(task, index), value, index in task.private) for index, value in enumerate(task.args)
     ]
     shipped += [(name, value, name in task.private_names) for name, value in task.keywords]
-    if not call.resident:
+    if not call.made:
         shipped.append((CALLED, task.function, -1 in task.private))
     return [
         (path, atom, private)

@@ -60,20 +60,28 @@ def _direct(task: TaskRun) -> str | None:
 
 
 def _left_behind(program: Program, task: TaskRun) -> Iterator[Report]:
-    shipped = {ident for _, atom, _ in task.given if _trainable(atom) for ident in idents(of(atom))}
+    given = [*_given(task)]
+    for made in program.process_tasks() if task.call.made else ():
+        if made.call.ident == task.call.made:
+            given += _given(made)
+    shipped = {ident for _, own in given for ident in own}
     if not shipped or not (_returns_numbers(task) if task.call.answers else _keeps(task)):
         return
+    if not all(map(_returns_numbers, program.of_object(task.call.made))):
+        return  # another method may give them back
     cleared: set[int] = set()
+    given_as = _given_as(program, task.call.made)
     for effect in task.effects:
+        target = {given_as.get(ident, ident) for ident in idents(effect.target)}
         if effect.kind == "zero-grad":
-            cleared |= idents(effect.target)
+            cleared |= target
         if effect.kind != "backward" or "backward" not in effect.what:
             continue  # `autograd.grad` gives the gradients back, and leaves none
-        reached = shipped & idents(effect.target)
+        reached = shipped & target
         if not reached:
             continue
-        anew = all(_and_wholes(task, {part}) & cleared for part in reached)
-        use = _used_by_parent(program, task, _and_wholes(task, reached), effect.site, anew=anew)
+        anew = all(_and_wholes(given, {part}) & cleared for part in reached)
+        use = _used_by_parent(program, task, _and_wholes(given, reached), effect.site, anew=anew)
         if use is not None:
             yield Report(
                 effect.site,
@@ -85,9 +93,24 @@ def _left_behind(program: Program, task: TaskRun) -> Iterator[Report]:
             return
 
 
-def _and_wholes(task: TaskRun, reached: set[int]) -> set[int]:
+def _given_as(program: Program, made: int) -> dict[int, int]:
+    """What an object in a worker has, by identity, each with what it is a copy of: what the call
+    `made` was given to make it."""
+    if not made:
+        return {}
+    models = {it: first for it, (call, first) in program.returned.items() if call == made}
+    return {**program.sent_back, **models}
+
+
+def _given(task: TaskRun) -> Iterator[tuple[str, set[int]]]:
+    """The paths and the identities of what can be trained among what a task is given."""
+    for path, atom, _ in task.given:
+        if _trainable(atom):
+            yield path, idents(of(atom))
+
+
+def _and_wholes(given: list[tuple[str, set[int]]], reached: set[int]) -> set[int]:
     """These objects among those that a task is given, and the modules that they are parts of."""
-    given = [(path, idents(of(atom))) for path, atom, _ in task.given if _trainable(atom)]
     parts = [path for path, own in given if own & reached]
     return reached.union(
         *(own for path, own in given if any(part.startswith(f"{path}.") for part in parts))

@@ -51,7 +51,7 @@ def check(program: Program) -> Iterator[Report]:
 
 def _is_alone(task: TaskRun) -> bool:
     """Whether the process ends with the task, or belongs to one actor."""
-    return task.call.single or task.call.resident or any(task.task.function.of(Class))
+    return task.call.single or bool(task.call.made) or any(task.task.function.of(Class))
 
 
 def _always_the_same(values: set[Value]) -> bool:

@@ -18,8 +18,9 @@ def check(program: Program) -> Iterator[Report]:
         if not task.call.many:
             continue
         draws = {
-            effect.ident: effect
-            for effect in reversed(task.effects)
+            effect.ident: (by, effect)
+            for by in reversed([task, *program.of_object(task.call.ident)])
+            for effect in reversed(by.effects)
             if effect.kind == "generator-draw"
         }
         for path, atom, private in task.given:
@@ -30,7 +31,7 @@ def check(program: Program) -> Iterator[Report]:
             draw = draws.get(atom.ident)
             if draw is not None and (task.task.repeated or _holders(task, atom.ident) > 1):
                 loads = task.call.prepared
-                report = _shared(task, path, draw, by_worker=loads)
+                report = _shared(task, path, *draw, by_worker=loads)
                 report.case = task.call.library if loads else atom.name
                 report.fix = None if private else _one_each(task, path, atom)
                 yield report
@@ -39,7 +40,9 @@ def check(program: Program) -> Iterator[Report]:
             yield from _captured(program, task, draws)
 
 
-def _captured(program: Program, task: TaskRun, draws: dict[int, Effect]) -> Iterator[Report]:
+def _captured(
+    program: Program, task: TaskRun, draws: dict[int, tuple[TaskRun, Effect]]
+) -> Iterator[Report]:
     """A generator that the function uses, which is pickled with it or which a fork copies."""
     call = task.call
     if not (task.task.repeated or len(call.tasks) > 1):
@@ -54,20 +57,21 @@ def _captured(program: Program, task: TaskRun, draws: dict[int, Effect]) -> Iter
             continue
         if not call.answers and _moves_on(program, only):
             continue
-        report = _shared(task, name, draw, by_worker=forked)
+        report = _shared(task, name, *draw, by_worker=forked)
         report.case = only.name
         yield report
         return
 
 
-def _shared(task: TaskRun, name: str, draw: Effect, *, by_worker: bool) -> Report:
-    """The report of a generator that all tasks have, or all workers."""
+def _shared(task: TaskRun, name: str, by: TaskRun, draw: Effect, *, by_worker: bool) -> Report:
+    """The report of a generator that all tasks have, or all workers, and that `by` draws from: the
+    task itself, or a method of the object that it makes."""
     got = "all workers draw" if by_worker else "every task gets"
     return Report(
         task.task.site,
         f"`{name}` is one generator for all tasks: each worker draws from a copy of it, and "
         f"{got} the same numbers.",
-        (handed_out(task), Step(draw.site, f"`{task.name}` draws from it here")),
+        (handed_out(task), Step(draw.site, f"`{by.name}` draws from it here")),
         call=task.call,
     )
 

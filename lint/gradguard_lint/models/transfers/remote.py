@@ -74,10 +74,15 @@ def remote_method(
                 if value is not None:
                     m.set_field(instance.ident, field, value)
         meant = thing.part("meant") or constant(False)
-        tasks = (task for call in m.program.calls[calls:] for task in call.tasks)
+        making = m.program.calls[calls:]
+        tasks = (task for call in making for task in call.tasks)
         if any(effect.kind == "gpu-init" for task in tasks for effect in task.effects):
             meant = constant(True)  # what its methods use is there since it was made
-        kept = (("instance", result), ("meant", meant))
+        kept = (
+            ("instance", result),
+            ("meant", meant),
+            ("made", constant(making[0].ident if making else -1)),
+        )
         return of(Thing("actor", thing.name, m.ident_at(node), parts=kept))
     return future(result)
 
@@ -99,7 +104,8 @@ def _remotely(
 ) -> Value:
     assert row.hands is not None
     task = task_of(m, frame, node, row.hands, args, function, 0, thing.name)
-    meant = thing.part("meant")
+    meant, made = thing.part("meant"), thing.part("made")
+    ident = made.constant if made is not None else 0
     return hand_out(
         m,
         frame,
@@ -109,7 +115,7 @@ def _remotely(
         thing.name.rpartition(".")[0],
         many=in_loop(m, frame),
         meant=meant is not None and bool(meant.constant),
-        resident=thing.kind == "actor",
+        made=ident if isinstance(ident, int) else -1,
     )
 
 
