@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Hashable
 
-from gradguard_lint.domain.conditions import Conditions
+from gradguard_lint.domain.conditions import NONE, Conditions
 from gradguard_lint.domain.shapes import inner, sequence
 from gradguard_lint.domain.starts import Start
 from gradguard_lint.domain.values import (
@@ -247,6 +247,11 @@ BACKENDS = {
 }
 
 
+ON_ALL_WORKERS = ("dask",)
+"""The backends that run as many jobs as there are workers where nobody says how many; the others
+run one."""
+
+
 def start_of(m: Machine, parallel: Thing) -> tuple[str, Conditions] | None:
     """How `parallel` starts its workers, and when; None where it runs nothing in parallel."""
     backend = parallel.part("backend")
@@ -256,7 +261,7 @@ def start_of(m: Machine, parallel: Thing) -> tuple[str, Conditions] | None:
     if n_jobs is None or n_jobs.is_none:
         n_jobs = m.modes.n_jobs
     if n_jobs is None:
-        return None
+        return _start_by_default(m, parallel)
     when = starting.where_not(n_jobs, (1, None))
     if when is None:
         return None
@@ -269,6 +274,21 @@ def start_of(m: Machine, parallel: Thing) -> tuple[str, Conditions] | None:
             return "loky", when
         backend = prefer
     return _named_start(backend, when)
+
+
+def _start_by_default(m: Machine, parallel: Thing) -> tuple[str, Conditions] | None:
+    """The same, where nobody says how many jobs there are."""
+    own, backend = parallel.part("backend"), m.modes.backend
+    if backend is None or not (own is None or own.is_none):
+        return None
+    if parallel.part("require") is not None:
+        return None
+    several = tuple(
+        choice
+        for choice in backend.choices
+        if isinstance(choice.atom, Const) and choice.atom.value in ON_ALL_WORKERS
+    )
+    return _named_start(Value(several), NONE) if several else None
 
 
 def start_of_pools(m: Machine) -> Start | None:
