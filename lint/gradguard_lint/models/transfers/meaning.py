@@ -342,6 +342,9 @@ class Meaning(Known):
             if not isinstance(atom, Tensor):
                 return of(atom)
             sources = atom.sources | {instance.ident}
+            partly = atom.grad == "unknown" and atom.framework == "torch" and m.modes.grad
+            if partly and torch_tensors.partly_frozen(m, instance.ident):
+                atom = replace(atom, grad="history")
             return of(replace(atom, gpu=atom.gpu or gpu, sources=sources))
 
         return result.map(through)

@@ -494,6 +494,8 @@ def module(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     about = (("statistics", constant(True)),) if kept else ()
     if _drops(short, args) or any(part.part("drops") for part in parts):
         about = (*about, ("drops", constant(True)))
+    if short == "Sequential" and args.rest is None and sum(map(_weighted, args.positional)) == 1:
+        about = (*about, ("alone", constant(True)))
     inplace = args.get(None, "inplace")
     if inplace is not None and inplace.constant is True:
         about = (*about, ("in-place", inplace))
@@ -528,6 +530,14 @@ def buffers_made(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args,
     target = args.get(*row.argument) or UNKNOWN
     m.effect(frame, "model-change", node, f"{name}()", target=target)
     return NOTHING
+
+
+def _weighted(value: Value) -> bool:
+    """Whether this, a part of a module, may have weights."""
+    return not all(
+        isinstance(atom, Thing) and atom.name.rpartition(".")[2] in WEIGHTLESS
+        for atom in value.atoms
+    )
 
 
 def _small_part(value: Value) -> bool:

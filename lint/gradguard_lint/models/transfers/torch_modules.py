@@ -44,7 +44,12 @@ from gradguard_lint.models.transfers.devices import (
     placed,
 )
 from gradguard_lint.models.transfers.tensors import combine, tensors_in, worked, written
-from gradguard_lint.models.transfers.torch_tensors import freeze, hooked, is_frozen
+from gradguard_lint.models.transfers.torch_tensors import (
+    as_made,
+    freeze,
+    hooked,
+    parameters_of,
+)
 from pytest_gradguard.records import replace
 
 
@@ -91,10 +96,8 @@ def _forward(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args) 
         written(m, frame, node, f"`{model.name.rpartition('.')[2]}`", args.positional[0])
     if model.part("drops") is not None and training(m, model.ident):
         m.effect(frame, "draw", node, "dropout in training mode", framework="torch")
-    if is_frozen(m, model.ident):
-        tensor = replace(tensor, grad="none")
     if model.name.rpartition(".")[2] not in WEIGHTLESS:
-        found.append((tensor, frozenset()))
+        found.extend(parameters_of(m, model.ident, tensor))
     worked(m, frame, node, found or [(tensor, NONE)], heavy=True)
     if not found:
         return of(Tensor("torch", "unknown", False, m.worker_ident))
@@ -173,11 +176,10 @@ def model_method(
         return sequence(part, "generator")
     if name in ("parameters", "named_parameters"):
         born = getattr(model, "born", m.worker_ident)
-        grad = "none" if is_frozen(m, ident) else "parameter"
-        tensor = Tensor("torch", grad, gpu, born, ident, frozenset(), frozenset({ident}))
-        if name == "named_parameters":
-            return sequence(of(Items("tuple", (UNKNOWN, of(tensor)), of(tensor))))
-        return sequence(of(tensor), "generator")
+        tensor = Tensor("torch", "parameter", gpu, born, ident, frozenset(), frozenset({ident}))
+        tensor, _ = parameters_of(m, ident, tensor)[-1]
+        as_made(m, ident)
+        return _given(m, node, name, tensor)
     if name == "state_dict":
         m.effect(frame, "model-use", node, "`.state_dict()`", target=me)
         return of(Thing("state", "state_dict", ident, m.worker_ident, gpu))
@@ -208,6 +210,14 @@ def model_method(
     if name in STATEFUL:
         return me
     return None
+
+
+def _given(m: Machine, node: ast.AST, name: str, parameter: Tensor) -> Value:
+    """What `parameters` and `named_parameters` give."""
+    if name == "named_parameters":
+        called = unknown(("parameter-name", m.ident_at(node)))
+        return sequence(of(Items("tuple", (called, of(parameter)), of(parameter))))
+    return sequence(of(parameter), "generator")
 
 
 PARTS = "parts"
@@ -308,7 +318,12 @@ def part_method(
         parameter = Tensor("torch", "parameter", ident=whole.ident)
         return hooked(m, frame, node, parameter, args)
     gpu = isinstance(whole, Thing) and whole.gpu
-    return model_method(m, frame, node, whole, whole.ident, gpu, name, args)
+    if isinstance(whole, Thing) and whole.part("alone") is not None:
+        return model_method(m, frame, node, whole, whole.ident, gpu, name, args)
+    # Some of the module's parameters: what is done to these is done to no others.
+    sources = frozenset({whole.ident})
+    tensor = Tensor("torch", "parameter", gpu, whole.born, m.ident_of(part), sources=sources)
+    return _given(m, node, name, parameters_of(m, whole.ident, tensor)[-1][0])
 
 
 def moved_model(
