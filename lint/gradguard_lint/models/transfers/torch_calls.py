@@ -171,7 +171,9 @@ def gradients(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
     made = Tensor("torch", "none", False, m.worker_ident, GRADIENT)
     graph = args.get(4, "create_graph")
     if asked is not None and graph is not None and graph.constant is not False:
-        made = replace(made, grad="unknown")  # it depends on what was differentiated
+        # It depends on what was differentiated: of what is linear, it has no history.
+        asks = graph.constant is True and any(tensor.tracked for tensor, _ in tensors_in([target]))
+        made = replace(made, grad="history" if asks else "unknown")
     return sequence(of(made))
 
 
