@@ -329,7 +329,7 @@ class Program:
     calls: list[ParallelCall] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
     moved: dict[int, Site] = field(default_factory=dict)
-    """Where each model was moved to the GPU, by its identity."""
+    """Where each model or estimator was moved to the GPU, by its identity."""
     shared: set[int] = field(default_factory=set)
     """The models and tensors whose memory the program shares between processes, by identity."""
     buffers: dict[int, int] = field(default_factory=dict)

@@ -27,7 +27,7 @@ LIBRARY = Library(
             "search",
             argument=(0, "estimator"),
         ),
-        Row("sklearn.base.clone", "identity"),
+        Row("sklearn.base.clone", "copied"),
         Row(
             "sklearn.utils.check_random_state sklearn.utils.validation.check_random_state",
             "generator",

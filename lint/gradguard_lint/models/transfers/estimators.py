@@ -10,8 +10,8 @@ from gradguard_lint.domain.conditions import NONE, Conditions, any_of, consisten
 from gradguard_lint.domain.effects import Program
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import (
+    NOTHING,
     UNKNOWN,
-    Choice,
     Const,
     Frame,
     Instance,
@@ -20,6 +20,7 @@ from gradguard_lint.domain.values import (
     Value,
     constant,
     guarded,
+    join,
     of,
 )
 from gradguard_lint.engine.machine import (
@@ -29,45 +30,79 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers.devices import gpu_when
 
+ON_GPU = "<estimator on gpu>"
+"""What is noted under this name of an estimator: whether it trains on a GPU."""
+
+_KEYS = ("device", "task_type", "tree_method", "device_type", "predictor")
+"""The parameters that say so."""
+
 
 def estimator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """An estimator that may train on a GPU."""
-    return _estimator(name, [NONE] if row.gpu else list(_told(args)), m.site(frame, node))
+    return _estimator(m, frame, node, name, [NONE] if row.gpu else list(_told(args)))
 
 
-def _estimator(name: str, on_gpu: list[Conditions], site: Site) -> Value:
-    """An estimator, made at `site`, that trains on a GPU under one of these conditions."""
-    if not on_gpu:
-        return of(Thing("estimator", name))
-    when = any_of(on_gpu)
-    made = Choice(Thing("estimator", name, gpu=True, site=site), when)
-    return Value((made, Choice(Thing("estimator", name))) if when else (made,))
+def _estimator(
+    m: Machine, frame: Frame, node: ast.AST, name: str, on_gpu: list[Conditions]
+) -> Value:
+    """An estimator, made at `node`, that trains on a GPU under one of these conditions."""
+    made = Thing("estimator", name, m.ident_at(node), m.worker_ident)
+    _note(m, made, on_gpu, m.site(frame, node))
+    return of(made)
+
+
+def _note(m: Machine, estimator: Thing | Instance, on_gpu: list[Conditions], site: Site) -> None:
+    """Note when `estimator` trains on a GPU from here on, as is told at `site`."""
+    told = constant(False)
+    if on_gpu:
+        when = any_of(on_gpu)
+        told = join((guarded(constant(True), when), told)) if when else constant(True)
+        m.program.moved[estimator.ident] = site
+    m.store[estimator.ident, ON_GPU] = told
 
 
 def pipeline(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """A pipeline of estimators."""
     on_gpu = [when for value in args.values() for when in _on_gpu(m, value)]
-    return _estimator(name, on_gpu, m.site(frame, node))
+    return _estimator(m, frame, node, name, on_gpu)
 
 
-def keep_device(m: Machine, instance: Instance, args: Args, *, gpu: bool) -> None:
+def init_instance(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args) -> Value:
     """An object of a subclass of an estimator is made: whether it trains on a GPU."""
-    whens = [NONE] if gpu else list(_told(args))
-    told = guarded(constant(True), any_of(whens)) if whens else constant(False)
-    m.store[instance.ident, "<estimator on gpu>"] = told
+    on_gpu = [NONE] if instance.cls.what == "gpu-estimator" else list(_told(args))
+    _note(m, instance, on_gpu, m.site(frame, node))
+    return NOTHING
+
+
+def method(
+    m: Machine, frame: Frame, node: ast.AST, estimator: Thing | Instance, name: str, args: Args
+) -> Value | None:
+    """A method of an estimator."""
+    if name == "set_params":
+        asked = {key.rpartition("__")[2]: value for key, value in args.keywords.items()}
+        if any(key in asked for key in _KEYS):
+            told = list(_told(Args(keywords=asked)))
+            _note(m, estimator, told, m.site(frame, node))
+    return of(estimator) if name in ("fit", "set_params") else None
+
+
+def set_attribute(
+    m: Machine, frame: Frame, node: ast.AST, estimator: Thing | Instance, name: str, value: Value
+) -> None:
+    """``estimator.name = value``."""
+    if name in _KEYS:
+        _note(m, estimator, list(_told(Args(keywords={name: value}))), m.site(frame, node))
 
 
 def _on_gpu(m: Machine, value: Value) -> Iterator[Conditions]:
     """Under which conditions an estimator in `value` is one that trains on a GPU."""
     for choice in value.choices:
         for atom in inner(of(choice.atom)):
-            if isinstance(atom, Instance):
-                known = m.read(atom.ident, "<estimator on gpu>")
+            if isinstance(atom, (Instance, Thing)):
+                known = m.read(atom.ident, ON_GPU)
                 for told in known.choices if known is not None else ():
                     if told.atom == Const(True, "bool"):
                         yield choice.when | told.when
-            elif isinstance(atom, Thing) and atom.kind == "estimator" and atom.gpu:
-                yield choice.when
 
 
 def _fits_on_gpu(
@@ -91,7 +126,7 @@ def _fits_on_gpu(
 
 def _told(args: Args) -> Iterator[Conditions]:
     """Under which conditions the arguments of an estimator ask for a GPU."""
-    for key in ("device", "task_type", "tree_method", "device_type", "predictor"):
+    for key in _KEYS:
         value = args.keywords.get(key)
         when = gpu_when(value)
         if when is not None:
@@ -116,10 +151,11 @@ def search(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     for atom in inner(estimator) if parallel else ():
         if isinstance(atom, Instance):
             on_gpu += list(_fits_on_gpu(m, frame, node, atom))
-    made = [it.site for it in inner(estimator) if isinstance(it, Thing) and it.gpu and it.site]
+    moved, estimators = m.program.moved, inner(estimator)
+    made = [moved.get(it.ident) for it in estimators if isinstance(it, (Thing, Instance))]
     for jobs, gpu in product(parallel, on_gpu):
         if consistent(jobs, gpu) and not m.conflicts(jobs | gpu):
-            place = made[0] if made else None
+            place = next(filter(None, made), None)
             m.effect(frame, "gpu-search", node, short, under=jobs | gpu, place=place)
             break
-    return _estimator(name, on_gpu, m.site(frame, node))
+    return _estimator(m, frame, node, name, on_gpu)

@@ -16,6 +16,7 @@ from gradguard_lint.models.transfers import (
     contexts,
     dask_work,
     dispatch,
+    estimators,
     optimizers,
     options,
     parallel,
@@ -132,12 +133,6 @@ def _on_gpu(*methods: str) -> Methods:
     return method
 
 
-def _estimator(
-    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
-) -> Value | None:
-    return of(thing) if name in ("fit", "set_params") else None
-
-
 METHODS: dict[str, Methods] = {
     attribute_tables.KIND: attribute_tables.method,
     "accelerator": trainers.accelerator_method,
@@ -149,7 +144,7 @@ METHODS: dict[str, Methods] = {
     "dispatch": dispatch.method,
     "dask-frame": dask_work.frame_method,
     "distribution": _distribution,
-    "estimator": _estimator,
+    "estimator": estimators.method,
     "exit-stack": contexts.stack_method,
     "executor": work.method,
     "frame": arrays.frame_method,

@@ -521,8 +521,6 @@ class Meaning(Known):
             parallel.keep_arguments(m, instance, args)
         if what in _MADE and m.find_in_class(instance.cls, "__init__") is None:
             _MADE[what](m, frame, node, instance, args)
-        if what in ("estimator", "gpu-estimator"):
-            estimators.keep_device(m, instance, args, gpu=what == "gpu-estimator")
         if what == "torch" and any(
             part.gpu for _, value in m.fields(instance.ident) for part in value.things("model")
         ):
@@ -557,6 +555,8 @@ _MADE = {
     "loader": loaders.init_instance,
     "sampler": samplers.init_instance,
     optimizers.KIND: optimizers.init_instance,
+    "estimator": estimators.init_instance,
+    "gpu-estimator": estimators.init_instance,
 }
 """By what a project's class is: the ``__init__`` that it extends."""
 
@@ -588,6 +588,8 @@ def _instance_method(
         result = optimizers.method(m, frame, node, instance, name, args)
     elif what == "tuple":
         result = named_tuples.method(m, node, instance, name, args)
+    elif what in ("estimator", "gpu-estimator"):
+        result = estimators.method(m, frame, node, instance, name, args)
     elif what == "parallel" and name == "__call__":
         result = parallel.run_instance(m, frame, node, instance, args)
     elif what == "parallel" and name == "__init__":

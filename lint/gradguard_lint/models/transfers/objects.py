@@ -30,6 +30,7 @@ from gradguard_lint.models.transfers import (
     attribute_tables,
     collectives,
     data_parallel,
+    estimators,
     loaders,
     optimizers,
     options,
@@ -148,6 +149,8 @@ def set_attribute(
         if old is not None and any(tensor.ident in m.program.buffers for tensor in old.tensors()):
             what = f"`{ast.unparse(target)} = ...`"
             m.effect(frame, "in-place", target, what, target=old)
+        if atom.cls.what in ("estimator", "gpu-estimator"):
+            estimators.set_attribute(m, frame, target, atom, target.attr, value)
         return None
     if isinstance(atom, Thing) and atom.kind == "namespace" and atom.ident:
         m.set_field(atom.ident, target.attr, value)
@@ -157,6 +160,8 @@ def set_attribute(
     if isinstance(atom, Thing) and atom.kind == "process" and target.attr == "daemon":
         parts = tuple(part for part in atom.parts if part[0] != "daemon")
         return of(replace(atom, parts=(*parts, ("daemon", value))))
+    if isinstance(atom, Thing) and atom.kind == "estimator":
+        estimators.set_attribute(m, frame, target, atom, target.attr, value)
     if isinstance(atom, Thing) and atom.kind == "optimizer" and target.attr == "param_groups":
         m.effect(frame, "optimizer-change", target, "`.param_groups`", target=of(atom))
     if isinstance(atom, (Tensor, Unknown)) and target.attr in ("grad", "_grad"):

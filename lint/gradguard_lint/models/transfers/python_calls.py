@@ -41,7 +41,7 @@ from gradguard_lint.engine.machine import (
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.torch import OF_TENSORS
-from gradguard_lint.models.transfers import data_parallel
+from gradguard_lint.models.transfers import data_parallel, estimators
 from gradguard_lint.models.transfers.attribute_tables import attributes_of, set_named
 from gradguard_lint.models.transfers.devices import names_no_gpu
 from gradguard_lint.models.transfers.starting import STARTS_POOLS
@@ -310,6 +310,7 @@ def _copied(m: Machine, node: ast.AST, value: Value, made: set[int]) -> Value:
     def change(atom: Atom) -> Atom:
         if isinstance(atom, (Thing, Tensor)):
             ident = m.ident_at(node, "copy")
+            _noted(m, atom.ident, ident)
             m.program.copies.setdefault(ident, set()).add(atom.ident)
             return replace(atom, ident=ident, born=m.worker_ident)
         if isinstance(atom, Instance):
@@ -317,12 +318,23 @@ def _copied(m: Machine, node: ast.AST, value: Value, made: set[int]) -> Value:
             m.program.copies.setdefault(ident, set()).add(atom.ident)
             if ident not in made:
                 made.add(ident)
+                _noted(m, atom.ident, ident)
                 for name, item in list(m.fields(atom.ident)):
                     m.set_field(ident, name, _copied(m, node, item, made))
             return Instance(atom.cls, ident, m.worker_ident)
         return atom
 
     return Value(tuple(Choice(change(choice.atom), choice.when) for choice in value.choices))
+
+
+def _noted(m: Machine, old: int, new: int) -> None:
+    """What is noted of the object `old` is so of its copy."""
+    for name in ("<gpu>", "<frozen>", "<training>", estimators.ON_GPU) if old > 0 else ():
+        told = m.stored(old, name)
+        if told is not None:
+            m.store[new, name] = told
+    if old in m.program.moved:
+        m.program.moved[new] = m.program.moved[old]
 
 
 def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
