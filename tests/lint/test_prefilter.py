@@ -172,6 +172,18 @@ def test_estimators_of_the_project_are_followed():
     assert not kept(estimator + search)
 
 
+def test_arrays_of_dask_and_models_meet_over_modules():
+    arrays = "import dask.array as da\ndef rows():\n    return da.from_zarr(p)\n"
+    models = "import keras\ndef build():\n    return keras.Sequential(layers)\n"
+    fits = "build().fit(rows())\n"
+    both = "from data import rows\nfrom nets import build\n" + fits
+    assert kept(models + "from data import rows\n" + fits, data=arrays)
+    assert kept(arrays + "from nets import build\n" + fits, nets=models)
+    assert kept(both, data=arrays, nets=models)
+    assert not kept(both, data="def rows():\n    return []\n", nets=models)
+    assert not kept(both, data=arrays, nets="import sklearn\n")
+
+
 def test_loaders_over_tensors_are_kept():
     loader = "from torch.utils import data as d\nx = load().cuda()\n"
     assert kept(loader + "d.DataLoader(d.TensorDataset(x), num_workers=2)\n")

@@ -70,6 +70,9 @@ class Project(Protocol):
     def remembers(self, name: str, wanted: str | None = None) -> frozenset[str]:
         """As `starts_workers`, for what keeps the results of functions in files."""
 
+    def fits_models(self, name: str, wanted: str | None = None) -> frozenset[str]:
+        """As `starts_workers`, for what trains or asks models."""
+
     def trains(self, name: str, wanted: str | None = None) -> bool:
         """Whether it (or what it gives as `wanted`) takes gradients."""
 

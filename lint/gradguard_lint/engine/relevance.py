@@ -150,10 +150,13 @@ class Relevance:
         ranks: set[str] = set()
         if loops:
             interesting |= words.loops
+        beside = self._beside()
+        interesting |= beside
+        for node in seen.imports if beside else ():
+            for name, methods in self._bring(node, self._project.fits_models).items():
+                by_processes |= {asked(it) if it else name for it in methods}
         for node in seen.imports:
             tops = _tops(node)
-            for top in tops:
-                interesting |= words.beside.get(top, frozenset())
             if not tops & words.packages:
                 for gives in (self._project.makes_loaders, self._project.remembers):
                     for name, methods in self._bring(node, gives).items():
@@ -184,6 +187,17 @@ class Relevance:
         if not starting or not tops.isdisjoint(words.frameworks):
             return starting
         return starting & self._mattering(starting)
+
+    def _beside(self) -> set[str]:
+        """The words that matter by what is imported here or, where such a word is said, by modules
+        of the project that are."""
+        beside = self.words.beside
+        tops = set[str]().union(*map(_tops, self.seen.imports))
+        said = self.seen.mentioned
+        if any(not said.isdisjoint(map(asked, words)) for words in beside.values()):
+            for node in filter(self._comes_from_project, self.seen.imports):
+                tops = tops.union(*map(self._project.packages_of, self._modules_of(node)))
+        return set[str]().union(*(words for top, words in beside.items() if top in tops))
 
     def _renamed(self, words: Set[str]) -> set[str]:
         """`words`, and the other names that imports give them."""

@@ -249,11 +249,7 @@ class File:
                 for call in calls(data, _MAPPED)
             )
             or self.remembers
-            or (
-                b"dask" in self.imported
-                and (b"keras" in data or b"tensorflow" in data)
-                and re.search(_DASK_ARRAY, data)
-            )
+            or (self.has_dask_arrays and (b"keras" in data or b"tensorflow" in data))
         ):
             return True
         if (
@@ -269,6 +265,16 @@ class File:
             and b"Parallel" in data
             and _wrong_backend(data)
         )
+
+    @cached_property
+    def has_dask_arrays(self) -> bool:
+        """Whether it makes arrays or tables of dask."""
+        return b"dask" in self.imported and re.search(_DASK_ARRAY, self.data) is not None
+
+    @property
+    def has_keras(self) -> bool:
+        """Whether it imports Keras."""
+        return b"keras" in self.imported or b"tensorflow" in self.imported
 
     @cached_property
     def asks_for_jobs(self) -> bool:

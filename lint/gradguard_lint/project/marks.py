@@ -352,6 +352,16 @@ def remembers(data: bytes) -> bool:
     return has(data, (b"Memory",), rb"\bMemory\b")
 
 
+def fits_models(data: bytes) -> bool:
+    """Whether a module calls what trains or asks models that a package beside them matters to."""
+    return any(call in data for call in _FITTING)
+
+
+_FITTING = tuple(
+    f".{name}(".encode() for name in sorted(frozenset().union(*(it.beside for it in libraries())))
+)
+
+
 def starts_processes(data: bytes) -> bool:
     """Whether some of these workers are no threads, or may be none."""
     return _starts(data, _OF_PROCESSES)

@@ -11,6 +11,7 @@ from gradguard_lint.project.imports import absolute_name
 from gradguard_lint.project.marks import LIBRARY_TOPS, joins_a_group, joins_none, worth_following
 from gradguard_lint.project.sought import (
     CHANGING,
+    FITTING,
     LOADING,
     MATTERING,
     REMEMBERING,
@@ -161,6 +162,10 @@ class Modules:
     def remembers(self, name: str, wanted: str | None = None) -> frozenset[str]:
         """As `starts_workers`, for what keeps the results of functions in files."""
         return self._gives(REMEMBERING, name, wanted)
+
+    def fits_models(self, name: str, wanted: str | None = None) -> frozenset[str]:
+        """As `starts_workers`, for what trains or asks models."""
+        return self._gives(FITTING, name, wanted)
 
     def trains(self, name: str, wanted: str | None = None) -> bool:
         """Whether the module of that name, or what it gives as `wanted`, takes gradients."""

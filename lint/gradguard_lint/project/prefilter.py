@@ -34,6 +34,8 @@ _framework, _stands_on_framework = attrgetter("framework"), attrgetter("stands_o
 _passes_generators_on, _remembers = attrgetter("passes_generators_on"), attrgetter("remembers")
 _may_harm, _samples = attrgetter("may_harm"), attrgetter("samples")
 _forks = attrgetter("forks")
+_has_dask_arrays = attrgetter("has_dask_arrays")
+_MEETING = (_has_dask_arrays, attrgetter("has_keras"))
 
 
 class Prefilter:
@@ -77,6 +79,8 @@ class Prefilter:
         if file.alone:
             return True
         if b"sklearn" in file.imported and self._has_estimator(path, file):
+            return True
+        if self._gives_arrays_to_models(path, file):
             return True
         if self._starts(file):
             return (
@@ -125,6 +129,17 @@ class Prefilter:
         if self.helpers is not None and self._giving_helpers.isdisjoint(file.words):
             return False
         return self._comes_to(path, self._helps, self._calls_workers)
+
+    def _gives_arrays_to_models(self, path: str, file: File) -> bool:
+        """Whether arrays of dask and models of Keras meet here, from other modules too."""
+        if not file.has_dask_arrays and file.words.isdisjoint(self._arrays):
+            return False
+        return all(wanted(file) or self._imports_one(path, wanted) for wanted in _MEETING)
+
+    @cached_property
+    def _arrays(self) -> set[bytes]:
+        """The names of the modules that make arrays of dask, and of those that import them."""
+        return self._leading_by_import(_has_dask_arrays)
 
     def _has_cached(self, path: str, file: File) -> bool:
         """Whether it keeps the results of functions, its own or those of modules that import no

@@ -35,6 +35,7 @@ STARTING_PROCESSES = Sought(
 )
 LOADING = Sought(marks.makes_loaders, lambda module, name: False)
 REMEMBERING = Sought(marks.remembers, lambda module, name: False)
+FITTING = Sought(marks.fits_models, lambda module, name: False)
 TRAINING = Sought(marks.trains, lambda module, name: False)
 TOGETHER = Sought(marks.trains_together, marks.is_of_a_group)
 MATTERING = Sought(
