@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Set
 
 from gradguard_lint.domain.values import (
     UNKNOWN,
@@ -203,12 +203,15 @@ def idents(value: Value) -> set[int]:
     return {ident for ident in found if ident > 0}
 
 
-def owned(value: Value, worker: int) -> Value:
-    """`value` as the worker's own: no other task has the same objects."""
+def owned(value: Value, worker: int, shared: Set[int] = frozenset()) -> Value:
+    """`value` as the worker's own: no other task has the same objects, but for those in `shared`,
+    told by their identities."""
 
     def change(atom: Atom) -> Atom:
+        if isinstance(atom, (Thing, Tensor, Instance)) and atom.ident in shared:
+            return atom
         if isinstance(atom, Thing):
-            parts = tuple((name, owned(part, worker)) for name, part in atom.parts)
+            parts = tuple((name, owned(part, worker, shared)) for name, part in atom.parts)
             return replace(atom, born=worker, parts=parts)
         if isinstance(atom, (Tensor, Instance)):
             return replace(atom, born=worker)
@@ -218,8 +221,9 @@ def owned(value: Value, worker: int) -> Value:
             return Method(replace(atom.receiver, born=worker), atom.name)
         if isinstance(atom, Items):
             known = atom.items
-            own = None if known is None else tuple(owned(item, worker) for item in known)
-            return replace(atom, items=own, element=owned(atom.element, worker))
+            element = owned(atom.element, worker, shared)
+            own = None if known is None else tuple(owned(item, worker, shared) for item in known)
+            return replace(atom, items=own, element=element)
         return atom
 
     return Value(tuple(Choice(change(choice.atom), choice.when) for choice in value.choices))

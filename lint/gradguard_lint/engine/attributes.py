@@ -123,8 +123,9 @@ def instance_attribute(m: Machine, frame: Frame, node: ast.AST, atom: Instance, 
             if m.in_process_worker:
                 return m.arrived(value)
         elif m.worker is not None:
-            # What belongs to an object of this task alone belongs to this task alone.
-            return owned(value, m.worker.ident)
+            # What belongs to an object of this task alone belongs to this task alone, unless those
+            # of other tasks were made with it, too.
+            return owned(value, m.worker.ident, m.given_to_all.get(atom.ident, frozenset()))
         return value
     found = m.find_in_class(atom.cls, name)
     if found is not None:

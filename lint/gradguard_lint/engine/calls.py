@@ -6,7 +6,7 @@ import ast
 
 from gradguard_lint.domain.conditions import assume, lasting
 from gradguard_lint.domain.effects import Modes
-from gradguard_lint.domain.shapes import ABSENT, at_one_place, items, sequence, side_by_side
+from gradguard_lint.domain.shapes import ABSENT, at_one_place, idents, items, sequence, side_by_side
 from gradguard_lint.domain.state import Mark, Past, State
 from gradguard_lint.domain.values import (
     NOTHING,
@@ -142,6 +142,15 @@ def private_parts(
         item.arg for item in node.keywords if item.arg is not None and _varies(item.value, names)
     }
     return frozenset(positions), frozenset(keywords)
+
+
+def _given_to_all(frame: Frame, node: ast.Call, args: Args) -> set[int]:
+    """The identities of what `node` gives in each turn of the loops around it."""
+    positions, names = private_parts(frame, node, args)
+    given = [value for at, value in enumerate(args.positional) if at not in positions]
+    if all(item.arg is not None for item in node.keywords):
+        given += [value for name, value in args.keywords.items() if name not in names]
+    return set[int]().union(*map(idents, given))
 
 
 def _placed(written: set[int], nodes: list[ast.expr], args: Args) -> set[int]:
@@ -596,6 +605,8 @@ def instantiate(m: Machine, frame: Frame, node: ast.AST, cls: Class, args: Args)
         part.node.keywords or part.node.decorator_list for part in (cls, *cls.above)
     ):
         args = replace(args, written=False)  # they may go elsewhere
+    if isinstance(node, ast.Call) and _turning(frame):
+        m.given_to_all[instance.ident] = _given_to_all(frame, node, args)
     making, m.making = m.making, (*m.making, (instance, node))
     try:
         if init is not None:

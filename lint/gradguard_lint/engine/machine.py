@@ -141,6 +141,8 @@ class Machine:
         self.turns: list[int] = []
         """Which turn of each of the loops this is: no two have the same number."""
         self.loop_depth = 0
+        self.given_to_all: dict[int, Set[int]] = {}
+        """What each turn of a loop makes its own object with, by the identity of that."""
         self.guarded_import = False
         self.raised: list[list[Raised]] = []
         """The states in which something was raised, for each ``try`` around."""
