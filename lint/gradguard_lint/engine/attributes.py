@@ -20,6 +20,7 @@ from gradguard_lint.domain.values import (
     Bound,
     Class,
     Const,
+    Delayed,
     External,
     Frame,
     Function,
@@ -152,6 +153,9 @@ def bind(m: Machine, frame: Frame, node: ast.AST, value: Value, receiver: Atom) 
         if isinstance(atom, Partial) and atom.method and isinstance(receiver, Instance):
             inner = atom.function.map(lambda part: bind(m, frame, node, of(part), receiver))
             return of(Partial(inner, atom.args, atom.keywords))
+        if isinstance(atom, Delayed) and isinstance(receiver, Instance):
+            inner = atom.function.map(lambda part: bind(m, frame, node, of(part), receiver))
+            return of(replace(atom, function=inner))
         if isinstance(atom, Thing) and atom.part(METHOD) is not None:
             return of(Partial(of(atom), (of(receiver),)))
         if isinstance(atom, Instance) and isinstance(receiver, Instance):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradguard_lint.domain.values import Atom, Function, Thing, Value, of
+from gradguard_lint.domain.values import Atom, Delayed, Function, Thing, Value, of
 from pytest_gradguard.records import replace
 
 CACHE = "joblib.Memory.cache"
@@ -29,6 +29,8 @@ def mark(function: Value, what: str) -> Value:
     def change(atom: Atom) -> Value:
         if isinstance(atom, Function):
             return of(replace(atom, marks=atom.marks | {what}))
+        if isinstance(atom, Delayed) and what == "static":
+            return of(replace(atom, function=mark(atom.function, what)))
         return of(atom)
 
     return function.map(change)
