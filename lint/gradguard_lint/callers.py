@@ -53,12 +53,15 @@ def with_callers(
         task_of: what is analysed of a file that has not been.
     """
     found = [it.path for it in tasks if results[it.path].findings and not _is_installed(it)]
-    others = [task_of(path) for path in importers(found) if path not in results]
+    # What was run for its own loops alone tells nothing of the others' work in its calls.
+    in_full = {it.path: it for it in tasks if it.sought != "loops"}
+    others = [_in_full(task_of(path)) for path in importers(found) if path not in in_full]
     programs = [replace(it, whole=True) for it in others if not _is_test(it)][:MOST]
     results |= batch.run(programs)
-    every = (*tasks, *programs)
+    in_full |= {it.path: it for it in programs}
+    every = [*({it.path: it for it in tasks} | in_full).values()]
     called = _called(
-        {absolute(it.path): results[it.path].calls for it in every if not _is_test(it)}
+        {absolute(path): results[path].calls for path, it in in_full.items() if not _is_test(it)}
     )
     again = []
     for task in every:
@@ -70,6 +73,11 @@ def with_callers(
         if lines or start:
             again.append(replace(task, called=lines, set_elsewhere=start))
     results |= batch.run(again)
+
+
+def _in_full(task: Task) -> Task:
+    """The same, with all that there is to look for."""
+    return replace(task, sought="all") if task.sought == "loops" else task
 
 
 def _is_test(task: Task) -> bool:

@@ -114,6 +114,37 @@ def test_a_program_guards_what_another_file_does(project, before, silent):
     assert project.codes("--start-method", "fork") == found
 
 
+CACHED = """\
+import torch
+from joblib import Memory
+
+scale = torch.nn.Parameter(torch.ones(3))
+
+
+@Memory("cache").cache
+def embed(x, k):
+    return {0}
+"""
+LOOP = """\
+import torch
+from lib import embed
+
+for x in torch.randn(4, 3):
+    loss = embed(x, 2.0).sum()
+    {0}
+"""
+
+
+@pytest.mark.parametrize("minimum", ["info", "warning"])
+@pytest.mark.parametrize("last", ["loss.backward()", "print(loss.item())"])
+def test_a_caller_that_is_read_for_its_own_loops_shows_what_it_calls(project, last, minimum):
+    project.write("lib.py", CACHED.format("x * scale * k"))
+    project.write("main.py", LOOP.format(last))
+    assert project.codes("--min-severity", minimum) == [("GG108", "lib.py", 8)]
+    project.write("lib.py", CACHED.format("x * scale.detach() * k"))
+    assert project.codes("--min-severity", minimum) == []
+
+
 def test_over_a_file_between_them(project):
     project.write("app/__init__.py", "")
     project.write("app/lib.py", GUARDED)
