@@ -38,6 +38,7 @@ from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.ports import SETTER, Args
+from gradguard_lint.engine.same_object import changed_in_place
 from gradguard_lint.engine.tree import takes_all
 from pytest_gradguard.records import replace
 
@@ -121,6 +122,7 @@ def assign(m: Machine, frame: Frame, target: ast.expr, value: Value) -> None:
                 changed = m.models.set_attribute(m, frame, target, atom, value)
                 if changed is not None:
                     m.rebind(frame, target.value, changed)
+                    changed_in_place(m, frame, target.value, owner, atom, changed)
     elif isinstance(target, ast.Subscript):
         _store_item(m, frame, target, value)
 

@@ -41,6 +41,7 @@ from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.same_object import changed_in_place
 from gradguard_lint.engine.tree import descend, fields_of, yields
 from pytest_gradguard.records import replace
 
@@ -212,6 +213,7 @@ def _change_receiver(m: Machine, frame: Frame, node: ast.Call, function: Value, 
                 m.store[atom.receiver.ident, HEAP] = new
         else:
             changed = new if changed is None else join((changed, new))
+            changed_in_place(m, frame, node.func.value, function, atom.receiver, new)
     if changed is not None:
         rebind(m, frame, node.func.value, changed)
 

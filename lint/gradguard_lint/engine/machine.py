@@ -183,6 +183,8 @@ class Machine:
         """Methods that have been run, each with the class of the object."""
         self.recorded: dict[tuple[Hashable, ...], Effect] = {}
         self.idents: dict[Hashable, int] = {}
+        self.made_again: set[int] = set()
+        """The identities that may be of several objects: of what is made more than once."""
         self.fresh = 0
         self.unknown_modules: set[Key] = set()
         """Unknown things that are torch modules, as their use shows."""
@@ -355,7 +357,11 @@ class Machine:
     def ident_at(self, node: ast.AST, *more: Hashable) -> int:
         """An identity for what `node` makes here, the same each time it is run from here."""
         calls = tuple(id(step.site.node) for step in self.chain[-3:])
-        return self.ident_of((id(node), calls, self.worker_ident, *more))
+        newest = self.fresh
+        ident = self.ident_of((id(node), calls, self.worker_ident, *more))
+        if self.loop_depth or ident <= newest:
+            self.made_again.add(ident)
+        return ident
 
     def ident_of(self, key: Key) -> int:
         """The identity of what `key` stands for."""
