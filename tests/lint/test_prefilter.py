@@ -190,6 +190,19 @@ def test_loaders_over_tensors_are_kept():
     assert not kept(loader + "d.DataLoader(load(), num_workers=2)\n")
 
 
+def test_loaders_whose_workers_may_be_seeded_alike_are_kept():
+    loader = (
+        "from torch.utils.data import DataLoader, Dataset\nimport torch\nclass D(Dataset):\n"
+        "    def __getitem__(self, k):\n        return torch.rand(2)\n"
+        "def first(worker_id):\n    torch.manual_seed({})\n"
+        "DataLoader(D(), num_workers=2, worker_init_fn=first)\n"
+    )
+    assert kept(loader.format(0))
+    assert kept(loader.format("args.seed"))
+    assert not kept(loader.format("worker_id"))
+    assert not kept(loader.format("torch.initial_seed() % 2**32"))
+
+
 def test_a_module_with_a_framework_is_followed_where_it_is_given_functions():
     launch = "import torch.multiprocessing as mp\ndef launch(fn):\n    mp.spawn(fn, nprocs=2)\n"
     own = launch.replace("(fn)", "()").replace("launch():", "fn():\n    pass\ndef launch():")

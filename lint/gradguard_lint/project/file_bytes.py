@@ -96,6 +96,9 @@ _GENERATORS = (
 )
 _MADE = tuple(name + b"(" for name in _GENERATORS[0])
 """How most of them are made: these are found in far less time."""
+_SEEDING_WORKERS = ((b"worker",), rb"(?<!num_)worker")
+_SEEDED_ALIKE = rb"seed(?:_all|_everything)?[ \t]*\([ \t]*(?![\w.]*(?:worker|id\b))[\w.]+[ \t]*\)"
+"""A seed that may be the same in all workers: a name or a number alone, which tells of none."""
 _PROCESS = ((b"Process",), rb"Process[ \t]*(?=\()")
 _DOES = (
     rb"\n(?:(?:with|for|while)[ \t]"
@@ -336,9 +339,12 @@ class File:
 
     @property
     def may_harm(self) -> bool:
-        """Whether it may use a GPU, a generator of its own, or what a fork makes unusable."""
+        """Whether it may use a GPU, a generator of its own, or what a fork makes unusable; or seed
+        all workers alike."""
         data = self.data
-        return self.fails_in_forks or any(mark in data for mark in _GPU) or has(data, *_GENERATORS)
+        if self.fails_in_forks or any(mark in data for mark in _GPU) or has(data, *_GENERATORS):
+            return True
+        return has(data, *_SEEDING_WORKERS) and has(data, (b"seed",), _SEEDED_ALIKE)
 
     @property
     def samples(self) -> bool:

@@ -27,7 +27,7 @@ _TITLES = {"numpy": "NumPy", "random": "Python", "tensorflow": "TensorFlow"}
 
 def check(program: Program) -> Iterator[Report]:
     for call in program.calls:
-        if call.kind != PROCESS or not call.many or call.prepared:
+        if call.kind != PROCESS or not call.many:
             continue
         for task in call.tasks if call.start in ("fork", *FRESH) else ():
             drawn = list(_drawn(program, task))
@@ -99,6 +99,8 @@ def _drawn(program: Program, task: TaskRun) -> Iterator[tuple[Effect, str, tuple
         if effect.kind == "seed":
             by_initializer = number < task.initialised
             same = by_initializer and effect.value.constant is not None and _arrives(task, effect)
+            if task.call.prepared:  # by whoever has a seed of its own, unless all of them get this
+                same = same and task.task.repeated and effect.when <= task.call.when
             (alike if same else seeded).add(effect.framework)
         if effect.kind != "draw" or _whose(effect) in found:
             continue
@@ -109,6 +111,8 @@ def _drawn(program: Program, task: TaskRun) -> Iterator[tuple[Effect, str, tuple
         told: Why | None
         if effect.framework in alike:
             told = f"the initializer seeds it alike in all {task.call.workers}", ()
+        elif task.call.prepared:
+            told = None
         elif task.call.start == "fork":
             told = _inherited(program, task, effect)
         else:

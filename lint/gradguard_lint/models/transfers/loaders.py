@@ -195,7 +195,8 @@ def _start_workers(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> Non
         tasks.append(TaskCall(stacks, given, (), site, library=LOADER))
     initializer = None
     if first is not None and _followed(first):
-        initializer = TaskCall(first, (UNKNOWN,), (), site, library=LOADER)
+        number = unknown(("worker", id(node)))
+        initializer = TaskCall(first, (number,), (), site, library=LOADER)
         if not tasks:
             tasks, initializer = [initializer], None
     hand_out(
