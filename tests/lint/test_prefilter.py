@@ -241,6 +241,19 @@ def test_generators_that_objects_hold_and_processes_get_are_kept():
     assert not kept(given % "k")
 
 
+def test_generators_that_functions_use_as_globals_are_kept():
+    program = (
+        "import numpy as np\nfrom joblib import Parallel, delayed\n"
+        "rng = np.random.default_rng(0)\n"
+        "def draw(k):\n    return {}\n"
+        "if __name__ == '__main__':\n    Parallel(2)(delayed({})(k) for k in range(4))\n"
+    )
+    assert kept(program.format("rng.normal()", "draw"))
+    assert kept(program.format("sampled(rng, k)", "draw"))
+    assert not kept(program.format("k + 1", "draw"))
+    assert not kept(program.format("rng.normal()", "other"))
+
+
 def test_generators_that_are_kept_for_the_tasks_are_followed():
     program = (
         "import numpy as np\nfrom multiprocessing import Pool\ndef run(n):\n"

@@ -48,6 +48,7 @@ from gradguard_lint.project.places import (
     is_given_on_at_margin,
     is_passed_on,
     taken_from,
+    uses_of,
 )
 
 _GROUPS = tuple(map(str.encode, GROUPS))
@@ -374,7 +375,7 @@ class File:
     @property
     def random_tasks(self) -> bool:
         """Whether forked workers may draw from NumPy, workers from a generator that is seeded, or
-        a generator may be given to tasks."""
+        a generator may be given to tasks, or go with their function."""
         data = self.data
         if self.forks and any(self._can_be_given(draw.start()) for draw in self._drawing()):
             return True
@@ -397,6 +398,8 @@ class File:
             said = words_of(b" ".join(handed))
             if name in said or any(it in said for it in holders(near, name, said)):
                 return True
+            if near is data and any(map(self._can_be_given, uses_of(data, name))):
+                return True  # a global that goes along with a function
         return False
 
     @property

@@ -92,6 +92,14 @@ def holders(data: bytes, name: bytes, wanted: Set[bytes]) -> Iterator[bytes]:
                 found |= names
 
 
+def uses_of(data: bytes, name: bytes) -> Iterator[int]:
+    """Where functions use attributes of the variable `name`, or give it on."""
+    for then in (rb"\.", _GIVEN_ON):
+        for place in _named(data, name, then):
+            if before(data, place)[:1].isspace():
+                yield place
+
+
 def _named(data: bytes, name: bytes, then: bytes) -> Iterator[int]:
     """Where `data` has that name, by itself, and `then` after it."""
     follows = re.compile(then)
