@@ -166,6 +166,7 @@ METHODS: dict[str, Methods] = {
     "remote": remote.remote_method,
     "sampler": samplers.method,
     "scaler": _scaler,
+    torch_modules.STATE: torch_modules.state_method,
     "variates": arrays.variates_method,
     "tape": tensorflow_calls.tape_method,
 }

@@ -498,6 +498,8 @@ class Meaning(Known):
             return attribute_tables.item(m, frame, node, atom, index)
         if isinstance(atom, Thing) and atom.kind in ("dask-frame", "frame"):
             return of(atom)
+        if isinstance(atom, Thing) and atom.kind == torch_modules.STATE:
+            return torch_modules.state_item(atom)
         key = index.constant
         if isinstance(atom, Thing) and atom.kind == "namespace" and isinstance(key, str):
             return options.namespace_attribute(m, atom, key)

@@ -182,7 +182,7 @@ def model_method(
         return _given(m, node, name, tensor)
     if name == "state_dict":
         m.effect(frame, "model-use", node, "`.state_dict()`", target=me)
-        return of(Thing("state", "state_dict", ident, m.worker_ident, gpu))
+        return of(Thing(STATE, "state_dict", ident, m.worker_ident, gpu))
     if name == "load_state_dict":
         strict = args.get(1, "strict")
         m.effect(
@@ -218,6 +218,29 @@ def _given(m: Machine, node: ast.AST, name: str, parameter: Tensor) -> Value:
         called = unknown(("parameter-name", m.ident_at(node)))
         return sequence(of(Items("tuple", (called, of(parameter)), of(parameter))))
     return sequence(of(parameter), "generator")
+
+
+STATE = "state"
+"""What kind of thing ``state_dict()`` gives."""
+
+
+def state_item(state: Thing) -> Value:
+    """What a state has under one of its keys: it lies where its module lay."""
+    return of(Tensor("torch", "none", state.gpu, state.born))
+
+
+def state_method(
+    m: Machine, frame: Frame, node: ast.AST, state: Thing, name: str, args: Args
+) -> Value | None:
+    """A method of a state, which is a dict."""
+    item = state_item(state)
+    if name == "items":
+        return sequence(of(Items("tuple", (UNKNOWN, item), join((UNKNOWN, item)))))
+    if name == "values":
+        return sequence(item)
+    if name == "copy":
+        return of(state)
+    return item if name in ("get", "pop") else None
 
 
 PARTS = "parts"
