@@ -209,13 +209,31 @@ def _change_receiver(m: Machine, frame: Frame, node: ast.Call, function: Value, 
         if new is None:
             continue
         if isinstance(atom.receiver, (Items, Table)):
-            if atom.receiver.ident:
-                m.store[atom.receiver.ident, HEAP] = new
+            _keep(m, atom.receiver, new)
         else:
             changed = new if changed is None else join((changed, new))
             changed_in_place(m, frame, node.func.value, function, atom.receiver, new)
     if changed is not None:
         rebind(m, frame, node.func.value, changed)
+
+
+def _keep(m: Machine, container: Items | Table, now: Value) -> None:
+    if container.ident:
+        m.store[container.ident, HEAP] = now
+
+
+def call_back(m: Machine, frame: Frame, node: ast.AST, function: Value, args: Args) -> Value:
+    """A library calls what it was given to call: also a method of a container, which changes."""
+    result = call(m, frame, node, function, args)
+    for atom in function.atoms:
+        if isinstance(atom, Method) and isinstance(atom.receiver, (Items, Table)):
+            held = m.filtered(of(atom.receiver)).only
+            if not isinstance(held, (Items, Table)):
+                continue
+            new = m.models.changed_receiver(m, held, atom.name, args)
+            if new is not None:
+                _keep(m, held, new)
+    return result
 
 
 def rebind(m: Machine, frame: Frame, target: ast.expr, value: Value) -> None:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable
 
 from gradguard_lint.domain.values import NOTHING, External, Frame, Tensor, Thing, Value, of
+from gradguard_lint.engine.calls import call_back
 from gradguard_lint.engine.machine import (
     Machine,
 )
@@ -90,6 +91,9 @@ def _distribution(
 def _future(
     m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
 ) -> Value | None:
+    callback = args.get(0, "fn") if name == "add_done_callback" else None
+    if callback is not None:
+        call_back(m, frame, node, callback, Args([of(thing)]))
     return thing.part("result") if name in ("result", "get", "compute") else None
 
 

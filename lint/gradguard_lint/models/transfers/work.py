@@ -26,6 +26,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.calls import (
     SOME,
     argument_node,
+    call_back,
     in_loop,
     private_items,
     private_parts,
@@ -274,7 +275,8 @@ def _given(
     several = hands.items in ("each", "one", "spread", "unpacked")
     callback = args.get(None, "callback")
     if callback is not None and not callback.is_unknown and not callback.is_none:
-        m.call(frame, node, callback, Args([sequence(result) if several else result]))
+        given = Args([sequence(result) if several else result])
+        call_back(m, frame, node, callback, given)
     if hands.gives == "list":
         return sequence(result)
     if hands.gives == "future":
