@@ -576,7 +576,7 @@ def _annotated(
     """An unknown argument, of which the annotation may tell what it is."""
     kind = m.eval(function.frame, annotation)
     if not m.models.is_module(name, kind):
-        return value
+        return m.models.of_kind(m, kind) or value
     only = value.only
     if not isinstance(only, Unknown):
         return value

@@ -249,6 +249,10 @@ class Models(Protocol[M]):
     def is_module(self, name: str, kind: Value) -> bool:
         """Whether a parameter with this name and annotation is a module that has parameters."""
 
+    def of_kind(self, m: M, kind: Value) -> Value | None:
+        """What something is of which an annotation says no more than its `kind`; None where that
+        tells nothing."""
+
     def item(self, m: M, frame: Frame, node: ast.AST, atom: Atom, index: Value) -> Value:
         """``thing[index]`` of a library object."""
 

@@ -493,6 +493,14 @@ class Meaning(Known):
             isinstance(atom, (Class, External)) and self.class_of((atom,)) == "torch"
         )
 
+    def of_kind(self, m: Machine, kind: Value) -> Value | None:
+        atom = kind.only
+        name = self.registry.canonical(atom.name) if isinstance(atom, External) else ""
+        row = self.registry.row(name)
+        if row is None or row.does != "accelerator":
+            return None
+        return of(Thing("accelerator", name, m.ident_of(("given", name)), m.worker_ident))
+
     def item(self, m: Machine, frame: Frame, node: ast.AST, atom: Atom, index: Value) -> Value:
         if isinstance(atom, Thing) and atom.kind == attribute_tables.KIND:
             return attribute_tables.item(m, frame, node, atom, index)

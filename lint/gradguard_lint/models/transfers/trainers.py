@@ -12,6 +12,7 @@ from gradguard_lint.domain.values import (
     Frame,
     Instance,
     Thing,
+    Unknown,
     Value,
     of,
 )
@@ -58,7 +59,9 @@ def _prepared(m: Machine, node: ast.AST, value: Value) -> Value:
     def change(atom: Atom) -> Value:
         if optimizers.optimizers(m, of(atom)):
             return of(atom)
-        if isinstance(atom, Instance) or (isinstance(atom, Thing) and atom.kind == "model"):
+        shown = isinstance(atom, Unknown) and atom.key in m.unknown_modules
+        model = isinstance(atom, Thing) and atom.kind == "model"
+        if shown or model or isinstance(atom, Instance):
             return wrap(m, node, "accelerate.Accelerator.prepare", atom)
         return UNKNOWN
 
