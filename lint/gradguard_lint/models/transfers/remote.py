@@ -64,9 +64,11 @@ def remote_method(
     function = thing.part("function")
     if name != "remote" or function is None:
         return None
-    calls = len(m.program.calls)
+    calls, returned = len(m.program.calls), set(m.program.returned)
     result = _remotely(m, frame, node, thing, row, function, args)
     if any(function.of(Class)):
+        for ident in set(m.program.returned) - returned:
+            del m.program.returned[ident]  # it stays there with the actor: a handle comes back
         after = m.last_task_state
         for instance in result.of(Instance) if after is not None else ():
             for field in list(m.names_of.get(instance.ident, ())):
