@@ -115,8 +115,11 @@ LIBRARY = Library(
         ),
         Row("multiprocessing.cpu_count multiprocess.cpu_count", "nothing"),
         Row(
-            "multiprocessing.Lock multiprocessing.RLock multiprocess.Lock multiprocess.RLock "
-            "threading.Lock threading.RLock threading.Semaphore",
+            " ".join(
+                f"{module}.{name}"
+                for module in ("multiprocessing", "multiprocess", "threading")
+                for name in ("Lock", "RLock", "Semaphore", "BoundedSemaphore", "Condition")
+            ),
             "thing",
             kind="lock",
         ),

@@ -215,4 +215,7 @@ def context_method(
         return made_pool(m, frame, node, full, args, row, start)
     if row.does == "process":
         return _process(m, frame, node, full, args, row, start)
+    if row.does == "thing":
+        made: Value = m.call(frame, node, of(External(full)), args)
+        return made
     return None
