@@ -53,7 +53,7 @@ def captured(
     m: Machine, frame: Frame, node: ast.AST, name: str, value: Value, home: Frame
 ) -> Value:
     """`value` from outside the worker, as the worker sees it."""
-    if any(isinstance(atom, (Tensor, Thing)) for atom in inner(value, 2)):
+    if any(map(_of_a_library, inner(value, 2))):
         m.effect(
             frame,
             "capture",
@@ -66,6 +66,11 @@ def captured(
     if m.in_process_worker:
         return m.arrived(value)
     return value
+
+
+def _of_a_library(atom: Atom) -> bool:
+    """Whether `atom` is an object of a library's class, or of one that extends such a class."""
+    return isinstance(atom, (Tensor, Thing)) or (isinstance(atom, Instance) and bool(atom.cls.what))
 
 
 def on_Attribute(m: Machine, frame: Frame, node: ast.Attribute) -> Value:
@@ -113,7 +118,7 @@ def instance_attribute(m: Machine, frame: Frame, node: ast.AST, atom: Instance, 
         if m.worker is not None and atom.born != m.worker.ident:
             if m.in_process_worker and m.worker.call.ships and m.pickles_itself(atom):
                 return UNKNOWN
-            if any(isinstance(item, (Tensor, Thing)) for item in value.atoms):
+            if any(map(_of_a_library, value.atoms)):
                 m.effect(
                     frame,
                     "capture",

@@ -16,6 +16,7 @@ from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, T
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import (
     Atom,
+    Instance,
     Site,
     Tensor,
     Thing,
@@ -203,7 +204,7 @@ def captures(program: Program, task: TaskRun) -> Iterator[tuple[str, Value, Site
 def brought(task: TaskRun, value: Value) -> Iterator[Atom]:
     """What is in a captured `value`, but for what the task has put there itself."""
     for atom in inner(value, 2):
-        if not isinstance(atom, (Tensor, Thing)) or atom.born != task.ident:
+        if not isinstance(atom, (Instance, Tensor, Thing)) or atom.born != task.ident:
             yield atom
 
 

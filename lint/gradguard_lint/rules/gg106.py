@@ -23,7 +23,7 @@ from gradguard_lint.domain.values import (
     Unknown,
     of,
 )
-from gradguard_lint.rules.base import Examples, Report, chain, handed_out, place
+from gradguard_lint.rules.base import Examples, Report, brought, chain, handed_out, place
 
 CODE = "GG106"
 
@@ -60,10 +60,10 @@ def _direct(task: TaskRun) -> str | None:
 
 
 def _left_behind(program: Program, task: TaskRun) -> Iterator[Report]:
-    given = [*_given(task)]
+    given = [*_had(task)]
     for made in program.process_tasks() if task.call.made else ():
         if made.call.ident == task.call.made:
-            given += _given(made)
+            given += _had(made)
     shipped = {ident for _, own in given for ident in own}
     if not shipped or not (_returns_numbers(task) if task.call.answers else _keeps(task)):
         return
@@ -102,15 +102,22 @@ def _given_as(program: Program, made: int) -> dict[int, int]:
     return {**program.sent_back, **models}
 
 
-def _given(task: TaskRun) -> Iterator[tuple[str, set[int]]]:
-    """The paths and the identities of what can be trained among what a task is given."""
+def _had(task: TaskRun) -> Iterator[tuple[str, set[int]]]:
+    """The paths and the identities of what of the parent's a task can train: what it is given, and
+    what it takes from outside. Of that a worker has a copy, too, whether it is pickled, inherited
+    or made by an import."""
     for path, atom, _ in task.given:
         if _trainable(atom):
             yield path, idents(of(atom))
+    for effect in task.effects:
+        if effect.kind == "capture":
+            for atom in brought(task, effect.value):
+                if _trainable(atom):
+                    yield effect.what, idents(of(atom))
 
 
 def _and_wholes(given: list[tuple[str, set[int]]], reached: set[int]) -> set[int]:
-    """These objects among those that a task is given, and the modules that they are parts of."""
+    """These objects among those that a task has, and the modules that they are parts of."""
     parts = [path for path, own in given if own & reached]
     return reached.union(
         *(own for path, own in given if any(part.startswith(f"{path}.") for part in parts))
