@@ -83,7 +83,8 @@ def attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) ->
             )
     if kind in KERAS_KINDS and name in tensorflow_calls.VARIABLES:
         return tensorflow_calls.variables(m, atom, name)
-    if kind == "optimizer" and name == "param_groups":
+    changes = kind == "optimizer" and name == "param_groups"
+    if changes and optimizers.other_parameters(node, m.statement):
         m.effect(frame, "optimizer-change", node, f"`.{name}`", target=of(atom))
     if kind == "parallel" and name == "n_jobs":
         return atom.part("n_jobs") or UNKNOWN

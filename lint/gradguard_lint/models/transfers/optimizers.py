@@ -69,3 +69,56 @@ def ran(m: Machine, frame: Frame, node: ast.AST, receiver: Atom, name: str, args
         )
         if not known:
             optimizer_method(m, frame, node, thing, name, args)
+
+
+_SHOWING = ("len", "print", "repr", "str")
+"""Functions that leave what they are given as it is."""
+
+
+def other_parameters(node: ast.AST, statement: ast.AST | None) -> bool:
+    """Whether the optimizer may get other parameters by its groups, which `node` reads: not where
+    only their options are read or set, as a learning rate is."""
+    if statement is None:
+        return True
+    above = {part: whole for whole in ast.walk(statement) for part in ast.iter_child_nodes(whole)}
+    around = above.get(node)
+    if isinstance(around, ast.Subscript) and around.value is node:  # one of the groups
+        return _beyond_options(around, above)
+    if isinstance(around, ast.Call) and _is_called(around, "enumerate"):
+        node, around = around, above.get(around)
+    loop = around
+    if not isinstance(loop, (ast.For, ast.comprehension)) or loop.iter is not node:
+        return not _shows(around)
+    target = loop.target
+    if isinstance(node, ast.Call) and isinstance(target, ast.Tuple) and len(target.elts) > 1:
+        target = target.elts[1]
+    name = target.id if isinstance(target, ast.Name) else None
+    return name is None or any(
+        _beyond_options(part, above)
+        for part in ast.walk(statement)
+        if part is not target and isinstance(part, ast.Name) and part.id == name
+    )
+
+
+def _beyond_options(group: ast.AST, above: dict[ast.AST, ast.AST]) -> bool:
+    """Whether more is done with a group than to read or set one of its options."""
+    around = above.get(group)
+    key: ast.AST | None = None
+    if isinstance(around, ast.Subscript) and around.value is group:
+        key = around.slice
+    elif isinstance(around, ast.Attribute) and around.attr == "get":
+        call = above.get(around)
+        key = call.args[0] if isinstance(call, ast.Call) and call.args else None
+    if isinstance(key, ast.Constant):
+        return key.value == "params"
+    return not _shows(around)
+
+
+def _shows(around: ast.AST | None) -> bool:
+    return isinstance(around, ast.FormattedValue) or (
+        isinstance(around, ast.Call) and any(_is_called(around, name) for name in _SHOWING)
+    )
+
+
+def _is_called(call: ast.Call, name: str) -> bool:
+    return isinstance(call.func, ast.Name) and call.func.id == name
