@@ -248,6 +248,8 @@ class TaskRun:
     """How many of the effects are the initializer's, which runs once in each worker."""
     starting: bool = False
     """Whether that runs now."""
+    own: set[Atom] = field(default_factory=set)
+    """Of what a thread is given, what may pick things and differs from task to task."""
 
     @property
     def name(self) -> str:

@@ -214,7 +214,15 @@ def item(m: Machine, frame: Frame, node: ast.AST, value: Value, index: Value) ->
     found = m.filtered(value.map(lambda atom: _item(m, frame, node, atom, index)))
     if (is_own(index) or is_own(value)) and all(map(_may_be_a_number, found.atoms)):
         return of_own(id(node))
-    return found
+    return owned(found, m.worker_ident) if _picked_by_task(m, node, index) else found
+
+
+def _picked_by_task(m: Machine, node: ast.AST, index: Value) -> bool:
+    """Whether a thread picks the item by what its task alone is given: it has that for itself."""
+    worker = m.worker
+    if worker is None or not worker.own or not isinstance(node, ast.Subscript):
+        return False
+    return not isinstance(node.slice, ast.Constant) and worker.own.issuperset(index.atoms)
 
 
 def _may_be_a_number(atom: Atom) -> bool:

@@ -335,6 +335,7 @@ def run_task(
         function = task.function
         if not process and -1 in task.private:
             function = owned(function, run.ident)
+            run.own |= _bound(function)
         result = m.call(frame, task.site.node, function, _arguments(m, task, process, run))
         result = m.whole(m.iterated(frame, task.site.node, result))
         if m.last_returns is not None:
@@ -411,12 +412,30 @@ def _arguments(m: Machine, task: TaskCall, process: bool, run: TaskRun) -> Args:
             value = m.arrived(value)
             sent = ("sent", run.ident, name, private)
             return of(Unknown(sent=sent)) if value == UNKNOWN else value
-        return owned(value, run.ident) if private else value
+        if not private:
+            return value
+        if value == UNKNOWN:
+            value = of(Unknown(sent=("sent", run.ident, name, private)))
+        run.own.update(atom for atom in inner(value) if isinstance(atom, (Const, Unknown)))
+        return owned(value, run.ident)
 
     return Args(
         [place(value, index, index in task.private) for index, value in enumerate(task.args)],
         {name: place(value, name, name in task.private_names) for name, value in task.keywords},
     )
+
+
+def _bound(function: Value) -> set[Atom]:
+    """What may pick things among the arguments that `function` has with it."""
+    found: set[Atom] = set()
+    for atom in function.atoms:
+        given = atom.defaults if isinstance(atom, Function) else ()
+        if isinstance(atom, Partial):
+            given = (*atom.args, *(value for _, value in atom.keywords))
+        found.update(
+            item for value in given for item in value.atoms if isinstance(item, (Const, Unknown))
+        )
+    return found - {Unknown()}
 
 
 def _name(task: TaskCall, index: int) -> str:
