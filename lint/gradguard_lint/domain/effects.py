@@ -341,7 +341,8 @@ class Program:
     copies: dict[int, set[int]] = field(default_factory=dict)
     """What each copy is one of, by their identities."""
     sent_back: dict[int, int] = field(default_factory=dict)
-    """Of the tensors that workers returned: the identity that each had in its worker."""
+    """Of the tensors that workers returned, and of what actors were made with: the identity that
+    each had before it was sent."""
     loops: list[Effect] = field(default_factory=list)
     """The effects of functions that start no workers, but take gradients in loops."""
     imports: dict[str, set[str]] = field(default_factory=dict)

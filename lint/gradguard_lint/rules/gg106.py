@@ -70,7 +70,8 @@ def _left_behind(program: Program, task: TaskRun) -> Iterator[Report]:
     if not all(map(_returns_numbers, program.of_object(task.call.made))):
         return  # another method may give them back
     cleared: set[int] = set()
-    given_as = _given_as(program, task.call.made)
+    # What an actor has are copies of what it was made with.
+    given_as = program.sent_back if task.call.made else {}
     for effect in task.effects:
         target = {given_as.get(ident, ident) for ident in idents(effect.target)}
         if effect.kind == "zero-grad":
@@ -91,15 +92,6 @@ def _left_behind(program: Program, task: TaskRun) -> Iterator[Report]:
                 call=task.call,
             )
             return
-
-
-def _given_as(program: Program, made: int) -> dict[int, int]:
-    """What an object in a worker has, by identity, each with what it is a copy of: what the call
-    `made` was given to make it."""
-    if not made:
-        return {}
-    models = {it: first for it, (call, first) in program.returned.items() if call == made}
-    return {**program.sent_back, **models}
 
 
 def _had(task: TaskRun) -> Iterator[tuple[str, set[int]]]:

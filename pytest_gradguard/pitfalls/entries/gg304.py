@@ -64,12 +64,10 @@ print(len({*first, *second}))  # prints: 4
         "On a forked worker that draws from torch's, NumPy's or TensorFlow's global generator "
         "without seeding per task, and on any other where what it imports seeds the generator. An "
         "initializer that seeds every worker with one number does not count, and undoes what a "
-        "`DataLoader` does for its workers. One finding names all generators that the task draws "
-        "from so. Not where the parent has certainly not loaded torch or NumPy before the fork; an "
-        "info where it has neither used nor seeded TensorFlow. What only fills a new module, whose "
-        "state is then replaced with `load_state_dict`, is not reported, nor are draws on a GPU in "
-        "a forked worker unless the parent seeds torch: its generator is made there, and seeded at "
-        "random."
+        "`DataLoader` does for its workers. Not where the parent has not loaded torch or NumPy "
+        "before the fork; an info where it has neither used nor seeded TensorFlow. Not what only "
+        "fills a new module that then gets a state, nor draws on a GPU in a forked worker unless "
+        "the parent seeds torch."
     ),
     runtime=(
         "Info, where two forked workers of one call, or two forked processes, drew from copies of "

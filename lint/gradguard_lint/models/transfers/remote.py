@@ -68,7 +68,8 @@ def remote_method(
     result = _remotely(m, frame, node, thing, row, function, args)
     if any(function.of(Class)):
         for ident in set(m.program.returned) - returned:
-            del m.program.returned[ident]  # it stays there with the actor: a handle comes back
+            # It stays there with the actor: a handle comes back.
+            _, m.program.sent_back[ident] = m.program.returned.pop(ident)
         after = m.last_task_state
         for instance in result.of(Instance) if after is not None else ():
             for field in list(m.names_of.get(instance.ident, ())):
