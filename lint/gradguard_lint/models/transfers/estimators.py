@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from itertools import product
 
 from gradguard_lint.domain.conditions import NONE, Conditions, any_of, consistent
 from gradguard_lint.domain.effects import Program
@@ -29,6 +28,7 @@ from gradguard_lint.engine.machine import (
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers.devices import gpu_when
+from gradguard_lint.models.transfers.starting import where_not
 
 ON_GPU = "<estimator on gpu>"
 """What is noted under this name of an estimator: whether it trains on a GPU."""
@@ -141,20 +141,16 @@ def search(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     """What runs estimators in several jobs."""
     short = name.rpartition(".")[2]
     n_jobs = args.get(None, "n_jobs")
-    parallel = [
-        choice.when
-        for choice in (n_jobs.choices if n_jobs is not None else ())
-        if not (isinstance(choice.atom, Const) and choice.atom.value in (1, None))
-    ]
+    jobs = where_not(n_jobs, (1, None)) if n_jobs is not None else None
     estimator = args.get(0, "estimator") or args.get(None, "base_estimator") or UNKNOWN
     on_gpu = list(_on_gpu(m, estimator))
-    for atom in inner(estimator) if parallel else ():
+    for atom in inner(estimator) if jobs is not None else ():
         if isinstance(atom, Instance):
             on_gpu += list(_fits_on_gpu(m, frame, node, atom))
     moved, estimators = m.program.moved, inner(estimator)
     made = [moved.get(it.ident) for it in estimators if isinstance(it, (Thing, Instance))]
-    for jobs, gpu in product(parallel, on_gpu):
-        if consistent(jobs, gpu) and not m.conflicts(jobs | gpu):
+    for gpu in on_gpu:
+        if jobs is not None and consistent(jobs, gpu) and not m.conflicts(jobs | gpu):
             place = next(filter(None, made), None)
             m.effect(frame, "gpu-search", node, short, under=jobs | gpu, place=place)
             break
