@@ -133,6 +133,54 @@ def test_a_table_holds_where_the_project_has_the_source_too(project):
     assert {(code, line) for code, _, line in project.codes()} == marks(USES_IT)
 
 
+HOME = """\
+class Crew:
+    def sail(self, function, items): ...
+    def row(self, function, *args): ...
+
+
+class Fleet:
+    def __init__(self, **options): ...
+
+
+def hand(function): ...
+"""
+
+
+@pytest.mark.parametrize(
+    "passing",
+    [
+        {"fleet/__init__.py": "from .inner.core import Crew, Fleet, hand\n"},
+        {"fleet/__init__.py": "from fleet.inner.core import *\n"},
+        {
+            "fleet/__init__.py": "from .inner import Crew, Fleet, hand\n",
+            "fleet/inner/__init__.py": "from .core import Crew, Fleet\nfrom .core import hand\n",
+        },
+    ],
+)
+def test_a_table_names_what_a_package_passes_on(project, passing):
+    project.write("pyproject.toml", OWN)
+    project.write("program.py", USES_IT)
+    project.write("elsewhere.py", USES_IT.replace("fleet", "fleet.inner.core"))
+    project.write("fleet/inner/core.py", HOME)
+    for path, text in {"fleet/inner/__init__.py": "", **passing}.items():
+        project.write(path, text)
+    assert set(project.codes()) == {
+        (code, path, line)
+        for path in ("program.py", "elsewhere.py")
+        for code, line in marks(USES_IT)
+    }
+
+
+def test_a_table_names_nothing_else_of_that_name(project):
+    project.write("pyproject.toml", OWN)
+    project.write("program.py", USES_IT.replace("fleet", "other"))
+    project.write("other.py", HOME)
+    project.write("fleet/__init__.py", "from .core import Crew, Fleet, hand\n")
+    project.write("fleet/core.py", HOME)
+    assert project.codes() == []
+
+
 @pytest.mark.parametrize(
     ("table", "message"),
     [

@@ -57,6 +57,10 @@ class Project(Protocol):
     def brings_registered(self, name: str) -> bool:
         """The same, or whether importing one of the modules that it imports does."""
 
+    def origin(self, name: str) -> str | None:
+        """The full name under which the project defines the function or class that others know by
+        the full name `name`; None where it does not."""
+
     def starts_workers(self, name: str, wanted: str | None = None) -> frozenset[str]:
         """What of the project's module of that name (or of what it gives as `wanted`) mentions a
         way to start workers: "" for itself, or methods of the objects that it gives."""
@@ -227,7 +231,7 @@ class Models(Protocol[M]):
     def taken(self, m: M, element: Value) -> None:
         """A loop goes on to an item of a sequence of which `element` stands for all."""
 
-    def described(self, frame: Frame, name: str) -> Value | None:
+    def described(self, m: M, frame: Frame, name: str) -> Value | None:
         """What the configuration says that a definition of the project is."""
 
     def external(self, m: M, name: str) -> Value:

@@ -143,7 +143,7 @@ def do_FunctionDef(m: Machine, frame: Frame, node: ast.FunctionDef | ast.AsyncFu
         value = m.models.decorate(m, frame, decorator, value, function)
     if node.decorator_list:
         value = value.map(partial(_wrapper, function))
-    m.write(frame, node.name, m.models.described(frame, node.name) or value)
+    m.write(frame, node.name, m.models.described(m, frame, node.name) or value)
 
 
 def _wrapper(function: Function, atom: Atom) -> Value:
@@ -168,7 +168,7 @@ def do_ClassDef(m: Machine, frame: Frame, node: ast.ClassDef) -> None:
     value = of(cls)
     for decorator in reversed(node.decorator_list):
         value = m.models.decorate_class(m, frame, decorator, value)
-    m.write(frame, node.name, m.models.described(frame, node.name) or value)
+    m.write(frame, node.name, m.models.described(m, frame, node.name) or value)
 
 
 def _above(bases: list[Atom]) -> tuple[Class, ...]:

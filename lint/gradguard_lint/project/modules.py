@@ -106,6 +106,7 @@ class Modules:
         self._packages: dict[tuple[str, int], set[str]] = {}
         self._setting_up: dict[tuple[str, int], bool] = {}
         self._bringing: dict[tuple[str, int], bool] = {}
+        self._origins: dict[tuple[str, int], str | None] = {}
         self._giving: dict[
             tuple[Sought, str, str | None], list[tuple[int, int, frozenset[str]]]
         ] = {}
@@ -235,6 +236,25 @@ class Modules:
         package = _package_of(name, file[0])
         inner = self.read.names(*file).imports if depth else ()
         return any(self.brings_registered(absolute_name(it, package), depth - 1) for it in inner)
+
+    def origin(self, name: str, depth: int = 4) -> str | None:
+        """The full name under which the project defines the function or class that others know by
+        the full name `name`: packages and modules may pass it on; None where it does not."""
+        if (name, depth) not in self._origins:
+            self._origins[name, depth] = self._found_as(name, depth)
+        return self._origins[name, depth]
+
+    def _found_as(self, name: str, depth: int) -> str | None:
+        module, _, own = name.rpartition(".")
+        file = self._file_of(module) if module else None
+        if file is None:
+            return None
+        names, package = self.read.names(*file), _package_of(module, file[0])
+        if names.definitions.have(own):
+            return name
+        given = [*names.imported_as(own), *((it, own) for it, _ in names.imported_as("*"))]
+        inner = (f"{absolute_name(it, package)}.{other}" for it, other in given if depth)
+        return next(filter(None, (self.origin(it, depth - 1) for it in inner)), None)
 
     def _fills(self, name: str, given: str, depth: int, *, method: bool) -> bool:
         """Whether what a module gives as `given` is a function that fills a container, or an object

@@ -140,11 +140,16 @@ class Meaning(Known):
     def taken(self, m: Machine, element: Value) -> None:
         samplers.taken(m, element)
 
-    def described(self, frame: Frame, name: str) -> Value | None:
+    def described(self, m: Machine, frame: Frame, name: str) -> Value | None:
         if not self.registry.described or frame.function is not None or frame.is_class:
             return None
         full = f"{frame.module.name}.{name}"
-        return of(External(full)) if full in self.registry.described else None
+        if full in self.registry.described:
+            return of(External(full))
+        for known in sorted(self.registry.described):
+            if m.project.origin(known) == full:
+                return of(External(known))
+        return None
 
     def external(self, m: Machine, name: str) -> Value:
         known = self.registry.constants.get(name)
