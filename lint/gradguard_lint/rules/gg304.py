@@ -141,9 +141,13 @@ def _inherited(program: Program, task: TaskRun, draw: Effect) -> Why | None:
         step = Step(seed.site, f"{code(seed.what)} seeds the GPU's generator in each worker, too")
         return f"{does} seeds it alike in all {call.workers}", (step,)
     once = ""
-    if draw.framework == "numpy" and not call.earlier("generator-loaded"):
+    if draw.framework == "numpy" and not _is_there(program, call, "numpy", "generator-loaded"):
         once = _ONCE_LOADED
-    elif draw.framework == "tensorflow" and call.root == 1 and not _is_there(program, call):
+    elif (
+        draw.framework == "tensorflow"
+        and call.root == 1
+        and not _is_there(program, call, "tensorflow", "compute", "generator-loaded", "seed")
+    ):
         once = _ONCE_USED
     return f"all {call.workers} start with a copy of its state{once}", ()
 
@@ -162,12 +166,12 @@ def _may_be_there(program: Program, call: ParallelCall, framework: str) -> bool:
     )
 
 
-def _is_there(program: Program, call: ParallelCall) -> bool:
-    """Whether the parent has used TensorFlow before the workers are forked, which makes its global
-    generator."""
+def _is_there(program: Program, call: ParallelCall, framework: str, *kinds: Kind) -> bool:
+    """Whether the parent has done one of these things with that framework before the workers are
+    forked, which make its global generator."""
     return any(
-        effect.framework == "tensorflow"
-        for effect in _before(program, call, _brought(program, call), "compute", "seed")
+        effect.framework == framework
+        for effect in _before(program, call, _brought(program, call), *kinds)
     )
 
 

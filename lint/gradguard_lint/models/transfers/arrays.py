@@ -42,6 +42,7 @@ from gradguard_lint.models.numpy import (
     WITHOUT_TORCH,
 )
 from gradguard_lint.models.rows import Row
+from gradguard_lint.models.tensorflow import BEGINS
 from gradguard_lint.models.transfers.devices import driver_started, gpu_touched, placed
 from gradguard_lint.models.transfers.extents import (
     array_extent,
@@ -83,6 +84,13 @@ def loaded(m: Machine, frame: Frame, node: ast.AST, name: str) -> None:
     asked = f"{name}.".startswith(f"{RANDOM}.") or name.partition(".")[0] in LOAD_RANDOM
     if asked and m.worker is None:
         m.effect(frame, "generator-loaded", node, name, framework="numpy")
+
+
+def begun(m: Machine, frame: Frame, node: ast.AST, name: str, row: Row) -> None:
+    """Note where the parent begins to use TensorFlow, which makes its global generator."""
+    begins = (row.gpu or row.does in BEGINS) and name.startswith(("tensorflow.", "keras."))
+    if begins and m.worker is None:
+        m.effect(frame, "generator-loaded", node, name, framework="tensorflow")
 
 
 def may_load(m: Machine, frame: Frame, node: ast.AST, name: str) -> None:

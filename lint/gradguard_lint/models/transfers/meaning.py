@@ -165,6 +165,7 @@ class Meaning(Known):
         if row is not None:
             if row.driver and not asks_for_cpu(args):
                 driver_started(m, frame, node, f"{plain}()", "torch")
+            arrays.begun(m, frame, node, plain, row)
             return TRANSFERS[row.does](m, frame, node, plain, args, row)
         if plain == "joblib.Parallel.__call__" and args.positional:
             for instance in args.positional[0].of(Instance):
