@@ -117,6 +117,10 @@ FORKED = "from multiprocessing import Process\nfrom work import f\nProcess(targe
         (JAX + "from torch.utils.data import DataLoader\n"
          "DataLoader(x, num_workers=2, collate_fn=f)\n", {}, True),
         (JAX + "import dask\ndask.delayed(f)(1).compute()\n", {}, False),
+        (JAX + "from joblib import Parallel, delayed\ngpu = jax.devices('gpu')[0]\n"
+         "Parallel(2)(delayed(f)(k) for k in x)\n", {}, True),
+        (JAX + "from joblib import Parallel, delayed\ncpu = jax.devices('cpu')[0]\n"
+         "Parallel(2)(delayed(f)(k) for k in x)\n", {}, False),
         (FORKED, {"work": JAX + "def f():\n    pass\n"}, True),
         (FORKED, {"work": "def f():\n    pass\n"}, False),
     ],

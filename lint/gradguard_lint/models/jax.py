@@ -53,14 +53,17 @@ LIBRARY = Library(
         Row(
             under(
                 "jax",
-                "devices local_devices device_count local_device_count default_backend "
-                "process_index process_count",
+                "device_count local_device_count default_backend process_index process_count",
             ),
             "computes",
             framework="jax",
         ),
+        Row("jax.devices", "jax-devices", framework="jax", argument=(0, "backend")),
+        Row("jax.local_devices", "jax-devices", framework="jax", argument=(1, "backend")),
+        Row("jax.default_device", "device-scope", argument=(0, "device")),
+        Row("jax.device_put", "jax-put", framework="jax", argument=(1, "device")),
         Row(
-            "jax.device_put " + under("jax.numpy", "ones zeros full empty"),
+            under("jax.numpy", "ones zeros full empty"),
             "computes",
             framework="jax",
             kind="array",

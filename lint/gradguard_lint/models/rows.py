@@ -113,7 +113,8 @@ class Library:
         rows: what its names do.
         spelled: other spellings of a beginning of names, and the one that the rows use.
         framework: whether programs that use it may have gradients or use a GPU.
-        in_forks: whether all that is known of it concerns processes that are forked.
+        in_forks: whether all that is known of it concerns processes that are forked, or GPUs that
+            a program asks for by name.
         bases: what a project's class is that has one of these bases.
         marks: words that show its use where no name of it does.
         starts_by: words by which work is handed out, where no name of it does so.

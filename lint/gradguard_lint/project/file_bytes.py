@@ -53,6 +53,7 @@ from gradguard_lint.project.places import (
 
 _GROUPS = tuple(map(str.encode, GROUPS))
 _GPU = (b"cuda", b"gpu", b"GPU", b"device")
+_GPU_BY_NAME = rb"[\"'](?:gpu|cuda)[\"']"
 _SAMPLES = (
     b"def __getitem__",
     b"def __iter__",
@@ -126,7 +127,7 @@ class File:
         self.fails_in_forks = self._uses_framework(IN_FORKS)
         """Whether it imports what a fork makes unusable."""
         if not self.framework and self.fails_in_forks:
-            self.framework = self._may_fork() or not self.starts_workers
+            self.framework = self._may_fork() or self._asks_for_gpus() or not self.starts_workers
 
     def _uses_framework(self, frameworks: Collection[bytes]) -> bool:
         """Whether one of these frameworks is imported."""
@@ -134,6 +135,10 @@ class File:
         if any(_imports_it(lines, name) for name in self.words.intersection(frameworks)):
             return True
         return b"import *" in lines and any(name + b"." in self.data for name in frameworks)
+
+    def _asks_for_gpus(self) -> bool:
+        """Whether it asks for GPUs by their name."""
+        return re.search(_GPU_BY_NAME, self.data) is not None
 
     def _may_fork(self) -> bool:
         """Whether it names what may fork a process."""

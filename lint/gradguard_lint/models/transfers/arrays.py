@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import sys
 
-from gradguard_lint.domain.conditions import NONE
 from gradguard_lint.domain.effects import Effect
 from gradguard_lint.domain.shapes import inner, sequence
 from gradguard_lint.domain.values import (
@@ -27,7 +26,6 @@ from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.models.jax import READS
 from gradguard_lint.models.numpy import (
     ELEMENTS,
     KEEPS,
@@ -43,6 +41,7 @@ from gradguard_lint.models.numpy import (
 )
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.tensorflow import BEGINS
+from gradguard_lint.models.transfers import jax_calls
 from gradguard_lint.models.transfers.devices import driver_started, gpu_touched, placed
 from gradguard_lint.models.transfers.extents import (
     array_extent,
@@ -55,7 +54,7 @@ from gradguard_lint.models.transfers.extents import (
     memory_of,
     retyped,
 )
-from gradguard_lint.models.transfers.tensors import tensors_in, worked
+from gradguard_lint.models.transfers.tensors import tensors_in
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
@@ -220,10 +219,7 @@ def array_method(
 ) -> Value:
     """A method of a NumPy, CuPy, JAX or dask array."""
     if tensor.framework == "jax":
-        if name in READS:
-            return of(tensor) if name == "block_until_ready" else UNKNOWN
-        worked(m, frame, node, [(tensor, NONE)])
-        return of(Tensor("jax", born=m.worker_ident))
+        return jax_calls.array_method(m, frame, node, tensor, name, args)
     if tensor.framework == "cupy":
         if name in ("get", "tolist", "item"):
             return of(Tensor("numpy"))

@@ -105,7 +105,7 @@ def _enter(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value | Non
         m.modes = replace(modes, tape=None)
     elif kind == "device":
         m.modes = replace(modes, device=of(atom))
-    elif kind == "tf-device":
+    elif kind == "device-scope":
         m.modes = replace(modes, gpu=atom.gpu and not m.gpu_absent)
     elif kind == "lock":
         m.modes = replace(modes, locked=True)

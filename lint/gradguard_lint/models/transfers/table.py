@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from gradguard_lint.domain.values import UNKNOWN, Frame, Tensor, Value, of, unknown
+from gradguard_lint.domain.values import UNKNOWN, Frame, Value, unknown
 from gradguard_lint.engine.machine import (
     Machine,
 )
@@ -20,6 +20,7 @@ from gradguard_lint.models.transfers import (
     dispatch,
     estimators,
     getters,
+    jax_calls,
     loaders,
     mapping,
     named_tuples,
@@ -72,16 +73,6 @@ def _records(kind: Kind) -> Transfer:
     return record
 
 
-def _computes(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """An operation that starts the threads of its framework; some wait for them, too."""
-    m.effect(
-        *(frame, "compute", node, f"{name}()"),
-        framework=row.framework,
-        heavy=row.flag == "waits",
-    )
-    return of(Tensor(row.framework, born=m.worker_ident)) if row.kind == "array" else UNKNOWN
-
-
 def _marks(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """A function is marked, and stays what it is."""
     return mark(args.get(*row.argument) or UNKNOWN, row.flag)
@@ -117,7 +108,7 @@ TRANSFERS: dict[str, Transfer] = {
     "collective": collectives.collective,
     "configuration": options.configuration,
     "compiled": tensorflow_calls.compiled,
-    "computes": _computes,
+    "computes": jax_calls.computes,
     "constant": python_calls.told,
     "context-manager": python_calls.identity,
     "copied": python_calls.copied,
@@ -157,6 +148,8 @@ TRANSFERS: dict[str, Transfer] = {
     "gradients": torch_calls.gradients,
     "grown": tensorflow_calls.grown,
     "identity": python_calls.identity,
+    "jax-devices": jax_calls.devices,
+    "jax-put": jax_calls.put,
     "distinct": python_calls.distinct,
     "made-of": python_calls.made_of,
     "gathered": python_calls.gathered,

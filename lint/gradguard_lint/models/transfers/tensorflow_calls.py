@@ -51,12 +51,12 @@ CPUS = ("cpu-list",)
 
 
 def device_scope(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``tf.device(...)``."""
+    """``tf.device(...)``, or ``jax.default_device(...)``."""
     gpu, when = placed(args.get(*row.argument), m)
     on = gpu and not m.conflicts(when)
     if on:
         m.effect(frame, "gpu-meant", node, name)
-    return of(Thing("tf-device", name, gpu=on, site=m.site(frame, node)))
+    return of(Thing("device-scope", name, gpu=on, site=m.site(frame, node)))
 
 
 def gpu_list(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:

@@ -279,7 +279,8 @@ def _of_jax(node: ast.AST) -> str:
 def gpu_used(m: Machine, frame: Frame, node: ast.AST, tensors: Iterable[Tensor]) -> None:
     """Record that a forked worker uses the GPU that tensors lie on, whatever way was taken."""
     forked = m.worker is not None and m.worker.call.start == "fork"
-    if not forked or m.gpu_absent or not any(tensor.gpu for tensor in tensors):
+    there = [tensor for tensor in tensors if tensor.gpu and tensor.framework != "jax"]
+    if not forked or m.gpu_absent or not there:
         return
     operands = [part for part in _operands(node) if is_plain(m, part)]
     if any(certainly_on_gpu(m.eval(frame, part)) for part in operands):

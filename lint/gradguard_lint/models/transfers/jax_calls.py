@@ -1,0 +1,103 @@
+"""JAX: where its arrays are, as far as the program says that it means a GPU."""
+
+from __future__ import annotations
+
+import ast
+
+from gradguard_lint.domain.conditions import NONE
+from gradguard_lint.domain.shapes import sequence
+from gradguard_lint.domain.values import (
+    UNKNOWN,
+    Atom,
+    Choice,
+    Const,
+    Frame,
+    Site,
+    Tensor,
+    Thing,
+    Value,
+    of,
+)
+from gradguard_lint.engine.machine import Machine
+from gradguard_lint.engine.ports import Args
+from gradguard_lint.models.jax import READS
+from gradguard_lint.models.rows import Row
+from gradguard_lint.models.transfers.devices import gpu_hidden, gpu_name, placed
+from gradguard_lint.models.transfers.tensors import combine, tensors_in, worked
+from pytest_gradguard.records import replace
+
+
+def computes(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """An operation that starts the threads of its framework; some wait for them, too."""
+    _computed(m, frame, node, name, row)
+    if row.kind != "array":
+        return UNKNOWN
+    found = [it for it in tensors_in(args.values()) if it[0].framework == row.framework]
+    if any(tensor.gpu for tensor, _ in found):
+        return combine(m, found, framework=row.framework)
+    gpu = m.modes.gpu and not gpu_hidden(m)
+    place = m.site(frame, node) if gpu else None
+    return of(Tensor(row.framework, gpu=gpu, born=m.worker_ident, place=place))
+
+
+def _computed(m: Machine, frame: Frame, node: ast.AST, name: str, row: Row) -> None:
+    waits = row.flag == "waits"
+    m.effect(frame, "compute", node, f"{name}()", framework=row.framework, heavy=waits)
+
+
+def devices(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``jax.devices(...)``: those that are asked for by name."""
+    _computed(m, frame, node, name, row)
+
+    def named(atom: Atom) -> Value:
+        if not isinstance(atom, Const) or not isinstance(atom.value, str):
+            return UNKNOWN
+        gpu = gpu_name(atom)
+        return of(Thing("device", "cuda" if gpu else atom.value, gpu=gpu))
+
+    return sequence((args.get(*row.argument) or UNKNOWN).map(named))
+
+
+def put(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``jax.device_put(x, device)``."""
+    _computed(m, frame, node, name, row)
+    found = [it for it in tensors_in([args.get(0, "x") or UNKNOWN]) if it[0].framework == "jax"]
+    here = combine(m, found, framework="jax") if found else of(Tensor("jax", born=m.worker_ident))
+    return moved(m, frame, node, here, args.get(*row.argument))
+
+
+def moved(m: Machine, frame: Frame, node: ast.AST, array: Value, device: Value | None) -> Value:
+    """`array` on `device`, where that is told."""
+    if device is None:
+        return array
+    gpu, when = placed(device, m)
+    if gpu and not gpu_hidden(m):
+        place = m.site(frame, node)
+        there = array.map(lambda it: of(_at(it, place)))
+        if not when:
+            return there
+        choices = (*(Choice(it.atom, it.when | when) for it in there.choices), *array.choices)
+        return Value(choices)
+    if any(isinstance(atom, (Const, Thing)) for atom in device.atoms):
+        return array.map(lambda it: of(_at(it, None)))
+    return array
+
+
+def _at(array: Atom, place: Site | None) -> Atom:
+    """`array` on the GPU, where it was put at `place`, or on the CPU."""
+    if not isinstance(array, Tensor):
+        return array
+    return replace(array, gpu=place is not None, place=place)
+
+
+def array_method(
+    m: Machine, frame: Frame, node: ast.AST, array: Tensor, name: str, args: Args
+) -> Value:
+    """A method of an array of JAX."""
+    if name == "to_device":
+        return moved(m, frame, node, of(array), args.get(0, "device"))
+    if name in READS:
+        return of(array) if name == "block_until_ready" else UNKNOWN
+    worked(m, frame, node, [(array, NONE)])
+    found = [(tensor, when) for tensor, when in tensors_in(args.values()) if tensor.gpu]
+    return combine(m, [(array, NONE), *found], framework="jax")
