@@ -6,7 +6,7 @@ import ast
 
 from gradguard_lint.domain.conditions import assume, lasting
 from gradguard_lint.domain.effects import Modes
-from gradguard_lint.domain.shapes import ABSENT, at_one_place, idents, items, sequence, side_by_side
+from gradguard_lint.domain.shapes import ABSENT, at_one_place, inner, items, sequence, side_by_side
 from gradguard_lint.domain.state import Mark, Past, State
 from gradguard_lint.domain.values import (
     NOTHING,
@@ -145,13 +145,30 @@ def private_parts(
     return frozenset(positions), frozenset(keywords)
 
 
-def _given_to_all(frame: Frame, node: ast.Call, args: Args) -> set[int]:
+def _given_to_all(m: Machine, frame: Frame, node: ast.Call, args: Args) -> set[int]:
     """The identities of what `node` gives in each turn of the loops around it."""
     positions, names = private_parts(frame, node, args)
     given = [value for at, value in enumerate(args.positional) if at not in positions]
     if all(item.arg is not None for item in node.keywords):
         given += [value for name, value in args.keywords.items() if name not in names]
-    return set[int]().union(*map(idents, given))
+    return set[int]().union(*(from_before(m, value) for value in given))
+
+
+def from_before(m: Machine, value: Value) -> frozenset[int]:
+    """The identities of what is in `value` and was there before this turn of the loop around."""
+    return frozenset(
+        atom.ident
+        for atom in inner(value)
+        if isinstance(atom, (Instance, Tensor, Thing))
+        and atom.ident > 0
+        and m.made.get(atom.ident, 0) < m.turn
+    )
+
+
+def made_in_turn(m: Machine, value: Value) -> bool:
+    """Whether all things in `value`, of which there are some, are made anew in each turn."""
+    things = [atom for atom in inner(value) if isinstance(atom, (Instance, Tensor, Thing))]
+    return bool(m.turn and things) and not from_before(m, value)
 
 
 def _placed(written: set[int], nodes: list[ast.expr], args: Args) -> set[int]:
@@ -626,7 +643,7 @@ def instantiate(m: Machine, frame: Frame, node: ast.AST, cls: Class, args: Args)
     ):
         args = replace(args, written=False)  # they may go elsewhere
     if isinstance(node, ast.Call) and _turning(frame):
-        m.given_to_all[instance.ident] = _given_to_all(frame, node, args)
+        m.given_to_all[instance.ident] = _given_to_all(m, frame, node, args)
     making, m.making = m.making, (*m.making, (instance, node))
     try:
         if init is not None:

@@ -139,10 +139,12 @@ def _scope(
 def _each(m: Machine, inner: Frame, part: ast.expr) -> Value:
     """What `part` is in each turn, of which nobody knows how many there are."""
     m.loop_depth += 1
+    began, m.turn = m.turn, m.new_ident()
     try:
         return m.eval(inner, part)
     finally:
         m.loop_depth -= 1
+        m.turn = began
 
 
 def has_turn(m: Machine, frame: Frame, written: ast.AST) -> Value:

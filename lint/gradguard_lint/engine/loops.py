@@ -228,8 +228,10 @@ def _turn(m: Machine, exits: Exits, body: Callable[[], None]) -> Assumed:
         return m.assumed
     assumed, modes = m.assumed.copy(), m.modes
     m.state = m.state.copy()
-    m.turns[-1] = m.new_ident()
+    began = m.turn
+    m.turns[-1] = m.turn = m.new_ident()
     body()
+    m.turn = began
     m.meet([m.state, *exits.continues])
     exits.continues.clear()
     told, m.state.assumed, m.state.modes = m.assumed, assumed, modes

@@ -143,6 +143,10 @@ class Machine:
         self.loop_depth = 0
         self.given_to_all: dict[int, Set[int]] = {}
         """What each turn of a loop makes its own object with, by the identity of that."""
+        self.turn = 0
+        """Since when the innermost turn of a loop goes on, as `made` counts; 0: there is none."""
+        self.made: dict[int, int] = {}
+        """When each thing was made last, as the newest identity there was."""
         self.guarded_import = False
         self.raised: list[list[Raised]] = []
         """The states in which something was raised, for each ``try`` around."""
@@ -359,6 +363,7 @@ class Machine:
         calls = tuple(id(step.site.node) for step in self.chain[-3:])
         newest = self.fresh
         ident = self.ident_of((id(node), calls, self.worker_ident, *more))
+        self.made[ident] = self.fresh
         if self.loop_depth or ident <= newest:
             self.made_again.add(ident)
         return ident

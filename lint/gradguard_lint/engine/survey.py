@@ -70,7 +70,7 @@ class Survey:
     inheriting: list[tuple[set[str], set[str]]] = field(default_factory=list)
     """What each method mentions, and what its class extends."""
     called_by_calls: frozenset[str] = frozenset()
-    """The methods that calling an object calls."""
+    """The methods that calling or starting an object calls."""
     written: set[Place] = field(default_factory=set)
     """What is written to as a whole: by ``+=``, ``[:] =``, ``.data =`` or a method that has the
     name of one which works in place."""

@@ -202,8 +202,8 @@ TELLING = (
 CALLED_BY_HOSTS = words("training_step")
 """Methods that a library calls, and goes on with what they return."""
 
-CALLED_BY_CALLS = words("forward call")
-"""Methods of modules and layers that run where these are called."""
+CALLED_BY_CALLS = words("forward call run")
+"""Methods that run where an object is called, as those of modules and layers, or started."""
 
 OTHERS = frozenset({"__init__", "known", "rows"})
 """The modules of this package that are no library."""

@@ -127,7 +127,8 @@ def start_instance(m: Machine, frame: Frame, node: ast.AST, instance: Instance) 
     tasks = list((m.read(instance.ident, _TARGET) or UNKNOWN).of(TaskCall))
     if run is not None:
         function = m.bind(frame, node, run, instance)
-        tasks = [TaskCall(function, (), (), m.site(frame, node), library="multiprocessing")]
+        own = frozenset({-1} if instance.cls.what == "thread" else ())
+        tasks = [TaskCall(function, (), (), m.site(frame, node), own, library="multiprocessing")]
     if tasks:
         daemon = m.read(instance.ident, "daemon")
         row, start = _extended(m, instance.cls)

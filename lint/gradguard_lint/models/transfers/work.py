@@ -28,6 +28,7 @@ from gradguard_lint.engine.calls import (
     argument_node,
     call_back,
     in_loop,
+    made_in_turn,
     private_items,
     private_parts,
 )
@@ -235,6 +236,7 @@ def task_of(
         if called and private_items(frame, called, 1):
             private |= {-1}
         names = frozenset(keywords) if dict_ and private_items(frame, dict_, 1) else frozenset()
+        private |= _made_in_turn(m, positional)
         each = False
     elif hands.items == "rest":
         positional = tuple(args.positional[first:])
@@ -246,7 +248,7 @@ def task_of(
             for key, value in args.keywords.items()
             if key not in hands.own and key != hands.function[1]
         }
-        private = frozenset(index - at for index in private)
+        private = frozenset(index - at for index in private) | _made_in_turn(m, positional)
         said = ("",) * -at + written(node, max(at, 0))
         each = False
     if hands.items == "ranked":
@@ -266,6 +268,11 @@ def task_of(
         unplaced,
         unplaced_name,
     )
+
+
+def _made_in_turn(m: Machine, values: tuple[Value, ...]) -> frozenset[int]:
+    """Which of `values` no other turn of the loop around gives to its task."""
+    return frozenset(index for index, value in enumerate(values) if made_in_turn(m, value))
 
 
 def _given(
