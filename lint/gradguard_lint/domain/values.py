@@ -400,6 +400,9 @@ class Tensor(Atom):
     """The shape of an array, and the bytes of an element; empty where they are not known."""
     strided: bool = False
     """Whether its elements may lie apart in that memory: another shape of it may be a copy."""
+    whole: int = 0
+    """In a thread, the identity of what has all of its memory, or a part that is always the same,
+    where it is a view of that."""
 
     @property
     def tracked(self) -> bool:

@@ -52,6 +52,12 @@ def takes_all(index: ast.expr) -> bool:
     return isinstance(index, ast.Constant) and index.value is ...
 
 
+def is_fixed(index: ast.expr) -> bool:
+    """Whether `index` is written out in numbers and slices of them: the same place each time."""
+    kinds = (ast.Constant, ast.Slice, ast.Tuple, ast.UnaryOp, ast.USub, ast.Load)
+    return all(isinstance(part, kinds) for part in descend(index))
+
+
 def stored_names(node: ast.AST) -> frozenset[str]:
     """The names that are bound in `node`."""
     return frozenset(

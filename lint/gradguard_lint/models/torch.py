@@ -120,6 +120,9 @@ RESHAPES = words("reshape flatten ravel")
 IN_ORDER = RESHAPES | words("view view_as squeeze unsqueeze")
 """Those of them that leave the elements in the order that they have in memory."""
 
+TURNS = words("t transpose permute swapaxes movedim")
+"""Those of them that change the order of the dimensions."""
+
 NOT_WRITING = words(
     "requires_grad_ detach_ squeeze_ unsqueeze_ t_ transpose_ swapaxes_ swapdims_ as_strided_ "
     "rename_ resize_ share_memory_ set_ retain_grad_ sparse_resize_"

@@ -39,7 +39,7 @@ def _shared(effect: Effect, task: TaskRun) -> bool:
     value = effect.target
     for atom in value.atoms:
         if isinstance(atom, Tensor):
-            if atom.born != task.ident and atom.ident > 0:
+            if atom.born != task.ident and (atom.ident > 0 or atom.whole > 0):
                 return True
         elif isinstance(atom, Instance):
             if atom.born != task.ident:

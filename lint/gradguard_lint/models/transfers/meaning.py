@@ -38,6 +38,7 @@ from gradguard_lint.engine.machine import (
     Machine,
 )
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.tree import is_fixed
 from gradguard_lint.engine.truth import names_cuda
 from gradguard_lint.models.known import Known
 from gradguard_lint.models.rows import CALLED_BY_HOSTS
@@ -77,7 +78,7 @@ from gradguard_lint.models.transfers.devices import (
 )
 from gradguard_lint.models.transfers.kinds import KERAS_KINDS, method_of
 from gradguard_lint.models.transfers.table import TRANSFERS
-from gradguard_lint.models.transfers.tensors import derived, gpu_used, operation
+from gradguard_lint.models.transfers.tensors import derived, gpu_used, operation, viewed
 from gradguard_lint.models.transfers.unknown_calls import (
     given_a_gpu,
     handed_on,
@@ -404,7 +405,9 @@ class Meaning(Known):
 
     def indexed(self, m: Machine, frame: Frame, node: ast.AST, tensor: Tensor) -> Tensor:
         gpu_used(m, frame, node, [tensor])
-        return derived(m, tensor)
+        part = derived(m, tensor)
+        index = node.slice if isinstance(node, ast.Subscript) else None
+        return viewed(m, part, tensor) if index is not None and is_fixed(index) else part
 
     def attribute(self, m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) -> Value:
         return objects.attribute(m, frame, node, atom, name)

@@ -329,7 +329,15 @@ def derived(m: Machine, tensor: Tensor) -> Tensor:
         grad=grad,
         ident=0,
         sources=tensor.sources | ({tensor.ident} if tensor.ident else frozenset()),
+        whole=0,
     )
+
+
+def viewed(m: Machine, view: Tensor, tensor: Tensor) -> Tensor:
+    """`view`, which has the memory of `tensor`: what a thread writes to one is in the other."""
+    if m.worker is None or m.in_process_worker:
+        return view
+    return replace(view, whole=tensor.whole or tensor.ident, born=tensor.born)
 
 
 def operation_placed(m: Machine, frame: Frame, node: ast.AST, what: str) -> None:

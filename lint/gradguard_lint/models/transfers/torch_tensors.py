@@ -52,6 +52,7 @@ from gradguard_lint.models.torch import (
     RESHAPES,
     STAYS_BEHIND,
     STOPS,
+    TURNS,
     VIEWS,
     WHOLE,
 )
@@ -75,6 +76,7 @@ from gradguard_lint.models.transfers.tensors import (
     requires_grad,
     several,
     tensors_in,
+    viewed,
     worked,
     written,
 )
@@ -89,7 +91,7 @@ def tensor_attribute(m: Machine, frame: Frame, node: ast.AST, tensor: Tensor, na
         own_gradients.used(m, frame, "grad-read", node, "`.grad`", of(tensor))
         return of(Tensor("torch", "none", tensor.gpu, m.worker_ident, GRADIENT, small=tensor.small))
     if name in ("T", "mT", "H", "real", "imag"):
-        return of(replace(derived(m, tensor), strided=True))
+        return of(replace(viewed(m, derived(m, tensor), tensor), strided=True))
     if name == "device":
         if tensor.gpu:
             return of_tensor(m)
@@ -220,8 +222,8 @@ def tensor_method(
         worked(m, frame, node, found, heavy=name in HEAVY, plain=plain)
     value = combine(m, found, smooth=smooth, framework="torch")
     same = name in CASTS and same_element(tensor.memory, constant(name))
-    viewed = same or (name in VIEWS and not (tensor.strided and name in RESHAPES))
-    if viewed and tensor.memory is not None:
+    is_view = same or (name in VIEWS and not (tensor.strided and name in RESHAPES))
+    if is_view and tensor.memory is not None:
         apart = tensor.strided or not (same or name in IN_ORDER)
         value = value.map(
             lambda atom: of(
@@ -230,6 +232,8 @@ def tensor_method(
                 else atom
             )
         )
+    if is_view and (name in IN_ORDER or name in TURNS):
+        value = value.map(lambda it: of(viewed(m, it, tensor) if isinstance(it, Tensor) else it))
     value = collectives.with_own_slot(m, node, [of(tensor), *args.values()], value, name)
     return several(m, found, name, args.get(0, "dim"), value)
 
