@@ -304,6 +304,11 @@ def run_task(
     run.given = _shipped(m, call, task)
     if call.ships:
         run.contents = run.given
+    if initializer is not None and call.kind == PROCESS:
+        at_start = _shipped(m, call, initializer)
+        run.given = run.given + at_start
+        if call.ships and call.start not in INHERITING:  # a fork inherits what it is started with
+            run.contents = run.given
     parent = m.state
     chain, loop_depth, statement, raised = m.chain, m.loop_depth, m.statement, m.raised
     m.state = parent.copy()

@@ -75,7 +75,8 @@ def start_value(m: Machine, row: Row, args: Args) -> Value:
     """What says how the workers of a call start."""
     if row.start:
         return constant(row.start)
-    context = args.get(None, "mp_context") or args.get(None, "context")
+    second = 1 if row.does == "executor" else None  # a pool's is its initializer
+    context = args.get(second, "mp_context") or args.get(None, "context")
     context = context or args.get(None, "multiprocessing_context")
     context = context or args.get(None, "start_method")
     if context is None or context.is_none:
