@@ -253,6 +253,9 @@ class Models(Protocol[M]):
     def is_module(self, name: str, kind: Value) -> bool:
         """Whether a parameter with this name and annotation is a module that has parameters."""
 
+    def runs_nested(self, outer: ParallelCall, library: str) -> bool:
+        """Whether a call of `library` hands out nothing in the threads of `outer`."""
+
     def of_kind(self, m: M, kind: Value) -> Value | None:
         """What something is of which an annotation says no more than its `kind`; None where that
         tells nothing."""

@@ -13,7 +13,7 @@ from gradguard_lint.domain.effects import (
     TaskRun,
 )
 from gradguard_lint.domain.shapes import ABSENT, at_one_place, inner, items, known_items, owned
-from gradguard_lint.domain.starts import INHERITING, PROCESS, Start
+from gradguard_lint.domain.starts import INHERITING, PROCESS, THREAD, Start
 from gradguard_lint.domain.state import Moment, met_pasts
 from gradguard_lint.domain.values import (
     NOTHING,
@@ -227,8 +227,11 @@ def hand_out(
         tasks = [task for task in tasks if not _is_of_a_notebook(task.function)]
     if m.dead or not tasks:
         return UNKNOWN
-    if m.worker is not None:
-        # Within a worker, nested calls run in its threads or one after the other.
+    if m.worker is not None and (
+        start.kind == THREAD or m.in_process_worker or m.models.runs_nested(m.worker.call, library)
+    ):
+        # Within a worker, nested calls run in its threads or one after the other; but from a
+        # thread processes start as they do from the program.
         return in_line(m, frame, tasks)
     assumed = m.assumed.copy()
     assume(m.assumed, when)
@@ -311,6 +314,7 @@ def run_task(
             run.contents = run.given
     parent = m.state
     chain, loop_depth, statement, raised = m.chain, m.loop_depth, m.statement, m.raised
+    outer, outer_returned = m.worker, m.returned
     m.state = parent.copy()
     m.modes = replace(call.inherited, tape=None) if call.start in INHERITING else Modes()
     making, m.making = m.making, ()
@@ -351,7 +355,7 @@ def run_task(
         ]
         held = as_data(m, result)
     finally:
-        m.worker, m.chain, m.raised, m.returned = None, chain, raised, {}
+        m.worker, m.chain, m.raised, m.returned = outer, chain, raised, outer_returned
         m.loop_depth, m.statement, m.making = loop_depth, statement, making
         after, m.state = m.state, parent
     run.known = any(

@@ -502,6 +502,9 @@ class Meaning(Known):
             isinstance(atom, (Class, External)) and self.class_of((atom,)) == "torch"
         )
 
+    def runs_nested(self, outer: ParallelCall, library: str) -> bool:
+        return library == outer.library == "joblib"
+
     def of_kind(self, m: Machine, kind: Value) -> Value | None:
         atom = kind.only
         name = self.registry.canonical(atom.name) if isinstance(atom, External) else ""

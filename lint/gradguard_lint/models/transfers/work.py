@@ -129,7 +129,7 @@ def method(
         return None
     start = start_of(m, thing.part("start"))
     since = None
-    if row.forks != "call" and m.worker is None:
+    if row.forks != "call" and not m.in_process_worker:
         since = moment_of(m, thing.ident)
         if since is None and row.forks == "work":
             started(m, thing.ident)
