@@ -292,15 +292,15 @@ class Relevance:
 def _harmless(seen: Survey, making: Set[str]) -> set[Place]:
     """What is written to, and gets its values from assignments alone, none of which mentions what
     makes tensors."""
-    given: dict[int, set[str]] = {}
-    for scope, name in seen.given:  # an attribute may get what a function is given
-        if scope > 0 and name not in ("self", "cls"):
-            given.setdefault(scope, set()).add(name)
-    found, variables = _reached(seen, making, given)
+    found, variables = _reached(seen, making)
     assigned: set[Place] = set()
     for binding in seen.bindings:
         assigned |= {(binding.scope, name) for name in binding.names}
         assigned |= {(ATTRIBUTE, name) for name in binding.attributes}
+        if binding.attributes and binding.said:
+            places = {(binding.scope, name) for name in binding.said}
+            if places <= seen.given:  # what a function is given, as it is
+                found |= binding.attributes
     harmless = set()
     for place in seen.written:
         scope, name = place
@@ -351,16 +351,11 @@ def _mentioning(seen: Survey, words: Set[str]) -> set[int]:
     return {ident for ident, (_, said) in seen.definitions.items() if not found.isdisjoint(said)}
 
 
-def _reached(
-    seen: Survey, words: Set[str], given: dict[int, set[str]] | None = None
-) -> tuple[set[str], dict[int, set[str]]]:
+def _reached(seen: Survey, words: Set[str]) -> tuple[set[str], dict[int, set[str]]]:
     """`words`, and the names of what mentions one of them, or does in turn; and the same of the
-    variables of a function: elsewhere their names mean something else.
-
-    `given`: the variables of functions, by their scopes, that count from the start.
-    """
+    variables of a function: elsewhere their names mean something else."""
     found = set(words)
-    variables = {} if given is None else {scope: set(names) for scope, names in given.items()}
+    variables: dict[int, set[str]] = {}
     waiting = seen.bindings
     changed = True
     while changed:
