@@ -235,6 +235,25 @@ def test_threads_that_change_what_they_share_are_run(line: str):
     assert wanted(THREADS.format(line)) == {"run"}
 
 
+@pytest.mark.parametrize(
+    ("kept", "expected"), [("buffer", {"main"}), ("len(buffer)", set()), ("0", set())]
+)
+def test_who_makes_objects_that_run_in_threads_does_what_they_do(kept: str, expected: set[str]):
+    program = (
+        "import threading\nimport torch\n"
+        "class Actor(threading.Thread):\n"
+        "    def __init__(self, buffer):\n"
+        "        super().__init__()\n"
+        f"        self.buffer = {kept}\n"
+        "    def run(self):\n        self.buffer += 1\n"
+        "def main():\n"
+        "    buffer = torch.zeros(3)\n"
+        "    actors = [Actor(buffer) for _ in range(3)]\n"
+        "    for actor in actors:\n        actor.start()\n"
+    )
+    assert wanted(program) & {"main"} == expected
+
+
 def test_who_turns_gradients_off_around_threads_is_run():
     program = THREADS.format("pass") + (
         "def predicts(runner, items):\n"
