@@ -63,12 +63,10 @@ def on_Call(m: Machine, frame: Frame, node: ast.Call) -> Value:
 
 
 def arguments(m: Machine, frame: Frame, node: ast.Call) -> Args:
-    args = Args(
-        written=all(type(item) is not ast.Starred for item in node.args)
-        and all(keyword.arg is not None for keyword in node.keywords)
-    )
+    args = Args(written=True)
     for item in node.args:
         if isinstance(item, ast.Starred):
+            args.written = False
             value = m.iterated(frame, item, m.eval(frame, item.value))
             given = side_by_side(value) if args.rest is None else None
             if given is not None:
@@ -86,6 +84,7 @@ def arguments(m: Machine, frame: Frame, node: ast.Call) -> Args:
         if keyword.arg is not None:
             args.keywords[keyword.arg] = value
             continue
+        args.written = False
         only = value.only
         args.open = args.open or not isinstance(only, Table) or only.keys is not None
         if isinstance(only, Table):

@@ -352,14 +352,12 @@ def remembers(data: bytes) -> bool:
     return has(data, (b"Memory",), rb"\bMemory\b")
 
 
+_FITTING = tuple(sorted({f".{word}(".encode() for it in libraries() for word in it.beside}))
+
+
 def fits_models(data: bytes) -> bool:
     """Whether a module calls what trains or asks models that a package beside them matters to."""
     return any(call in data for call in _FITTING)
-
-
-_FITTING = tuple(
-    f".{name}(".encode() for name in sorted(frozenset().union(*(it.beside for it in libraries())))
-)
 
 
 def starts_processes(data: bytes) -> bool:

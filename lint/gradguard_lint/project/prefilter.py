@@ -17,6 +17,7 @@ from operator import attrgetter
 from gradguard_lint.project.blocks import leading_to
 from gradguard_lint.project.file_bytes import File, calls_together, makes_loader
 from gradguard_lint.project.links import PACKAGES, Links, Project, module_name
+from gradguard_lint.project.marks import fits_models
 
 MANY = 50
 """From this many files on, who may import a helper is told by the helper's name first."""
@@ -132,9 +133,17 @@ class Prefilter:
 
     def _gives_arrays_to_models(self, path: str, file: File) -> bool:
         """Whether arrays of dask and models of Keras meet here, from other modules too."""
+        if not self._fits_keras:
+            return False
         if not file.has_dask_arrays and file.words.isdisjoint(self._arrays):
             return False
         return all(wanted(file) or self._imports_one(path, wanted) for wanted in _MEETING)
+
+    @cached_property
+    def _fits_keras(self) -> bool:
+        """Whether there are models of Keras at all, and what trains or asks models."""
+        files = self.files.values()
+        return any(file.has_keras for file in files) and any(fits_models(it.data) for it in files)
 
     @cached_property
     def _arrays(self) -> set[bytes]:
