@@ -352,7 +352,8 @@ def remembers(data: bytes) -> bool:
     return has(data, (b"Memory",), rb"\bMemory\b")
 
 
-_FITTING = tuple(sorted({f".{word}(".encode() for it in libraries() for word in it.beside}))
+_FITTING = {f".{word}".encode() for it in libraries() for word in it.beside}
+_FITTING = {it for it in _FITTING if not it.startswith(tuple(_FITTING - {it}))}
 
 
 def fits_models(data: bytes) -> bool:
