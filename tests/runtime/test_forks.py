@@ -30,7 +30,7 @@ BACKENDS = {"executor.submit": "ProcessPoolExecutor", "in loader": "DataLoader"}
 WAYS = {
     "arallel(": "Use the loky backend",
     "executor.submit": "`mp_context=",
-    "in loader": "to the loader.",
+    "in loader": 'Give the `DataLoader` `multiprocessing_context="spawn"`',
 }
 """What the finding says of the way out, by the line of the call."""
 
