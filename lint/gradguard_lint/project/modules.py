@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from gradguard_lint.project.contents import Unusable, read
 from gradguard_lint.project.definitions import ALONE, ITSELF, Names
@@ -104,8 +104,7 @@ class Modules:
         self._paths: dict[str, str | None] = {}
         self._modules: dict[str, Module | None] = {}
         self._packages: dict[tuple[str, int], set[str]] = {}
-        self._setting_up: dict[tuple[str, int], bool] = {}
-        self._bringing: dict[tuple[str, int], bool] = {}
+        self._importing: dict[tuple[Callable[[Modules, str], bool], str, int], bool] = {}
         self._origins: dict[tuple[str, int], str | None] = {}
         self._giving: dict[
             tuple[Sought, str, str | None], list[tuple[int, int, frozenset[str]]]
@@ -187,25 +186,14 @@ class Modules:
         share, or a mode that they do not have."""
         return bool(self._gives(CHANGING, name, wanted))
 
-    def sets_up(self, name: str, depth: int = 3) -> bool:
+    def sets_up(self, name: str) -> bool:
         """Whether importing the module of that name, and what it imports, may ask for a GPU, or
         sets up what workers find."""
-        key = (name, depth)
-        if key not in self._setting_up:
-            self._setting_up[key] = self._found_to_set_up(*key)
-        return self._setting_up[key]
+        return self._imports_what(Modules._sets_up_itself, name, 3)
 
-    def _found_to_set_up(self, name: str, depth: int) -> bool:
+    def _sets_up_itself(self, name: str) -> bool:
         file = self._file_of(name)
-        if file is None:
-            return False
-        names = self.read.names(*file)
-        if names.sets_up:
-            return True
-        package = _package_of(name, file[0])
-        return bool(depth) and any(
-            self.sets_up(absolute_name(it, package), depth - 1) for it in names.imports
-        )
+        return file is not None and self.read.names(*file).sets_up
 
     def registers(self, name: str) -> bool:
         """Whether importing the module of that name puts what it defines into a container of
@@ -220,22 +208,23 @@ class Modules:
             for it, given, method in decorators
         )
 
-    def brings_registered(self, name: str, depth: int = 2) -> bool:
+    def brings_registered(self, name: str) -> bool:
         """Whether the module of that name, or one that it imports, registers what it defines."""
-        key = (name, depth)
-        if key not in self._bringing:
-            self._bringing[key] = self._found_to_bring(*key)
-        return self._bringing[key]
+        return self._imports_what(Modules.registers, name, 2)
 
-    def _found_to_bring(self, name: str, depth: int) -> bool:
-        file = self._file_of(name)
-        if file is None:
-            return False
-        if self.registers(name):
-            return True
-        package = _package_of(name, file[0])
-        inner = self.read.names(*file).imports if depth else ()
-        return any(self.brings_registered(absolute_name(it, package), depth - 1) for it in inner)
+    def _imports_what(self, does: Callable[[Modules, str], bool], name: str, depth: int) -> bool:
+        """Whether the module of that name, or one that it imports, through `depth` others, `does`
+        that."""
+        found = self._importing.get((does, name, depth))
+        if found is None:
+            found = does(self, name)
+            file = self._file_of(name) if depth and not found else None
+            if file is not None:
+                package = _package_of(name, file[0])
+                inner = (absolute_name(it, package) for it in self.read.names(*file).imports)
+                found = any(self._imports_what(does, it, depth - 1) for it in inner)
+            self._importing[does, name, depth] = found
+        return found
 
     def origin(self, name: str, depth: int = 4) -> str | None:
         """The full name under which the project defines the function or class that others know by
