@@ -139,19 +139,17 @@ def _told(args: Args) -> Iterator[Conditions]:
 
 def search(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """What runs estimators in several jobs."""
-    short = name.rpartition(".")[2]
     n_jobs = args.get(None, "n_jobs")
     jobs = where_not(n_jobs, (1, None)) if n_jobs is not None else None
     estimator = args.get(0, "estimator") or args.get(None, "base_estimator") or UNKNOWN
     on_gpu = list(_on_gpu(m, estimator))
-    for atom in inner(estimator) if jobs is not None else ():
-        if isinstance(atom, Instance):
-            on_gpu += list(_fits_on_gpu(m, frame, node, atom))
-    moved, estimators = m.program.moved, inner(estimator)
-    made = [moved.get(it.ident) for it in estimators if isinstance(it, (Thing, Instance))]
-    for gpu in on_gpu:
-        if jobs is not None and consistent(jobs, gpu) and not m.conflicts(jobs | gpu):
-            place = next(filter(None, made), None)
-            m.effect(frame, "gpu-search", node, short, under=jobs | gpu, place=place)
-            break
+    if jobs is not None:
+        made = [it for it in inner(estimator) if isinstance(it, (Instance, Thing))]
+        for it in made:
+            on_gpu += _fits_on_gpu(m, frame, node, it) if isinstance(it, Instance) else ()
+        both = (jobs | gpu for gpu in on_gpu if consistent(jobs, gpu))
+        under = next((when for when in both if not m.conflicts(when)), None)
+        if under is not None:
+            place = next(filter(None, (m.program.moved.get(it.ident) for it in made)), None)
+            m.effect(frame, "gpu-search", node, name.rpartition(".")[2], under=under, place=place)
     return _estimator(m, frame, node, name, on_gpu)

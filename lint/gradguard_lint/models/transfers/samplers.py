@@ -217,14 +217,15 @@ def _names(
     if scope.module is not loop.module:
         return
     whole = scope.module.tree if scope.function is None else scope.function.node
+    nodes = list(ast.walk(whole))
     seen = {
         ast.unparse(node)
-        for other in ast.walk(whole)
+        for other in nodes
         if isinstance(other, _LOOPS) and (other is loop.node or not loop.stands_in(other))
         for node in ast.walk(other)
         if isinstance(node, (ast.Name, ast.Attribute)) and not isinstance(node.ctx, ast.Load)
     }
-    for node in (*ast.walk(loop.node), *ast.walk(used), *ast.walk(whole)):
+    for node in (*ast.walk(loop.node), *ast.walk(used), *nodes):
         value = _held(m, scope, node)
         if value is None or not any(it.ident == sampler.ident for it in samplers(m, value)):
             continue
