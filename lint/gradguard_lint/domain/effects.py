@@ -307,6 +307,8 @@ class Effect:
     waits: set[int] = field(default_factory=set)
     framework: str = ""
     heavy: bool = False
+    asks: bool = False
+    """Whether it asks or waits, and puts nothing on the GPU that the program asked for."""
     unknown: bool = False
     target: Value = UNKNOWN
     value: Value = UNKNOWN

@@ -27,7 +27,7 @@ LIBRARY = Library(
         Row(
             under(
                 "cupy.cuda",
-                "use synchronize Stream Event alloc_pinned_memory runtime.memGetInfo "
+                "use Stream Event alloc_pinned_memory runtime.memGetInfo "
                 "runtime.deviceSynchronize profiler.start",
             )
             + " cupy.show_config cupyx.empty_pinned cupyx.zeros_pinned",
@@ -43,6 +43,7 @@ LIBRARY = Library(
             "gpu-driver",
             framework="cupy",
         ),
+        Row("cupy.cuda.synchronize", "gpu", framework="cupy", flag="asks"),
         Row(
             "cupy.cuda.runtime.setDevice",
             "gpu",

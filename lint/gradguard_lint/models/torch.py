@@ -286,13 +286,21 @@ LIBRARY = Library(
         Row(
             under(
                 "torch.cuda",
-                "synchronize get_device_name current_device mem_get_info get_device_properties "
-                "get_device_capability Stream ExternalStream CUDAGraph current_stream "
-                "default_stream stream init ipc_collect memory_summary FloatTensor DoubleTensor "
-                "LongTensor HalfTensor IntTensor ByteTensor BoolTensor BFloat16Tensor "
-                "current_blas_handle",
+                "get_device_name get_device_properties get_device_capability current_device "
+                "mem_get_info memory_summary current_stream default_stream synchronize",
             )
             + " torch.accelerator.synchronize torch.accelerator.current_stream",
+            "gpu",
+            framework="torch",
+            flag="asks",
+        ),
+        Row(
+            under(
+                "torch.cuda",
+                "Stream ExternalStream CUDAGraph stream init ipc_collect FloatTensor DoubleTensor "
+                "LongTensor HalfTensor IntTensor ByteTensor BoolTensor BFloat16Tensor "
+                "current_blas_handle",
+            ),
             "gpu",
             framework="torch",
         ),

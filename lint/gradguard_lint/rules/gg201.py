@@ -27,7 +27,6 @@ from gradguard_lint.rules.base import (
     handed_out,
     started_cuda,
 )
-from gradguard_lint.words import words
 
 CODE = "GG201"
 
@@ -130,23 +129,12 @@ def _called(effect: Effect) -> str:
 
 def _first_data(task: TaskRun, effect: Effect) -> Iterator[Step]:
     """What first allocates on the GPU, where the context is initialised by a question."""
-    if not _asks(effect):
+    if not effect.asks:
         return
     for other in task.effects:
-        if other.kind == "gpu-init" and not _asks(other) and consistent(other.when, effect.when):
+        if other.kind == "gpu-init" and not other.asks and consistent(other.when, effect.when):
             yield Step(other.site, f"{code(other.what)} is the first to put something on it")
             return
-
-
-def _asks(effect: Effect) -> bool:
-    return _called(effect).rpartition(".")[2] in _QUESTIONS
-
-
-_QUESTIONS = words(
-    "get_device_name get_device_properties get_device_capability current_device mem_get_info "
-    "memory_summary current_stream default_stream synchronize"
-)
-"""What asks or waits, and puts nothing on the GPU that the program asked for."""
 
 
 def _on_other_branches(instead: list[Effect]) -> Iterator[Step]:

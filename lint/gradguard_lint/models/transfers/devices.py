@@ -207,6 +207,7 @@ def gpu_touched(
     when: Conditions = NONE,
     chosen: Value = NOTHING,
     told: bool = True,
+    asks: bool = False,
 ) -> None:
     """Record that the expression makes a GPU context, unless there is no GPU here.
 
@@ -215,6 +216,7 @@ def gpu_touched(
         when: what has to hold for that.
         chosen: which GPU the process uses from here on, where the expression says so.
         told: whether the expression names the GPU itself.
+        asks: whether it asks or waits, and puts nothing there.
     """
     if m.far_fetched_here or gpu_hidden(m) or m.conflicts(when | WITH_A_GPU):
         return
@@ -226,6 +228,7 @@ def gpu_touched(
     m.effect(
         *(frame, "gpu-init", node, what),
         framework=framework,
+        asks=asks,
         origin=origin,
         value=chosen,
         under=when,

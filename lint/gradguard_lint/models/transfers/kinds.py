@@ -130,8 +130,9 @@ def _on_gpu(*methods: str) -> Methods:
     ) -> Value | None:
         if name in methods:
             chosen = thing.part("device") if name == "use" else None
-            framework = thing.name.partition(".")[0]
-            gpu_touched(m, frame, node, f"`.{name}()`", framework, chosen=chosen or NOTHING)
+            framework, asks = thing.name.partition(".")[0], name == "synchronize"
+            what = f"`.{name}()`"
+            gpu_touched(m, frame, node, what, framework, chosen=chosen or NOTHING, asks=asks)
         return None
 
     return method

@@ -82,9 +82,10 @@ from pytest_gradguard.records import replace
 
 
 def gpu(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """A call that makes a GPU context."""
-    chosen = args.get(*row.argument) if row.flag else None
-    gpu_touched(m, frame, node, f"{name}()", row.framework, chosen=chosen or NOTHING)
+    """A call that makes a GPU context: it may do so to ask something, or choose the GPU."""
+    chosen = args.get(*row.argument) if row.flag == "chooses" else None
+    asks, what = row.flag == "asks", f"{name}()"
+    gpu_touched(m, frame, node, what, row.framework, chosen=chosen or NOTHING, asks=asks)
     return UNKNOWN
 
 
