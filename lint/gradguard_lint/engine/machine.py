@@ -146,7 +146,8 @@ class Machine:
         self.turn = 0
         """Since when the innermost turn of a loop goes on, as `made` counts; 0: there is none."""
         self.made: dict[int, int] = {}
-        """When each thing was made last, as the newest identity there was."""
+        """When each thing was made last, as the newest identity there was: its own, where it is
+        made once."""
         self.guarded_import = False
         self.raised: list[list[Raised]] = []
         """The states in which something was raised, for each ``try`` around."""
@@ -187,8 +188,6 @@ class Machine:
         """Methods that have been run, each with the class of the object."""
         self.recorded: dict[tuple[Hashable, ...], Effect] = {}
         self.idents: dict[Hashable, int] = {}
-        self.made_again: set[int] = set()
-        """The identities that may be of several objects: of what is made more than once."""
         self.fresh = 0
         self.unknown_modules: set[Key] = set()
         """Unknown things that are torch modules, as their use shows."""
@@ -363,9 +362,9 @@ class Machine:
         calls = tuple(id(step.site.node) for step in self.chain[-3:])
         newest = self.fresh
         ident = self.ident_of((id(node), calls, self.worker_ident, *more))
-        self.made[ident] = self.fresh
         if self.loop_depth or ident <= newest:
-            self.made_again.add(ident)
+            self.new_ident()  # it may stand for several objects
+        self.made[ident] = self.fresh
         return ident
 
     def ident_of(self, key: Key) -> int:
