@@ -18,23 +18,36 @@ if TYPE_CHECKING:
 
 
 @fields
-class Analysed:
-    """What was seen of the program that a file starts.
+class Result:
+    """What the analysis of one file gave.
 
     Attributes:
-        used: what it was read with, the other files.
-        absent: the places where there was none.
-        findings: what the rules say of it.
-        stated: the repairs that rules state.
+        findings: what the rules say of the program that it starts.
         calls: the functions of other files that it calls, by path and line, each with the line of
             its own function by which it comes there; 0 is the file's own code.
+        error: the line and the reason why it could not be analysed.
     """
 
-    used: dict[str, bytes | None]
-    absent: list[str]
     findings: list[Raw] = field(default_factory=list)
-    stated: Stated = field(default_factory=list)
     calls: list[tuple[str, int, int]] = field(default_factory=list)
+    error: tuple[int, str] | None = None
+
+
+@fields
+class Analysed:
+    """The same, with what it hangs on.
+
+    Attributes:
+        result: what the analysis gave.
+        used: the other files that it was read with, and what they hold.
+        absent: the places where there was none.
+        stated: the repairs that rules state.
+    """
+
+    result: Result = field(default_factory=Result)
+    used: dict[str, bytes | None] = field(default_factory=dict)
+    absent: list[str] = field(default_factory=list)
+    stated: Stated = field(default_factory=list)
 
 
 def analyse(
@@ -58,7 +71,7 @@ def analyse(
     try:
         relevance = Relevance(entry, modules, known.words)
         if not whole and not relevance.matters(loops=options.loops):
-            return Analysed(modules.used, modules.absent)
+            return Analysed(Result(), modules.used, modules.absent)
         from gradguard_lint.engine.interpreter import interpret
         from gradguard_lint.judgement import judge
         from gradguard_lint.models.transfers.meaning import Meaning
@@ -68,4 +81,4 @@ def analyse(
         raise SourceError("an expression is nested too deeply to be read") from None
     found, stated = judge(program, codes)
     calls = [(absolute(where), line, own) for (where, line), own in program.calls_elsewhere.items()]
-    return Analysed(modules.used, modules.absent, found, stated, calls)
+    return Analysed(Result(found, calls), modules.used, modules.absent, stated)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-from gradguard_lint.analysis import analyse
+from gradguard_lint.analysis import Analysed, Result, analyse
 from gradguard_lint.domain.options import Options
 from gradguard_lint.garbage import collect
 from gradguard_lint.models.rows import Row, own_row
@@ -15,7 +15,7 @@ from gradguard_lint.project.files import UNCHANGED, Trouble, absolute
 from gradguard_lint.project.modules import Reader
 from gradguard_lint.reading.source import SourceError
 from gradguard_lint.rules import codes
-from pytest_gradguard.records import field, fields
+from pytest_gradguard.records import fields
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from gradguard_lint.judgement import Raw
     from gradguard_lint.project.cache import Cache
-
-    _Fresh = tuple["Result", dict[str, bytes | None], list[str]]
 
     Sought = Literal["workers", "loops", "all"]
     """What is looked for in a file: work that leaves its thread, gradients taken in loops, or
@@ -38,22 +36,6 @@ their own, so that the other findings do not depend on whether they are."""
 
 WORTH_PROCESSES = 1536 * 1024
 """From this many bytes on, several processes are used."""
-
-
-@fields
-class Result:
-    """What the analysis of one file gave.
-
-    Attributes:
-        findings: what was found.
-        error: the line and the reason why it could not be analysed.
-        calls: the functions of other files that it calls, by path and line, each with the line of
-            its own function by which it comes there; 0 is the file's own code.
-    """
-
-    findings: list[Raw] = field(default_factory=list)
-    error: tuple[int, str] | None = None
-    calls: list[tuple[str, int, int]] = field(default_factory=list)
 
 
 @fields
@@ -129,11 +111,11 @@ class Batch:
             else:
                 results[task.path] = known
         for task, fresh in zip(pending, self._analyse(pending, read), strict=True):
-            result, used, absent = fresh
-            results[task.path] = result
+            result = results[task.path] = fresh.result
             if result.error is None and task.root in self._caches:
                 kept = {"findings": result.findings, "calls": result.calls}
-                self._caches[task.root].put(task.path, task.salt, task.data, used, absent, kept)
+                needed = (task.data, fresh.used, fresh.absent)
+                self._caches[task.root].put(task.path, task.salt, *needed, kept)
         return {task.path: results[task.path] for task in tasks}
 
     def _known(self, task: Task, read: Reader) -> Result | None:
@@ -146,9 +128,9 @@ class Batch:
             {**raw, **{name: [tuple(step) for step in raw[name]] for name in ("trace", "ways")}}
             for raw in known["findings"]
         ]
-        return Result(findings, None, [(path, line, own) for path, line, own in known["calls"]])
+        return Result(findings, [(path, line, own) for path, line, own in known["calls"]])
 
-    def _analyse(self, tasks: Sequence[Task], read: Reader) -> list[_Fresh]:
+    def _analyse(self, tasks: Sequence[Task], read: Reader) -> list[Analysed]:
         size = sum(len(task.data) for task in tasks)
         jobs = self.jobs or ((os.cpu_count() or 1) if size > WORTH_PROCESSES else 1)
         if jobs > 1 and len(tasks) > 1:
@@ -165,13 +147,13 @@ class _InWorker:
         self._over = over
         self._read: Reader | None = None
 
-    def __call__(self, task: Task) -> _Fresh:
+    def __call__(self, task: Task) -> Analysed:
         if self._read is None:
             self._read = Reader().over(self._over)
         return _analyse_one(task, self._read)
 
 
-def _analyse_one(task: Task, read: Reader) -> _Fresh:
+def _analyse_one(task: Task, read: Reader) -> Analysed:
     """Analyse one file; a fault of the linter's own is an error of that file, no crash."""
     loops = task.sought != "workers"
     options = Options(task.start, task.set_elsewhere, task.called, loops=loops)
@@ -180,22 +162,22 @@ def _analyse_one(task: Task, read: Reader) -> _Fresh:
     try:
         path, data = task.path, task.data
         seen = analyse(path, data, wanted, options, read, task.rows, whole=task.whole)
-        found = seen.findings
         if seen.stated:
             from gradguard_lint.fixes.proof import settle
 
             def again(contents: dict[str, bytes]) -> list[Raw]:
                 changed, over = contents.get(absolute(path), data), read.over(contents)
-                return analyse(path, changed, wanted, options, over, task.rows).findings
+                return analyse(path, changed, wanted, options, over, task.rows).result.findings
 
-            settle(seen.stated, found, again)
-        return Result(found, None, seen.calls), seen.used, seen.absent
+            settle(seen.stated, seen.result.findings, again)
+            seen.stated.clear()
+        return seen
     except SourceError as error:
-        return Result(error=(error.line, str(error))), {}, []
+        return Analysed(Result(error=(error.line, str(error))))
     except RecursionError:
-        return Result(error=(1, "an expression is nested too deeply to be read")), {}, []
+        return Analysed(Result(error=(1, "an expression is nested too deeply to be read")))
     except Exception as error:
-        return Result(error=(1, f"gradguard could not check this file: {error!r}")), {}, []
+        return Analysed(Result(error=(1, f"gradguard could not check this file: {error!r}")))
     finally:
         collect()
 

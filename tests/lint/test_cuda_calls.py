@@ -77,7 +77,7 @@ def found(path: Path, program: str, library: str, call: str) -> set[str]:
     }
     path.write_text(program.format(statement=statement(call), **about))
     seen = analyse(str(path), path.read_bytes(), codes(), Options(loops=True), Reader())
-    return {item["code"] for item in seen.findings}
+    return {item["code"] for item in seen.result.findings}
 
 
 def agrees(folder: Path, library: str, call: str, kind: str) -> bool:

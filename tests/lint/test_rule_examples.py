@@ -30,7 +30,7 @@ def write(folder: Path, source: str) -> dict[str, str]:
 def found(folder: Path) -> set[tuple[str, int, str]]:
     path = folder / "program.py"
     seen = analyse(str(path), path.read_bytes(), codes(), Options(loops=True), Reader())
-    return {(Path(item["path"]).name, item["line"], item["code"]) for item in seen.findings}
+    return {(Path(item["path"]).name, item["line"], item["code"]) for item in seen.result.findings}
 
 
 def marked(files: dict[str, str]) -> set[tuple[str, int, str]]:
