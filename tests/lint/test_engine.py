@@ -117,7 +117,7 @@ def said(path, meaning):
     """What the rules say of the program that `path` starts."""
     modules = Modules(str(path), Reader())
     entry = parse(path.read_bytes(), str(path), modules.name, modules.package)
-    relevance = Relevance(entry, modules, meaning.vocabulary())
+    relevance = Relevance(entry, modules, meaning.registry.words)
     found = set()
     program = interpret(modules, meaning, Options(), relevance)
     for rule in rules(codes()):

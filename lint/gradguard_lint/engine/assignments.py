@@ -87,7 +87,7 @@ def assign(m: Machine, frame: Frame, target: ast.expr, value: Value) -> None:
     if isinstance(target, ast.Name):
         holder = frame.outer.get(target.id)
         if holder is not None:
-            m.models.global_written(m, frame, target, target.id, value, holder)
+            m.models.global_written(m, frame, target, target.id, holder)
         m.write(frame, target.id, value)
         m.origins[(holder or frame).ident, target.id] = m.site(frame, target)
     elif isinstance(target, (ast.Tuple, ast.List)):
@@ -116,7 +116,7 @@ def assign(m: Machine, frame: Frame, target: ast.expr, value: Value) -> None:
             elif isinstance(atom, ProjectModule):
                 home = m.module_frame(atom.name)
                 if home is not None:
-                    m.models.global_written(m, frame, target, target.attr, value, home)
+                    m.models.global_written(m, frame, target, target.attr, home)
                     m.store[(home.ident, target.attr)] = value
             else:
                 changed = m.models.set_attribute(m, frame, target, atom, value)

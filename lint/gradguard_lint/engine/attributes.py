@@ -87,7 +87,7 @@ def _attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) -
     if isinstance(atom, Instance):
         return instance_attribute(m, frame, node, atom, name)
     if isinstance(atom, Class):
-        return class_attribute(m, frame, atom, name)
+        return class_attribute(m, atom, name)
     if isinstance(atom, ProjectModule):
         return module_attribute(m, frame, node, atom.name, name)
     if isinstance(atom, External):
@@ -173,7 +173,7 @@ def bind(m: Machine, frame: Frame, node: ast.AST, value: Value, receiver: Atom) 
     return value.map(change)
 
 
-def class_attribute(m: Machine, frame: Frame, cls: Class, name: str) -> Value:
+def class_attribute(m: Machine, cls: Class, name: str) -> Value:
     value = m.find_in_class(cls, name)
     if value is None:
         return UNKNOWN

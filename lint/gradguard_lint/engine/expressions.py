@@ -128,7 +128,7 @@ def on_Starred(m: Machine, frame: Frame, node: ast.Starred) -> Value:
 
 def on_Await(m: Machine, frame: Frame, node: ast.Await) -> Value:
     value = m.eval(frame, node.value)
-    return value.map(lambda atom: m.models.awaited(m, atom))
+    return value.map(m.models.awaited)
 
 
 def _display(m: Machine, frame: Frame, node: ast.expr, kind: str, nodes: list[ast.expr]) -> Value:
@@ -328,16 +328,14 @@ def _counts(value: Value) -> bool:
 def on_UnaryOp(m: Machine, frame: Frame, node: ast.UnaryOp) -> Value:
     value = m.eval(frame, node.operand)
     if isinstance(node.op, ast.Not):
-        return Value(
-            tuple(Choice(_negated(m, choice.atom), choice.when) for choice in value.choices)
-        )
+        return Value(tuple(Choice(_negated(choice.atom), choice.when) for choice in value.choices))
     if isinstance(node.op, ast.USub) and isinstance(value.constant, (int, float)):
         return constant(-value.constant)
     tensor = m.models.operation(m, frame, node, [value])
     return tensor if tensor is not None else UNKNOWN
 
 
-def _negated(m: Machine, atom: Atom) -> Atom:
+def _negated(atom: Atom) -> Atom:
     truth = truth_of(atom)
     if truth is not None:
         return Const(not truth, "bool")

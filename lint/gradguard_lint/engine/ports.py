@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradguard_lint.domain.starts import Vocabulary
 from gradguard_lint.domain.values import (
     Atom,
     Delayed,
@@ -187,7 +186,7 @@ class Models(Protocol[M]):
     def exit_context(self, m: M, frame: Frame, node: ast.AST, value: Value) -> None:
         """Leave a ``with`` block; the modes are put back by the caller."""
 
-    def awaited(self, m: M, atom: Atom) -> Value:
+    def awaited(self, atom: Atom) -> Value:
         """``await atom``."""
 
     def field_default(self, m: M, frame: Frame, node: ast.AST, atom: Atom) -> Value:
@@ -211,9 +210,7 @@ class Models(Protocol[M]):
     ) -> None:
         """A method that nobody here calls returns `value`: a library may go on with it."""
 
-    def global_written(
-        self, m: M, frame: Frame, node: ast.AST, name: str, value: Value, holder: Frame
-    ) -> None:
+    def global_written(self, m: M, frame: Frame, node: ast.AST, name: str, holder: Frame) -> None:
         """A function assigns a module's global."""
 
     def imported(self, m: M, frame: Frame, node: ast.AST, name: str) -> None:
@@ -284,9 +281,6 @@ class Models(Protocol[M]):
         name: str = "",
     ) -> Value | None:
         """What an operator makes of `values`; None where no tensor is among them."""
-
-    def vocabulary(self) -> Vocabulary:
-        """The words that tell which functions may matter."""
 
     def returned(self, m: M, atom: Thing | Instance, call: ParallelCall) -> Atom:
         """`atom` as it comes back from a process worker."""

@@ -42,7 +42,7 @@ def without_fork(program: Program, call: ParallelCall) -> Fix | None:
     if call.library == "joblib":
         changes = with_backend(call, "loky")
         return Fix("unsafe", "run the tasks in loky workers", changes) if changes else None
-    if not _can_spawn(program, call, node):
+    if not _can_spawn(call, node):
         return None
     changes = _spawned(call.maker.module, node)
     return Fix("unsafe", "start the workers with spawn", changes) if changes else None
@@ -127,7 +127,7 @@ def _shared(module: Module) -> Iterator[ast.Call]:
             yield node
 
 
-def _can_spawn(program: Program, call: ParallelCall, maker: ast.Call) -> bool:
+def _can_spawn(call: ParallelCall, maker: ast.Call) -> bool:
     """Whether a fresh process can run the tasks: it imports the program, and finds their parts."""
     site = call.site
     if not _guarded(site.module, call):

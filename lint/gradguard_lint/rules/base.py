@@ -26,8 +26,6 @@ from pytest_gradguard.records import fields
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
-    from typing import Protocol
-
     from gradguard_lint.domain.effects import Kind
     from gradguard_lint.fixes.changes import Fix
 
@@ -73,19 +71,6 @@ class Report:
     """What it is about, where older versions of a library still have that."""
     advice: str = ""
     """What to do, where that names something of the program."""
-
-
-if TYPE_CHECKING:
-
-    class Rule(Protocol):
-        """A rule's module."""
-
-        CODE: str
-        BAD: Examples
-        GOOD: Examples
-
-        def check(self, program: Program) -> Iterator[Report]:
-            """Everything that the rule has to say about `program`."""
 
 
 def handed_out(task: TaskRun) -> Step:

@@ -325,11 +325,11 @@ def cuda_argument(args: Args) -> Value:
     return numbered(given)
 
 
-def device_argument(args: Args, start: int = 0) -> Value | None:
+def device_argument(args: Args) -> Value | None:
     """The argument of ``.to(...)`` that names a device."""
     if "device" in args.keywords:
         return args.keywords["device"]
-    for value in args.positional[start:]:
+    for value in args.positional:
         for atom in value.atoms:
             if isinstance(atom, Thing) and atom.kind == "device":
                 return value

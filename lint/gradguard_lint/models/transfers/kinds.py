@@ -57,7 +57,7 @@ def _model(
 def _keras(
     m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
 ) -> Value | None:
-    return tensorflow_calls.model_method(m, frame, node, thing, name, args, thing.ident, thing.gpu)
+    return tensorflow_calls.model_method(m, frame, node, thing, name, args)
 
 
 def _loss(

@@ -8,7 +8,6 @@ import sys
 
 from gradguard_lint.domain.effects import ParallelCall
 from gradguard_lint.domain.shapes import result_call
-from gradguard_lint.domain.starts import Vocabulary
 from gradguard_lint.domain.values import (
     GRADIENT,
     NOTHING,
@@ -102,9 +101,6 @@ are modules, too."""
 
 class Meaning(Known):
     """The answers; see `Models` for what is asked."""
-
-    def vocabulary(self) -> Vocabulary:
-        return self.registry.words
 
     # -- names ----------------------------------------------------------------------------------
 
@@ -259,7 +255,7 @@ class Meaning(Known):
             if receiver.framework == "torch":
                 return torch_tensors.tensor_method(m, frame, node, receiver, name, args)
             if receiver.framework == "tensorflow":
-                return tensorflow_calls.tensor_method(m, frame, node, receiver, name, args)
+                return tensorflow_calls.tensor_method(m, frame, node, receiver, name)
             return arrays.array_method(m, frame, node, receiver, name, args)
         if isinstance(receiver, Thing):
             return method_of(m, frame, node, receiver, name, args) or UNKNOWN
@@ -466,7 +462,7 @@ class Meaning(Known):
             data_parallel.returned_loss(m, frame, node, receiver, value)
 
     def global_written(
-        self, m: Machine, frame: Frame, node: ast.AST, name: str, value: Value, holder: Frame
+        self, m: Machine, frame: Frame, node: ast.AST, name: str, holder: Frame
     ) -> None:
         if holder.parent is None:
             m.effect(frame, "global-change", node, name, home=holder.module.name)
@@ -479,7 +475,7 @@ class Meaning(Known):
     def exit_context(self, m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
         contexts.exit_context(m, frame, node, value)
 
-    def awaited(self, m: Machine, atom: Atom) -> Value:
+    def awaited(self, atom: Atom) -> Value:
         if isinstance(atom, Thing) and atom.kind == "future":
             return atom.part("result") or UNKNOWN
         return of(atom)
@@ -597,9 +593,7 @@ def _instance_method(
             m, frame, node, instance, instance.ident, gpu, name, args
         ) or trainers.lightning_method(m, frame, node, instance, name, args)
     elif what == "keras":
-        result = tensorflow_calls.model_method(
-            m, frame, node, instance, name, args, instance.ident, False
-        )
+        result = tensorflow_calls.model_method(m, frame, node, instance, name, args)
     elif what in _MADE and name == "__init__":
         result = _MADE[what](m, frame, node, instance, args)
     elif what in ("process", "thread") and name == "start":

@@ -80,7 +80,7 @@ def _marks(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
 
 def _model(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     if row.framework == "tensorflow":
-        return tensorflow_calls.keras_model(m, frame, node, name, args, row)
+        return tensorflow_calls.keras_model(m, frame, node, name)
     return torch_calls.module(m, frame, node, name, args, row)
 
 

@@ -163,7 +163,7 @@ def operation_call(
     return function(m, frame, node, name, name.rpartition(".")[2], args)
 
 
-def keras_model(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+def keras_model(m: Machine, frame: Frame, node: ast.AST, name: str) -> Value:
     """A Keras model is made or loaded."""
     if m.modes.gpu:
         gpu_touched(m, frame, node, f"{name}(...)", "tensorflow")
@@ -216,14 +216,7 @@ def model_call(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args
 
 
 def model_method(
-    m: Machine,
-    frame: Frame,
-    node: ast.AST,
-    model: Atom,
-    name: str,
-    args: Args,
-    ident: int,
-    gpu: bool,
+    m: Machine, frame: Frame, node: ast.AST, model: Atom, name: str, args: Args
 ) -> Value | None:
     """A method of a Keras model; None where it is none of these."""
     if name in FITS:
@@ -303,9 +296,7 @@ def is_model(atom: Atom) -> TypeGuard[Thing | Instance]:
     return isinstance(atom, Thing) and atom.kind in ("keras-model", "keras-layer")
 
 
-def tensor_method(
-    m: Machine, frame: Frame, node: ast.AST, tensor: Tensor, name: str, args: Args
-) -> Value:
+def tensor_method(m: Machine, frame: Frame, node: ast.AST, tensor: Tensor, name: str) -> Value:
     """A method of a TensorFlow tensor or variable."""
     if name == "numpy":
         return of(Tensor("numpy"))
