@@ -6,7 +6,7 @@ import ast
 
 from gradguard_lint.domain.conditions import assume, lasting
 from gradguard_lint.domain.effects import Modes
-from gradguard_lint.domain.shapes import ABSENT, at_one_place, inner, items, sequence, side_by_side
+from gradguard_lint.domain.shapes import sequence
 from gradguard_lint.domain.state import Mark, Past, State
 from gradguard_lint.domain.values import (
     NOTHING,
@@ -14,7 +14,6 @@ from gradguard_lint.domain.values import (
     Atom,
     Bound,
     Class,
-    Const,
     Delayed,
     External,
     Frame,
@@ -35,18 +34,13 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
-from gradguard_lint.engine.machine import (
-    DEPTH,
-    HEAP,
-    Machine,
-)
+from gradguard_lint.engine.arguments import arguments, bind_arguments, takes
+from gradguard_lint.engine.machine import DEPTH, HEAP, Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.same_object import changed_in_place
-from gradguard_lint.engine.tree import descend, fields_of, yields
+from gradguard_lint.engine.tree import fields_of, yields
+from gradguard_lint.engine.turns import given_to_all, turning
 from pytest_gradguard.records import replace
-
-SOME = 3
-"""So many arguments stand for those of which it is not known how many there are."""
 
 ALTERNATIVES = 6
 """How many functions that a name may stand for are followed."""
@@ -60,154 +54,6 @@ def on_Call(m: Machine, frame: Frame, node: ast.Call) -> Value:
     result = call(m, frame, node, function, args)
     _change_receiver(m, frame, node, function, args)
     return result
-
-
-def arguments(m: Machine, frame: Frame, node: ast.Call) -> Args:
-    args = Args(written=True)
-    for item in node.args:
-        if isinstance(item, ast.Starred):
-            args.written = False
-            value = m.iterated(frame, item, m.eval(frame, item.value))
-            given = side_by_side(value) if args.rest is None else None
-            if given is not None:
-                args.positional.extend(given)
-            else:
-                args.rest = m.element(value)
-        else:
-            value = m.eval(frame, item)
-            if args.rest is None:
-                args.positional.append(value)
-            else:
-                args.rest = join((args.rest, value))
-    for keyword in node.keywords:
-        value = m.eval(frame, keyword.value)
-        if keyword.arg is not None:
-            args.keywords[keyword.arg] = value
-            continue
-        args.written = False
-        only = value.only
-        args.open = args.open or not isinstance(only, Table) or only.keys is not None
-        if isinstance(only, Table):
-            for key, entry in only.entries:
-                if isinstance(key, str):
-                    args.keywords.setdefault(key, entry)
-    return args
-
-
-def argument_node(node: ast.AST, position: int, name: str) -> ast.expr | None:
-    """The argument of a call as the source has it."""
-    if not isinstance(node, ast.Call):
-        return None
-    for keyword in node.keywords:
-        if keyword.arg == name:
-            return keyword.value
-    plain = node.args[: position + 1]
-    if len(plain) <= position or any(isinstance(item, ast.Starred) for item in plain):
-        return None
-    return plain[position]
-
-
-def in_loop(m: Machine, frame: Frame) -> bool:
-    """Whether what is evaluated in `frame` is evaluated again and again."""
-    scope: Frame | None = frame
-    around = 0
-    while scope is not None and scope.function is frame.function:
-        around += len(scope.loop_names)
-        scope = scope.parent
-    if not around and m.loop_depth <= 0:
-        return False
-    if around > sum(1 for function, _ in m.elements if function is frame.function):
-        return True  # in a comprehension
-    return not m.elements or not all(
-        any(("value", key) in m.assumed for key in keys) for _, keys in m.elements
-    )
-
-
-def private_parts(
-    frame: Frame, node: ast.Call, args: Args
-) -> tuple[frozenset[int], frozenset[str]]:
-    """Which of `args`, those of `node`, differ from one turn of the loops around it to the next."""
-    names = _turning(frame)
-    if not names:
-        return frozenset(), frozenset()
-    positions = {index for index, item in enumerate(node.args) if _varies(item, names)}
-    if positions and any(isinstance(item, ast.Starred) for item in node.args):
-        positions = _placed(positions, node.args, args)
-    function = node.func
-    if isinstance(function, ast.Call) and any(_varies(item, names) for item in function.args):
-        inner = function.args[0] if function.args else function
-        if any(isinstance(part, ast.Name) and part.id in names for part in descend(inner)):
-            positions.add(-1)
-    keywords = {
-        item.arg for item in node.keywords if item.arg is not None and _varies(item.value, names)
-    }
-    return frozenset(positions), frozenset(keywords)
-
-
-def _given_to_all(m: Machine, frame: Frame, node: ast.Call, args: Args) -> set[int]:
-    """The identities of what `node` gives in each turn of the loops around it."""
-    positions, names = private_parts(frame, node, args)
-    given = [value for at, value in enumerate(args.positional) if at not in positions]
-    if all(item.arg is not None for item in node.keywords):
-        given += [value for name, value in args.keywords.items() if name not in names]
-    return set[int]().union(*(from_before(m, value) for value in given))
-
-
-def from_before(m: Machine, value: Value) -> frozenset[int]:
-    """The identities of what is in `value` and was there before this turn of the loop around."""
-    return frozenset(
-        atom.ident
-        for atom in inner(value)
-        if isinstance(atom, (Instance, Tensor, Thing))
-        and atom.ident > 0
-        and m.made.get(atom.ident, 0) < m.turn
-    )
-
-
-def made_in_turn(m: Machine, value: Value) -> bool:
-    """Whether all things in `value`, of which there are some, are made anew in each turn."""
-    things = [atom for atom in inner(value) if isinstance(atom, (Instance, Tensor, Thing))]
-    return bool(m.turn and things) and not from_before(m, value)
-
-
-def _placed(written: set[int], nodes: list[ast.expr], args: Args) -> set[int]:
-    """The places among `args` of what is `written` at these among `nodes`, of which some are
-    unpacked: between the first of those and the last it is not told what comes from which."""
-    stars = [index for index, item in enumerate(nodes) if isinstance(item, ast.Starred)]
-    more = len(args.positional) - len(nodes)
-    first, last = stars[0], stars[-1]
-    if args.rest is not None:
-        more, last = more + SOME, len(nodes) - 1
-    places = {index if index < first else index + more for index in written}
-    if any(first <= index <= last for index in written):
-        places.update(range(first, last + more + 1))
-    return places
-
-
-def private_items(frame: Frame, node: ast.expr, count: int) -> frozenset[int]:
-    """The same of the `count` items of what `node` makes."""
-    names = _turning(frame)
-    if isinstance(node, (ast.Tuple, ast.List)) and len(node.elts) == count:
-        return frozenset(i for i, item in enumerate(node.elts) if names and _varies(item, names))
-    return frozenset(range(count)) if names and _varies(node, names) else frozenset()
-
-
-def _turning(frame: Frame) -> frozenset[str]:
-    """The names that the loops around bind anew in each turn."""
-    names: frozenset[str] = frozenset()
-    scope: Frame | None = frame
-    while scope is not None and scope.function is frame.function:
-        names = names.union(*scope.loop_names)
-        scope = scope.parent
-    return names
-
-
-def _varies(item: ast.AST, names: frozenset[str]) -> bool:
-    """Whether `item` is another from turn to turn, as it calls something or has one of `names`."""
-    return any(
-        isinstance(part, ast.Call) or (isinstance(part, ast.Name) and part.id in names)
-        for part in descend(item)
-    )
 
 
 def _change_receiver(m: Machine, frame: Frame, node: ast.Call, function: Value, args: Args) -> None:
@@ -376,7 +222,7 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
         m.cut.add(id(code))
         return UNKNOWN
     m.reached.add(id(code))
-    if args.written and not _takes(function, args):
+    if args.written and not takes(function, args):
         m.leave_by(TypeError)
         return UNKNOWN
     place = (function.module.path, code.lineno)
@@ -510,129 +356,6 @@ def _forget(m: Machine, inner: Frame, mark: Mark | None) -> None:
         store.forget(place)
 
 
-def _takes(function: Function, args: Args) -> bool:
-    """Whether `function` can be called with `args`, and nothing else: what decorates it may take
-    others."""
-    code = function.node
-    spec = code.args
-    if not isinstance(code, ast.Lambda) and code.decorator_list:
-        return True
-    parameters = [*spec.posonlyargs, *spec.args]
-    given = len(args.positional)
-    if given > len(parameters) and spec.vararg is None:
-        return False
-    named = {item.arg for item in parameters[max(given, len(spec.posonlyargs)) :]}
-    named.update(item.arg for item in spec.kwonlyargs)
-    if spec.kwarg is None and not named.issuperset(args.keywords):
-        return False
-    needed = {item.arg for item in parameters[given : len(parameters) - len(spec.defaults)]}
-    needed.update(
-        item.arg
-        for item, default in zip(spec.kwonlyargs, spec.kw_defaults, strict=True)
-        if default is None
-    )
-    return needed.issubset(args.keywords)
-
-
-def bind_arguments(m: Machine, inner: Frame, function: Function, args: Args) -> None:
-    """Put the arguments (or the defaults) under the parameters' names."""
-    spec = function.node.args
-    parameters = [*spec.posonlyargs, *spec.args]
-    names = [item.arg for item in parameters]
-    keywords = dict(args.keywords)
-    for index, name in enumerate(names):
-        value: Value | None
-        if index < len(args.positional):
-            value = _told_apart(args.positional[index], inner, name)
-        elif name in keywords:
-            value = keywords.pop(name)
-        elif args.rest is not None:
-            value = at_one_place(args.rest)
-        else:
-            offset = index - (len(names) - len(function.defaults))
-            value = function.defaults[offset] if 0 <= offset < len(function.defaults) else None
-            if value is None or args.open:
-                value = _any_or(m, function, name, value)
-        annotation = parameters[index].annotation
-        if isinstance(annotation, (ast.Name, ast.Attribute)) and value.is_unknown:
-            value = _annotated(m, function, name, annotation, value)
-        m.store[(inner.ident, name)] = value
-    for index, item in enumerate(spec.kwonlyargs):
-        value = keywords.pop(item.arg, None)
-        if value is None and index < len(function.kw_defaults):
-            value = function.kw_defaults[index]
-        m.store[(inner.ident, item.arg)] = (
-            value if value is not None else unknown(("argument", id(function.node), item.arg))
-        )
-    if spec.vararg is not None:
-        extra_items = args.positional[len(names) :]
-        if args.rest is not None:
-            value = sequence(join((*extra_items, args.rest)), "tuple")
-        else:
-            value = items("tuple", extra_items)
-        m.store[(inner.ident, spec.vararg.arg)] = value
-    if spec.kwarg is not None:
-        m.store[(inner.ident, spec.kwarg.arg)] = of(
-            Table(
-                tuple(keywords.items()),
-                UNKNOWN if args.open else ABSENT,
-                UNKNOWN if args.open else None,
-            )
-        )
-
-
-def _told_apart(value: Value, inner: Frame, name: str) -> Value:
-    """An argument of which nothing is known is the same thing each time that it is asked for."""
-    return unknown(("given", inner.ident, name)) if value == UNKNOWN else value
-
-
-def _annotated(
-    m: Machine, function: Function, name: str, annotation: ast.expr, value: Value
-) -> Value:
-    """An unknown argument, of which the annotation may tell what it is."""
-    kind = m.eval(function.frame, annotation)
-    if not m.models.is_module(name, kind):
-        return m.models.of_kind(m, kind) or value
-    only = value.only
-    if not isinstance(only, Unknown):
-        return value
-    if only.key is None:
-        only = Unknown(("argument", id(function.node), name), only.sent)
-    m.unknown_modules.add(only.key)
-    return of(only)
-
-
-def standalone_arguments(m: Machine, function: Function, skip: int = 0) -> Args:
-    """What a function that nobody here calls may be given: anything, or its defaults."""
-    spec = function.node.args
-    args = Args()
-    named = [*spec.posonlyargs, *spec.args]
-    for index, item in enumerate(named):
-        if index < skip:
-            continue
-        offset = index - (len(named) - len(function.defaults))
-        default = function.defaults[offset] if 0 <= offset < len(function.defaults) else None
-        args.keywords[item.arg] = _any_or(m, function, item.arg, default)
-    for index, item in enumerate(spec.kwonlyargs):
-        default = function.kw_defaults[index] if index < len(function.kw_defaults) else None
-        args.keywords[item.arg] = _any_or(m, function, item.arg, default)
-    args.open = spec.kwarg is not None
-    return args
-
-
-def _any_or(m: Machine, function: Function, name: str, default: Value | None) -> Value:
-    key = ("argument", id(function.node), name)
-    anything = unknown(key)
-    if default is None:
-        return anything
-    only = default.only
-    if isinstance(only, Const):
-        when = frozenset({(("eq", key, only.value), True)})
-        m.defaults[key] = (only.value,)
-        default = Value(tuple(replace(c, when=c.when | when) for c in default.choices))
-    return Value((*anything.choices, *default.choices))
-
-
 def instantiate(m: Machine, frame: Frame, node: ast.AST, cls: Class, args: Args) -> Value:
     """Make an object of a class of the project."""
     instance = Instance(cls, m.ident_at(node, id(cls.node)), m.worker_ident)
@@ -641,8 +364,8 @@ def instantiate(m: Machine, frame: Frame, node: ast.AST, cls: Class, args: Args)
         part.node.keywords or part.node.decorator_list for part in (cls, *cls.above)
     ):
         args = replace(args, written=False)  # they may go elsewhere
-    if isinstance(node, ast.Call) and _turning(frame):
-        m.given_to_all[instance.ident] = _given_to_all(m, frame, node, args)
+    if isinstance(node, ast.Call) and turning(frame):
+        m.given_to_all[instance.ident] = given_to_all(m, frame, node, args)
     making, m.making = m.making, (*m.making, (instance, node))
     try:
         if init is not None:

@@ -36,6 +36,7 @@ from gradguard_lint.engine import (
     patterns,
     statements,
 )
+from gradguard_lint.engine.arguments import standalone_arguments
 from gradguard_lint.engine.machine import (
     Machine,
     OutOfSteps,
@@ -272,7 +273,7 @@ class _Run:
         args = Args(open=True)
         init = m.find_in_class(atom, "__init__")
         for function in init.of(Function) if init is not None else ():
-            args = calls.standalone_arguments(m, function, skip=1)
+            args = standalone_arguments(m, function, skip=1)
         found: list[Instance] = []
         self._root(
             lambda: found.extend(calls.instantiate(m, frame, cls, atom, args).of(Instance)),
@@ -338,7 +339,7 @@ class _Run:
             if atom.node is not node:
                 continue
             bound = receiver is not None and "static" not in atom.marks
-            args = calls.standalone_arguments(m, atom, skip=1 if bound else 0)
+            args = standalone_arguments(m, atom, skip=1 if bound else 0)
             target = Bound(atom, receiver) if receiver is not None and bound else atom
             result = m.iterated(frame, node, m.call(frame, node, of(target), args))
             m.chain = ()

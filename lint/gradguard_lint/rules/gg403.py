@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from gradguard_lint.domain.effects import Program
 from gradguard_lint.domain.values import Site
-from gradguard_lint.engine.calls import argument_node
+from gradguard_lint.engine.arguments import argument_node
 from gradguard_lint.fixes.changes import Change, Fix, RemoveKeyword, Replace, SetKeyword
 from gradguard_lint.fixes.recipes import dotted, is_open, keyword
 from gradguard_lint.reading.source import Module

@@ -18,7 +18,7 @@ from gradguard_lint.domain.values import (
     constant,
     of,
 )
-from gradguard_lint.engine.calls import argument_node
+from gradguard_lint.engine.arguments import argument_node
 from gradguard_lint.engine.machine import HEAP, Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row

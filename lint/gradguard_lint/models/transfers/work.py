@@ -23,15 +23,8 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
-from gradguard_lint.engine.calls import (
-    SOME,
-    argument_node,
-    call_back,
-    in_loop,
-    made_in_turn,
-    private_items,
-    private_parts,
-)
+from gradguard_lint.engine.arguments import SOME, argument_node
+from gradguard_lint.engine.calls import call_back
 from gradguard_lint.engine.machine import (
     Machine,
 )
@@ -47,6 +40,7 @@ from gradguard_lint.engine.quoting import (
 )
 from gradguard_lint.engine.tasks import forget_start, hand_out, in_line, moment_of, started
 from gradguard_lint.engine.truth import truthy
+from gradguard_lint.engine.turns import in_loop, made_in_turn, private_items, private_parts
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Hands, Row
 from gradguard_lint.models.transfers.devices import RANK

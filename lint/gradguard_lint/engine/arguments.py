@@ -1,0 +1,193 @@
+"""Arguments: what a call gives, and what the parameters of the function have of it."""
+
+from __future__ import annotations
+
+import ast
+
+from gradguard_lint.domain.shapes import ABSENT, at_one_place, items, sequence, side_by_side
+from gradguard_lint.domain.values import (
+    UNKNOWN,
+    Const,
+    Frame,
+    Function,
+    Table,
+    Unknown,
+    Value,
+    join,
+    of,
+    unknown,
+)
+from gradguard_lint.engine.machine import Machine
+from gradguard_lint.engine.ports import Args
+from pytest_gradguard.records import replace
+
+SOME = 3
+"""So many arguments stand for those of which it is not known how many there are."""
+
+
+def arguments(m: Machine, frame: Frame, node: ast.Call) -> Args:
+    args = Args(written=True)
+    for item in node.args:
+        if isinstance(item, ast.Starred):
+            args.written = False
+            value = m.iterated(frame, item, m.eval(frame, item.value))
+            given = side_by_side(value) if args.rest is None else None
+            if given is not None:
+                args.positional.extend(given)
+            else:
+                args.rest = m.element(value)
+        else:
+            value = m.eval(frame, item)
+            if args.rest is None:
+                args.positional.append(value)
+            else:
+                args.rest = join((args.rest, value))
+    for keyword in node.keywords:
+        value = m.eval(frame, keyword.value)
+        if keyword.arg is not None:
+            args.keywords[keyword.arg] = value
+            continue
+        args.written = False
+        only = value.only
+        args.open = args.open or not isinstance(only, Table) or only.keys is not None
+        if isinstance(only, Table):
+            for key, entry in only.entries:
+                if isinstance(key, str):
+                    args.keywords.setdefault(key, entry)
+    return args
+
+
+def argument_node(node: ast.AST, position: int, name: str) -> ast.expr | None:
+    """The argument of a call as the source has it."""
+    if not isinstance(node, ast.Call):
+        return None
+    for keyword in node.keywords:
+        if keyword.arg == name:
+            return keyword.value
+    plain = node.args[: position + 1]
+    if len(plain) <= position or any(isinstance(item, ast.Starred) for item in plain):
+        return None
+    return plain[position]
+
+
+def takes(function: Function, args: Args) -> bool:
+    """Whether `function` can be called with `args`, and nothing else: what decorates it may take
+    others."""
+    code = function.node
+    spec = code.args
+    if not isinstance(code, ast.Lambda) and code.decorator_list:
+        return True
+    parameters = [*spec.posonlyargs, *spec.args]
+    given = len(args.positional)
+    if given > len(parameters) and spec.vararg is None:
+        return False
+    named = {item.arg for item in parameters[max(given, len(spec.posonlyargs)) :]}
+    named.update(item.arg for item in spec.kwonlyargs)
+    if spec.kwarg is None and not named.issuperset(args.keywords):
+        return False
+    needed = {item.arg for item in parameters[given : len(parameters) - len(spec.defaults)]}
+    needed.update(
+        item.arg
+        for item, default in zip(spec.kwonlyargs, spec.kw_defaults, strict=True)
+        if default is None
+    )
+    return needed.issubset(args.keywords)
+
+
+def bind_arguments(m: Machine, inner: Frame, function: Function, args: Args) -> None:
+    """Put the arguments (or the defaults) under the parameters' names."""
+    spec = function.node.args
+    parameters = [*spec.posonlyargs, *spec.args]
+    names = [item.arg for item in parameters]
+    keywords = dict(args.keywords)
+    for index, name in enumerate(names):
+        value: Value | None
+        if index < len(args.positional):
+            value = _told_apart(args.positional[index], inner, name)
+        elif name in keywords:
+            value = keywords.pop(name)
+        elif args.rest is not None:
+            value = at_one_place(args.rest)
+        else:
+            offset = index - (len(names) - len(function.defaults))
+            value = function.defaults[offset] if 0 <= offset < len(function.defaults) else None
+            if value is None or args.open:
+                value = _any_or(m, function, name, value)
+        annotation = parameters[index].annotation
+        if isinstance(annotation, (ast.Name, ast.Attribute)) and value.is_unknown:
+            value = _annotated(m, function, name, annotation, value)
+        m.store[(inner.ident, name)] = value
+    for index, item in enumerate(spec.kwonlyargs):
+        value = keywords.pop(item.arg, None)
+        if value is None and index < len(function.kw_defaults):
+            value = function.kw_defaults[index]
+        m.store[(inner.ident, item.arg)] = (
+            value if value is not None else unknown(("argument", id(function.node), item.arg))
+        )
+    if spec.vararg is not None:
+        extra_items = args.positional[len(names) :]
+        if args.rest is not None:
+            value = sequence(join((*extra_items, args.rest)), "tuple")
+        else:
+            value = items("tuple", extra_items)
+        m.store[(inner.ident, spec.vararg.arg)] = value
+    if spec.kwarg is not None:
+        m.store[(inner.ident, spec.kwarg.arg)] = of(
+            Table(
+                tuple(keywords.items()),
+                UNKNOWN if args.open else ABSENT,
+                UNKNOWN if args.open else None,
+            )
+        )
+
+
+def _told_apart(value: Value, inner: Frame, name: str) -> Value:
+    """An argument of which nothing is known is the same thing each time that it is asked for."""
+    return unknown(("given", inner.ident, name)) if value == UNKNOWN else value
+
+
+def _annotated(
+    m: Machine, function: Function, name: str, annotation: ast.expr, value: Value
+) -> Value:
+    """An unknown argument, of which the annotation may tell what it is."""
+    kind = m.eval(function.frame, annotation)
+    if not m.models.is_module(name, kind):
+        return m.models.of_kind(m, kind) or value
+    only = value.only
+    if not isinstance(only, Unknown):
+        return value
+    if only.key is None:
+        only = Unknown(("argument", id(function.node), name), only.sent)
+    m.unknown_modules.add(only.key)
+    return of(only)
+
+
+def standalone_arguments(m: Machine, function: Function, skip: int = 0) -> Args:
+    """What a function that nobody here calls may be given: anything, or its defaults."""
+    spec = function.node.args
+    args = Args()
+    named = [*spec.posonlyargs, *spec.args]
+    for index, item in enumerate(named):
+        if index < skip:
+            continue
+        offset = index - (len(named) - len(function.defaults))
+        default = function.defaults[offset] if 0 <= offset < len(function.defaults) else None
+        args.keywords[item.arg] = _any_or(m, function, item.arg, default)
+    for index, item in enumerate(spec.kwonlyargs):
+        default = function.kw_defaults[index] if index < len(function.kw_defaults) else None
+        args.keywords[item.arg] = _any_or(m, function, item.arg, default)
+    args.open = spec.kwarg is not None
+    return args
+
+
+def _any_or(m: Machine, function: Function, name: str, default: Value | None) -> Value:
+    key = ("argument", id(function.node), name)
+    anything = unknown(key)
+    if default is None:
+        return anything
+    only = default.only
+    if isinstance(only, Const):
+        when = frozenset({(("eq", key, only.value), True)})
+        m.defaults[key] = (only.value,)
+        default = Value(tuple(replace(c, when=c.when | when) for c in default.choices))
+    return Value((*anything.choices, *default.choices))
