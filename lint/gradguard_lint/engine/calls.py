@@ -218,8 +218,8 @@ def _not_seen(atom: Atom) -> bool:
 def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Args) -> Value:
     """Run the body of `function` on `args`."""
     code = function.node
-    if m.tired:
-        m.cut.add(id(code))
+    if m.budget.used_up:
+        m.budget.cut.add(id(code))
         return UNKNOWN
     m.reached.add(id(code))
     if args.written and not takes(function, args):

@@ -85,7 +85,7 @@ def run(
     taken = (m.store.get((inner.ident, TAKEN)) or constant(0)).constant
     if taken == ALL or isinstance(code, ast.Lambda):
         return NOTHING
-    if len(m.stack) >= DEPTH or m.stack.count(code) >= 2 or m.tired:
+    if len(m.stack) >= DEPTH or m.stack.count(code) >= 2 or m.budget.used_up:
         each(UNKNOWN)
         return UNKNOWN
     again = taken if isinstance(taken, int) and taken > 0 else 0
@@ -135,7 +135,7 @@ def run(
 
 def _flow(m: Machine, flow: Flow, each: Callable[[Value], None]) -> None:
     """Take what is left of `flow`; `each` goes on outside of it with every item."""
-    if m.tired:
+    if m.budget.used_up:
         each(UNKNOWN)
         return
     outside = _Place(m)

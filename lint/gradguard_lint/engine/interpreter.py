@@ -37,9 +37,9 @@ from gradguard_lint.engine import (
     statements,
 )
 from gradguard_lint.engine.arguments import standalone_arguments
+from gradguard_lint.engine.budget import OutOfSteps
 from gradguard_lint.engine.machine import (
     Machine,
-    OutOfSteps,
     Parts,
 )
 from gradguard_lint.engine.ports import Args, Models, Project
@@ -145,7 +145,7 @@ class _Run:
         made: dict[int, tuple[Instance, State] | None] = {}
         starters = self.relevance.words.starters | self._bringing
         for cls, node in definitions:
-            if id(node) in m.reached or (id(node) in m.cut and not _names(node, starters)):
+            if id(node) in m.reached or (id(node) in m.budget.cut and not _names(node, starters)):
                 continue
             if node.lineno in m.options.called and not loops:
                 continue
@@ -248,7 +248,8 @@ class _Run:
 
     def _root(self, start: Callable[[], None], state: State) -> None:
         m = self.m
-        m.begin_root()
+        m.root += 1
+        m.budget.begin(first=m.root == 1)
         m.state = state
         m.state.assumed, m.state.dead = Assumed(), False
         m.worker, m.chain, m.stack, m.statement = None, (), [], None
@@ -291,7 +292,7 @@ class _Run:
         root, past = m.root, dict(m.state.past)
         count, parallel = len(m.program.effects), len(m.program.calls)
         recorded, reached = dict(m.recorded), set(m.reached)
-        state, m.preparing = m.state, True
+        state, m.budget.preparing = m.state, True
         for item in self._preparing(cls):
             method = m.find_in_class(instance.cls, item.name)
             before = state.copy()
@@ -299,7 +300,7 @@ class _Run:
             state = join_states([m.state, before]) or before
         del m.program.effects[count:], m.program.calls[parallel:]
         m.recorded, m.reached, m.root = recorded, reached, root
-        m.preparing = False
+        m.budget.preparing = False
         state.past = past
         state.assumed = Assumed()
         m.state = state

@@ -246,7 +246,9 @@ def _turns(
     own: Callable[[], Callable[[Place], bool]],
 ) -> None:
     """Turns until one more changes nothing; what still changes then may be anything."""
-    limit = 1 if m.tired or m.preparing else TURNS[min(m.loop_depth, len(TURNS)) - 1]
+    limit = (
+        1 if m.budget.used_up or m.budget.preparing else TURNS[min(m.loop_depth, len(TURNS)) - 1]
+    )
     entry, modes, mark = m.state, m.modes, m.store.mark()
     exits = m.outcomes(frame).loops[-1]
     ends: list[State] = []

@@ -1,4 +1,4 @@
-"""The machine: the state of a run, its budget and record, and the ways into the engine's parts.
+"""The machine: the state of a run, its record, and the ways into the engine's parts.
 
 The parts (expressions, calls, statements ...) are functions on the machine, brought together in
 `interpreter`; what libraries do comes in as `Models`. Neither is imported here, so that nothing
@@ -58,6 +58,7 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
+from gradguard_lint.engine.budget import Budget, OutOfSteps
 from gradguard_lint.engine.ports import Args, Models, Project
 from gradguard_lint.engine.tree import fields_of
 from gradguard_lint.engine.truth import names_gpu
@@ -70,19 +71,6 @@ if TYPE_CHECKING:
     from gradguard_lint.domain.effects import Kind
     from gradguard_lint.reading.source import Module
 
-STEPS = 12_000
-"""Expressions that one root may take (the module's own code twice as many); beyond them, calls and
-loops are not followed any more."""
-
-PREPARING = 3_000
-"""Expressions that a method may take which only sets its object's attributes for others."""
-
-ALL_STEPS = 80_000
-"""Expressions that all roots of one program may take together."""
-
-RESERVE = 2_000
-"""Expressions that the tasks of one call may take beyond that."""
-
 DEPTH = 14
 """Calls within calls that are followed."""
 
@@ -92,10 +80,6 @@ HEAP = "<holds>"
 
 TOLD_APART: frozenset[Kind] = frozenset({"backward", "draw", "model-change", "set-visible", "step"})
 """Effects of one place that are several where they are of other things, as in turns of a loop."""
-
-
-class OutOfSteps(Exception):
-    """A root took more than twice its `STEPS`, although nothing new was followed."""
 
 
 @fields
@@ -154,12 +138,8 @@ class Machine:
         self.last: dict[ast.stmt, State | None] = {}
         """The assignments that end a ``try`` body, and the state before they bind anything: what
         raises has bound nothing."""
-        # budget
         self.root = 0
-        self.steps = 0
-        self.spent = 0
-        self.budget = self.allowed = 0
-        self.reserved: set[ast.AST] = set()
+        self.budget = Budget()
         # what outlives a way
         self.frames: dict[str, Frame] = {}
         self.stars: dict[int, list[str]] = {}
@@ -182,8 +162,6 @@ class Machine:
         """Those that the parent runs, by their module's path and their line, with the line of the
         root by which they were reached first; 0 is the module's own code."""
         self.root_line = 0
-        self.cut: set[int] = set()
-        """Functions that were not run where they were called, for the budget was used up."""
         self.reached_of: set[tuple[int, int]] = set()
         """Methods that have been run, each with the class of the object."""
         self.recorded: dict[tuple[Hashable, ...], Effect] = {}
@@ -207,8 +185,6 @@ class Machine:
         """The names that each loop binds."""
         self.has_own_slots = False
         """Whether anything was gathered of which the own part may be put back."""
-        self.preparing = False
-        """Whether methods only set the attributes of an object for others, roughly."""
         self.rewritten: dict[ast.AST, tuple[ast.Subscript, ...]] = {}
         """Where each loop gives a container a new item for each that it has."""
         self.rewriting: set[ast.AST] = set()
@@ -297,8 +273,9 @@ class Machine:
         """What `node` may be."""
         if node is None:
             return NOTHING
-        self.steps += 1
-        if self.steps > self.allowed:
+        budget = self.budget
+        budget.left -= 1
+        if budget.left < 0:
             raise OutOfSteps
         handler = self.parts.expressions.get(type(node))
         if handler is not None:
@@ -310,12 +287,13 @@ class Machine:
 
     def block(self, frame: Frame, body: Sequence[ast.stmt]) -> None:
         """Execute statements, as far as they are reached."""
+        budget = self.budget
         for statement in body:
             if self.state.dead:
                 return
             self.statement = statement
-            self.steps += 1
-            if self.steps > self.allowed:
+            budget.left -= 1
+            if budget.left < 0:
                 raise OutOfSteps
             handler = self.parts.statements.get(type(statement))
             if handler is not None:
@@ -471,30 +449,6 @@ class Machine:
         if kind in ORDERED:
             known = past.get(effect)
             past[effect] = when if known is None else known & when
-
-    def begin_root(self) -> None:
-        """A root has a budget of its own, and a share in that of all."""
-        self.root += 1
-        self.reserved.clear()
-        self.spent += self.steps
-        self.steps = 0
-        steps = PREPARING if self.preparing else STEPS
-        self.budget = min(steps if self.root > 1 else 2 * steps, ALL_STEPS - self.spent)
-        self.allowed = min(4 * steps, 2 * ALL_STEPS - self.spent)
-
-    def reserve(self, node: ast.AST) -> int:
-        """Let the tasks that are handed out at `node` be followed, once in a root, though its
-        budget is used up; the budget for what follows."""
-        budget = self.budget
-        if self.tired and node not in self.reserved:
-            self.reserved.add(node)
-            self.budget = min(self.steps + RESERVE, self.allowed)
-        return budget
-
-    @property
-    def tired(self) -> bool:
-        """Whether the budget is used up: what is not yet followed stays unknown."""
-        return self.steps > self.budget
 
     # -- names ----------------------------------------------------------------------------------
 
@@ -798,4 +752,4 @@ def _changeable(atom: Atom) -> bool:
     return isinstance(atom, Table) and not atom.ident
 
 
-__all__ = ["Machine", "OutOfSteps", "Parts"]
+__all__ = ["Machine", "Parts"]

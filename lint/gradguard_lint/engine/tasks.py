@@ -262,9 +262,8 @@ def hand_out(
         chain=m.chain,
     )
     m.program.calls.append(call)
-    budget = m.reserve(node)
-    results = [run_task(m, frame, call, start, task, initializer) for task in tasks[:TASKS]]
-    m.budget = budget
+    with m.budget.reserve(node):
+        results = [run_task(m, frame, call, start, task, initializer) for task in tasks[:TASKS]]
     if len(tasks) > TASKS:
         results.append(UNKNOWN)
     m.state.assumed = assumed

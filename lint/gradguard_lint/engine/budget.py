@@ -1,0 +1,74 @@
+"""How much of a program is followed: so many expressions of each root, and of all together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    import ast
+
+STEPS = 12_000
+"""Expressions that one root may take (the module's own code twice as many); beyond them, calls and
+loops are not followed any more."""
+
+PREPARING = 3_000
+"""Expressions that a method may take which only sets its object's attributes for others."""
+
+ALL_STEPS = 80_000
+"""Expressions that all roots of one program may take together."""
+
+RESERVE = 2_000
+"""Expressions that the tasks of one call may take beyond that."""
+
+
+class OutOfSteps(Exception):
+    """A root took more than twice its `STEPS`, although nothing new was followed."""
+
+
+class Budget:
+    """What a root may still take.
+
+    Attributes:
+        left: the expressions after which it is left as it is.
+        preparing: whether methods only set the attributes of an object for others, roughly.
+        cut: the functions that were not run where they were called, for the budget was used up.
+    """
+
+    def __init__(self) -> None:
+        self.left = 0
+        self.preparing = False
+        self.cut: set[int] = set()
+        self._given = 0
+        self._kept = 0
+        """With fewer left, nothing new is followed."""
+        self._spent = 0
+        """What the roots before have taken."""
+        self._reserved: set[ast.AST] = set()
+
+    def begin(self, *, first: bool) -> None:
+        """A root has a budget of its own, and a share in that of all."""
+        self._reserved.clear()
+        self._spent += self._given - self.left
+        steps = PREPARING if self.preparing else STEPS
+        self._given = self.left = min(4 * steps, 2 * ALL_STEPS - self._spent)
+        self._kept = self.left - min(2 * steps if first else steps, ALL_STEPS - self._spent)
+
+    @contextmanager
+    def reserve(self, node: ast.AST) -> Iterator[None]:
+        """Let the tasks that are handed out at `node` be followed, once in a root, though the
+        budget is used up."""
+        kept = self._kept
+        if self.used_up and node not in self._reserved:
+            self._reserved.add(node)
+            self._kept = max(self.left - RESERVE, 0)
+        try:
+            yield
+        finally:
+            self._kept = kept
+
+    @property
+    def used_up(self) -> bool:
+        """Whether what is not yet followed stays unknown."""
+        return self.left < self._kept
