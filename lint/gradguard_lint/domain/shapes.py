@@ -203,6 +203,21 @@ def idents(value: Value) -> set[int]:
     return {ident for ident in found if ident > 0}
 
 
+def arrived(value: Value, worker: int) -> Value:
+    """`value` of the parent as a process worker sees it: tensors lose their history."""
+
+    def change(atom: Atom) -> Atom:
+        if isinstance(atom, Tensor) and atom.born != worker:
+            grad = "leaf" if atom.grad == "history" else atom.grad
+            return replace(atom, grad=grad, born=worker, sources=atom.sources | {atom.ident})
+        if isinstance(atom, Thing) and atom.born != worker:
+            return replace(atom, born=worker)
+        return atom
+
+    choices = tuple(Choice(change(choice.atom), choice.when) for choice in value.choices)
+    return Value(choices) if choices != value.choices else value
+
+
 def owned(value: Value, worker: int, shared: Set[int] = frozenset()) -> Value:
     """`value` as the worker's own: no other task has the same objects, but for those in `shared`,
     told by their identities."""

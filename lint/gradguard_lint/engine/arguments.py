@@ -17,6 +17,7 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
+from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from pytest_gradguard.records import replace
@@ -35,7 +36,7 @@ def arguments(m: Machine, frame: Frame, node: ast.Call) -> Args:
             if given is not None:
                 args.positional.extend(given)
             else:
-                args.rest = m.element(value)
+                args.rest = element_of(m, value)
         else:
             value = m.eval(frame, item)
             if args.rest is None:

@@ -32,6 +32,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.calls import rebind
 from gradguard_lint.engine.comprehensions import iterated
+from gradguard_lint.engine.containers import adopted, element_of, grown, hold
 from gradguard_lint.engine.expressions import operate
 from gradguard_lint.engine.machine import (
     HEAP,
@@ -71,11 +72,11 @@ def do_AugAssign(m: Machine, frame: Frame, node: ast.AugAssign) -> None:
     only = old.only
     if isinstance(only, Items) and isinstance(node.op, ast.Add):
         value = m.iterated(frame, node.value, value)
-        grown = m.grown(only, (only.items, known_items(value)), m.element(value))
+        longer = grown(m, only, (only.items, known_items(value)), element_of(m, value))
         if only.ident:
-            m.hold(grown)  # a list grows in place, for all its names
+            hold(m, longer)  # a list grows in place, for all its names
         else:
-            assign(m, frame, node.target, of(grown))
+            assign(m, frame, node.target, of(longer))
         return
     value = operate(m, frame, node, node.op, old, value)
     assign(m, frame, node.target, value if kept is None else kept)
@@ -83,7 +84,7 @@ def do_AugAssign(m: Machine, frame: Frame, node: ast.AugAssign) -> None:
 
 def assign(m: Machine, frame: Frame, target: ast.expr, value: Value) -> None:
     if isinstance(target, (ast.Name, ast.Attribute, ast.Subscript)):
-        value = m.adopted(target, value)
+        value = adopted(m, target, value)
     if isinstance(target, ast.Name):
         holder = frame.outer.get(target.id)
         if holder is not None:
@@ -148,7 +149,7 @@ def _unpack(m: Machine, frame: Frame, target: ast.Tuple | ast.List, value: Value
     for index, item in enumerate(target.elts):
         part = value.map(partial(_part, m, index, count, star))
         if isinstance(item, ast.Starred):
-            assign(m, frame, item.value, m.adopted(item, part))
+            assign(m, frame, item.value, adopted(m, item, part))
         else:
             assign(m, frame, item, part)
 
@@ -163,13 +164,13 @@ def _part(m: Machine, index: int, count: int, star: int, atom: Atom) -> Value:
                 return items("list", known[star : star + more + 1])
             return known[index if index < star else index + more]
         if index == star:
-            return sequence(m.element(of(atom)))
-        return at_one_place(m.element(of(atom)))
+            return sequence(element_of(m, of(atom)))
+        return at_one_place(element_of(m, of(atom)))
     if known is not None and len(known) == count:
         return known[index]
     if isinstance(atom, Unknown) and atom.key is not None:
         return of(Unknown(("item", atom.key, index)))
-    return at_one_place(m.element(of(atom)))
+    return at_one_place(element_of(m, of(atom)))
 
 
 def _store_item(m: Machine, frame: Frame, target: ast.Subscript, value: Value) -> None:
@@ -191,7 +192,7 @@ def _store_item(m: Machine, frame: Frame, target: ast.Subscript, value: Value) -
             changed = _of_items(atom, value)
         elif isinstance(atom, Items) and takes_all(target.slice):
             given = m.iterated(frame, target, value)
-            changed = of(replace(atom, items=known_items(given), element=m.element(given)))
+            changed = of(replace(atom, items=known_items(given), element=element_of(m, given)))
         else:
             changed = _with_item(atom, target, index, value)
         if changed is None:

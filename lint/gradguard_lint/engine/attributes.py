@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from gradguard_lint.domain.shapes import (
+    arrived,
     as_key,
     at_one_place,
     inner,
@@ -41,6 +42,7 @@ from gradguard_lint.domain.values import (
     of_own,
     unknown,
 )
+from gradguard_lint.engine.containers import hold
 from gradguard_lint.engine.machine import (
     HEAP,
     Machine,
@@ -64,7 +66,7 @@ def captured(
             is_global=home.parent is None,
         )
     if m.in_process_worker:
-        return m.arrived(value)
+        return arrived(value, m.worker_ident)
     return value
 
 
@@ -127,7 +129,7 @@ def instance_attribute(m: Machine, frame: Frame, node: ast.AST, atom: Instance, 
                     value=value,
                 )
             if m.in_process_worker:
-                return m.arrived(value)
+                return arrived(value, m.worker_ident)
         elif m.worker is not None:
             # What belongs to an object of this task alone belongs to this task alone, unless those
             # of other tasks were made with it, too.
@@ -274,18 +276,18 @@ def filled(m: Machine, table: Table, index: Value, made: Value) -> Value:
             return atom
         atom = replace(atom, ident=m.ident_of(("item", table.ident, index.only, type(atom))))
         if (atom.ident, HEAP) not in m.store:
-            m.hold(atom)
+            hold(m, atom)
         return atom
 
     new = Value(tuple(replace(choice, atom=own(choice.atom)) for choice in made.choices))
     others = () if table.rest.is_unknown else (table.rest,)
     if isinstance(index.only, Const):
         entries = (*table.entries, (key, join((new, *others))))
-        m.hold(replace(table, entries=entries))
+        hold(m, replace(table, entries=entries))
         return entries[-1][1]
     rest = join((new, *others))
     keys = index if table.keys is None else join((table.keys, index))
-    m.hold(replace(table, rest=rest, keys=keys))
+    hold(m, replace(table, rest=rest, keys=keys))
     return join((*(value for _, value in table.entries), rest))
 
 

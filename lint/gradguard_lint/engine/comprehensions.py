@@ -29,6 +29,7 @@ from gradguard_lint.engine.branches import (
     enter_branch,
     is_plain,
 )
+from gradguard_lint.engine.containers import adopted, element_of
 from gradguard_lint.engine.machine import (
     Machine,
 )
@@ -58,14 +59,14 @@ def on_DictComp(m: Machine, frame: Frame, node: ast.DictComp) -> Value:
         _, whole = _one_by_one(m, frame, node, node.generators[0], known, pair)
         if whole and all(isinstance(key.only, Const) for key, _ in pairs):
             entries = {key.constant: value for key, value in pairs}
-            return m.adopted(node, of(Table(tuple(entries.items()), ABSENT)))
+            return adopted(m, node, of(Table(tuple(entries.items()), ABSENT)))
         if pairs:
             keys, values = zip(*pairs, strict=True)
-            return m.adopted(node, of(Table((), join(values), join(keys))))
+            return adopted(m, node, of(Table((), join(values), join(keys))))
     inner = _scope(m, frame, node, node.generators, source)
     key = _each(m, inner, node.key)
     value = _each(m, inner, node.value)
-    return m.adopted(node, of(Table((), value, key)))
+    return adopted(m, node, of(Table((), value, key)))
 
 
 def _one_by_one(
@@ -129,7 +130,7 @@ def _scope(
             source = m.eval(inner, generator.iter)
             m.models.iterated(m, frame, generator.iter, source)
             source = iterated(m, frame, generator.iter, source)
-        m.assign(inner, generator.target, m.element(source))
+        m.assign(inner, generator.target, element_of(m, source))
         inner.loop_names.append(names_in(generator.target))
         for test in generator.ifs:
             enter_branch(m, inner, test, m.eval(inner, test), True)
@@ -183,16 +184,16 @@ def comprehended(
             m, frame, node, first, known, lambda inner: m.eval(inner, node.elt)
         )
         if whole or not results:
-            return m.adopted(node, items(kind, results))
-        return m.adopted(node, sequence(join(results), kind))
+            return adopted(m, node, items(kind, results))
+        return adopted(m, node, sequence(join(results), kind))
     assumed = m.assumed.copy()
     test = has_turn(m, frame, first.iter)
     if not assume_test(m, test, True):
-        return m.adopted(node, items(kind, []))
+        return adopted(m, node, items(kind, []))
     inner = _scope(m, frame, node, node.generators, source)
     element = collected(m, frame, node, _each(m, inner, node.elt))
     m.state.assumed = assumed
-    return m.adopted(node, sequence(guarded(element, condition(test, True)), kind))
+    return adopted(m, node, sequence(guarded(element, condition(test, True)), kind))
 
 
 def collected(

@@ -49,6 +49,7 @@ from gradguard_lint.engine.branches import (
     turning_out,
 )
 from gradguard_lint.engine.comprehensions import iterated, iterated_object
+from gradguard_lint.engine.containers import adopted, element_of
 from gradguard_lint.engine.generators import run
 from gradguard_lint.engine.machine import (
     Machine,
@@ -142,7 +143,7 @@ def _display(m: Machine, frame: Frame, node: ast.expr, kind: str, nodes: list[as
                 continue
             value = iterated(m, frame, item, value)
             known = known_items(value)
-            parts += known if known is not None else (m.element(value),)
+            parts += known if known is not None else (element_of(m, value),)
             whole = whole and known is not None
         made = items(kind, parts) if whole else sequence(join(parts), kind)
     elif len(nodes) > 64:
@@ -150,7 +151,7 @@ def _display(m: Machine, frame: Frame, node: ast.expr, kind: str, nodes: list[as
         made = sequence(join((*parts, UNKNOWN)), kind)
     else:
         made = items(kind, [m.eval(frame, item) for item in nodes])
-    return m.adopted(node, made)
+    return adopted(m, node, made)
 
 
 def on_List(m: Machine, frame: Frame, node: ast.List) -> Value:
@@ -184,7 +185,7 @@ def on_Dict(m: Machine, frame: Frame, node: ast.Dict) -> Value:
         else:
             rest.append(value)
     table = Table(tuple(entries.items()), join(rest) if rest else ABSENT)
-    return m.adopted(node, of(table))
+    return adopted(m, node, of(table))
 
 
 def on_IfExp(m: Machine, frame: Frame, node: ast.IfExp) -> Value:
@@ -225,8 +226,10 @@ def operate(
     if isinstance(op, ast.BitOr):
         one, other = left.only, right.only
         if isinstance(one, Table) and isinstance(other, Table) and closed(one) and closed(other):
-            return m.adopted(
-                node, of(Table(tuple({**dict(one.entries), **dict(other.entries)}.items()), ABSENT))
+            return adopted(
+                m,
+                node,
+                of(Table(tuple({**dict(one.entries), **dict(other.entries)}.items()), ABSENT)),
             )
     tensor = m.models.operation(m, frame, node, [left, right], matmul=isinstance(op, ast.MatMult))
     if tensor is not None:
@@ -441,13 +444,13 @@ def on_YieldFrom(m: Machine, frame: Frame, node: ast.YieldFrom) -> Value:
     value = iterated_object(m, frame, node, value)
     giver = m.givers.get(frame.ident)
     if giver is None:
-        m.outcomes(frame).yields.append(m.element(m.iterated(frame, node, value)))
+        m.outcomes(frame).yields.append(element_of(m, m.iterated(frame, node, value)))
         return UNKNOWN
     only = value.only
     if isinstance(only, Generator):
         return run(m, frame, node, only, giver)
     known = known_items(m.iterated(frame, node, value))
-    for item in known if known is not None and len(known) <= FEW else (m.element(value),):
+    for item in known if known is not None and len(known) <= FEW else (element_of(m, value),):
         if not m.dead:
             giver(item)
     return UNKNOWN

@@ -25,6 +25,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.branches import TURN, assume_test, enter_branch
 from gradguard_lint.engine.carried import carried_names
 from gradguard_lint.engine.comprehensions import has_turn, iterated_object
+from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.generators import run
 from gradguard_lint.engine.machine import (
     HEAP,
@@ -113,7 +114,7 @@ def repeat(
     frame.loop_names.append(names)
     m.loops.append(m.site(frame, node))
     m.turns.append(0)
-    element = m.element(source)
+    element = element_of(m, source)
     keys = _element_keys(element) if known is None else frozenset({(TURN, m.site(frame, node))})
     m.elements.append((frame.function, keys))
     m.loop_depth += 1

@@ -8,10 +8,10 @@ imports in a circle.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 
-from gradguard_lint.domain.conditions import GPU_PRESENT, NONE, Assumed, Conditions, compatible
+from gradguard_lint.domain.conditions import NONE, Assumed, Conditions, compatible
 from gradguard_lint.domain.effects import (
     ORDERED,
     Effect,
@@ -23,7 +23,6 @@ from gradguard_lint.domain.effects import (
 )
 from gradguard_lint.domain.options import Options
 from gradguard_lint.domain.questions import Key
-from gradguard_lint.domain.shapes import key_value, strung
 from gradguard_lint.domain.starts import PROCESS
 from gradguard_lint.domain.state import (
     Error,
@@ -50,18 +49,15 @@ from gradguard_lint.domain.values import (
     Items,
     Site,
     Table,
-    Tensor,
     Thing,
     Unknown,
     Value,
     join,
     of,
-    unknown,
 )
 from gradguard_lint.engine.budget import Budget, OutOfSteps
 from gradguard_lint.engine.ports import Args, Models, Project
 from gradguard_lint.engine.tree import fields_of
-from gradguard_lint.engine.truth import names_gpu
 from pytest_gradguard.records import fields, replace
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -545,57 +541,6 @@ class Machine:
                 )
         return None
 
-    def hold(self, atom: Items | Table) -> Value:
-        """A container with an identity of its own, which now holds what `atom` says."""
-        value = of(atom)
-        self.store[atom.ident, HEAP] = value
-        return value
-
-    def element(self, value: Value) -> Value:
-        """What iterating `value` gives: nothing comes of the alternatives that are empty."""
-        found = []
-        for choice in value.choices:
-            atom = choice.atom
-            if isinstance(atom, Items):
-                if atom.items != ():
-                    found.append(atom.element)
-            elif isinstance(atom, Table):
-                names = [key_value(key) for key, _ in atom.entries]
-                if atom.keys is not None:
-                    names.append(atom.keys)
-                found.append(join(names) if names else UNKNOWN)
-            elif isinstance(atom, Tensor):
-                part = self.models.derived(self, atom)
-                found.append(of(replace(part, extent=part.extent[1:])))
-            elif isinstance(atom, Const) and isinstance(atom.value, (str, type(None))):
-                found.append(UNKNOWN)
-            else:
-                key = atom.key if isinstance(atom, Unknown) else None
-                found.append(unknown(("item", key)) if key is not None else UNKNOWN)
-        return self.filtered(join(found)) if found else UNKNOWN
-
-    def grown(self, atom: Items, parts: Iterable[tuple[Value, ...] | None], added: Value) -> Items:
-        """A sequence that has grown in place to these `parts`, where they are known, or by
-        `added`: in a loop it is not told what is where."""
-        known = strung(parts) if not self.loop_depth else None
-        if known is not None:
-            return Items(atom.kind, known, join(known) if known else UNKNOWN, atom.ident)
-        empty = atom.items == () or atom.element.is_unknown
-        return Items(atom.kind, None, added if empty else join((atom.element, added)), atom.ident)
-
-    def adopted(self, node: ast.AST, value: Value) -> Value:
-        """`value`, in which containers that can change have an identity from here on."""
-        if not any(_changeable(choice.atom) for choice in value.choices):
-            return value
-        choices = []
-        for number, choice in enumerate(value.choices):
-            atom = choice.atom
-            if isinstance(atom, (Items, Table)) and _changeable(atom):
-                atom = replace(atom, ident=self.ident_at(node, "held", number))
-                self.store[atom.ident, HEAP] = of(atom)
-            choices.append(Choice(atom, choice.when))
-        return Value(tuple(choices))
-
     # -- assumptions ----------------------------------------------------------------------------
 
     def conflicts(self, when: Conditions) -> bool:
@@ -639,25 +584,6 @@ class Machine:
             return value
         return join((Value(tuple(kept)),)) if kept else UNKNOWN
 
-    def whole(self, value: Value, depth: int = 4) -> Value:
-        """`value` with what the containers in it, and in those, hold now."""
-        value = self.filtered(value)
-        if depth <= 0 or not any(isinstance(c.atom, (Items, Table)) for c in value.choices):
-            return value
-
-        def inside(atom: Atom) -> Atom:
-            if isinstance(atom, Items):
-                if atom.items is None:
-                    return replace(atom, element=self.whole(atom.element, depth - 1))
-                held = tuple(self.whole(item, depth - 1) for item in atom.items)
-                return replace(atom, items=held, element=join(held) if held else atom.element)
-            if isinstance(atom, Table):
-                entries = tuple((key, self.whole(item, depth - 1)) for key, item in atom.entries)
-                return replace(atom, entries=entries, rest=self.whole(atom.rest, depth - 1))
-            return atom
-
-        return Value(tuple(Choice(inside(c.atom), c.when) for c in value.choices))
-
     def _known(self, key: Key) -> Const | None:
         """What is assumed of an unknown."""
         fixed = self.assumed.get(("value", key))
@@ -668,42 +594,6 @@ class Machine:
             if isinstance(truth, bool):
                 return Const(truth, "bool")
         return None
-
-    @property
-    def gpu_absent(self) -> bool:
-        """Whether this place is only reached where there is no GPU."""
-        return self.assumed.get(GPU_PRESENT) is False
-
-    def far_fetched(self, when: Conditions) -> bool:
-        """Whether `when` asks for an argument that nobody here gives, against its default."""
-        for key, truth in when:
-            if not truth or not isinstance(key, tuple) or not key:
-                continue
-            if key[0] == "eq":
-                if isinstance(key[2], str) and key[2] not in self._defaults(key[1], key[2:]):
-                    return True
-            elif key[0] == "contains" or (key[0] == "cmp" and key[2] == "startswith"):
-                texts = [it for it in self.defaults.get(key[1], ()) if isinstance(it, str)]
-                if not any(str(key[-1]) in text for text in texts):
-                    return True
-            elif key[0] == "among":
-                if not set(self._defaults(key[1], key[2])) & set(key[2]):
-                    return True
-            elif key[0] == "argument" and key in self.defaults and not any(self.defaults[key]):
-                return True
-        return False
-
-    def _defaults(self, key: Key, asked: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
-        """The defaults of `key`; where there are none, all that is `asked` for but a GPU."""
-        known = self.defaults.get(key)
-        if known is not None:
-            return known
-        return tuple(it for it in asked if not (isinstance(it, str) and names_gpu(it)))
-
-    @property
-    def far_fetched_here(self) -> bool:
-        """Whether this place is only reached with such an argument."""
-        return self.far_fetched(self.assumed.facts)
 
     # -- scoped changes -------------------------------------------------------------------------
 
@@ -717,23 +607,6 @@ class Machine:
         finally:
             self.chain, self.statement = saved, statement
 
-    # -- what crosses into a process ------------------------------------------------------------
-
-    def arrived(self, value: Value) -> Value:
-        """`value` of the parent as a process worker sees it: tensors lose their history."""
-        worker = self.worker_ident
-
-        def change(atom: Atom) -> Atom:
-            if isinstance(atom, Tensor) and atom.born != worker:
-                grad = "leaf" if atom.grad == "history" else atom.grad
-                return replace(atom, grad=grad, born=worker, sources=atom.sources | {atom.ident})
-            if isinstance(atom, Thing) and atom.born != worker:
-                return replace(atom, born=worker)
-            return atom
-
-        choices = tuple(Choice(change(choice.atom), choice.when) for choice in value.choices)
-        return Value(choices) if choices != value.choices else value
-
 
 QUESTIONS = ("eq", "is", "lt", "le", "cmp", "gpu-present", "not")
 """Keys that stand for a truth value themselves."""
@@ -742,14 +615,5 @@ _PICKLING = ("__getstate__", "__reduce__", "__reduce_ex__", "__setstate__")
 
 _MAY_CHANGE = frozenset({Items, Table, Thing})
 """What may be something else by now."""
-
-CHANGEABLE = frozenset({"list", "set", "deque"})
-
-
-def _changeable(atom: Atom) -> bool:
-    if isinstance(atom, Items):
-        return not atom.ident and atom.kind in CHANGEABLE
-    return isinstance(atom, Table) and not atom.ident
-
 
 __all__ = ["Machine", "Parts"]

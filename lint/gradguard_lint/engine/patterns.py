@@ -26,6 +26,7 @@ from gradguard_lint.domain.values import (
     unknown,
 )
 from gradguard_lint.engine.branches import NO, YES, all_of, assume_test, definite, enter_branch
+from gradguard_lint.engine.containers import adopted, element_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import descend, fields_of
@@ -148,17 +149,17 @@ def _sequence(m: Machine, frame: Frame, patterns: list[ast.pattern], value: Valu
             rest = (
                 items("list", known[index : len(known) - after])
                 if known is not None
-                else sequence(m.element(value))
+                else sequence(element_of(m, value))
             )
             if part.name is not None:
-                m.write(frame, part.name, m.adopted(part, rest))
+                m.write(frame, part.name, adopted(m, part, rest))
             continue
         if known is not None:
             item = known[place]
         elif isinstance(only, Unknown) and only.key is not None:
             item = unknown(("item", only.key, place))
         else:
-            item = m.element(value)
+            item = element_of(m, value)
         tests.append(matches(m, frame, part, item))
     return all_of(tests)
 
@@ -186,7 +187,7 @@ def _mapping(m: Machine, frame: Frame, pattern: ast.MatchMapping, value: Value) 
         left = UNKNOWN
         if table is not None:
             entries = tuple(entry for entry in table.entries if entry[0] not in names)
-            left = m.adopted(pattern, of(Table(entries, table.rest, table.keys)))
+            left = adopted(m, pattern, of(Table(entries, table.rest, table.keys)))
         m.write(frame, pattern.rest, left)
     return all_of(tests)
 

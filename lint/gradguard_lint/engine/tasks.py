@@ -12,7 +12,15 @@ from gradguard_lint.domain.effects import (
     Step,
     TaskRun,
 )
-from gradguard_lint.domain.shapes import ABSENT, at_one_place, inner, items, known_items, owned
+from gradguard_lint.domain.shapes import (
+    ABSENT,
+    arrived,
+    at_one_place,
+    inner,
+    items,
+    known_items,
+    owned,
+)
 from gradguard_lint.domain.starts import INHERITING, PROCESS, THREAD, Start
 from gradguard_lint.domain.state import Moment, met_pasts
 from gradguard_lint.domain.values import (
@@ -39,6 +47,7 @@ from gradguard_lint.domain.values import (
     join,
     of,
 )
+from gradguard_lint.engine.containers import whole
 from gradguard_lint.engine.machine import (
     Machine,
 )
@@ -345,12 +354,12 @@ def run_task(
             function = owned(function, run.ident)
             run.own |= _bound(function)
         result = m.call(frame, task.site.node, function, _arguments(m, task, process, run))
-        result = m.whole(m.iterated(frame, task.site.node, result))
+        result = whole(m, m.iterated(frame, task.site.node, result))
         if m.last_returns is not None:
             module, name, ends = m.last_returns
-            m.last_returns = (module, name, [(m.whole(value), node) for value, node in ends])
+            m.last_returns = (module, name, [(whole(m, value), node) for value, node in ends])
         handed_back = [
-            (m.whole(value), node) for ends in m.returned.values() for value, node in ends
+            (whole(m, value), node) for ends in m.returned.values() for value, node in ends
         ]
         held = as_data(m, result)
     finally:
@@ -417,7 +426,7 @@ def _arguments(m: Machine, task: TaskCall, process: bool, run: TaskRun) -> Args:
         if task.unplaced is not None and isinstance(name, int) and name >= task.unplaced:
             value = at_one_place(value)
         if process:
-            value = m.arrived(value)
+            value = arrived(value, m.worker_ident)
             sent = ("sent", run.ident, name, private)
             return of(Unknown(sent=sent)) if value == UNKNOWN else value
         if not private:

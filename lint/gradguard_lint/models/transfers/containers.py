@@ -34,6 +34,7 @@ from gradguard_lint.domain.values import (
     of,
 )
 from gradguard_lint.engine.attributes import filled
+from gradguard_lint.engine.containers import adopted, element_of, grown
 from gradguard_lint.engine.machine import (
     Machine,
 )
@@ -75,7 +76,7 @@ def container_method(
         if name == "items":
             return sequence(items("tuple", [UNKNOWN, join(values)]))
         if name == "copy":
-            return m.adopted(node, of(replace(atom, ident=0)))
+            return adopted(m, node, of(replace(atom, ident=0)))
         return UNKNOWN
     if isinstance(atom, Items):
         first = args.get(0)
@@ -96,7 +97,7 @@ def container_method(
                 return held[place]
             return atom.element
         if name == "copy":
-            return m.adopted(node, of(replace(atom, ident=0)))
+            return adopted(m, node, of(replace(atom, ident=0)))
         return UNKNOWN
     if isinstance(atom, Const) and isinstance(atom.value, str):
         return _string(atom.value, name, args)
@@ -154,12 +155,12 @@ def changed_container(m: Machine, atom: Atom, name: str, args: Args) -> Value | 
         elif name == "clear":
             return of(replace(atom, items=(), element=UNKNOWN))
         elif name in ("extend", "update"):
-            new = m.element(first) if first is not None else UNKNOWN
+            new = element_of(m, first) if first is not None else UNKNOWN
             if atom.kind == "list" and first is not None:
                 known = (atom.items, known_items(first))
         else:
             return None
-        return of(m.grown(atom, known, new))
+        return of(grown(m, atom, known, new))
     if isinstance(atom, Table) and name == "clear":
         return of(replace(atom, entries=(), rest=ABSENT, keys=None))
     if isinstance(atom, Table) and name == "pop" and first is not None:

@@ -29,7 +29,11 @@ from gradguard_lint.engine.tasks import started
 from gradguard_lint.engine.tree import descend
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.transfers.dask_work import CLIENT, leave_config
-from gradguard_lint.models.transfers.devices import driver_started, gpu_touched
+from gradguard_lint.models.transfers.devices import (
+    driver_started,
+    gpu_absent,
+    gpu_touched,
+)
 from gradguard_lint.models.transfers.dispatch import dispatching
 from gradguard_lint.models.transfers.options import with_option
 from gradguard_lint.models.transfers.parallel import POOL, configured, start_of
@@ -106,7 +110,7 @@ def _enter(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value | Non
     elif kind == "device":
         m.modes = replace(modes, device=of(atom))
     elif kind == "device-scope":
-        m.modes = replace(modes, gpu=atom.gpu and not m.gpu_absent)
+        m.modes = replace(modes, gpu=atom.gpu and not gpu_absent(m))
     elif kind == "lock":
         m.modes = replace(modes, locked=True)
     elif kind == "own-context":

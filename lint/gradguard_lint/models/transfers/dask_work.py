@@ -18,6 +18,7 @@ from gradguard_lint.domain.values import (
     constant,
     of,
 )
+from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.machine import (
     Machine,
 )
@@ -93,7 +94,7 @@ def compute_all(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, 
 
 def bag(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``dask.bag.from_sequence(...)``: items, and what is to be done with each."""
-    return _bag(m.element(args.get(*row.argument) or UNKNOWN), ())
+    return _bag(element_of(m, args.get(*row.argument) or UNKNOWN), ())
 
 
 def _bag(element: Value, tasks: tuple[Value, ...]) -> Value:
@@ -114,7 +115,7 @@ def bag_method(
     if hands is None or function is None or function.is_none:
         return _bag(UNKNOWN, tasks)
     given = {"one": (element,), "packed": (sequence(element),)}.get(hands) or (
-        known_items(element) or (m.element(element),)
+        known_items(element) or (element_of(m, element),)
     )
     task = TaskCall(
         function,

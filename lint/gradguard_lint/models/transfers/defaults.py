@@ -6,6 +6,7 @@ import ast
 
 from gradguard_lint.domain.shapes import ABSENT
 from gradguard_lint.domain.values import Frame, Table, Value, of
+from gradguard_lint.engine.containers import adopted
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
@@ -22,5 +23,5 @@ def default_dict(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args,
         return made
     for table in made.of(Table):
         plain = replace(table, ident=0, missing=missing)
-        return m.adopted(node, of(plain))
-    return m.adopted(node, of(Table((), ABSENT, missing=missing)))
+        return adopted(m, node, of(plain))
+    return adopted(m, node, of(Table((), ABSENT, missing=missing)))

@@ -23,6 +23,7 @@ from gradguard_lint.domain.values import (
     join,
     of,
 )
+from gradguard_lint.engine.defaults import far_fetched, far_fetched_here
 from gradguard_lint.engine.machine import (
     Machine,
 )
@@ -70,7 +71,7 @@ def gpu_when(value: Value | None, m: Machine | None = None) -> Conditions | None
     found = [
         choice.when
         for choice in value.choices
-        if gpu_name(choice.atom) and (m is None or not m.far_fetched(choice.when))
+        if gpu_name(choice.atom) and (m is None or not far_fetched(m, choice.when))
     ]
     if not found:
         return None
@@ -197,6 +198,11 @@ def as_written(node: ast.AST, device: Value | None) -> str:
     return ast.unparse(written) if written is not None else shown(device)
 
 
+def gpu_absent(m: Machine) -> bool:
+    """Whether this place is only reached where there is no GPU."""
+    return m.assumed.get(GPU_PRESENT) is False
+
+
 def gpu_touched(
     m: Machine,
     frame: Frame,
@@ -218,7 +224,7 @@ def gpu_touched(
         told: whether the expression names the GPU itself.
         asks: whether it asks or waits, and puts nothing there.
     """
-    if m.far_fetched_here or gpu_hidden(m) or m.conflicts(when | WITH_A_GPU):
+    if far_fetched_here(m) or gpu_hidden(m) or m.conflicts(when | WITH_A_GPU):
         return
     if device is not None:
         if _is_used_already(m, device):
@@ -259,7 +265,7 @@ def _is_used_already(m: Machine, device: Value) -> bool:
 
 def driver_started(m: Machine, frame: Frame, node: ast.AST, what: str, framework: str) -> None:
     """Record that the expression starts the GPU's driver, and makes no context."""
-    if not m.far_fetched_here:
+    if not far_fetched_here(m):
         m.effect(frame, "gpu-driver", node, what, framework=framework)
 
 
@@ -278,7 +284,7 @@ def asks_for_cpu(args: Args) -> bool:
 
 def gpu_hinted(m: Machine, frame: Frame, node: ast.AST, what: str) -> None:
     """Record that another library is told to use a GPU."""
-    if not m.gpu_absent and not m.far_fetched_here:
+    if not gpu_absent(m) and not far_fetched_here(m):
         m.effect(frame, "gpu-hint", node, what)
 
 

@@ -28,6 +28,7 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
+from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.machine import (
     Machine,
 )
@@ -127,7 +128,7 @@ def dataset(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
 
 def collate(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``default_collate(...)``: it stacks the samples where they lie."""
-    samples = m.element(args.get(*row.argument) or UNKNOWN)
+    samples = element_of(m, args.get(*row.argument) or UNKNOWN)
     if m.worker is not None and m.worker.call.start == "fork" and certainly_on_gpu(samples):
         m.effect(frame, "gpu-used", node, ast.unparse(node))
     return UNKNOWN
@@ -141,7 +142,7 @@ def _sources(m: Machine, value: Value, depth: int = 3) -> Iterator[Choice]:
             yield choice
         elif isinstance(atom, Thing) and atom.kind == DATASET and depth:
             samples = atom.part("samples") or UNKNOWN
-            inside = [samples, *([m.element(samples)] if any(samples.of(Items)) else ())]
+            inside = [samples, *([element_of(m, samples)] if any(samples.of(Items)) else ())]
             for part in inside:
                 for found in _sources(m, part, depth - 1):
                     yield Choice(found.atom, found.when | choice.when)

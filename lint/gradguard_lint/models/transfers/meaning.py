@@ -33,6 +33,7 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
+from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.machine import (
     Machine,
 )
@@ -267,7 +268,7 @@ class Meaning(Known):
                 return part
             return remote.method_of_method(m, frame, node, receiver, name, args) or UNKNOWN
         if isinstance(receiver, TaskCall) and name == "compute":
-            return m.element(dask_work.compute(m, frame, node, [of(receiver)], args))
+            return element_of(m, dask_work.compute(m, frame, node, [of(receiver)], args))
         return containers.container_method(m, frame, node, receiver, name, args)
 
     def ran(

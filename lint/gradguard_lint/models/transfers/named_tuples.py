@@ -16,6 +16,7 @@ from gradguard_lint.domain.values import (
     Value,
     of,
 )
+from gradguard_lint.engine.containers import adopted
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import fields_of
@@ -90,5 +91,5 @@ def method(m: Machine, node: ast.AST, instance: Instance, name: str, args: Args)
     if name == "_asdict":
         names = fields_of(instance.cls)
         entries = tuple(zip(names, m.parts_of(instance), strict=True))
-        return m.adopted(node, of(Table(entries, ABSENT)))
+        return adopted(m, node, of(Table(entries, ABSENT)))
     return None

@@ -33,6 +33,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.branches import definite
 from gradguard_lint.engine.comprehensions import iterated, iterated_object
+from gradguard_lint.engine.containers import adopted, element_of
 from gradguard_lint.engine.flows import chained, cut, flow, lazy
 from gradguard_lint.engine.generators import following
 from gradguard_lint.engine.machine import (
@@ -91,7 +92,7 @@ def identity(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
             return of(replace(atom, items=None if forgets else held, ident=0))
         return of(replace(atom, ident=0) if isinstance(atom, (Items, Table)) else atom)
 
-    return m.adopted(node, value.map(copied))
+    return adopted(m, node, value.map(copied))
 
 
 def _wrapped(atom: Atom, name: str) -> Value:
@@ -149,7 +150,7 @@ def gathered(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
 
     if args.rest is not None:
         return sequence(join([result(value) for value in (*args.positional, args.rest)]))
-    return m.adopted(node, items("list", [result(value) for value in args.positional]))
+    return adopted(m, node, items("list", [result(value) for value in args.positional]))
 
 
 def copied(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -177,12 +178,12 @@ def chain(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
     """``itertools.chain(...)``."""
 
     def whole(values: list[Value]) -> Value:
-        return sequence(join(map(m.element, values)), "generator")
+        return sequence(join(element_of(m, it) for it in values), "generator")
 
     if name.endswith("from_iterable"):
         rows = m.iterated(frame, node, args.get(0) or UNKNOWN)
         known = known_items(rows)
-        values = [*known] if known is not None else [m.element(rows)]
+        values = [*known] if known is not None else [element_of(m, rows)]
     else:
         values = list(args.values())
     if lazy(values):
@@ -209,7 +210,7 @@ def starmap(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
             if isinstance(atom, Items) and atom.items is not None:
                 given = Args(list(atom.items))
             else:
-                given = Args(rest=m.element(of(atom)))
+                given = Args(rest=element_of(m, of(atom)))
             results.append(m.call(frame, node, function, given))
         return join(results)
 
@@ -219,7 +220,7 @@ def starmap(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         node,
         [args.get(1) or UNKNOWN],
         lambda row: made(row[0]),
-        lambda values: sequence(made(m.element(values[0])), "generator"),
+        lambda values: sequence(made(element_of(m, values[0])), "generator"),
     )
 
 
@@ -231,7 +232,7 @@ def asks_module(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, 
 
 def product(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``itertools.product(...)``."""
-    parts = [m.element(value) for value in args.positional]
+    parts = [element_of(m, value) for value in args.positional]
     if name.endswith("product") and parts and "repeat" not in args.keywords:
         return sequence(items("tuple", parts), "generator")
     return sequence(UNKNOWN, "generator")
@@ -239,7 +240,7 @@ def product(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
 
 def fold(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``functools.reduce(f, values)``."""
-    element = m.element(args.get(1) or UNKNOWN)
+    element = element_of(m, args.get(1) or UNKNOWN)
     return m.call(frame, node, args.get(0) or UNKNOWN, Args([args.get(2) or element, element]))
 
 
@@ -354,7 +355,7 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         rows = args.rest.only
         if isinstance(rows, Items) and rows.items is not None:
             return items("generator", [sequence(item, "tuple") for item in rows.items])
-        return sequence(sequence(m.element(args.rest), "tuple"), "generator")
+        return sequence(sequence(element_of(m, args.rest), "tuple"), "generator")
     if short in ITERATING:
         for value in args.positional:
             m.models.iterated(m, frame, node, value)
@@ -365,42 +366,42 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         first = args.get(0)
     if short in ("list", "tuple"):
         if first is None:
-            return m.adopted(node, items(short, []))
+            return adopted(m, node, items(short, []))
         only = first.only
         if isinstance(only, Items):
-            return m.adopted(node, of(Items(short, only.items, only.element)))
+            return adopted(m, node, of(Items(short, only.items, only.element)))
         known = known_items(first)
         if known is not None:
-            return m.adopted(node, items(short, known))
+            return adopted(m, node, items(short, known))
         if isinstance(only, Tensor):
-            return sequence(m.element(first), short)
-        return m.adopted(node, sequence(m.element(first), short))
+            return sequence(element_of(m, first), short)
+        return adopted(m, node, sequence(element_of(m, first), short))
     if short == "dict":
         pairs = [known_items(row) for row in known_items(first) or ()] if first is not None else []
         if pairs and all(row and len(row) == 2 and _is_constant(row[0]) for row in pairs):
             entries = {row[0].constant: row[1] for row in pairs if row}
             entries.update(args.keywords)
-            return m.adopted(node, of(Table(tuple(entries.items()), ABSENT)))
-        pair = m.element(first).only if first is not None else None
+            return adopted(m, node, of(Table(tuple(entries.items()), ABSENT)))
+        pair = element_of(m, first).only if first is not None else None
         if isinstance(pair, Items) and pair.items is not None and len(pair.items) == 2:
             return of(Table((), pair.items[1], pair.items[0]))
         for atom in first.of(Table) if first is not None else ():
             return of(Table((*atom.entries, *args.keywords.items()), atom.rest))
         rest = ABSENT if first is None and not args.open else UNKNOWN
-        return m.adopted(node, of(Table(tuple(args.keywords.items()), rest)))
+        return adopted(m, node, of(Table(tuple(args.keywords.items()), rest)))
     if short == "range":
         if _one_turn(args):
             return items("range", [args.positional[0] if args.positional[1:] else constant(0)])
         return sequence(unknown(("int", id(node))), "range")
     if short == "sum" and first is not None:
-        element = m.element(first)
+        element = element_of(m, first)
         if all(isinstance(atom, Thing) and atom.kind == "number" for atom in element.atoms):
             return NUMBER
         return operation(m, frame, node, [element]) or UNKNOWN
     if short in ("min", "max") and first is not None:
-        return join([m.element(first)]) if len(args.positional) == 1 else join(args.positional)
+        return join([element_of(m, first)]) if len(args.positional) == 1 else join(args.positional)
     if short == "next" and first is not None:
-        return m.element(first)
+        return element_of(m, first)
     if short == "str" and first is not None:
         return of_own(id(node)) if is_own(first) else first.map(_as_text)
     if short in ("int", "bool", "float") and first is not None:
@@ -462,7 +463,7 @@ def _enumerate(m: Machine, frame: Frame, node: ast.AST, args: Args) -> Value:
         if known is not None and len(known) <= COUNTED and isinstance(least, int):
             pairs = [items("tuple", [constant(n), item]) for n, item in enumerate(known, least)]
             return items("generator", pairs)
-        return sequence(items("tuple", [number, m.element(values[0])]), "generator")
+        return sequence(items("tuple", [number, element_of(m, values[0])]), "generator")
 
     if not lazy([value]):
         return whole([value])
@@ -477,7 +478,7 @@ def _zip(m: Machine, frame: Frame, node: ast.AST, args: Args) -> Value:
         if columns and all(row is not None and len(row) <= COUNTED for row in columns):
             paired = zip(*(row or () for row in columns), strict=False)
             return items("generator", [items("tuple", pair) for pair in paired])
-        return sequence(items("tuple", [m.element(value) for value in values]), "generator")
+        return sequence(items("tuple", [element_of(m, value) for value in values]), "generator")
 
     if not lazy(values):
         return whole(values)
@@ -490,7 +491,7 @@ def _map(m: Machine, frame: Frame, node: ast.AST, args: Args) -> Value:
         return UNKNOWN
 
     def whole(values: list[Value]) -> Value:
-        result = m.call(frame, node, function, Args([m.element(value) for value in values]))
+        result = m.call(frame, node, function, Args([element_of(m, value) for value in values]))
         return sequence(result, "generator")
 
     return flow(m, frame, node, values, lambda row: m.call(frame, node, function, Args(row)), whole)
@@ -506,7 +507,7 @@ def _filter(m: Machine, frame: Frame, node: ast.AST, args: Args) -> Value:
         return row[0] if definite(test) is not False else None
 
     def whole(values: list[Value]) -> Value:
-        element = m.element(values[0])
+        element = element_of(m, values[0])
         m.call(frame, node, function, Args([element]))
         return sequence(element, "generator")
 

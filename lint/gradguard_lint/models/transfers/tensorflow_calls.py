@@ -25,6 +25,8 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
+from gradguard_lint.engine.containers import element_of
+from gradguard_lint.engine.defaults import far_fetched_here
 from gradguard_lint.engine.machine import (
     Machine,
 )
@@ -33,7 +35,12 @@ from gradguard_lint.engine.truth import truthy
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.tensorflow import FITS, STOPS
 from gradguard_lint.models.torch import HEAVY
-from gradguard_lint.models.transfers.devices import gpu_hidden, gpu_touched, placed
+from gradguard_lint.models.transfers.devices import (
+    gpu_absent,
+    gpu_hidden,
+    gpu_touched,
+    placed,
+)
 from gradguard_lint.models.transfers.tensors import combine, operation_placed, tensors_in, worked
 from gradguard_lint.models.transfers.wrapping import mark
 from pytest_gradguard.records import replace
@@ -133,7 +140,7 @@ def map_fn(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     iterations = args.get(told, "parallel_iterations")
     m.effect(frame, "map-fn", node, name, value=iterations or NOTHING)
     mapped = args.get(0, "fn")
-    elements = m.element(args.get(1, "elems") or UNKNOWN)
+    elements = element_of(m, args.get(1, "elems") or UNKNOWN)
     if mapped is not None:
         m.call(frame, node, mapped, Args([elements]))
     return of(Tensor("tensorflow", "none", False, m.worker_ident))
@@ -173,7 +180,7 @@ def keras_model(m: Machine, frame: Frame, node: ast.AST, name: str) -> Value:
 
 def implied(m: Machine, frame: Frame, node: ast.AST, what: str) -> None:
     """TensorFlow takes the GPU here without being told."""
-    if not m.gpu_absent and not m.far_fetched_here and not gpu_hidden(m, config=True):
+    if not gpu_absent(m) and not far_fetched_here(m) and not gpu_hidden(m, config=True):
         m.effect(frame, "gpu-implied", node, what, framework="tensorflow")
 
 

@@ -29,6 +29,7 @@ from gradguard_lint.models.torch import ALONG, HEAVY, NOT_SMOOTH, SEVERAL, WITH_
 from gradguard_lint.models.transfers.devices import (
     WITH_A_GPU,
     cpu_when,
+    gpu_absent,
     gpu_touched,
     placed,
 )
@@ -280,7 +281,7 @@ def gpu_used(m: Machine, frame: Frame, node: ast.AST, tensors: Iterable[Tensor])
     """Record that a forked worker uses the GPU that tensors lie on, whatever way was taken."""
     forked = m.worker is not None and m.worker.call.start == "fork"
     there = [tensor for tensor in tensors if tensor.gpu and tensor.framework != "jax"]
-    if not forked or m.gpu_absent or not there:
+    if not forked or gpu_absent(m) or not there:
         return
     operands = [part for part in _operands(node) if is_plain(m, part)]
     if any(certainly_on_gpu(m.eval(frame, part)) for part in operands):

@@ -25,6 +25,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.arguments import SOME, argument_node
 from gradguard_lint.engine.calls import call_back
+from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.machine import (
     Machine,
 )
@@ -115,7 +116,7 @@ def method(
     if row is None:
         return None
     if name == "gather":
-        return sequence(result_of(m.element(args.get(0, "futures") or UNKNOWN)))
+        return sequence(result_of(element_of(m, args.get(0, "futures") or UNKNOWN)))
     if name == "scatter":
         return args.get(0, "data")  # it stands for what was sent, wherever a task gets it
     hands = row.methods.get(name)
@@ -197,21 +198,21 @@ def task_of(
     unplaced, unplaced_name = None, ""
     each = True
     if hands.items == "each":
-        positional = tuple(m.element(value) for value in args.positional[first:])
+        positional = tuple(element_of(m, value) for value in args.positional[first:])
         said = items_text(node, at)
     elif hands.items == "one":
-        positional = (m.element(args.get(*hands.args) or UNKNOWN),)
+        positional = (element_of(m, args.get(*hands.args) or UNKNOWN),)
         said = (item_text(argument_node(node, *hands.args)),)
     elif hands.items == "spread":
-        element = m.element(args.get(*hands.args) or UNKNOWN)
+        element = element_of(m, args.get(*hands.args) or UNKNOWN)
         positional = _tuple(element) or (element,)
         said = unpacked_texts(argument_node(node, *hands.args), len(positional))
     elif hands.items == "unpacked":
-        element = m.element(args.get(*hands.args) or UNKNOWN)
+        element = element_of(m, args.get(*hands.args) or UNKNOWN)
         positional = _tuple(element)
         said = unpacked_texts(argument_node(node, *hands.args), len(positional))
         if not positional and not element.is_unknown:
-            positional, unplaced = tuple([m.element(element)] * 4), 0
+            positional, unplaced = tuple([element_of(m, element)] * 4), 0
             unplaced_name = part_text(argument_node(node, *hands.args))
     elif hands.items == "ranked":
         positional = (unknown(RANK), *_tuple(args.get(*hands.args)))
@@ -312,12 +313,12 @@ def results(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
 
 def elements(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``as_completed(futures)``."""
-    return sequence(m.element(args.get(*row.argument) or UNKNOWN))
+    return sequence(element_of(m, args.get(*row.argument) or UNKNOWN))
 
 
 def waited(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``wait(futures)``: those that are done, and those that are not."""
-    futures = sequence(m.element(args.get(*row.argument) or UNKNOWN))
+    futures = sequence(element_of(m, args.get(*row.argument) or UNKNOWN))
     return of(Items("tuple", (futures, futures), futures))
 
 

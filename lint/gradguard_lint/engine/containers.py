@@ -1,0 +1,105 @@
+"""Containers: what they give, hold and become, as the store has it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+
+from gradguard_lint.domain.shapes import key_value, strung
+from gradguard_lint.domain.values import (
+    UNKNOWN,
+    Atom,
+    Choice,
+    Const,
+    Items,
+    Table,
+    Tensor,
+    Unknown,
+    Value,
+    join,
+    of,
+    unknown,
+)
+from gradguard_lint.engine.machine import HEAP, Machine
+from pytest_gradguard.records import replace
+
+
+def hold(m: Machine, atom: Items | Table) -> None:
+    """A container with an identity of its own now holds what `atom` says."""
+    m.store[atom.ident, HEAP] = of(atom)
+
+
+def element_of(m: Machine, value: Value) -> Value:
+    """What iterating `value` gives: nothing comes of the alternatives that are empty."""
+    found = []
+    for choice in value.choices:
+        atom = choice.atom
+        if isinstance(atom, Items):
+            if atom.items != ():
+                found.append(atom.element)
+        elif isinstance(atom, Table):
+            names = [key_value(key) for key, _ in atom.entries]
+            if atom.keys is not None:
+                names.append(atom.keys)
+            found.append(join(names) if names else UNKNOWN)
+        elif isinstance(atom, Tensor):
+            part = m.models.derived(m, atom)
+            found.append(of(replace(part, extent=part.extent[1:])))
+        elif isinstance(atom, Const) and isinstance(atom.value, (str, type(None))):
+            found.append(UNKNOWN)
+        else:
+            key = atom.key if isinstance(atom, Unknown) else None
+            found.append(unknown(("item", key)) if key is not None else UNKNOWN)
+    return m.filtered(join(found)) if found else UNKNOWN
+
+
+def grown(
+    m: Machine, atom: Items, parts: Iterable[tuple[Value, ...] | None], added: Value
+) -> Items:
+    """A sequence that has grown in place to these `parts`, where they are known, or by `added`: in
+    a loop it is not told what is where."""
+    known = strung(parts) if not m.loop_depth else None
+    if known is not None:
+        return Items(atom.kind, known, join(known) if known else UNKNOWN, atom.ident)
+    empty = atom.items == () or atom.element.is_unknown
+    return Items(atom.kind, None, added if empty else join((atom.element, added)), atom.ident)
+
+
+def adopted(m: Machine, node: ast.AST, value: Value) -> Value:
+    """`value`, in which containers that can change have an identity from here on."""
+    if not any(_changeable(choice.atom) for choice in value.choices):
+        return value
+    choices = []
+    for number, choice in enumerate(value.choices):
+        atom = choice.atom
+        if isinstance(atom, (Items, Table)) and _changeable(atom):
+            atom = replace(atom, ident=m.ident_at(node, "held", number))
+            hold(m, atom)
+        choices.append(Choice(atom, choice.when))
+    return Value(tuple(choices))
+
+
+def _changeable(atom: Atom) -> bool:
+    if isinstance(atom, Items):
+        return not atom.ident and atom.kind in ("list", "set", "deque")
+    return isinstance(atom, Table) and not atom.ident
+
+
+def whole(m: Machine, value: Value, depth: int = 4) -> Value:
+    """`value` with what the containers in it, and in those, hold now."""
+    value = m.filtered(value)
+    if depth <= 0 or not any(isinstance(c.atom, (Items, Table)) for c in value.choices):
+        return value
+
+    def inside(atom: Atom) -> Atom:
+        if isinstance(atom, Items):
+            if atom.items is None:
+                return replace(atom, element=whole(m, atom.element, depth - 1))
+            held = tuple(whole(m, item, depth - 1) for item in atom.items)
+            return replace(atom, items=held, element=join(held) if held else atom.element)
+        if isinstance(atom, Table):
+            entries = tuple((key, whole(m, item, depth - 1)) for key, item in atom.entries)
+            return replace(atom, entries=entries, rest=whole(m, atom.rest, depth - 1))
+        return atom
+
+    return Value(tuple(Choice(inside(c.atom), c.when) for c in value.choices))
