@@ -10,7 +10,7 @@ from gradguard_lint.engine.containers import adopted
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
-from gradguard_lint.models.transfers.python_calls import builtin
+from gradguard_lint.models.transfers.builtin_calls import builtin
 from pytest_gradguard.records import replace
 
 

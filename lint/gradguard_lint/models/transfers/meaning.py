@@ -52,6 +52,7 @@ from gradguard_lint.models.transfers import (
     dask_work,
     data_parallel,
     dispatch,
+    environment,
     estimators,
     getters,
     loaders,
@@ -61,7 +62,6 @@ from gradguard_lint.models.transfers import (
     options,
     parallel,
     processes,
-    python_calls,
     remote,
     samplers,
     tensorflow_calls,
@@ -111,7 +111,7 @@ class Meaning(Known):
             if plain.startswith("keras.wrappers.scikit_learn"):
                 m.effect(frame, "removed-wrapper", node, name)
             if name.partition(".")[0] == "torch":
-                m.store[python_calls.IMPORTED] = constant(True)
+                m.store[environment.IMPORTED] = constant(True)
         arrays.loaded(m, frame, node, plain)
         if not m.project.is_module(name.partition(".")[0]):
             arrays.may_load(m, frame, node, name)

@@ -30,12 +30,12 @@ from gradguard_lint.models.transfers import (
     attribute_tables,
     collectives,
     data_parallel,
+    environment,
     estimators,
     loaders,
     optimizers,
     options,
     own_gradients,
-    python_calls,
     samplers,
     tensorflow_calls,
     torch_modules,
@@ -189,7 +189,7 @@ def set_item(
     collectives.put_back(m, holder, value)
     for atom in holder.atoms:
         if isinstance(atom, External) and atom.name == "os.environ":
-            python_calls.environ_set(m, frame, target, index, value)
+            environment.environ_set(m, frame, target, index, value)
         if isinstance(atom, Thing) and atom.kind == attribute_tables.KIND:
             attribute_tables.set_item(m, atom, index, value)
     if any(holder.tensors()):
@@ -205,7 +205,7 @@ def in_place(m: Machine, frame: Frame, node: ast.AugAssign, old: Value) -> Value
     """``x += ...``: an in-place write, where `x` is a tensor; without gradients, it stays what it
     was."""
     if old.only == External("os.environ"):
-        python_calls.environ_from(m, frame, node, m.eval(frame, node.value))
+        environment.environ_from(m, frame, node, m.eval(frame, node.value))
     item = node.target if isinstance(node.target, ast.Subscript) else None
     changed = old if item is None else m.eval(frame, item.value)
     if any(changed.tensors()):

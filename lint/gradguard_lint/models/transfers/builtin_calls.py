@@ -1,0 +1,332 @@
+"""Python's built-in functions, as far as values flow through them."""
+
+from __future__ import annotations
+
+import ast
+
+from gradguard_lint.domain.shapes import ABSENT, items, known_items, sequence
+from gradguard_lint.domain.values import (
+    NOTHING,
+    NUMBER,
+    UNKNOWN,
+    Atom,
+    Class,
+    Const,
+    External,
+    Frame,
+    Generator,
+    Instance,
+    Items,
+    Table,
+    Tensor,
+    Thing,
+    Unknown,
+    Value,
+    constant,
+    is_own,
+    join,
+    of,
+    of_own,
+    unknown,
+)
+from gradguard_lint.engine.branches import definite
+from gradguard_lint.engine.comprehensions import iterated, iterated_object
+from gradguard_lint.engine.containers import adopted, element_of
+from gradguard_lint.engine.flows import flow, lazy
+from gradguard_lint.engine.generators import following
+from gradguard_lint.engine.machine import (
+    Machine,
+)
+from gradguard_lint.engine.ports import Args
+from gradguard_lint.models.rows import Row
+from gradguard_lint.models.torch import OF_TENSORS
+from gradguard_lint.models.transfers import data_parallel
+from gradguard_lint.models.transfers.attribute_tables import attributes_of, set_named
+from gradguard_lint.models.transfers.tensors import operation
+from gradguard_lint.models.transfers.wrapping import OF_CLASSES, mark
+from gradguard_lint.words import words
+from pytest_gradguard.records import replace
+
+COUNTED = 3
+"""Up to this many items are paired one by one."""
+
+ITERATING = words("list tuple iter next sum set sorted")
+"""Functions that iterate what they are given."""
+
+CONSUMING = words("dict min max any all frozenset reversed")
+"""Further ones, of which generators are iterated."""
+
+
+def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """A built-in function."""
+    short = name.rpartition(".")[2]
+    first = args.get(0)
+    if short in ("next", "anext") and first is not None:
+        only = first.only
+        if isinstance(only, Generator):
+            return following(m, frame, node, only, args.get(1))
+    if short == "iter" and first is not None:
+        m.models.iterated(m, frame, node, first)
+        return iterated_object(m, frame, node, first).map(_iterator)
+    if short in _LAZY and args.positional:
+        return _LAZY[short](m, frame, node, args)
+    if short == "zip" and args.rest is not None:
+        rows = args.rest.only
+        if isinstance(rows, Items) and rows.items is not None:
+            return items("generator", [sequence(item, "tuple") for item in rows.items])
+        return sequence(sequence(element_of(m, args.rest), "tuple"), "generator")
+    if short in ITERATING:
+        for value in args.positional:
+            m.models.iterated(m, frame, node, value)
+        args.positional = [iterated(m, frame, node, value) for value in args.positional]
+        first = args.get(0)
+    elif short in CONSUMING:
+        args.positional = [m.iterated(frame, node, value) for value in args.positional]
+        first = args.get(0)
+    if short in ("list", "tuple"):
+        if first is None:
+            return adopted(m, node, items(short, []))
+        only = first.only
+        if isinstance(only, Items):
+            return adopted(m, node, of(Items(short, only.items, only.element)))
+        known = known_items(first)
+        if known is not None:
+            return adopted(m, node, items(short, known))
+        if isinstance(only, Tensor):
+            return sequence(element_of(m, first), short)
+        return adopted(m, node, sequence(element_of(m, first), short))
+    if short == "dict":
+        pairs = [known_items(row) for row in known_items(first) or ()] if first is not None else []
+        if pairs and all(row and len(row) == 2 and _is_constant(row[0]) for row in pairs):
+            entries = {row[0].constant: row[1] for row in pairs if row}
+            entries.update(args.keywords)
+            return adopted(m, node, of(Table(tuple(entries.items()), ABSENT)))
+        pair = element_of(m, first).only if first is not None else None
+        if isinstance(pair, Items) and pair.items is not None and len(pair.items) == 2:
+            return of(Table((), pair.items[1], pair.items[0]))
+        for atom in first.of(Table) if first is not None else ():
+            return of(Table((*atom.entries, *args.keywords.items()), atom.rest))
+        rest = ABSENT if first is None and not args.open else UNKNOWN
+        return adopted(m, node, of(Table(tuple(args.keywords.items()), rest)))
+    if short == "range":
+        if _one_turn(args):
+            return items("range", [args.positional[0] if args.positional[1:] else constant(0)])
+        return sequence(unknown(("int", id(node))), "range")
+    if short == "sum" and first is not None:
+        element = element_of(m, first)
+        if all(isinstance(atom, Thing) and atom.kind == "number" for atom in element.atoms):
+            return NUMBER
+        return operation(m, frame, node, [element]) or UNKNOWN
+    if short in ("min", "max") and first is not None:
+        return join([element_of(m, first)]) if len(args.positional) == 1 else join(args.positional)
+    if short == "next" and first is not None:
+        return element_of(m, first)
+    if short == "str" and first is not None:
+        return of_own(id(node)) if is_own(first) else first.map(_as_text)
+    if short in ("int", "bool", "float") and first is not None:
+        if any(first.tensors()):
+            return NUMBER
+        if is_own(first):
+            return of_own(id(node))
+        only = first.only
+        if isinstance(only, Unknown) and only.key is not None and not args.positional[1:]:
+            return unknown(("number", short, only.key))
+        return first if isinstance(only, Const) else NUMBER
+    if short in ("round", "abs", "pow") and any(first.things("number") if first else ()):
+        return NUMBER
+    if short == "len" and first is not None:
+        only = first.only
+        if isinstance(only, Items) and only.items is not None:
+            return constant(len(only.items))
+        if isinstance(only, Unknown) and only.key == ("gpu-list",):
+            return unknown(("gpu-count",))
+        return NUMBER
+    if short == "getattr" and len(args.positional) >= 2:
+        wanted = args.positional[1].constant
+        if isinstance(wanted, str):
+            return m.attribute(frame, node, args.positional[0], wanted)
+        return UNKNOWN
+    if short == "hasattr" and len(args.positional) == 2:
+        return has_attribute(*args.positional)
+    if short == "setattr" and len(args.positional) == 3:
+        owner, wanted, value = args.positional
+        only, field = owner.only, wanted.constant
+        if only is not None and set_named(m, only, field, value):
+            return NOTHING
+        if isinstance(only, (Tensor, Unknown)) and isinstance(field, str):
+            m.models.set_attribute(m, frame, _attribute(node, field), only, value)
+        return NOTHING
+    if short == "isinstance":
+        return is_of(m, *args.positional) if len(args.positional) == 2 else UNKNOWN
+    if short in OF_CLASSES:
+        return mark(first or UNKNOWN, OF_CLASSES[short])
+    if short == "vars" and first is not None:
+        return first.map(attributes_of)
+    return UNKNOWN
+
+
+def _given(m: Machine, frame: Frame, node: ast.AST, args: Args) -> list[Value]:
+    """What a call is given, with what iterating it gives in place of objects of the project."""
+    for value in args.positional:
+        m.models.iterated(m, frame, node, value)
+    return [iterated_object(m, frame, node, value) for value in args.positional]
+
+
+def _enumerate(m: Machine, frame: Frame, node: ast.AST, args: Args) -> Value:
+    value = _given(m, frame, node, args)[0]
+    number = unknown(("int", id(node)))
+    least = (args.get(1, "start") or constant(0)).constant
+
+    def whole(values: list[Value]) -> Value:
+        known = known_items(values[0])
+        if known is not None and len(known) <= COUNTED and isinstance(least, int):
+            pairs = [items("tuple", [constant(n), item]) for n, item in enumerate(known, least)]
+            return items("generator", pairs)
+        return sequence(items("tuple", [number, element_of(m, values[0])]), "generator")
+
+    if not lazy([value]):
+        return whole([value])
+    return flow(m, frame, node, [value], lambda row: items("tuple", [number, row[0]]), whole)
+
+
+def _zip(m: Machine, frame: Frame, node: ast.AST, args: Args) -> Value:
+    values = _given(m, frame, node, args)
+
+    def whole(values: list[Value]) -> Value:
+        columns = [known_items(value) for value in values]
+        if columns and all(row is not None and len(row) <= COUNTED for row in columns):
+            paired = zip(*(row or () for row in columns), strict=False)
+            return items("generator", [items("tuple", pair) for pair in paired])
+        return sequence(items("tuple", [element_of(m, value) for value in values]), "generator")
+
+    if not lazy(values):
+        return whole(values)
+    return flow(m, frame, node, values, lambda row: items("tuple", row), whole)
+
+
+def _map(m: Machine, frame: Frame, node: ast.AST, args: Args) -> Value:
+    function, *values = _given(m, frame, node, args)
+    if not values:
+        return UNKNOWN
+
+    def whole(values: list[Value]) -> Value:
+        result = m.call(frame, node, function, Args([element_of(m, value) for value in values]))
+        return sequence(result, "generator")
+
+    return flow(m, frame, node, values, lambda row: m.call(frame, node, function, Args(row)), whole)
+
+
+def _filter(m: Machine, frame: Frame, node: ast.AST, args: Args) -> Value:
+    function, *values = _given(m, frame, node, args)
+    if not values:
+        return UNKNOWN
+
+    def kept(row: list[Value]) -> Value | None:
+        test = m.call(frame, node, function, Args(row))
+        return row[0] if definite(test) is not False else None
+
+    def whole(values: list[Value]) -> Value:
+        element = element_of(m, values[0])
+        m.call(frame, node, function, Args([element]))
+        return sequence(element, "generator")
+
+    return flow(m, frame, node, values[:1], kept, whole)
+
+
+_LAZY = {"enumerate": _enumerate, "zip": _zip, "map": _map, "filter": _filter}
+"""Functions that take items as items are taken of what they give."""
+
+
+def _is_constant(value: Value) -> bool:
+    return isinstance(value.only, Const)
+
+
+def _iterator(atom: Atom) -> Value:
+    """What iterating goes on with; a loader's iterator is no loader."""
+    if isinstance(atom, Thing):
+        return UNKNOWN
+    return of(replace(atom, ident=0) if isinstance(atom, (Items, Table)) else atom)
+
+
+def _one_turn(args: Args) -> bool:
+    """Whether ``range(...)`` is known to have one number."""
+    bounds = [value.constant for value in args.positional]
+    if len(bounds) == 1:
+        return bounds == [1]
+    first, last = bounds if len(bounds) == 2 else (None, None)
+    return isinstance(first, int) and isinstance(last, int) and last - first == 1
+
+
+def _as_text(atom: Atom) -> Value:
+    if isinstance(atom, Const):
+        return constant(str(atom.value))
+    if isinstance(atom, Thing) and atom.kind == "device":
+        return constant(atom.name)
+    return unknown(("str", atom.key)) if isinstance(atom, Unknown) and atom.key else UNKNOWN
+
+
+def is_of(m: Machine, value: Value, kind: Value) -> Value:
+    """``isinstance(value, kind)``."""
+    only, asked = value.only, kind.only
+    if isinstance(asked, Items) and asked.items is not None:
+        answers = [is_of(m, value, item) for item in asked.items]
+        truths = {answer.constant for answer in answers}
+        return constant(True in truths) if truths in ({True}, {False}, {True, False}) else UNKNOWN
+    if isinstance(asked, External):
+        own = _OWN.get(asked.name)
+        if own is not None and isinstance(only, Const):
+            return constant(isinstance(only.value, own))
+        own_name = type_name(only)
+        if own_name and asked.name in _TOLD_APART:
+            return constant(own_name == asked.name)
+        if isinstance(only, Instance) and only.cls.plain and asked.name in _TOLD_APART:
+            return constant(False)
+    if isinstance(asked, Class) and isinstance(only, Instance):
+        return constant(asked is only.cls or asked in only.cls.above)
+    if isinstance(asked, Class) and isinstance(only, (Const, Items, Table, Tensor)):
+        return constant(False) if asked.plain else UNKNOWN  # members of an Enum are values here
+    return data_parallel.is_wrapper(m, value, kind)
+
+
+def type_name(atom: Atom | None) -> str:
+    """The class of `atom`, as a program names it; "" where that is not known."""
+    if isinstance(atom, Tensor):
+        return {"torch": "torch.Tensor", "numpy": "numpy.ndarray"}.get(atom.framework, "another")
+    if isinstance(atom, Const):
+        return f"builtins.{type(atom.value).__name__}"
+    if isinstance(atom, Items) and atom.kind in ("list", "tuple", "set"):
+        return f"builtins.{atom.kind}"
+    return "builtins.dict" if isinstance(atom, Table) else ""
+
+
+def is_tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``torch.is_tensor(it)``."""
+    kind = type_name((args.get(*row.argument) or UNKNOWN).only)
+    return constant(kind == f"{name.partition('.')[0]}.Tensor") if kind else UNKNOWN
+
+
+_TOLD_APART = frozenset(
+    {f"builtins.{kind.__name__}" for kind in (str, int, float, bool, list, tuple, set, dict)}
+) | {"torch.Tensor", "numpy.ndarray"}
+"""Classes of which it is known whether something is of them."""
+
+_OWN = {f"builtins.{kind.__name__}": kind for kind in (str, int, float, bool)}
+
+
+def has_attribute(value: Value, name: Value) -> Value:
+    """``hasattr(value, "detach")``."""
+
+    def ask(atom: Atom) -> Value:
+        if isinstance(atom, Tensor):
+            return constant(atom.framework == "torch")
+        return constant(False) if isinstance(atom, (Const, Items, Table)) else UNKNOWN
+
+    if name.constant not in OF_TENSORS:
+        return data_parallel.has_attribute(value, name)
+    return value.map(ask)
+
+
+def _attribute(node: ast.AST, name: str) -> ast.Attribute:
+    """What ``setattr(owner, name, value)`` sets."""
+    owner = node.args[0] if isinstance(node, ast.Call) and node.args else ast.Name("...")
+    return ast.copy_location(ast.Attribute(owner, name, ast.Store()), owner)

@@ -1,0 +1,72 @@
+"""The environment of the process, as far as what it sets matters."""
+
+from __future__ import annotations
+
+import ast
+
+from gradguard_lint.domain.values import (
+    UNKNOWN,
+    Frame,
+    Table,
+    Value,
+    constant,
+    unknown,
+)
+from gradguard_lint.engine.machine import (
+    Machine,
+)
+from gradguard_lint.engine.ports import Args
+from gradguard_lint.models.rows import Row
+from gradguard_lint.models.transfers.devices import names_no_gpu
+from gradguard_lint.models.transfers.starting import STARTS_POOLS
+
+IMPORTED = (0, "<torch>")
+"""Where it is kept that torch was imported: it has read the environment then."""
+
+
+def environ_get(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``os.environ.get(...)``."""
+    first = args.get(0)
+    return unknown(("env", first.constant if first is not None else None))
+
+
+def environ_update(
+    m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
+) -> Value:
+    """``os.environ.update(...)``, ``os.environ.setdefault(...)``."""
+    if not name.endswith("update"):
+        if len(args.positional) == 2:
+            environ_set(m, frame, node, args.positional[0], args.positional[1])
+        return UNKNOWN
+    for key, value in args.keywords.items():
+        environ_set(m, frame, node, constant(key), value)
+    environ_from(m, frame, node, args.get(0) or UNKNOWN)
+    return UNKNOWN
+
+
+def environ_from(m: Machine, frame: Frame, node: ast.AST, given: Value) -> None:
+    """Record that environment variables are set, as a dict says."""
+    for table in given.of(Table):
+        for entry, value in table.entries:
+            environ_set(m, frame, node, constant(entry), value)
+
+
+def environ_set(m: Machine, frame: Frame, node: ast.AST, key: Value, value: Value) -> None:
+    """Record that an environment variable is set."""
+    name = key.constant
+    if name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
+        if names_no_gpu(m, value):
+            m.effect(frame, "gpu-hidden", node, f'os.environ["{name}"] = ...')
+        elif value.constant is not None:
+            m.effect(frame, "gpu-meant", node, f'os.environ["{name}"] = ...')
+        m.effect(frame, "set-visible", node, f'os.environ["{name}"] = ...', value=value)
+    elif name == "TF_FORCE_GPU_ALLOW_GROWTH" and str(value.constant).lower() in ("true", "1"):
+        m.effect(frame, "gpu-grown", node, f'os.environ["{name}"] = ...')
+    elif name == "PYTORCH_NVML_BASED_CUDA_CHECK" and value.constant == "1":
+        m.effect(frame, "gpu-unasked", node, f'os.environ["{name}"] = ...', framework="torch")
+    elif name == "OMP_NUM_THREADS" and value.constant == "1" and not m.read(*IMPORTED):
+        m.effect(frame, "set-threads", node, f'os.environ["{name}"] = ...', framework="torch")
+    elif name == "JOBLIB_START_METHOD":
+        m.store[STARTS_POOLS] = value
+    elif name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"):
+        m.effect(frame, "process-group", node, f'os.environ["{name}"] = ...')
