@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import ast
-import builtins
 import sys
 
 from gradguard_lint.domain.effects import ParallelCall
-from gradguard_lint.domain.shapes import result_call
 from gradguard_lint.domain.values import (
     GRADIENT,
-    NOTHING,
-    ONE,
     UNKNOWN,
     Atom,
     Choice,
@@ -34,15 +30,12 @@ from gradguard_lint.domain.values import (
     unknown,
 )
 from gradguard_lint.engine.containers import element_of
-from gradguard_lint.engine.machine import (
-    Machine,
-)
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import is_fixed
-from gradguard_lint.engine.truth import names_cuda
 from gradguard_lint.models.known import Known
 from gradguard_lint.models.rows import CALLED_BY_HOSTS
-from gradguard_lint.models.torch import HOOKS, NOT_WRITING, PARAMETERS
+from gradguard_lint.models.torch import NOT_WRITING
 from gradguard_lint.models.transfers import (
     arrays,
     attribute_tables,
@@ -53,10 +46,9 @@ from gradguard_lint.models.transfers import (
     data_parallel,
     dispatch,
     environment,
-    estimators,
     getters,
+    instances,
     loaders,
-    named_tuples,
     objects,
     optimizers,
     options,
@@ -67,8 +59,7 @@ from gradguard_lint.models.transfers import (
     tensorflow_calls,
     torch_modules,
     torch_tensors,
-    trainers,
-    work,
+    unknown_calls,
 )
 from gradguard_lint.models.transfers.devices import (
     asks_for_cpu,
@@ -79,21 +70,8 @@ from gradguard_lint.models.transfers.devices import (
 from gradguard_lint.models.transfers.kinds import KERAS_KINDS, method_of
 from gradguard_lint.models.transfers.table import TRANSFERS
 from gradguard_lint.models.transfers.tensors import derived, gpu_used, operation, viewed
-from gradguard_lint.models.transfers.unknown_calls import (
-    given_a_gpu,
-    handed_on,
-    may_seed,
-    switches,
-)
 from gradguard_lint.models.transfers.wrapping import marked
 from pytest_gradguard.records import replace
-
-_BUILTIN = frozenset(dir(builtins)) - {"eval", "exec"}
-"""Names of Python's own, exceptions above all, which compute nothing with tensors."""
-
-MODULE_METHODS = ("parameters", "named_parameters", "state_dict", "load_state_dict", "zero_grad")
-"""What only a torch module has."""
-
 
 MODELS = ("model", "net", "encoder", "decoder", "policy", "backbone", "classifier", "critic")
 """What parameters of functions are called that are modules to be trained: losses and transforms
@@ -170,81 +148,17 @@ class Meaning(Known):
                 rest = Args(args.positional[1:], args.keywords, args.rest, args.open)
                 return parallel.run_instance(m, frame, node, instance, rest)
         data_parallel.handed_over(m, name, args)
-        handed_on(m, frame, node, args)
-        given_a_gpu(m, frame, node, name, args)
+        unknown_calls.handed_on(m, frame, node, args)
+        unknown_calls.given_a_gpu(m, frame, node, name, args)
         top = name.partition(".")[0]
         foreign = top not in self.registry.tops and top not in sys.stdlib_module_names
-        may_seed(m, frame, node, name, unknown=foreign)
+        unknown_calls.may_seed(m, frame, node, name, unknown=foreign)
         return UNKNOWN
 
     def call_unknown(
         self, m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args
     ) -> Value | None:
-        key = atom.key
-        name = key[2] if isinstance(key, tuple) and len(key) == 3 and key[0] == "attr" else None
-        if name == "startswith" and isinstance(key, tuple) and len(args.positional) == 1:
-            start = args.positional[0].constant
-            if start == "cuda":
-                return unknown(names_cuda(key[1]))
-            return unknown(("cmp", key[1], "startswith", start))
-        if isinstance(key, tuple) and key[0] == torch_modules.PARTS:
-            return torch_modules.part_called(m, frame, node, key[1], args)
-        call = result_call(atom)
-        if name == "backward":
-            data_parallel.unknown_backward(m)
-        if name == "set_epoch":
-            samplers.epoch_set(m, atom)
-        if name == tensorflow_calls.PAUSES:
-            return of(Thing("tape-paused", name))
-        data_parallel.handed_over(m, str(name), args)
-        handed_on(m, frame, node, args)
-        if name == "backward" and call is not None:
-            target = of(Tensor("torch", "unknown", maybe=frozenset({call})))
-            m.effect(frame, "backward", node, "`.backward()`", target=target)
-            return None
-        base = key[1] if isinstance(key, tuple) and len(key) > 1 else None
-        if isinstance(base, tuple) and base[0] == torch_modules.PARTS:
-            if name in ("train", "eval"):
-                torch_modules.set_training(m, base[1], UNKNOWN)
-            return None
-        if (
-            (name in MODULE_METHODS or (name in ("train", "eval") and switches(args)))
-            and isinstance(base, tuple)
-            and base[0] != "node"
-        ):
-            m.unknown_modules.add(base)
-            if name in ("parameters", "named_parameters"):
-                model = Thing("model", "Module", m.ident_of(base), m.worker_ident)
-                return torch_modules.model_method(
-                    m, frame, node, model, model.ident, False, name, args
-                )
-        if key in m.unknown_modules:
-            model = Thing("model", "Module", m.ident_of(key), m.worker_ident)
-            return torch_modules.model_call(m, frame, node, model, args)
-        if name in HOOKS and isinstance(base, tuple) and base[-1] in PARAMETERS:
-            return torch_tensors.hooked(m, frame, node, Unknown(base), args)
-        if isinstance(name, str):
-            given_a_gpu(m, frame, node, f".{name}", args)
-            contexts.unknown_lock_method(m, node, name)
-            may_seed(m, frame, node, name if name != "seed" else "", unknown=True)
-            handed = work.by_method(m, frame, node, name, args)
-            if handed is not None:
-                return handed
-            return torch_tensors.unknown_method(m, frame, node, name, args)
-        called = node.func if isinstance(node, ast.Call) else None
-        may_seed(m, frame, node, called.id if isinstance(called, ast.Name) else "", unknown=True)
-        if (
-            m.worker is not None
-            and args.positional
-            and isinstance(called, ast.Name)
-            and called.id not in _BUILTIN
-            and not any(it.framework == "numpy" for arg in args.positional for it in arg.tensors())
-            and not called.id.endswith(("fn", "func", "function", "callback", "transform"))
-        ):
-            # What is given may be a model; a name without a value is a function's, as a rule.
-            given = key is not None and not (isinstance(key, tuple) and key[0] == ONE)
-            m.effect(frame, "unknown-call", node, "an unknown callable", unknown=given)
-        return None
+        return unknown_calls.call(m, frame, node, atom, args)
 
     def call_method(
         self, m: Machine, frame: Frame, node: ast.AST, method: Method, args: Args
@@ -261,7 +175,7 @@ class Meaning(Known):
         if isinstance(receiver, Thing):
             return method_of(m, frame, node, receiver, name, args) or UNKNOWN
         if isinstance(receiver, Instance):
-            return _instance_method(m, frame, node, receiver, name, args)
+            return instances.method(m, frame, node, receiver, name, args)
         if isinstance(receiver, Method):
             part = torch_modules.part_method(m, frame, node, receiver, name, args)
             if part is not None:
@@ -317,41 +231,7 @@ class Meaning(Known):
     def call_instance(
         self, m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args
     ) -> Value:
-        what = instance.cls.what
-        if what == "parallel":
-            return parallel.run_instance(m, frame, node, instance, args)
-        if what not in ("torch", "keras"):
-            return UNKNOWN
-        forward = m.find_in_class(instance.cls, "forward" if what == "torch" else "call")
-        result = UNKNOWN
-        if forward is not None:
-            bound = m.bind(frame, node, forward, instance)
-            result = data_parallel.direct_call(
-                m, frame, node, instance.ident, lambda: m.call(frame, node, bound, args)
-            )
-        if what == "keras":
-            if any(result.tensors()) or not result.is_unknown:
-                return result
-            model = Thing("keras-model", "Model", instance.ident)
-            return tensorflow_calls.model_call(m, frame, node, model, args)
-        gpu = torch_modules.instance_on_gpu(m, instance)
-        if not any(result.tensors()):
-            if not result.is_unknown:
-                return result
-            about = torch_modules.about_parts(m, instance) if forward is None else ()
-            model = Thing("model", "Module", instance.ident, instance.born, gpu, about)
-            return torch_modules.model_call(m, frame, node, model, args)
-
-        def through(atom: Atom) -> Value:
-            if not isinstance(atom, Tensor):
-                return of(atom)
-            sources = atom.sources | {instance.ident}
-            partly = atom.grad == "unknown" and atom.framework == "torch" and m.modes.grad
-            if partly and torch_tensors.partly_frozen(m, instance.ident):
-                atom = replace(atom, grad="history")
-            return of(replace(atom, gpu=atom.gpu or gpu, sources=sources))
-
-        return result.map(through)
+        return instances.call(m, frame, node, instance, args)
 
     def make_task(
         self, m: Machine, frame: Frame, node: ast.AST, delayed: Delayed, args: Args
@@ -535,15 +415,7 @@ class Meaning(Known):
     def instantiated(
         self, m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args
     ) -> None:
-        what = instance.cls.what
-        if what == "parallel" and (instance.ident, "<parallel>") not in m.store:
-            parallel.keep_arguments(m, instance, args)
-        if what in _MADE and m.find_in_class(instance.cls, "__init__") is None:
-            _MADE[what](m, frame, node, instance, args)
-        if what == "torch" and any(
-            part.gpu for _, value in m.fields(instance.ident) for part in value.things("model")
-        ):
-            m.store[instance.ident, "<gpu>"] = constant(True)
+        instances.made(m, frame, node, instance, args)
 
     def changed_receiver(self, m: Machine, receiver: Atom, name: str, args: Args) -> Value | None:
         if isinstance(receiver, (Items, Table)):
@@ -565,51 +437,3 @@ class Meaning(Known):
                 moved = Choice(replace(receiver, gpu=True), when)
                 return Value((moved, Choice(receiver)) if when else (moved,))
         return None
-
-
-_MADE = {
-    "process": processes.init_instance,
-    "thread": processes.init_instance,
-    "pool": work.init_pool,
-    "loader": loaders.init_instance,
-    "sampler": samplers.init_instance,
-    optimizers.KIND: optimizers.init_instance,
-    "estimator": estimators.init_instance,
-    "gpu-estimator": estimators.init_instance,
-}
-"""By what a project's class is: the ``__init__`` that it extends."""
-
-
-def _instance_method(
-    m: Machine, frame: Frame, node: ast.AST, instance: Instance, name: str, args: Args
-) -> Value:
-    what = instance.cls.what
-    result: Value | None = None
-    if what == "torch" and name == "__init__":
-        torch_modules.keep_parts(m, instance, args)
-        return NOTHING
-    if what == "torch":
-        gpu = torch_modules.instance_on_gpu(m, instance)
-        result = torch_modules.model_method(
-            m, frame, node, instance, instance.ident, gpu, name, args
-        ) or trainers.lightning_method(m, frame, node, instance, name, args)
-    elif what == "keras":
-        result = tensorflow_calls.model_method(m, frame, node, instance, name, args)
-    elif what in _MADE and name == "__init__":
-        result = _MADE[what](m, frame, node, instance, args)
-    elif what in ("process", "thread") and name == "start":
-        result = processes.start_instance(m, frame, node, instance)
-    elif what == "pool":
-        result = work.pool_method(m, frame, node, instance, name, args)
-    elif what == optimizers.KIND:
-        result = optimizers.method(m, frame, node, instance, name, args)
-    elif what == "tuple":
-        result = named_tuples.method(m, node, instance, name, args)
-    elif what in ("estimator", "gpu-estimator"):
-        result = estimators.method(m, frame, node, instance, name, args)
-    elif what == "parallel" and name == "__call__":
-        result = parallel.run_instance(m, frame, node, instance, args)
-    elif what == "parallel" and name == "__init__":
-        parallel.keep_arguments(m, instance, args)
-        result = NOTHING
-    return result or UNKNOWN

@@ -3,28 +3,116 @@
 from __future__ import annotations
 
 import ast
+import builtins
 
-from gradguard_lint.domain.shapes import inner
+from gradguard_lint.domain.shapes import inner, result_call
 from gradguard_lint.domain.values import (
     GRADIENT,
+    ONE,
     UNKNOWN,
     Const,
     Frame,
     Instance,
     Tensor,
     Thing,
+    Unknown,
     Value,
+    of,
     of_own,
+    unknown,
 )
-from gradguard_lint.engine.machine import (
-    Machine,
-)
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.truth import names_cuda
 from gradguard_lint.models.rows import Row
+from gradguard_lint.models.torch import HOOKS, PARAMETERS
+from gradguard_lint.models.transfers import (
+    contexts,
+    data_parallel,
+    samplers,
+    tensorflow_calls,
+    torch_modules,
+    torch_tensors,
+    work,
+)
 from gradguard_lint.models.transfers.devices import gpu_hinted, placed, shown
 
 SPREADS = frozenset({"auto", "balanced", "balanced_low_0", "sequential", "cuda"})
 """Words by which a model is put on the GPUs that there are."""
+
+_BUILTIN = frozenset(dir(builtins)) - {"eval", "exec"}
+"""Names of Python's own, exceptions above all, which compute nothing with tensors."""
+
+MODULE_METHODS = ("parameters", "named_parameters", "state_dict", "load_state_dict", "zero_grad")
+"""What only a torch module has."""
+
+
+def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> Value | None:
+    """A call of something that is not known, perhaps an attribute of something; None where nothing
+    is known of what it gives either."""
+    key = atom.key
+    name = key[2] if isinstance(key, tuple) and len(key) == 3 and key[0] == "attr" else None
+    if name == "startswith" and isinstance(key, tuple) and len(args.positional) == 1:
+        start = args.positional[0].constant
+        if start == "cuda":
+            return unknown(names_cuda(key[1]))
+        return unknown(("cmp", key[1], "startswith", start))
+    if isinstance(key, tuple) and key[0] == torch_modules.PARTS:
+        return torch_modules.part_called(m, frame, node, key[1], args)
+    result = result_call(atom)
+    if name == "backward":
+        data_parallel.unknown_backward(m)
+    if name == "set_epoch":
+        samplers.epoch_set(m, atom)
+    if name == tensorflow_calls.PAUSES:
+        return of(Thing("tape-paused", name))
+    data_parallel.handed_over(m, str(name), args)
+    handed_on(m, frame, node, args)
+    if name == "backward" and result is not None:
+        target = of(Tensor("torch", "unknown", maybe=frozenset({result})))
+        m.effect(frame, "backward", node, "`.backward()`", target=target)
+        return None
+    base = key[1] if isinstance(key, tuple) and len(key) > 1 else None
+    if isinstance(base, tuple) and base[0] == torch_modules.PARTS:
+        if name in ("train", "eval"):
+            torch_modules.set_training(m, base[1], UNKNOWN)
+        return None
+    if (
+        (name in MODULE_METHODS or (name in ("train", "eval") and switches(args)))
+        and isinstance(base, tuple)
+        and base[0] != "node"
+    ):
+        m.unknown_modules.add(base)
+        if name in ("parameters", "named_parameters"):
+            model = Thing("model", "Module", m.ident_of(base), m.worker_ident)
+            return torch_modules.model_method(m, frame, node, model, model.ident, False, name, args)
+    if key in m.unknown_modules:
+        model = Thing("model", "Module", m.ident_of(key), m.worker_ident)
+        return torch_modules.model_call(m, frame, node, model, args)
+    if name in HOOKS and isinstance(base, tuple) and base[-1] in PARAMETERS:
+        return torch_tensors.hooked(m, frame, node, Unknown(base), args)
+    if isinstance(name, str):
+        given_a_gpu(m, frame, node, f".{name}", args)
+        contexts.unknown_lock_method(m, node, name)
+        may_seed(m, frame, node, name if name != "seed" else "", unknown=True)
+        handed = work.by_method(m, frame, node, name, args)
+        if handed is not None:
+            return handed
+        return torch_tensors.unknown_method(m, frame, node, name, args)
+    called = node.func if isinstance(node, ast.Call) else None
+    may_seed(m, frame, node, called.id if isinstance(called, ast.Name) else "", unknown=True)
+    if (
+        m.worker is not None
+        and args.positional
+        and isinstance(called, ast.Name)
+        and called.id not in _BUILTIN
+        and not any(it.framework == "numpy" for arg in args.positional for it in arg.tensors())
+        and not called.id.endswith(("fn", "func", "function", "callback", "transform"))
+    ):
+        # What is given may be a model; a name without a value is a function's, as a rule.
+        given = key is not None and not (isinstance(key, tuple) and key[0] == ONE)
+        m.effect(frame, "unknown-call", node, "an unknown callable", unknown=given)
+    return None
 
 
 def given_a_gpu(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args) -> None:

@@ -1,0 +1,136 @@
+"""Objects of the project's classes that extend one of a library: made, called, asked."""
+
+from __future__ import annotations
+
+import ast
+
+from gradguard_lint.domain.values import (
+    NOTHING,
+    UNKNOWN,
+    Atom,
+    Frame,
+    Instance,
+    Tensor,
+    Thing,
+    Value,
+    constant,
+    of,
+)
+from gradguard_lint.engine.machine import Machine
+from gradguard_lint.engine.ports import Args
+from gradguard_lint.models.transfers import (
+    data_parallel,
+    estimators,
+    loaders,
+    named_tuples,
+    optimizers,
+    parallel,
+    processes,
+    samplers,
+    tensorflow_calls,
+    torch_modules,
+    torch_tensors,
+    trainers,
+    work,
+)
+from pytest_gradguard.records import replace
+
+_MADE = {
+    "process": processes.init_instance,
+    "thread": processes.init_instance,
+    "pool": work.init_pool,
+    "loader": loaders.init_instance,
+    "sampler": samplers.init_instance,
+    optimizers.KIND: optimizers.init_instance,
+    "estimator": estimators.init_instance,
+    "gpu-estimator": estimators.init_instance,
+}
+"""By what a project's class is: the ``__init__`` that it extends."""
+
+
+def made(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args) -> None:
+    """An object is made, by its class or by the one that this extends."""
+    what = instance.cls.what
+    if what == "parallel" and (instance.ident, "<parallel>") not in m.store:
+        parallel.keep_arguments(m, instance, args)
+    if what in _MADE and m.find_in_class(instance.cls, "__init__") is None:
+        _MADE[what](m, frame, node, instance, args)
+    if what == "torch" and any(
+        part.gpu for _, value in m.fields(instance.ident) for part in value.things("model")
+    ):
+        m.store[instance.ident, "<gpu>"] = constant(True)
+
+
+def call(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args) -> Value:
+    """An object is called."""
+    what = instance.cls.what
+    if what == "parallel":
+        return parallel.run_instance(m, frame, node, instance, args)
+    if what not in ("torch", "keras"):
+        return UNKNOWN
+    forward = m.find_in_class(instance.cls, "forward" if what == "torch" else "call")
+    result = UNKNOWN
+    if forward is not None:
+        bound = m.bind(frame, node, forward, instance)
+        result = data_parallel.direct_call(
+            m, frame, node, instance.ident, lambda: m.call(frame, node, bound, args)
+        )
+    if what == "keras":
+        if any(result.tensors()) or not result.is_unknown:
+            return result
+        model = Thing("keras-model", "Model", instance.ident)
+        return tensorflow_calls.model_call(m, frame, node, model, args)
+    gpu = torch_modules.instance_on_gpu(m, instance)
+    if not any(result.tensors()):
+        if not result.is_unknown:
+            return result
+        about = torch_modules.about_parts(m, instance) if forward is None else ()
+        model = Thing("model", "Module", instance.ident, instance.born, gpu, about)
+        return torch_modules.model_call(m, frame, node, model, args)
+
+    def through(atom: Atom) -> Value:
+        if not isinstance(atom, Tensor):
+            return of(atom)
+        sources = atom.sources | {instance.ident}
+        partly = atom.grad == "unknown" and atom.framework == "torch" and m.modes.grad
+        if partly and torch_tensors.partly_frozen(m, instance.ident):
+            atom = replace(atom, grad="history")
+        return of(replace(atom, gpu=atom.gpu or gpu, sources=sources))
+
+    return result.map(through)
+
+
+def method(
+    m: Machine, frame: Frame, node: ast.AST, instance: Instance, name: str, args: Args
+) -> Value:
+    """A method that the class has from the library's."""
+    what = instance.cls.what
+    result: Value | None = None
+    if what == "torch" and name == "__init__":
+        torch_modules.keep_parts(m, instance, args)
+        return NOTHING
+    if what == "torch":
+        gpu = torch_modules.instance_on_gpu(m, instance)
+        result = torch_modules.model_method(
+            m, frame, node, instance, instance.ident, gpu, name, args
+        ) or trainers.lightning_method(m, frame, node, instance, name, args)
+    elif what == "keras":
+        result = tensorflow_calls.model_method(m, frame, node, instance, name, args)
+    elif what in _MADE and name == "__init__":
+        result = _MADE[what](m, frame, node, instance, args)
+    elif what in ("process", "thread") and name == "start":
+        result = processes.start_instance(m, frame, node, instance)
+    elif what == "pool":
+        result = work.pool_method(m, frame, node, instance, name, args)
+    elif what == optimizers.KIND:
+        result = optimizers.method(m, frame, node, instance, name, args)
+    elif what == "tuple":
+        result = named_tuples.method(m, node, instance, name, args)
+    elif what in ("estimator", "gpu-estimator"):
+        result = estimators.method(m, frame, node, instance, name, args)
+    elif what == "parallel" and name == "__call__":
+        result = parallel.run_instance(m, frame, node, instance, args)
+    elif what == "parallel" and name == "__init__":
+        parallel.keep_arguments(m, instance, args)
+        result = NOTHING
+    return result or UNKNOWN
