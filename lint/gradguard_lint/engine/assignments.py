@@ -34,10 +34,7 @@ from gradguard_lint.engine.calls import rebind
 from gradguard_lint.engine.comprehensions import iterated
 from gradguard_lint.engine.containers import adopted, element_of, grown, hold
 from gradguard_lint.engine.expressions import operate
-from gradguard_lint.engine.machine import (
-    HEAP,
-    Machine,
-)
+from gradguard_lint.engine.machine import HEAP, Machine
 from gradguard_lint.engine.ports import SETTER, Args
 from gradguard_lint.engine.same_object import changed_in_place
 from gradguard_lint.engine.tree import takes_all

@@ -43,10 +43,7 @@ from gradguard_lint.domain.values import (
     unknown,
 )
 from gradguard_lint.engine.containers import hold
-from gradguard_lint.engine.machine import (
-    HEAP,
-    Machine,
-)
+from gradguard_lint.engine.machine import HEAP, Machine
 from gradguard_lint.engine.ports import Args
 from pytest_gradguard.records import replace
 

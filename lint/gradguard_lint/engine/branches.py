@@ -24,9 +24,7 @@ from gradguard_lint.domain.values import (
     constant,
     of,
 )
-from gradguard_lint.engine.machine import (
-    Machine,
-)
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import descend
 from gradguard_lint.engine.truth import compare, denies_gpu, truth_of

@@ -30,9 +30,7 @@ from gradguard_lint.engine.branches import (
     is_plain,
 )
 from gradguard_lint.engine.containers import adopted, element_of
-from gradguard_lint.engine.machine import (
-    Machine,
-)
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import descend
 from gradguard_lint.engine.truth import compare

@@ -51,9 +51,7 @@ from gradguard_lint.engine.branches import (
 from gradguard_lint.engine.comprehensions import iterated, iterated_object
 from gradguard_lint.engine.containers import adopted, element_of
 from gradguard_lint.engine.generators import run
-from gradguard_lint.engine.machine import (
-    Machine,
-)
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.texts import put_together, with_percent
 from gradguard_lint.engine.truth import compare, truth_of

@@ -38,10 +38,7 @@ from gradguard_lint.engine import (
 )
 from gradguard_lint.engine.arguments import standalone_arguments
 from gradguard_lint.engine.budget import OutOfSteps
-from gradguard_lint.engine.machine import (
-    Machine,
-    Parts,
-)
+from gradguard_lint.engine.machine import Machine, Parts
 from gradguard_lint.engine.ports import Args, Models, Project
 from gradguard_lint.engine.relevance import Relevance
 from gradguard_lint.engine.survey import asked

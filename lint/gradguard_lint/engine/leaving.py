@@ -16,9 +16,7 @@ from gradguard_lint.domain.values import (
     of,
 )
 from gradguard_lint.engine.assignments import assign
-from gradguard_lint.engine.machine import (
-    Machine,
-)
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.tree import descend
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing

@@ -27,10 +27,7 @@ from gradguard_lint.engine.carried import carried_names
 from gradguard_lint.engine.comprehensions import has_turn, iterated_object
 from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.generators import run
-from gradguard_lint.engine.machine import (
-    HEAP,
-    Machine,
-)
+from gradguard_lint.engine.machine import HEAP, Machine
 from gradguard_lint.engine.rewritten import rewritten_items
 from gradguard_lint.engine.tree import stored_names
 from gradguard_lint.engine.truth import truth_of

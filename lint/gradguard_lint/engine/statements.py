@@ -22,9 +22,7 @@ from gradguard_lint.domain.values import (
     unknown,
 )
 from gradguard_lint.engine.branches import TURN, definite, enter_branch, fork
-from gradguard_lint.engine.machine import (
-    Machine,
-)
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.tree import descend
 from pytest_gradguard.records import replace
 

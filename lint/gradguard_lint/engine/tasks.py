@@ -48,9 +48,7 @@ from gradguard_lint.domain.values import (
     of,
 )
 from gradguard_lint.engine.containers import whole
-from gradguard_lint.engine.machine import (
-    Machine,
-)
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from pytest_gradguard.records import replace
 

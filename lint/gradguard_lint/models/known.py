@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from gradguard_lint.domain.starts import Start
-from gradguard_lint.engine.machine import (
-    Machine,
-)
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.models.rows import Registry
 
 

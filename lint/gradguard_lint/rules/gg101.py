@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Program, Step, TaskRun
-from gradguard_lint.domain.values import (
-    Atom,
-    Tensor,
-)
+from gradguard_lint.domain.values import Atom, Tensor
 from gradguard_lint.rules.base import Examples, Report, brought, captures, handed_out
 
 CODE = "GG101"

@@ -6,9 +6,7 @@ from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Program
 from gradguard_lint.domain.shapes import inner
-from gradguard_lint.domain.values import (
-    Tensor,
-)
+from gradguard_lint.domain.values import Tensor
 from gradguard_lint.rules.base import Examples, Report
 
 CODE = "GG402"

@@ -21,9 +21,7 @@ from gradguard_lint.domain.values import (
     join,
     of,
 )
-from gradguard_lint.engine.machine import (
-    Machine,
-)
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.turns import in_loop
 from gradguard_lint.models.numpy import (

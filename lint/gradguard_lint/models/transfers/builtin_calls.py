@@ -34,9 +34,7 @@ from gradguard_lint.engine.comprehensions import iterated, iterated_object
 from gradguard_lint.engine.containers import adopted, element_of
 from gradguard_lint.engine.flows import flow, lazy
 from gradguard_lint.engine.generators import following
-from gradguard_lint.engine.machine import (
-    Machine,
-)
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.torch import OF_TENSORS

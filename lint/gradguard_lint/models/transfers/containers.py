@@ -35,9 +35,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.attributes import filled
 from gradguard_lint.engine.containers import adopted, element_of, grown
-from gradguard_lint.engine.machine import (
-    Machine,
-)
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.texts import filled_in, joined
 from pytest_gradguard.records import replace

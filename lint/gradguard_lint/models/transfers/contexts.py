@@ -21,9 +21,7 @@ from gradguard_lint.domain.values import (
     Value,
     of,
 )
-from gradguard_lint.engine.machine import (
-    Machine,
-)
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import SETTER, Args
 from gradguard_lint.engine.tasks import started
 from gradguard_lint.engine.tree import descend

@@ -19,9 +19,7 @@ from gradguard_lint.domain.values import (
     of,
 )
 from gradguard_lint.engine.containers import element_of
-from gradguard_lint.engine.machine import (
-    Machine,
-)
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tasks import hand_out, in_line, tasks_in
 from gradguard_lint.models.known import start_called

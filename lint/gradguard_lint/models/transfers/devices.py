@@ -24,9 +24,7 @@ from gradguard_lint.domain.values import (
     of,
 )
 from gradguard_lint.engine.defaults import far_fetched, far_fetched_here
-from gradguard_lint.engine.machine import (
-    Machine,
-)
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 
 NO_GPUS = ("", "-1")

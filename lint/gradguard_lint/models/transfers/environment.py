@@ -12,9 +12,7 @@ from gradguard_lint.domain.values import (
     constant,
     unknown,
 )
-from gradguard_lint.engine.machine import (
-    Machine,
-)
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers.devices import names_no_gpu

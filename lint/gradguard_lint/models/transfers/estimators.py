@@ -22,9 +22,7 @@ from gradguard_lint.domain.values import (
     join,
     of,
 )
-from gradguard_lint.engine.machine import (
-    Machine,
-)
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers.devices import gpu_when

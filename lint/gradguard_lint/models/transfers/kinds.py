@@ -7,9 +7,7 @@ from collections.abc import Callable
 
 from gradguard_lint.domain.values import NOTHING, External, Frame, Tensor, Thing, Value, of
 from gradguard_lint.engine.calls import call_back
-from gradguard_lint.engine.machine import (
-    Machine,
-)
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.transfers import (
     arrays,

@@ -29,9 +29,7 @@ from gradguard_lint.domain.values import (
     unknown,
 )
 from gradguard_lint.engine.containers import element_of
-from gradguard_lint.engine.machine import (
-    Machine,
-)
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tasks import hand_out
 from gradguard_lint.engine.tree import descend

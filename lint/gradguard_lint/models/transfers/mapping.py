@@ -6,9 +6,7 @@ import ast
 
 from gradguard_lint.domain.shapes import sequence
 from gradguard_lint.domain.values import UNKNOWN, Frame, Value
-from gradguard_lint.engine.machine import (
-    Machine,
-)
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tasks import hand_out, in_line
 from gradguard_lint.models.rows import Row

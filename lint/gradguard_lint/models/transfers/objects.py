@@ -20,9 +20,7 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
-from gradguard_lint.engine.machine import (
-    Machine,
-)
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.tree import descend, takes_all
 from gradguard_lint.models.torch import BUFFERS, PARAMETERS
 from gradguard_lint.models.transfers import (

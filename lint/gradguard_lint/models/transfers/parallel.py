@@ -26,9 +26,7 @@ from gradguard_lint.domain.values import (
     of,
 )
 from gradguard_lint.engine.arguments import SOME
-from gradguard_lint.engine.machine import (
-    Machine,
-)
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.quoting import items_text, unpacked_text, written
 from gradguard_lint.engine.tasks import hand_out, in_line, moment_of, tasks_in

@@ -20,9 +20,7 @@ from gradguard_lint.domain.values import (
     constant,
     of,
 )
-from gradguard_lint.engine.machine import (
-    Machine,
-)
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tasks import hand_out, in_line
 from gradguard_lint.engine.turns import in_loop

@@ -28,9 +28,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.containers import adopted, element_of
 from gradguard_lint.engine.flows import chained, cut, flow, lazy
-from gradguard_lint.engine.machine import (
-    Machine,
-)
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers import estimators

@@ -21,9 +21,7 @@ from gradguard_lint.domain.values import (
     of,
     of_own,
 )
-from gradguard_lint.engine.machine import (
-    Machine,
-)
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tasks import AT_FORK, forked
 from gradguard_lint.models.known import registry_of

@@ -6,9 +6,7 @@ import ast
 from collections.abc import Callable
 
 from gradguard_lint.domain.values import UNKNOWN, Frame, Value, unknown
-from gradguard_lint.engine.machine import (
-    Machine,
-)
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers import (

@@ -27,9 +27,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.defaults import far_fetched_here
-from gradguard_lint.engine.machine import (
-    Machine,
-)
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.truth import truthy
 from gradguard_lint.models.rows import Row

@@ -20,9 +20,7 @@ from gradguard_lint.domain.values import (
     of,
 )
 from gradguard_lint.engine.branches import is_plain
-from gradguard_lint.engine.machine import (
-    Machine,
-)
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.jax import OPERATORS
 from gradguard_lint.models.torch import ALONG, HEAVY, NOT_SMOOTH, SEVERAL, WITH_INDICES

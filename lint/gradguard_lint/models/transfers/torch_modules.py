@@ -29,9 +29,7 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
-from gradguard_lint.engine.machine import (
-    Machine,
-)
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tasks import sent_back
 from gradguard_lint.models.torch import HOOKS, STATEFUL, WEIGHTLESS

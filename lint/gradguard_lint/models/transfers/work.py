@@ -26,9 +26,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.arguments import SOME, argument_node
 from gradguard_lint.engine.calls import call_back
 from gradguard_lint.engine.containers import element_of
-from gradguard_lint.engine.machine import (
-    Machine,
-)
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.quoting import (
     item_text,
