@@ -8,7 +8,7 @@ from functools import cached_property
 
 from gradguard_lint.models.rows import CALLED_BY_CALLS
 from gradguard_lint.project.imports import import_lines, imported_names, imports
-from gradguard_lint.project.literals import without_comments, without_strings
+from gradguard_lint.project.literals import without_comments, without_strings, words_of
 from gradguard_lint.project.marks import sets_up
 
 Tells = Callable[[bytes], bool]
@@ -172,9 +172,9 @@ class Definitions:
         name."""
         self._texts, own = _parts(code)
         for name, _, text in self._texts:
-            self.mentions.setdefault(name, set()).update(_words(text))
+            self.mentions.setdefault(name, set()).update(words_of(text))
         self._own = [
-            (text, _words(text) | _said(text))
+            (text, words_of(text) | _said(text))
             for text in re.split(_STATEMENT, re.sub(_IMPORT, b"", own))
         ]
         """The statements of the module's own code, but for its imports, and what each mentions."""
@@ -312,10 +312,6 @@ class Definitions:
         return set().union(*(words for _, words in self._giving(name.encode())))
 
 
-def _words(text: bytes) -> set[bytes]:
-    return set(re.findall(rb"\w+", text))
-
-
 def _said(text: bytes) -> set[bytes]:
     """What `text` says: names, and attributes with a dot before them."""
     return set(re.findall(rb"\.?\w+", text))
@@ -341,7 +337,8 @@ def _methods(name: bytes, text: bytes) -> list[_Part]:
         else:
             found.append(_Part(name, b"." + called, method))
     whole = _Part(name, name, b"".join((*body, *special)))
-    whole.words |= {b"." + word for word in _words(b"".join(body))}  # there, methods are variables
+    here = words_of(b"".join(body))  # there, methods are variables
+    whole.words |= {b"." + word for word in here}
     return [whole, *found]
 
 
