@@ -34,6 +34,7 @@ from gradguard_lint.engine.calls import rebind
 from gradguard_lint.engine.comprehensions import iterated
 from gradguard_lint.engine.containers import adopted, element_of, grown, hold
 from gradguard_lint.engine.expressions import operate
+from gradguard_lint.engine.imports import module_frame
 from gradguard_lint.engine.machine import HEAP, Machine
 from gradguard_lint.engine.ports import SETTER, Args
 from gradguard_lint.engine.same_object import changed_in_place
@@ -107,19 +108,19 @@ def assign(m: Machine, frame: Frame, target: ast.expr, value: Value) -> None:
                 isinstance(atom, Unknown)
                 and (shown := m.models.set_attribute(m, frame, target, atom, value)) is not None
             ):
-                m.rebind(frame, target.value, shown)
+                rebind(m, frame, target.value, shown)
             elif isinstance(atom, Unknown) and atom.key is not None:
                 m.set_on_unknown.add(target.attr)
                 m.store[(0, str(("attr", atom.key, target.attr)))] = value
             elif isinstance(atom, ProjectModule):
-                home = m.module_frame(atom.name)
+                home = module_frame(m, atom.name)
                 if home is not None:
                     m.models.global_written(m, frame, target, target.attr, home)
                     m.store[(home.ident, target.attr)] = value
             else:
                 changed = m.models.set_attribute(m, frame, target, atom, value)
                 if changed is not None:
-                    m.rebind(frame, target.value, changed)
+                    rebind(m, frame, target.value, changed)
                     changed_in_place(m, frame, target.value, owner, atom, changed)
     elif isinstance(target, ast.Subscript):
         _store_item(m, frame, target, value)

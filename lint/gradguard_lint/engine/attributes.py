@@ -43,6 +43,7 @@ from gradguard_lint.domain.values import (
     unknown,
 )
 from gradguard_lint.engine.containers import hold
+from gradguard_lint.engine.imports import module_frame, star_import
 from gradguard_lint.engine.machine import HEAP, Machine
 from gradguard_lint.engine.ports import Args
 from pytest_gradguard.records import replace
@@ -187,14 +188,14 @@ def class_attribute(m: Machine, cls: Class, name: str) -> Value:
 
 def module_attribute(m: Machine, frame: Frame, node: ast.AST, module: str, name: str) -> Value:
     """`name` of a module of the project."""
-    home = m.module_frame(module)
+    home = module_frame(m, module)
     if home is not None:
         value = m.read(home.ident, name)
         if value is not None:
             if m.worker is not None and home.born != m.worker.ident:
                 return captured(m, frame, node, name, value, home)
             return value
-        star = m.parts.star_import(m, home, name)
+        star = star_import(m, home, name)
         if star is not None:
             return star
     within = f"{module}.{name}"

@@ -51,6 +51,7 @@ from gradguard_lint.engine.branches import (
 from gradguard_lint.engine.comprehensions import iterated, iterated_object
 from gradguard_lint.engine.containers import adopted, element_of
 from gradguard_lint.engine.generators import run
+from gradguard_lint.engine.imports import star_import
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.texts import put_together, with_percent
@@ -103,7 +104,7 @@ def on_Name(m: Machine, frame: Frame, node: ast.Name) -> Value:
             return BUILTINS[node.id]
         if node.id in ("__file__", "__doc__"):
             return UNKNOWN
-        star = m.parts.star_import(m, frame, node.id)
+        star = star_import(m, frame, node.id)
         if star is not None:
             return star
         if node.id in ENDING:

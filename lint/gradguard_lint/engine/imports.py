@@ -66,7 +66,7 @@ def star_import(m: Machine, frame: Frame, name: str) -> Value | None:
     seen: set[str] = set()
     while pending:
         for module in m.stars.get(pending.pop().ident, ()):
-            home = m.module_frame(module) if module not in seen else None
+            home = module_frame(m, module) if module not in seen else None
             seen.add(module)
             if home is not None:
                 value = m.read(home.ident, name)
@@ -138,7 +138,7 @@ def _run_early(m: Machine, frame: Frame, module: str) -> bool:
         return False
     if not m.project.sets_up(module) and not m.project.registers(module):
         return False
-    m.module_frame(module)
+    module_frame(m, module)
     return True
 
 
@@ -154,7 +154,7 @@ def _run_unnamed(m: Machine, frame: Frame, module: str, name: str) -> None:
         places = re.finditer(pattern, frame.module.data)
         named = len(list(islice(places, 2))) > 1
     if not named:
-        m.module_frame(module)
+        module_frame(m, module)
 
 
 def resolve(m: Machine, ident: int, name: str, value: Value) -> Value:
@@ -162,7 +162,7 @@ def resolve(m: Machine, ident: int, name: str, value: Value) -> Value:
     if not isinstance(atom, Imported):
         return value
     m.store[(ident, name)] = UNKNOWN  # what a circular import sees
-    home = m.module_frame(atom.module)
+    home = module_frame(m, atom.module)
     itself = home is not None and (home.ident, atom.name) == (ident, name)  # a package's own part
     found = m.read(home.ident, atom.name) if home is not None and not itself else None
     if found is None and home is not None:

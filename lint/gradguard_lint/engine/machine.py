@@ -88,9 +88,6 @@ class Parts:
     attribute: Callable[[Machine, Frame, ast.AST, Value, str], Value]
     bind: Callable[[Machine, Frame, ast.AST, Value, Atom], Value]
     assign: Callable[[Machine, Frame, ast.expr, Value], None]
-    rebind: Callable[[Machine, Frame, ast.expr, Value], None]
-    module_frame: Callable[[Machine, str], Frame | None]
-    star_import: Callable[[Machine, Frame, str], Value | None]
     resolve: Callable[[Machine, int, str, Value], Value]
     iterated: Callable[[Machine, Frame, ast.AST, Value], Value]
     given_away: Callable[[Machine, Frame, ast.AST, Atom, Args], Args]
@@ -316,14 +313,6 @@ class Machine:
     def assign(self, frame: Frame, target: ast.expr, value: Value) -> None:
         """Bind `target` to `value`."""
         self.parts.assign(self, frame, target, value)
-
-    def rebind(self, frame: Frame, target: ast.expr, value: Value) -> None:
-        """Store `value` where `target` was read from."""
-        self.parts.rebind(self, frame, target, value)
-
-    def module_frame(self, name: str) -> Frame | None:
-        """The frame of a project module, which is run on first use; None where it has none."""
-        return self.parts.module_frame(self, name)
 
     # -- identities -----------------------------------------------------------------------------
 

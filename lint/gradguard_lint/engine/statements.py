@@ -22,6 +22,7 @@ from gradguard_lint.domain.values import (
     unknown,
 )
 from gradguard_lint.engine.branches import TURN, definite, enter_branch, fork
+from gradguard_lint.engine.calls import rebind
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.tree import descend
 from pytest_gradguard.records import replace
@@ -88,12 +89,12 @@ def _identify(m: Machine, frame: Frame, test: ast.expr) -> None:
         elif isinstance(node, ast.Name):
             found = m.lookup(frame, node.id)
             if found is not None and found[1] is frame and found[0] == UNKNOWN:
-                m.rebind(frame, node, _one(m, node))
+                rebind(m, frame, node, _one(m, node))
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             owner = m.lookup(frame, node.value.id)
             atom = owner[0].only if owner is not None else None
             if isinstance(atom, Instance) and m.read(atom.ident, node.attr) == UNKNOWN:
-                m.rebind(frame, node, _one(m, node))
+                rebind(m, frame, node, _one(m, node))
 
 
 def _one(m: Machine, node: ast.expr) -> Value:

@@ -19,6 +19,7 @@ from gradguard_lint.domain.values import (
     of,
 )
 from gradguard_lint.engine.arguments import argument_node
+from gradguard_lint.engine.calls import rebind
 from gradguard_lint.engine.machine import HEAP, Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
@@ -47,7 +48,7 @@ def collective(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, r
         return received
     if in_place:
         if received != given:
-            m.rebind(frame, target, received)
+            rebind(m, frame, target, received)
         return UNKNOWN
     if received.is_unknown and row.argument[1] != "obj":
         received = of(Tensor("torch", "none", False, m.worker_ident))
@@ -58,10 +59,10 @@ def collective(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, r
             if atom.ident:
                 m.store[atom.ident, HEAP] = of(filled)
             else:
-                m.rebind(frame, target, of(filled))
+                rebind(m, frame, target, of(filled))
         elif isinstance(atom, (Tensor, Unknown)):
             listed = row.output[1].endswith("_list")
-            m.rebind(frame, target, of(Items("list", None, received)) if listed else received)
+            rebind(m, frame, target, of(Items("list", None, received)) if listed else received)
     return UNKNOWN
 
 
