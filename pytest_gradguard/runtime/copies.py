@@ -44,9 +44,7 @@ def digest(tensor: Any) -> str | None:
         None where the values cannot be read.
     """
     with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
-        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
-            return None
-        if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+        if not _has_values(tensor):
             return None
         values = tensor.detach().reshape(-1)
         sample = values[:: max(1, values.numel() // _SAMPLED)].to("cpu")
@@ -59,15 +57,33 @@ def digest(tensor: Any) -> str | None:
 def sample(tensor: Any) -> Any:
     """Some of the values of `tensor`, to be compared with later ones; None: they cannot be read."""
     with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
-        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
-            return None
-        if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+        if not _has_values(tensor):
             return None
         values = tensor.detach().reshape(-1)
         values = values[:: max(1, values.numel() // _SAMPLED)]
         if values.is_complex():
             values = torch.view_as_real(values).reshape(-1)
         return values.to("cpu", torch.float64, copy=True)
+
+
+def _has_values(tensor: Any) -> bool:
+    """Whether `tensor` has plain numbers that may be read now."""
+    return (
+        tensor.layout is torch.strided
+        and not (tensor.is_quantized or tensor.is_meta)
+        and not isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin)
+        and tensors.readable(tensor)
+    )
+
+
+def all_zero(gradient: Any) -> bool:
+    """Whether a gradient is zero everywhere; it is not where that cannot be read."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return (
+            gradient.layout is torch.strided
+            and tensors.readable(gradient)
+            and not bool(gradient.any())
+        )
 
 
 class GradientState(NamedTuple):
@@ -104,7 +120,7 @@ class Copy:
         self.digest: str | None = None
         self.state = gradient_state(tensor)
         self.first = _first.setdefault(id(tensor), self.state) if inherited else None
-        self._shared = shared and self.state is not None and bool(tensor.grad.is_shared())
+        self._shared = shared and self.state is not None and tensors.in_shared_memory(tensor.grad)
         self._version = tensor._version
 
     def look(self) -> None:
@@ -126,7 +142,8 @@ class Copy:
     def seen_by_the_parent(self) -> bool:
         """Whether the task has changed it, or its gradient, in memory that the parent sees."""
         with torch._C.DisableTorchFunctionSubclass():
-            changed = self.tensor.is_shared() and self.tensor._version > self._version
+            changed = self.tensor._version > self._version
+        changed = changed and tensors.in_shared_memory(self.tensor)
         state = gradient_state(self.tensor) if self._shared else None
         return bool(changed or (state and self.state and state.identity == self.state.identity))
 
@@ -135,9 +152,7 @@ class Copy:
         """Its gradient, or None where it was cleared."""
         with torch._C.DisableTorchFunctionSubclass():
             gradient = self.tensor.grad
-        if gradient is None or gradient.layout is not torch.strided:
-            return gradient
-        return gradient if bool(gradient.any()) else None
+        return None if gradient is None or all_zero(gradient) else gradient
 
 
 class Copies:
@@ -177,7 +192,7 @@ class Copies:
                     found[id(item)] = item
                     return True
                 self.others.add(id(item))
-                if shares and item.is_shared():
+                if shares and tensors.in_shared_memory(item):
                     self._buffers.append((item, item._version))
             return True
 
@@ -295,7 +310,7 @@ def _room(item: Any) -> int:
     if (
         base is None
         or isinstance(base, bytes)
-        or (tensors.is_tensor(base) and not base.is_shared())
+        or (tensors.is_tensor(base) and not tensors.in_shared_memory(base))
     ):
         return 0
     return int(item.size)

@@ -16,7 +16,7 @@ import torch
 from pytest_gradguard.runtime import callsite, collector, watching
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.checks import gg112
-from pytest_gradguard.runtime.copies import GradientState, gradient_state
+from pytest_gradguard.runtime.copies import GradientState, all_zero, gradient_state
 from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.frameworks.torch import steps, tensors
 from pytest_gradguard.runtime.patching import Patch, Patches
@@ -37,7 +37,7 @@ class _Original(NamedTuple):
         if tensor is None:
             return False
         state = gradient_state(tensor)
-        return state is None or state == self.gradient or _all_zero(tensor)
+        return state is None or state == self.gradient or all_zero(tensor.grad)
 
 
 class _Twin:
@@ -210,13 +210,8 @@ def _replaced(twin: _Twin, held: set[int]) -> dict[str, Any]:
 
 
 def _has_gradient(tensor: Any) -> bool:
-    return tensor is not None and gradient_state(tensor) is not None and not _all_zero(tensor)
-
-
-def _all_zero(tensor: Any) -> bool:
-    with torch._C.DisableTorchFunctionSubclass():
-        gradient = tensor.grad
-        return gradient.layout is torch.strided and not bool(gradient.any())
+    gradient = None if tensor is None else tensors.gradient(tensor)
+    return gradient is not None and tensors.readable(gradient) and not all_zero(gradient)
 
 
 def _report(twin: _Twin, replaced: dict[str, Any], parameters: int) -> None:

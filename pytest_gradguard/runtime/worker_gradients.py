@@ -20,7 +20,7 @@ from pytest_gradguard.runtime import calls, callsite, collector, watching
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.checks import gg106
 from pytest_gradguard.runtime.checks.gg106 import KeptGradients, State
-from pytest_gradguard.runtime.copies import GradientState, digest, gradient_state
+from pytest_gradguard.runtime.copies import GradientState, all_zero, digest, gradient_state
 from pytest_gradguard.runtime.faults import fault, without_this_frame
 from pytest_gradguard.runtime.frameworks.torch import engine as torch_engine
 from pytest_gradguard.runtime.frameworks.torch import steps, tensors
@@ -59,6 +59,8 @@ class _Waiting:
         self.settled = False
         self._values = values
         self._gradient = gradient
+        self._version: tuple[int, int] | None = None
+        """In place of the values: that of the tensor after the last step."""
         self._others: set[bool] = set()
 
     @property
@@ -68,13 +70,29 @@ class _Waiting:
 
     def before_step(self) -> None:
         """Before an optimizer's step: a tensor with other values has got them by another way."""
-        if not self.settled and digest(self.tensor) != self._values:
+        if not self.settled and self._is_looked_at and self._is_written:
             self.settled = True
+
+    @property
+    def _is_looked_at(self) -> bool:
+        """Whether its values matter: to read them from a GPU waits for all that is under way."""
+        return not self.tensor.is_cuda or self.state is not None
+
+    @property
+    def _is_written(self) -> bool:
+        """Whether it has other values than after the last step."""
+        if self._version is not None:
+            return self._version != _version(self.tensor)
+        return digest(self.tensor) != self._values
 
     def after_step(self) -> None:
         """After an optimizer's step, which may have changed its values."""
         tensor = self.tensor
-        self._values = digest(tensor) or self._values
+        if not self.settled:
+            if self._is_looked_at:
+                self._values, self._version = digest(tensor) or self._values, None
+            else:
+                self._version = _version(tensor)
         with torch._C.DisableTorchFunctionSubclass():
             gradient = tensor.grad
         if gradient is None:
@@ -107,7 +125,7 @@ class _Waiting:
             return None  # the program has set it, or made it zero
         if self.left.anew and gradient != self._used:
             return None  # what the task computed instead of it was not for this step
-        if _all_zero(self.tensor.grad):
+        if all_zero(self.tensor.grad):
             return State.ZERO
         return None if self.left.for_inputs else State.STALE
 
@@ -337,13 +355,13 @@ _patches = Patches(
 )
 
 
+def _version(tensor: Any) -> tuple[int, int]:
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.data_ptr(), tensor._version
+
+
 def _held(optimizer: Any) -> list[Any]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
-def _all_zero(gradient: Any) -> bool:
-    with torch._C.DisableTorchFunctionSubclass():
-        return gradient.layout is torch.strided and not bool(gradient.any())
 
 
 # -- the step ------------------------------------------------------------------------------------

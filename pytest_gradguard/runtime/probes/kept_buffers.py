@@ -15,6 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from pytest_gradguard.runtime import locate, probes, returned, shipped_modules
 from pytest_gradguard.runtime.checks.gg111 import KeptBuffers
 from pytest_gradguard.runtime.copies import sample
+from pytest_gradguard.runtime.frameworks.torch import tensors
 from pytest_gradguard.runtime.probes import After
 from pytest_gradguard.runtime.shipped_modules import Copy
 from pytest_gradguard.runtime.tasks import Task, parameter_of, roots_of, task_of
@@ -72,7 +73,7 @@ def _see(module: Any) -> _Seen:
     buffers, shared = {}, {}
     for name, owner, buffer in kept_by(module):
         buffers[name] = state_of(owner, buffer)
-        if buffer.is_shared():
+        if tensors.in_shared_memory(buffer):
             shared[name] = buffer
     return _Seen(buffers, parameters_of(module) if buffers else {}, shared)
 

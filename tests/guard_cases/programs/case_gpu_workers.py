@@ -17,6 +17,8 @@ EXPECT = {
     "test_captured_tensor": {"GG202"},
     "test_module": {"GG202"},
     "test_buffer_alone": {"GG202"},
+    "test_gradients_that_stay_on_the_gpu": {"GG106", "GG202"},
+    "test_statistics_that_stay_on_the_gpu": {"GG111", "GG202"},
     "test_result": {"GG201", "GG202"},
     "test_result_in_a_list": {"GG201", "GG202"},
     "test_result_with_history": {"GG102", "GG201", "GG202"},
@@ -114,6 +116,31 @@ def scale_of(scaler):
 def test_buffer_alone():
     scaler = Scaler().to("cuda")
     assert Parallel(2)(delayed(scale_of)(scaler) for _ in range(2)) == [[3.0, 3.0]] * 2  # -> GG202
+
+
+def trained(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loss = model(torch.ones(2, 3, device="cuda")).sum()
+    loss.backward()
+    optimizer.step()
+    return float(loss)
+
+
+def test_gradients_that_stay_on_the_gpu():
+    model = nn.Linear(3, 1).to("cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    Parallel(2)(delayed(trained)(model) for _ in range(2))  # -> GG201? GG202
+    optimizer.step()  # -> GG106
+
+
+def normalised(norm):
+    return float(norm(torch.rand(8, 3, device="cuda")).sum())
+
+
+def test_statistics_that_stay_on_the_gpu():
+    norm = nn.BatchNorm1d(3).to("cuda")
+    Parallel(2)(delayed(normalised)(norm) for _ in range(2))  # -> GG201? GG202 GG111
+    norm.eval()
 
 
 def made(k):

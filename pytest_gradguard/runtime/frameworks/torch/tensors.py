@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec
 from typing import Any
@@ -258,9 +259,32 @@ history = grad_fn
 
 
 def in_shared_memory(tensor: Any) -> bool:
-    """Whether the values of `tensor` lie in memory that other processes share."""
+    """Whether the values of `tensor` lie in memory that other processes share.
+
+    Torch itself says so of all that lies on a GPU. There it is what has crossed to another process
+    by torch's own pickling; every other pickler copies it.
+    """
     with torch._C.DisableTorchFunctionSubclass():
-        return bool(tensor.is_shared())
+        if not tensor.is_cuda:
+            return bool(tensor.is_shared())
+        reductions: Any = sys.modules.get("torch.multiprocessing.reductions")
+        if reductions is None or tensor.layout is not torch.strided:
+            return False
+        storage = tensor.untyped_storage()._cdata
+        return any(one.cdata == storage for one in list(reductions.shared_cache.values()))
+
+
+def readable(tensor: Any) -> bool:
+    """Whether its values may be looked at without a trace.
+
+    On a GPU that waits for all that is under way: it fails while a graph is captured, and is told
+    where the program has asked torch for it.
+    """
+    with torch._C.DisableTorchFunctionSubclass():
+        if not tensor.is_cuda:
+            return True
+        cuda = torch.cuda
+        return not (cuda.get_sync_debug_mode() or cuda.is_current_stream_capturing())
 
 
 def gradient(tensor: Any) -> Any:
