@@ -61,6 +61,20 @@ def total(tensor: Any) -> float:
     return float(tensor.sum())
 
 
+def total_of(tensor: Any, index: int) -> float:
+    return total(tensor) + index
+
+
+def backward(model: Any) -> float:
+    loss = model(torch.ones(4, 3, device="cuda")).sum()
+    loss.backward()
+    return float(loss)
+
+
+def forward(model: Any) -> float:
+    return float(model(torch.rand(4, 3, device="cuda")).sum())
+
+
 def make(index: int) -> Any:
     return torch.ones(3, device="cuda") * index
 

@@ -163,6 +163,72 @@ def test_processes_after_the_driver_was_started() -> None:
     assert (codes, raised) == (set(), None)
 
 
+def test_processes_that_inherit_what_lies_on_the_gpu() -> None:
+    """Nothing is initialised there: the first kernel fails."""
+    codes, _, raised = found(
+        "import functools, torch",
+        'table = torch.ones(3, device="cuda")',
+        "assert tasks.in_a_process(functools.partial(tasks.total_of, table)) == 1",
+    )
+    assert (codes, raised) == ({"GG203"}, None)
+
+
+def test_models_on_the_gpu_that_workers_train() -> None:
+    """Torch says of all that lies on a GPU that it is shared; what loky brings is a copy."""
+    train = (
+        "import torch",
+        "torch.manual_seed(0)",
+        'model = torch.nn.Linear(3, 1, device="cuda")',
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)",
+    )
+    codes, _, raised = found(*train, "workers(tasks.backward, model, model)", "optimizer.step()")
+    assert (codes, raised) == ({"GG202", "GG106"}, None)
+    codes, _, raised = found(
+        "import torch",
+        'model = torch.nn.BatchNorm1d(3, device="cuda")',
+        "workers(tasks.forward, model, model)",
+        "model.eval()",
+    )
+    assert (codes, raised) == ({"GG202", "GG111"}, None)
+
+
+WATCHED = (
+    "import torch",
+    'model = torch.nn.Linear(3, 1, device="cuda")',
+    'x = torch.ones(4, 3, device="cuda")',
+    "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)",
+    "def step():",
+    "    model(x).sum().backward()",
+    "    optimizer.step()",
+    "    optimizer.zero_grad(set_to_none=False)",
+    "step()",
+    "workers(tasks.backward, model, model)",
+)
+
+
+def test_steps_wait_for_no_gpu() -> None:
+    codes, _, raised = found(
+        "import warnings",
+        'warnings.simplefilter("error")',
+        *WATCHED,
+        'torch.cuda.set_sync_debug_mode("error")',
+        "step()",
+        "step()",
+    )
+    assert (codes, raised) == ({"GG202"}, None)
+
+
+def test_steps_that_a_graph_captures() -> None:
+    codes, _, raised = found(
+        "import warnings",
+        'warnings.simplefilter("error")',
+        *WATCHED,
+        "with torch.cuda.graph(torch.cuda.CUDAGraph()):",
+        "    step()",
+    )
+    assert (codes, raised) == ({"GG202"}, None)
+
+
 def test_fork_after_devices_were_counted() -> None:
     codes, _, raised = found(
         "import torch", "torch.cuda.device_count()", f"workers(tasks.on_gpu, 1, 2{FORKED}"

@@ -47,14 +47,16 @@ def _watched(original: Callable[[], None]) -> Callable[[], None]:
         if torch.is_initialized():
             attempt(_used_again)
             return original()
-        if attempt(attempts.lost_by_fork, torch, instead=True):
-            return original()
+        is_noted = attempt(attempts.lost_by_fork, torch, instead=True)
         try:
             original()
         except BaseException as error:
             without_this_frame(error)
-            attempt(attempts.note, "torch", error)
+            if not is_noted:
+                attempt(attempts.note, "torch", error)
             raise
+        if is_noted:
+            return None
         if torch.is_initialized():
             attempt(attempts.note, "torch", None)
             if not attempts.up:

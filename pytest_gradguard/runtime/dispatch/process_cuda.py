@@ -16,8 +16,8 @@ from typing import Any
 from pytest_gradguard.runtime import cuda
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.checks import gg203
-from pytest_gradguard.runtime.cuda import Attempt
-from pytest_gradguard.runtime.faults import attempt, hidden_frame
+from pytest_gradguard.runtime.cuda import Attempt, errors
+from pytest_gradguard.runtime.faults import attempt, without_this_frame
 from pytest_gradguard.runtime.pipes import ends_beside, tell
 from pytest_gradguard.runtime.tasks import Task, task_of
 
@@ -61,12 +61,25 @@ class Run:
         self._write = write
         self._task = task
         self._was_up = was_up
+        self._has_told = False
 
     def __call__(self, work: Callable[[], Any] | None = None) -> Any:
         attempt(cuda.tell, self._tell)
-        with hidden_frame:
+        try:
             return type(self._process).run(self._process) if work is None else work()
+        except BaseException as error:
+            without_this_frame(error)
+            attempt(self._tell_of, error)
+            raise
 
     def _tell(self, made: Attempt) -> None:
         if self._was_up or made.by_fork:
+            self._has_told = True
             tell(self._write, (os.getpid(), self._task, made))
+
+    def _tell_of(self, error: BaseException) -> None:
+        """Tell of the use of a GPU that ended in `error`: what has inherited a tensor on it comes
+        to no initialisation."""
+        if not self._has_told:
+            for made in errors.attempt_behind(error, errors.by_fork):
+                self._tell(made)
