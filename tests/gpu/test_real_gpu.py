@@ -209,9 +209,9 @@ WATCHED = (
 def test_steps_wait_for_no_gpu() -> None:
     codes, _, raised = found(
         "import warnings",
-        'warnings.simplefilter("error")',
         *WATCHED,
         'torch.cuda.set_sync_debug_mode("error")',
+        'warnings.simplefilter("error")',
         "step()",
         "step()",
     )

@@ -137,6 +137,31 @@ def test_what_a_process_tells(was_up: bool, by_fork: bool) -> None:
     assert [told[2] for told in pipes.take()] == ([made] if was_up or by_fork else [])
 
 
+class _Process:
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def run(self) -> None:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("said", "count"), [("CUDA error: initialization error", 1), ("CUDA out of memory", 0)]
+)
+def test_a_process_that_fails_on_what_it_inherited(said: str, count: int) -> None:
+    """It comes to no initialisation of CUDA that could be noted: the first kernel fails."""
+    read, write = os.pipe()
+    error = RuntimeError(said)
+    process = _Process(error)
+    with pytest.raises(RuntimeError, match=said) as raised:
+        Run(process, write, Task("work", None, None), True)()
+    assert [it.name for it in raised.traceback][1:] == ["run"]
+    os.close(write)
+    pipes = Pipes()
+    pipes.add(read)
+    assert [told[2].failed for told in pipes.take()] == [f"RuntimeError: {said}"] * count
+
+
 @pytest.mark.parametrize(
     ("by_fork", "said"),
     [(True, "This process has started the CUDA driver"), (False, "This process has initialised")],

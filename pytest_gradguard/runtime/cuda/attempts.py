@@ -239,6 +239,12 @@ def fails_by_fork(framework: str, error: BaseException | None) -> bool:
     torch: Any = sys.modules.get("torch.cuda")
     if framework == "torch" and torch is not None and torch._initialized:
         return False
+    return is_unusable(error)
+
+
+def is_unusable(error: BaseException) -> bool:
+    """Whether `error` says that CUDA is unusable, as it is in a process that was forked from one
+    with CUDA."""
     return _UNUSABLE.search(str(error)) is not None
 
 

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from pytest_gradguard.runtime import callsite
-from pytest_gradguard.runtime.cuda.attempts import Attempt, fails_by_fork, told
+from pytest_gradguard.runtime.cuda.attempts import Attempt, fails_by_fork, is_unusable, told
 
 _CUPY = "cupy_backends.cuda.api.runtime"
 _TENSORFLOW = "tensorflow.python.framework.errors_impl"
@@ -82,14 +82,22 @@ def no_cuda(error: BaseException) -> bool:
 
 def by_fork(error: BaseException) -> str | None:
     """The framework that the driver refused in this process for nothing but its fork, if any."""
+    framework = _raising(error)
+    return framework if framework and fails_by_fork(framework, error) else None
+
+
+def after_fork(error: BaseException) -> str | None:
+    """The framework that the driver refused as it does in a fork of a process with CUDA, if any."""
+    framework = _raising(error)
+    return framework if framework and is_unusable(error) else None
+
+
+def _raising(error: BaseException) -> str | None:
+    """The framework whose CUDA may have raised `error`."""
     kind = type(error)
     if kind.__module__ == _CUPY:
-        framework = "cupy"
-    elif kind is RuntimeError or kind.__module__ == "torch":
-        framework = "torch"
-    else:
-        return None
-    return framework if fails_by_fork(framework, error) else None
+        return "cupy"
+    return "torch" if kind is RuntimeError or kind.__module__ == "torch" else None
 
 
 def _raised_by(error: BaseException) -> str | None:

@@ -81,5 +81,6 @@ class Run:
         """Tell of the use of a GPU that ended in `error`: what has inherited a tensor on it comes
         to no initialisation."""
         if not self._has_told:
-            for made in errors.attempt_behind(error, errors.by_fork):
+            asked = errors.after_fork if self._was_up else errors.by_fork
+            for made in errors.attempt_behind(error, asked):
                 self._tell(made)
