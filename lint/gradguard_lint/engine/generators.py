@@ -53,7 +53,7 @@ class _Place:
         m.loops, m.turns, m.elements = self.loops, self.turns, self.elements
 
 
-class _Before:
+class Before:
     """What was recorded up to here."""
 
     def __init__(self, m: Machine) -> None:
@@ -89,7 +89,7 @@ def run(
         each(UNKNOWN)
         return UNKNOWN
     again = taken if isinstance(taken, int) and taken > 0 else 0
-    before = _Before(m) if again else None
+    before = Before(m) if again else None
     outside, modes, assumed = _Place(m), m.modes, m.assumed.copy()
     passed = 0
 

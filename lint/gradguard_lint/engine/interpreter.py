@@ -283,21 +283,17 @@ class _Run:
     def _prepare(self, instance: Instance, cls: ast.ClassDef) -> None:
         """Let the methods set the object's attributes; what else they do is not recorded."""
         m = self.m
-        root, past = m.root, dict(m.state.past)
-        count, parallel = len(m.program.effects), len(m.program.calls)
-        recorded, reached = dict(m.recorded), set(m.reached)
+        recorded, root, reached = generators.Before(m), m.root, set(m.reached)
         state, m.budget.preparing = m.state, True
         for item in self._preparing(cls):
             method = m.find_in_class(instance.cls, item.name)
             before = state.copy()
             self._root(partial(self._call_unknown, item, method, instance), state.copy())
             state = join_states([m.state, before]) or before
-        del m.program.effects[count:], m.program.calls[parallel:]
-        m.recorded, m.reached, m.root = recorded, reached, root
+        m.state, m.root, m.reached = state, root, reached
+        m.state.assumed = Assumed()
+        recorded.put_back(m)
         m.budget.preparing = False
-        state.past = past
-        state.assumed = Assumed()
-        m.state = state
 
     def _preparing(self, cls: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
         """The methods that set attributes; a private one that may make tensors by those that call
