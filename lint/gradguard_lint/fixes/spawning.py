@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterator
 
-from gradguard_lint.domain.effects import ParallelCall, Program
+from gradguard_lint.domain.effects import ParallelCall
 from gradguard_lint.fixes.changes import Change, Fix, Replace, SetKeyword
 from gradguard_lint.fixes.recipes import (
     bindings,
@@ -34,7 +34,7 @@ _SHARED = words(
 """What hangs on locks, which workers take only from a context of their own start method."""
 
 
-def without_fork(program: Program, call: ParallelCall) -> Fix | None:
+def without_fork(call: ParallelCall) -> Fix | None:
     """The repair after which the workers of `call` are fresh processes, and not forked."""
     node = made_by(call)
     if node is None or call.maker is None:

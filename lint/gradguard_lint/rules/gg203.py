@@ -60,7 +60,7 @@ def check(program: Program) -> Iterator[Report]:
             (*before_fork(call, first, before), *used),
             call=call,
             case=advice_case(call),
-            fix=without_fork(program, call),
+            fix=without_fork(call),
         )
 
 

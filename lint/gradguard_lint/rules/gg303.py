@@ -24,7 +24,7 @@ def check(program: Program) -> Iterator[Report]:
             continue
         found = _found(call)
         if found is None:
-            yield from _refused(program, call)
+            yield from _refused(call)
             continue
         first, task, work = found
         framework = work.framework
@@ -39,11 +39,11 @@ def check(program: Program) -> Iterator[Report]:
             ),
             call=call,
             case=advice_case(call),
-            fix=without_fork(program, call) or _one_thread(call, framework),
+            fix=without_fork(call) or _one_thread(call, framework),
         )
 
 
-def _refused(program: Program, call: ParallelCall) -> Iterator[Report]:
+def _refused(call: ParallelCall) -> Iterator[Report]:
     """Autograd that was at work in the parent of a program with a GPU: it has threads there."""
     for first in call.earlier("autograd"):
         for task in call.tasks:
@@ -61,7 +61,7 @@ def _refused(program: Program, call: ParallelCall) -> Iterator[Report]:
                 ),
                 call=call,
                 case=advice_case(call),
-                fix=without_fork(program, call),
+                fix=without_fork(call),
             )
             return
 
