@@ -5,15 +5,7 @@ from __future__ import annotations
 from gradguard_lint.domain.conditions import NONE, Conditions, alternatives, consistent
 from gradguard_lint.domain.shapes import name_of
 from gradguard_lint.domain.starts import PROCESS, THREAD
-from gradguard_lint.domain.values import (
-    UNKNOWN,
-    Atom,
-    Frame,
-    Instance,
-    Site,
-    TaskCall,
-    Value,
-)
+from gradguard_lint.domain.values import UNKNOWN, Atom, Frame, Instance, Site, TaskCall, Value
 from pytest_gradguard.records import Record, field, fields, record, replace
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing

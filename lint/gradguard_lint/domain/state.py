@@ -9,14 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from gradguard_lint.domain.conditions import (
-    NONE,
-    Assumed,
-    Conditions,
-    any_of,
-    assume,
-    in_both,
-)
+from gradguard_lint.domain.conditions import NONE, Assumed, Conditions, any_of, assume, in_both
 from gradguard_lint.domain.effects import Effect, Modes, ParallelCall
 from gradguard_lint.domain.values import Choice, Unknown, Value, guarded, join
 from pytest_gradguard.records import field, fields

@@ -22,13 +22,7 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
-from gradguard_lint.engine.branches import (
-    assume_test,
-    condition,
-    definite,
-    enter_branch,
-    is_plain,
-)
+from gradguard_lint.engine.branches import assume_test, condition, definite, enter_branch, is_plain
 from gradguard_lint.engine.containers import adopted, element_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args

@@ -8,14 +8,7 @@ from functools import partial
 
 from gradguard_lint.domain.shapes import items, known_items
 from gradguard_lint.domain.state import Place, State
-from gradguard_lint.domain.values import (
-    Flow,
-    Frame,
-    Generator,
-    Value,
-    constant,
-    of,
-)
+from gradguard_lint.domain.values import Flow, Frame, Generator, Value, constant, of
 from gradguard_lint.engine.branches import fork
 from gradguard_lint.engine.comprehensions import (
     collected,

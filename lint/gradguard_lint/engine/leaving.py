@@ -9,12 +9,7 @@ from itertools import combinations
 
 from gradguard_lint.domain.conditions import assume, consistent
 from gradguard_lint.domain.state import Error, Past, Raised, State, loosened
-from gradguard_lint.domain.values import (
-    UNKNOWN,
-    Frame,
-    Value,
-    of,
-)
+from gradguard_lint.domain.values import UNKNOWN, Frame, Value, of
 from gradguard_lint.engine.assignments import assign
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.tree import descend

@@ -6,12 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from gradguard_lint.domain.conditions import NONE, Conditions, assume
-from gradguard_lint.domain.effects import (
-    Modes,
-    ParallelCall,
-    Step,
-    TaskRun,
-)
+from gradguard_lint.domain.effects import Modes, ParallelCall, Step, TaskRun
 from gradguard_lint.domain.shapes import (
     ABSENT,
     arrived,

@@ -7,15 +7,7 @@ from collections.abc import Iterable
 
 from gradguard_lint.domain.conditions import Conditions
 from gradguard_lint.domain.shapes import known_items
-from gradguard_lint.domain.values import (
-    OWN,
-    UNKNOWN,
-    Choice,
-    Const,
-    Unknown,
-    Value,
-    is_own,
-)
+from gradguard_lint.domain.values import OWN, UNKNOWN, Choice, Const, Unknown, Value, is_own
 
 GAP = "{}"
 """What stands for a part that is not known."""

@@ -7,13 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 
 from gradguard_lint.domain.effects import ParallelCall, Program, TaskRun
 from gradguard_lint.domain.values import Bound, Class, External, Function, Partial, Site, Value
-from gradguard_lint.fixes.changes import (
-    Change,
-    Import,
-    RemoveKeyword,
-    Replace,
-    SetKeyword,
-)
+from gradguard_lint.fixes.changes import Change, Import, RemoveKeyword, Replace, SetKeyword
 from gradguard_lint.reading.source import Module
 from gradguard_lint.words import words
 

@@ -13,16 +13,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 from gradguard_lint.domain.effects import Program, TaskRun
-from gradguard_lint.domain.values import (
-    Atom,
-    Bound,
-    Function,
-    Instance,
-    Site,
-    Tensor,
-    Thing,
-    Value,
-)
+from gradguard_lint.domain.values import Atom, Bound, Function, Instance, Site, Tensor, Thing, Value
 from gradguard_lint.fixes.later import way_to
 from gradguard_lint.fixes.recipes import bindings, dotted, function_of
 from gradguard_lint.models.torch import (

@@ -14,14 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun
 from gradguard_lint.domain.shapes import inner
-from gradguard_lint.domain.values import (
-    Atom,
-    Instance,
-    Site,
-    Tensor,
-    Thing,
-    Value,
-)
+from gradguard_lint.domain.values import Atom, Instance, Site, Tensor, Thing, Value
 from pytest_gradguard.records import fields
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing

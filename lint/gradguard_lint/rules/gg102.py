@@ -8,14 +8,7 @@ from collections.abc import Iterator
 from gradguard_lint.domain.effects import Program, TaskRun
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.starts import PROCESS
-from gradguard_lint.domain.values import (
-    Items,
-    Site,
-    Table,
-    Tensor,
-    Unknown,
-    Value,
-)
+from gradguard_lint.domain.values import Items, Site, Table, Tensor, Unknown, Value
 from gradguard_lint.fixes.changes import Fix, Wrap
 from gradguard_lint.fixes.recipes import asks, callers_are_seen, function_of, handed_out_alone
 from gradguard_lint.fixes.tensors import certain

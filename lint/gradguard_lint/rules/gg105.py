@@ -6,15 +6,7 @@ from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import ParallelCall, Program, Step, TaskRun
 from gradguard_lint.domain.shapes import idents, inner
-from gradguard_lint.domain.values import (
-    Atom,
-    Instance,
-    Method,
-    Tensor,
-    Thing,
-    Unknown,
-    of,
-)
+from gradguard_lint.domain.values import Atom, Instance, Method, Tensor, Thing, Unknown, of
 from gradguard_lint.rules.base import Examples, Report, severed_by
 
 CODE = "GG105"

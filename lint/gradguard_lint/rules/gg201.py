@@ -18,15 +18,7 @@ from gradguard_lint.fixes.recipes import (
     made_by,
     source_of,
 )
-from gradguard_lint.rules.base import (
-    MOST,
-    Examples,
-    Report,
-    chain,
-    code,
-    handed_out,
-    started_cuda,
-)
+from gradguard_lint.rules.base import MOST, Examples, Report, chain, code, handed_out, started_cuda
 
 CODE = "GG201"
 

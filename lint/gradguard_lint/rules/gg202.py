@@ -8,14 +8,7 @@ from collections.abc import Iterable, Iterator
 from gradguard_lint.domain.conditions import GPU_PRESENT
 from gradguard_lint.domain.effects import Program, Step, TaskRun
 from gradguard_lint.domain.shapes import inner
-from gradguard_lint.domain.values import (
-    Atom,
-    Bound,
-    Method,
-    Site,
-    Tensor,
-    Thing,
-)
+from gradguard_lint.domain.values import Atom, Bound, Method, Site, Tensor, Thing
 from gradguard_lint.engine.tasks import CALLED
 from gradguard_lint.fixes.changes import Fix, Wrap
 from gradguard_lint.fixes.recipes import argument, asks, function_of

@@ -6,11 +6,7 @@ from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, Program, TaskRun
 from gradguard_lint.domain.shapes import inner
-from gradguard_lint.domain.values import (
-    Instance,
-    Tensor,
-    Thing,
-)
+from gradguard_lint.domain.values import Instance, Tensor, Thing
 from gradguard_lint.rules.base import Examples, Report, chain, code
 
 CODE = "GG302"

@@ -27,11 +27,7 @@ from gradguard_lint.engine.tasks import started
 from gradguard_lint.engine.tree import descend
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.transfers.dask_work import CLIENT, leave_config
-from gradguard_lint.models.transfers.devices import (
-    driver_started,
-    gpu_absent,
-    gpu_touched,
-)
+from gradguard_lint.models.transfers.devices import driver_started, gpu_absent, gpu_touched
 from gradguard_lint.models.transfers.dispatch import dispatching
 from gradguard_lint.models.transfers.options import with_option
 from gradguard_lint.models.transfers.parallel import POOL, configured, start_of

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.values import (
-    UNKNOWN,
-    Frame,
-    Table,
-    Value,
-    constant,
-    unknown,
-)
+from gradguard_lint.domain.values import UNKNOWN, Frame, Table, Value, constant, unknown
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row

@@ -6,15 +6,7 @@ from collections.abc import Mapping
 from math import prod
 
 from gradguard_lint.domain.questions import Key
-from gradguard_lint.domain.values import (
-    Atom,
-    Const,
-    External,
-    Items,
-    Tensor,
-    Unknown,
-    Value,
-)
+from gradguard_lint.domain.values import Atom, Const, External, Items, Tensor, Unknown, Value
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models import torch
 from gradguard_lint.models.numpy import (

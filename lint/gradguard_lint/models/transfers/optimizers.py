@@ -5,16 +5,7 @@ from __future__ import annotations
 import ast
 
 from gradguard_lint.domain.effects import Effect
-from gradguard_lint.domain.values import (
-    NOTHING,
-    UNKNOWN,
-    Atom,
-    Frame,
-    Instance,
-    Thing,
-    Value,
-    of,
-)
+from gradguard_lint.domain.values import NOTHING, UNKNOWN, Atom, Frame, Instance, Thing, Value, of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.transfers.torch_modules import optimizer_method

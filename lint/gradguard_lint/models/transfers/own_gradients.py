@@ -11,15 +11,7 @@ from collections.abc import Iterable
 
 from gradguard_lint.domain.effects import ParallelCall
 from gradguard_lint.domain.shapes import idents
-from gradguard_lint.domain.values import (
-    UNKNOWN,
-    Const,
-    Frame,
-    Tensor,
-    Unknown,
-    Value,
-    constant,
-)
+from gradguard_lint.domain.values import UNKNOWN, Const, Frame, Tensor, Unknown, Value, constant
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.models.transfers import data_parallel
 

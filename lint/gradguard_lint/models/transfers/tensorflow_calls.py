@@ -33,12 +33,7 @@ from gradguard_lint.engine.truth import truthy
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.tensorflow import FITS, STOPS
 from gradguard_lint.models.torch import HEAVY
-from gradguard_lint.models.transfers.devices import (
-    gpu_absent,
-    gpu_hidden,
-    gpu_touched,
-    placed,
-)
+from gradguard_lint.models.transfers.devices import gpu_absent, gpu_hidden, gpu_touched, placed
 from gradguard_lint.models.transfers.tensors import combine, operation_placed, tensors_in, worked
 from gradguard_lint.models.transfers.wrapping import mark
 from pytest_gradguard.records import replace

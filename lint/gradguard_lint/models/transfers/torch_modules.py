@@ -42,12 +42,7 @@ from gradguard_lint.models.transfers.devices import (
     placed,
 )
 from gradguard_lint.models.transfers.tensors import combine, tensors_in, worked, written
-from gradguard_lint.models.transfers.torch_tensors import (
-    as_made,
-    freeze,
-    hooked,
-    parameters_of,
-)
+from gradguard_lint.models.transfers.torch_tensors import as_made, freeze, hooked, parameters_of
 from pytest_gradguard.records import replace
 
 
