@@ -22,6 +22,7 @@ from gradguard_lint.domain.values import (
     Unknown,
     Value,
     constant,
+    guarded,
     join,
     of,
 )
@@ -150,6 +151,48 @@ def key_value(key: Hashable) -> Value:
 def closed(table: Table) -> bool:
     """Whether a dict certainly has no keys but the known ones."""
     return table.keys is None and table.rest == ABSENT
+
+
+EMPTY = Table((), ABSENT)
+"""A dict that has nothing."""
+
+
+def merged(table: Table, given: Value) -> Table:
+    """`table` once it has taken over the entries of the dict `given`, or of anything."""
+    dicts = [it.atom if isinstance(it.atom, Table) else _ANY_DICT for it in given.choices]
+    whens = [it.when for it in given.choices]
+    entries, rest, keys = dict(table.entries), table.rest, table.keys
+    for name in dict.fromkeys(name for it in (table, *dicts) for name, _ in it.entries):
+        old, perhaps = entries.get(name), False
+        found: list[Value] = []
+        for one, when in zip(dicts, whens, strict=True):
+            new = one.get(name)
+            if new is not None:
+                found.append(guarded(new, when))
+                continue
+            if not closed(one):
+                found.append(guarded(rest_of(one), when))
+            if old is not None:
+                found.append(guarded(old, when))
+            perhaps = perhaps or old is None
+        if perhaps:
+            rest = _or(rest, join(found))
+            keys = constant(name) if keys is None else join((keys, constant(name)))
+        else:
+            entries[name] = join(found)
+    for one in dicts:
+        if not closed(one):
+            rest = _or(rest, rest_of(one))
+            other = one.keys or UNKNOWN
+            keys = other if keys is None else join((keys, other))
+    return replace(table, entries=tuple(entries.items()), rest=rest, keys=keys)
+
+
+_ANY_DICT = Table((), UNKNOWN, UNKNOWN)
+
+
+def _or(rest: Value, other: Value) -> Value:
+    return other if rest == ABSENT else join((rest, other))
 
 
 def without_item(atom: Items | Table, index: Value) -> Items | Table | None:

@@ -74,6 +74,8 @@ class Table(Atom):
     ident: int = 0
     missing: Value | None = None
     """What is called for a key that it does not have."""
+    keywords: bool = False
+    """Whether it is the keywords that a function was given: nobody else changes it."""
 
     def get(self, key: Hashable) -> Value | None:
         for name, value in self.entries:

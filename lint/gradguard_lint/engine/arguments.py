@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.shapes import ABSENT, at_one_place, items, sequence, side_by_side
+from gradguard_lint.domain.shapes import (
+    ABSENT,
+    EMPTY,
+    at_one_place,
+    closed,
+    items,
+    merged,
+    sequence,
+    side_by_side,
+)
 from gradguard_lint.domain.values import (
     UNKNOWN,
     Const,
@@ -17,7 +26,7 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
-from gradguard_lint.engine.containers import element_of
+from gradguard_lint.engine.containers import element_of, hold
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from pytest_gradguard.records import replace
@@ -49,13 +58,20 @@ def arguments(m: Machine, frame: Frame, node: ast.Call) -> Args:
             args.keywords[keyword.arg] = value
             continue
         args.written = False
-        only = value.only
-        args.open = args.open or not isinstance(only, Table) or only.keys is not None
-        if isinstance(only, Table):
-            for key, entry in only.entries:
-                if isinstance(key, str):
-                    args.keywords.setdefault(key, entry)
+        _unpack(args, m.models.mapping(m, frame, keyword.value, value))
     return args
+
+
+def _unpack(args: Args, mapping: Value) -> None:
+    """Add the keywords that ``**mapping`` gives.
+
+    What only some of its alternatives have may be given or not.
+    """
+    table = merged(EMPTY, mapping)
+    args.open = args.open or not closed(table)
+    for name, value in table.entries:
+        if isinstance(name, str):
+            args.keywords.setdefault(name, value)
 
 
 def argument_node(node: ast.AST, position: int, name: str) -> ast.expr | None:
@@ -95,8 +111,8 @@ def takes(function: Function, args: Args) -> bool:
     return needed.issubset(args.keywords)
 
 
-def bind_arguments(m: Machine, inner: Frame, function: Function, args: Args) -> None:
-    """Put the arguments (or the defaults) under the parameters' names."""
+def bind_arguments(m: Machine, inner: Frame, node: ast.AST, function: Function, args: Args) -> None:
+    """Put the arguments of the call `node` (or the defaults) under the parameters' names."""
     spec = function.node.args
     parameters = [*spec.posonlyargs, *spec.args]
     names = [item.arg for item in parameters]
@@ -120,11 +136,11 @@ def bind_arguments(m: Machine, inner: Frame, function: Function, args: Args) -> 
         m.store[(inner.ident, name)] = value
     for index, item in enumerate(spec.kwonlyargs):
         value = keywords.pop(item.arg, None)
-        if value is None and index < len(function.kw_defaults):
-            value = function.kw_defaults[index]
-        m.store[(inner.ident, item.arg)] = (
-            value if value is not None else unknown(("argument", id(function.node), item.arg))
-        )
+        if value is None:
+            value = function.kw_defaults[index] if index < len(function.kw_defaults) else None
+            if value is None or args.open:
+                value = _any_or(m, function, item.arg, value)
+        m.store[(inner.ident, item.arg)] = value
     if spec.vararg is not None:
         extra_items = args.positional[len(names) :]
         if args.rest is not None:
@@ -133,13 +149,15 @@ def bind_arguments(m: Machine, inner: Frame, function: Function, args: Args) -> 
             value = items("tuple", extra_items)
         m.store[(inner.ident, spec.vararg.arg)] = value
     if spec.kwarg is not None:
-        m.store[(inner.ident, spec.kwarg.arg)] = of(
-            Table(
-                tuple(keywords.items()),
-                UNKNOWN if args.open else ABSENT,
-                UNKNOWN if args.open else None,
-            )
+        table = Table(
+            tuple(keywords.items()),
+            UNKNOWN if args.open else ABSENT,
+            UNKNOWN if args.open else None,
+            m.ident_at(spec.kwarg, id(node)),
+            keywords=True,
         )
+        hold(m, table)
+        m.store[(inner.ident, spec.kwarg.arg)] = of(table)
 
 
 def _told_apart(value: Value, inner: Frame, name: str) -> Value:

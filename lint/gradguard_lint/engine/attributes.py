@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from gradguard_lint.domain.shapes import (
+    ABSENT,
     arrived,
     as_key,
     at_one_place,
@@ -278,7 +279,7 @@ def filled(m: Machine, table: Table, index: Value, made: Value) -> Value:
         return atom
 
     new = Value(tuple(replace(choice, atom=own(choice.atom)) for choice in made.choices))
-    others = () if table.rest.is_unknown else (table.rest,)
+    others = () if table.rest == ABSENT else (table.rest,)
     if isinstance(index.only, Const):
         entries = (*table.entries, (key, join((new, *others))))
         hold(m, replace(table, entries=entries))

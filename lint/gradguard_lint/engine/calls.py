@@ -67,7 +67,7 @@ def _change_receiver(m: Machine, frame: Frame, node: ast.Call, function: Value, 
     for atom in function.atoms:
         if not isinstance(atom, Method):
             continue
-        new = m.models.changed_receiver(m, atom.receiver, name, args)
+        new = m.models.changed_receiver(m, frame, node, atom.receiver, name, args)
         if new is None:
             continue
         if isinstance(atom.receiver, (Items, Table)):
@@ -92,7 +92,7 @@ def call_back(m: Machine, frame: Frame, node: ast.AST, function: Value, args: Ar
             held = m.filtered(of(atom.receiver)).only
             if not isinstance(held, (Items, Table)):
                 continue
-            new = m.models.changed_receiver(m, held, atom.name, args)
+            new = m.models.changed_receiver(m, frame, node, held, atom.name, args)
             if new is not None:
                 _keep(m, held, new)
     return result
@@ -238,12 +238,12 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
         message = f"an object of `{node.name}` is made"
     inner = Frame(m.new_ident(), function.module, function.frame, function, born=m.worker_ident)
     if "context" not in function.marks and _makes_generator(m, function):
-        bind_arguments(m, inner, function, args)
+        bind_arguments(m, inner, node, function, args)
         return of(Generator(function, inner))
     entry = m.state
     mark = entry.store.mark()
     assumed, modes, depth = entry.assumed.copy(), entry.modes, m.loop_depth
-    bind_arguments(m, inner, function, args)
+    bind_arguments(m, inner, node, function, args)
     m.modes = marked_modes(m, frame, node, function, modes)
     m.stack.append(code)
     try:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from gradguard_lint.domain.shapes import key_value, strung
+from gradguard_lint.domain.shapes import (
+    ABSENT,
+    as_key,
+    key_value,
+    known_items,
+    strung,
+)
 from gradguard_lint.domain.values import (
     UNKNOWN,
     Atom,
@@ -22,6 +28,27 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.machine import HEAP, Machine
 from pytest_gradguard.records import replace
+
+
+def of_pairs(m: Machine, value: Value) -> Value:
+    """`value`, with a dict in place of the pairs that one is made of."""
+
+    def change(atom: Atom) -> Value:
+        if not isinstance(atom, Items):
+            return of(atom)
+        rows = [known_items(row) or () for row in atom.items or ()]
+        keys = [as_key(row[0]).only if len(row) == 2 else None for row in rows]
+        if atom.items is not None and all(isinstance(key, Const) for key in keys):
+            told = {
+                it.value: row[1]
+                for it, row in zip(keys, rows, strict=True)
+                if isinstance(it, Const)
+            }
+            return of(Table(tuple(told.items()), ABSENT))
+        pair = known_items(atom.element)
+        return of(Table((), pair[1], pair[0])) if pair and len(pair) == 2 else UNKNOWN
+
+    return value.map(change)
 
 
 def hold(m: Machine, atom: Items | Table) -> None:

@@ -13,6 +13,8 @@ from gradguard_lint.domain.shapes import (
     closed,
     items,
     known_items,
+    merged,
+    rest_of,
     sequence,
     strung,
 )
@@ -171,12 +173,11 @@ def on_Dict(m: Machine, frame: Frame, node: ast.Dict) -> Value:
     for key, item in zip(node.keys, node.values, strict=True):
         value = m.eval(frame, item)
         if key is None:
-            for atom in value.of(Table):
-                entries.update(atom.entries)
-                if atom.rest != ABSENT:
-                    rest.append(atom.rest)
-            if not any(value.of(Table)):
-                rest.append(UNKNOWN)
+            given = m.models.mapping(m, frame, item, value)
+            table = merged(Table(tuple(entries.items()), ABSENT), given)
+            entries = dict(table.entries)
+            if not closed(table):
+                rest.append(rest_of(table))
             continue
         name = as_key(m.eval(frame, key))
         if isinstance(name.only, Const):
@@ -223,13 +224,10 @@ def operate(
     if own is not None:
         return own
     if isinstance(op, ast.BitOr):
-        one, other = left.only, right.only
-        if isinstance(one, Table) and isinstance(other, Table) and closed(one) and closed(other):
-            return adopted(
-                m,
-                node,
-                of(Table(tuple({**dict(one.entries), **dict(other.entries)}.items()), ABSENT)),
-            )
+        one = left.only
+        if isinstance(one, Table):
+            both = merged(one, m.models.mapping(m, frame, node, right))
+            return adopted(m, node, of(Table(both.entries, both.rest, both.keys)))
     tensor = m.models.operation(m, frame, node, [left, right], matmul=isinstance(op, ast.MatMult))
     if tensor is not None:
         return tensor

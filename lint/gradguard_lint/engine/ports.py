@@ -160,7 +160,9 @@ class Models(Protocol[M]):
     def ran(self, m: M, frame: Frame, node: ast.AST, receiver: Atom, name: str, args: Args) -> None:
         """A method of the project ran for `receiver`, whose class extends one of a library."""
 
-    def changed_receiver(self, m: M, receiver: Atom, name: str, args: Args) -> Value | None:
+    def changed_receiver(
+        self, m: M, frame: Frame, node: ast.AST, receiver: Atom, name: str, args: Args
+    ) -> Value | None:
         """What the receiver is after an in-place method; None where it stays as it was."""
 
     def class_of(self, bases: tuple[Atom, ...]) -> str:
@@ -265,6 +267,9 @@ class Models(Protocol[M]):
 
     def iterated(self, m: M, frame: Frame, node: ast.AST, value: Value) -> None:
         """Something is iterated: what a library then starts."""
+
+    def mapping(self, m: M, frame: Frame, node: ast.AST, value: Value) -> Value:
+        """`value`, with a dict in place of what else ``**value`` unpacks."""
 
     def make_task(self, m: M, frame: Frame, node: ast.AST, delayed: Delayed, args: Args) -> Value:
         """``delayed(f)(x)``: the call that a worker is to make."""

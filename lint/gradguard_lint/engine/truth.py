@@ -153,8 +153,8 @@ def compare(op: ast.cmpop, left: Atom, right: Atom) -> Atom:
             if all(isinstance(item, Const) for item in values):
                 found = any(isinstance(item, Const) and item.value == left.value for item in values)
                 return Const(found is not negative, "bool")
-        if isinstance(left, Const) and isinstance(right, Table) and not right.ident:
-            # Keywords that were given: what has an identity may be changed where nobody looks.
+        if isinstance(left, Const) and isinstance(right, Table) and right.keywords:
+            # Any other dict may be changed where nobody looks.
             if right.get(left.value) is not None:
                 return Const(not negative, "bool")
             return Const(negative, "bool") if right.rest == ABSENT else Unknown()

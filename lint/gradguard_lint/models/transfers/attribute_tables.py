@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
 
-from gradguard_lint.domain.shapes import items
+from gradguard_lint.domain.shapes import ABSENT, EMPTY, items
 from gradguard_lint.domain.values import (
     NOTHING,
     UNKNOWN,
@@ -20,6 +19,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.models.transfers.containers import container_method, taken_over
 
 KIND = "attributes"
 
@@ -29,6 +29,20 @@ def attributes_of(atom: Atom) -> Value:
     if isinstance(atom, Instance) or _is_namespace(atom):
         return of(Thing(KIND, "__dict__", parts=(("of", of(atom)),)))
     return UNKNOWN
+
+
+def as_dict(m: Machine, frame: Frame, node: ast.AST, value: Value) -> Value:
+    """`value`, with a dict of what is known of them in place of the attributes of an object."""
+
+    def change(atom: Atom) -> Value:
+        owner = _owner(atom) if isinstance(atom, Thing) and atom.kind == KIND else None
+        if owner is None:
+            return of(atom)
+        known = tuple(_attributes(m, frame, node, owner))
+        whole = isinstance(owner, Instance) and owner.cls.plain
+        return of(Table(known, ABSENT) if whole else Table(known, UNKNOWN, UNKNOWN))
+
+    return value.map(change)
 
 
 def _is_namespace(atom: Atom) -> bool:
@@ -53,7 +67,7 @@ def method(
     if owner is None:
         return None
     if name == "update":
-        for key, value in (*_pairs(m, frame, node, args.get(0)), *args.keywords.items()):
+        for key, value in taken_over(m, frame, node, EMPTY, args.get(0), args).entries:
             set_named(m, owner, key, value)
         return NOTHING
     if name == "items":
@@ -61,6 +75,9 @@ def method(
         return items("list", [items("tuple", [constant(key), value]) for key, value in known])
     if name == "get":
         return item(m, frame, node, thing, args.get(0) or UNKNOWN)
+    if name in ("copy", "keys", "values"):
+        table = as_dict(m, frame, node, of(thing)).only
+        return container_method(m, frame, node, table, name, args) if table is not None else None
     return None
 
 
@@ -91,14 +108,3 @@ def _attributes(m: Machine, frame: Frame, node: ast.AST, owner: Atom) -> list[tu
     names += [name for name, _ in m.fields(owner.ident)]
     known = (name for name in dict.fromkeys(names) if name.isidentifier())
     return [(name, m.attribute(frame, node, of(owner), name)) for name in known]
-
-
-def _pairs(
-    m: Machine, frame: Frame, node: ast.AST, given: Value | None
-) -> Iterable[tuple[object, Value]]:
-    """What a dictionary holds, as far as it is known."""
-    only = given.only if given is not None else None
-    if isinstance(only, Table):
-        return only.entries
-    owner = _owner(only) if isinstance(only, Thing) and only.kind == KIND else None
-    return _attributes(m, frame, node, owner) if owner is not None else ()

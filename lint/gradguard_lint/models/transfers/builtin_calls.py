@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.shapes import ABSENT, items, known_items, sequence
+from gradguard_lint.domain.shapes import EMPTY, items, known_items, sequence
 from gradguard_lint.domain.values import (
     NOTHING,
     NUMBER,
@@ -40,6 +40,7 @@ from gradguard_lint.models.rows import Row
 from gradguard_lint.models.torch import OF_TENSORS
 from gradguard_lint.models.transfers import data_parallel
 from gradguard_lint.models.transfers.attribute_tables import attributes_of, set_named
+from gradguard_lint.models.transfers.containers import taken_over
 from gradguard_lint.models.transfers.tensors import operation
 from gradguard_lint.models.transfers.wrapping import OF_CLASSES, mark
 from gradguard_lint.words import words
@@ -94,18 +95,7 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
             return sequence(element_of(m, first), short)
         return adopted(m, node, sequence(element_of(m, first), short))
     if short == "dict":
-        pairs = [known_items(row) for row in known_items(first) or ()] if first is not None else []
-        if pairs and all(row and len(row) == 2 and _is_constant(row[0]) for row in pairs):
-            entries = {row[0].constant: row[1] for row in pairs if row}
-            entries.update(args.keywords)
-            return adopted(m, node, of(Table(tuple(entries.items()), ABSENT)))
-        pair = element_of(m, first).only if first is not None else None
-        if isinstance(pair, Items) and pair.items is not None and len(pair.items) == 2:
-            return of(Table((), pair.items[1], pair.items[0]))
-        for atom in first.of(Table) if first is not None else ():
-            return of(Table((*atom.entries, *args.keywords.items()), atom.rest))
-        rest = ABSENT if first is None and not args.open else UNKNOWN
-        return adopted(m, node, of(Table(tuple(args.keywords.items()), rest)))
+        return adopted(m, node, of(taken_over(m, frame, node, EMPTY, first, args)))
     if short == "range":
         if _one_turn(args):
             return items("range", [args.positional[0] if args.positional[1:] else constant(0)])

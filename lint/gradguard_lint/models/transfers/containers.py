@@ -12,6 +12,7 @@ from gradguard_lint.domain.shapes import (
     items,
     key_value,
     known_items,
+    merged,
     rest_of,
     sequence,
     without_item,
@@ -34,7 +35,7 @@ from gradguard_lint.domain.values import (
     of,
 )
 from gradguard_lint.engine.attributes import filled
-from gradguard_lint.engine.containers import adopted, element_of, grown
+from gradguard_lint.engine.containers import adopted, element_of, grown, of_pairs
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.texts import filled_in, joined
@@ -69,8 +70,12 @@ def container_method(
             return items(
                 "list", [items("tuple", [key_value(key), value]) for key, value in atom.entries]
             )
+        if name == "keys" and closed(atom):
+            return items("list", [key_value(key) for key, _ in atom.entries])
         if name == "values":
             return sequence(join(values))
+        if name == "keys":
+            return sequence(element_of(m, of(atom)))
         if name == "items":
             return sequence(items("tuple", [UNKNOWN, join(values)]))
         if name == "copy":
@@ -133,7 +138,21 @@ def _string(text: str, name: str, args: Args) -> Value:
     return UNKNOWN
 
 
-def changed_container(m: Machine, atom: Atom, name: str, args: Args) -> Value | None:
+def taken_over(
+    m: Machine, frame: Frame, node: ast.AST, table: Table, given: Value | None, args: Args
+) -> Table:
+    """`table` once it has taken over what it is `given`: a dict or pairs, and the keywords."""
+    if given is not None:
+        given = m.iterated(frame, node, m.models.mapping(m, frame, node, given))
+        table = merged(table, of_pairs(m, given))
+    rest = UNKNOWN if args.open else None
+    named = Table(tuple(args.keywords.items()), rest or ABSENT, rest)
+    return merged(table, of(named))
+
+
+def changed_container(
+    m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str, args: Args
+) -> Value | None:
     """What a list or dict is after an in-place method; None where it stays as it was."""
     first = args.get(0)
     if isinstance(atom, Items):
@@ -175,17 +194,5 @@ def changed_container(m: Machine, atom: Atom, name: str, args: Args) -> Value | 
                 return of(replace(atom, entries=(*atom.entries, (first.constant, default))))
         return of(replace(atom, rest=rest_of(atom)))
     if isinstance(atom, Table) and name == "update":
-        entries = dict(atom.entries)
-        told = first is None or isinstance(first.only, Table)
-        rest = atom.rest if told and not args.open else rest_of(atom)
-        keys = atom.keys
-        for other in first.of(Table) if first is not None else ():
-            entries.update(other.entries)
-            if other.rest != ABSENT and atom.rest == ABSENT:
-                rest = UNKNOWN
-            if other.keys is not None or not other.rest.is_unknown:
-                rest = other.rest if rest.is_unknown else join((rest, other.rest))
-                keys = join((keys or UNKNOWN, other.keys or UNKNOWN))
-        entries.update(args.keywords)
-        return of(replace(atom, entries=tuple(entries.items()), rest=rest, keys=keys))
+        return of(taken_over(m, frame, node, atom, first, args))
     return None

@@ -412,14 +412,19 @@ class Meaning(Known):
         for thing in loaders.loaders_in(m, value):
             loaders.iterate_loader(m, frame, node, thing)
 
+    def mapping(self, m: Machine, frame: Frame, node: ast.AST, value: Value) -> Value:
+        return attribute_tables.as_dict(m, frame, node, value)
+
     def instantiated(
         self, m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args
     ) -> None:
         instances.made(m, frame, node, instance, args)
 
-    def changed_receiver(self, m: Machine, receiver: Atom, name: str, args: Args) -> Value | None:
+    def changed_receiver(
+        self, m: Machine, frame: Frame, node: ast.AST, receiver: Atom, name: str, args: Args
+    ) -> Value | None:
         if isinstance(receiver, (Items, Table)):
-            return containers.changed_container(m, receiver, name, args)
+            return containers.changed_container(m, frame, node, receiver, name, args)
         if isinstance(receiver, Tensor) and receiver.framework == "torch":
             if name == "requires_grad_":
                 flag = args.get(0, "requires_grad") or constant(True)
