@@ -170,7 +170,7 @@ def merged(table: Table, given: Value) -> Table:
             if new is not None:
                 found.append(guarded(new, when))
                 continue
-            if not closed(one):
+            if may_have(one, name):
                 found.append(guarded(rest_of(one), when))
             if old is not None:
                 found.append(guarded(old, when))
@@ -193,6 +193,14 @@ _ANY_DICT = Table((), UNKNOWN, UNKNOWN)
 
 def _or(rest: Value, other: Value) -> Value:
     return other if rest == ABSENT else join((rest, other))
+
+
+def may_have(table: Table, name: Hashable) -> bool:
+    """Whether a dict may have the key `name`, which is not among the known ones."""
+    keys = table.keys
+    if keys is None:
+        return table.rest != ABSENT
+    return name in keys.constants() or not all(isinstance(key, Const) for key in keys.atoms)
 
 
 def without_item(atom: Items | Table, index: Value) -> Items | Table | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 
 from gradguard_lint.domain.shapes import (
-    ABSENT,
     EMPTY,
     at_one_place,
     closed,
@@ -19,7 +18,6 @@ from gradguard_lint.domain.values import (
     Const,
     Frame,
     Function,
-    Table,
     Unknown,
     Value,
     join,
@@ -68,7 +66,10 @@ def _unpack(args: Args, mapping: Value) -> None:
     What only some of its alternatives have may be given or not.
     """
     table = merged(EMPTY, mapping)
-    args.open = args.open or not closed(table)
+    if table.keys is not None and all(isinstance(key, Const) for key in table.keys.atoms):
+        args.perhaps |= {key for key in table.keys.constants() if isinstance(key, str)}
+    elif not closed(table):
+        args.open = True
     for name, value in table.entries:
         if isinstance(name, str):
             args.keywords.setdefault(name, value)
@@ -128,7 +129,7 @@ def bind_arguments(m: Machine, inner: Frame, node: ast.AST, function: Function, 
         else:
             offset = index - (len(names) - len(function.defaults))
             value = function.defaults[offset] if 0 <= offset < len(function.defaults) else None
-            if value is None or args.open:
+            if value is None or args.may_give(name):
                 value = _any_or(m, function, name, value)
         annotation = parameters[index].annotation
         if isinstance(annotation, (ast.Name, ast.Attribute)) and value.is_unknown:
@@ -138,7 +139,7 @@ def bind_arguments(m: Machine, inner: Frame, node: ast.AST, function: Function, 
         value = keywords.pop(item.arg, None)
         if value is None:
             value = function.kw_defaults[index] if index < len(function.kw_defaults) else None
-            if value is None or args.open:
+            if value is None or args.may_give(item.arg):
                 value = _any_or(m, function, item.arg, value)
         m.store[(inner.ident, item.arg)] = value
     if spec.vararg is not None:
@@ -149,13 +150,8 @@ def bind_arguments(m: Machine, inner: Frame, node: ast.AST, function: Function, 
             value = items("tuple", extra_items)
         m.store[(inner.ident, spec.vararg.arg)] = value
     if spec.kwarg is not None:
-        table = Table(
-            tuple(keywords.items()),
-            UNKNOWN if args.open else ABSENT,
-            UNKNOWN if args.open else None,
-            m.ident_at(spec.kwarg, id(node)),
-            keywords=True,
-        )
+        ident = m.ident_at(spec.kwarg, id(node))
+        table = replace(args.named(keywords), ident=ident, keywords=True)
         hold(m, table)
         m.store[(inner.ident, spec.kwarg.arg)] = of(table)
 

@@ -173,7 +173,7 @@ def call_atom(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -
         if isinstance(atom.receiver, Instance):
             m.reached_of.add((id(atom.function.node), id(atom.receiver.cls.node)))
         positional = [of(atom.receiver), *args.positional]
-        bound = Args(positional, args.keywords, args.rest, args.open, args.written)
+        bound = replace(args, positional=positional)
         result = apply(m, frame, node, atom.function, bound)
         if isinstance(atom.receiver, Instance) and atom.receiver.cls.what:
             m.models.ran(m, frame, node, atom.receiver, atom.function.name, args)
@@ -189,7 +189,7 @@ def call_atom(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -
     if isinstance(atom, Partial):
         keywords = {**dict(atom.keywords), **args.keywords}
         positional = [*atom.args, *args.positional]
-        merged = Args(positional, keywords, args.rest, args.open)  # it may hold more
+        merged = replace(args, positional=positional, keywords=keywords, written=False)  # or more
         return call(m, frame, node, atom.function, merged)
     if isinstance(atom, Delayed):
         return m.models.make_task(m, frame, node, atom, args)

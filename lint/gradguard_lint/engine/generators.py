@@ -28,6 +28,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.calls import marked_modes
 from gradguard_lint.engine.machine import DEPTH, Machine
 from gradguard_lint.engine.ports import Args
+from pytest_gradguard.records import replace
 
 TAKEN = "<taken>"
 """The name under which a generator has how many items were taken of it."""
@@ -242,9 +243,9 @@ def given_away(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) 
         return args
     if isinstance(atom, Method) and atom.name in KEPT and isinstance(atom.receiver, (Items, Table)):
         return args
-    return Args(
-        [iterated(m, frame, node, value) for value in args.positional],
-        {name: iterated(m, frame, node, value) for name, value in args.keywords.items()},
-        args.rest,
-        args.open,
+    return replace(
+        args,
+        positional=[iterated(m, frame, node, value) for value in args.positional],
+        keywords={name: iterated(m, frame, node, it) for name, it in args.keywords.items()},
+        written=False,
     )

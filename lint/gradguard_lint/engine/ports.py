@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from gradguard_lint.domain.shapes import ABSENT
 from gradguard_lint.domain.values import (
+    UNKNOWN,
     Atom,
     Delayed,
     External,
@@ -13,10 +15,13 @@ from gradguard_lint.domain.values import (
     Function,
     Instance,
     Method,
+    Table,
     Tensor,
     Thing,
     Unknown,
     Value,
+    constant,
+    join,
 )
 from pytest_gradguard.records import field, fields
 
@@ -114,16 +119,31 @@ class Args:
     """Whether ``**kwargs`` may hold more keywords."""
     written: bool = False
     """Whether the call itself says each of them, and gives no other."""
+    perhaps: frozenset[str] = frozenset()
+    """The further keywords that are given on some ways only."""
 
-    def get(self, position: int | None, name: str | None = None) -> Value | None:
-        """The argument at `position` or called `name`."""
-        if name is not None and name in self.keywords:
-            return self.keywords[name]
+    def get(self, position: int | None, *names: str | None) -> Value | None:
+        """The argument at `position`, or called by one of these `names`: not known where
+        ``**kwargs`` may give it."""
+        for name in names:
+            if name is not None and name in self.keywords:
+                return self.keywords[name]
         if position is not None and position < len(self.positional):
             return self.positional[position]
         if self.rest is not None and position is not None:
             return self.rest
-        return None
+        return UNKNOWN if any(name and self.may_give(name) for name in names) else None
+
+    def may_give(self, name: str) -> bool:
+        """Whether `name`, which is none of the keywords, may be given all the same."""
+        return self.open or name in self.perhaps
+
+    def named(self, names: Iterable[str]) -> Table:
+        """The dict of those keywords that are called by one of these `names`, and all others that
+        there may be."""
+        keys = UNKNOWN if self.open else join(map(constant, self.perhaps)) if self.perhaps else None
+        entries = tuple((name, self.keywords[name]) for name in names)
+        return Table(entries, ABSENT if keys is None else UNKNOWN, keys)
 
     def values(self) -> Iterator[Value]:
         yield from self.positional

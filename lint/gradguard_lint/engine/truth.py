@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 
 from gradguard_lint.domain.conditions import GPU_PRESENT
 from gradguard_lint.domain.questions import Key
-from gradguard_lint.domain.shapes import ABSENT
+from gradguard_lint.domain.shapes import may_have
 from gradguard_lint.domain.values import (
     Atom,
     Bound,
@@ -157,7 +157,7 @@ def compare(op: ast.cmpop, left: Atom, right: Atom) -> Atom:
             # Any other dict may be changed where nobody looks.
             if right.get(left.value) is not None:
                 return Const(not negative, "bool")
-            return Const(negative, "bool") if right.rest == ABSENT else Unknown()
+            return Unknown() if may_have(right, left.value) else Const(negative, "bool")
         if isinstance(left, Unknown) and left.key is not None and isinstance(right, Items):
             names = [item.constant for item in right.items or ()]
             key = ("among", left.key, tuple(names))

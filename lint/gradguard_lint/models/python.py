@@ -60,6 +60,8 @@ LIBRARY = Library(
         Row("collections.namedtuple typing.NamedTuple", "named-tuple"),
         Row("collections.defaultdict", "default-dict"),
         Row("dataclasses.replace copy.replace", "replaced"),
+        Row("dataclasses.asdict attr.asdict attrs.asdict", "fields-as-dict"),
+        Row("dataclasses.fields", "fields"),
         Row("operator.attrgetter operator.itemgetter operator.methodcaller", "getter"),
         Row("itertools.starmap", "starmap", keeps=True),
         Row("importlib.util.find_spec", "asks-module"),

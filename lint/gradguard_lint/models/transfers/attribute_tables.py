@@ -1,4 +1,4 @@
-"""The attributes of an object as a dictionary: ``vars(thing)``, ``thing.__dict__``."""
+"""The attributes of an object as a dictionary: ``vars(it)``, ``it.__dict__``, ``asdict(it)``."""
 
 from __future__ import annotations
 
@@ -9,17 +9,23 @@ from gradguard_lint.domain.values import (
     NOTHING,
     UNKNOWN,
     Atom,
+    Class,
     Frame,
     Instance,
+    Items,
     Table,
     Thing,
     Value,
     constant,
     of,
 )
+from gradguard_lint.engine.containers import adopted, hold
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.tree import fields_of
+from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers.containers import container_method, taken_over
+from pytest_gradguard.records import replace
 
 KIND = "attributes"
 
@@ -108,3 +114,52 @@ def _attributes(m: Machine, frame: Frame, node: ast.AST, owner: Atom) -> list[tu
     names += [name for name, _ in m.fields(owner.ident)]
     known = (name for name in dict.fromkeys(names) if name.isidentifier())
     return [(name, m.attribute(frame, node, of(owner), name)) for name in known]
+
+
+def fields_as_dict(
+    m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
+) -> Value:
+    """``dataclasses.asdict(it)``: a new dict of its fields, and of those of what these are."""
+    return (args.get(0) or UNKNOWN).map(lambda atom: _unfolded(m, frame, node, atom, ()))
+
+
+def _unfolded(
+    m: Machine, frame: Frame, node: ast.AST, atom: Atom, path: tuple[object, ...]
+) -> Value:
+    def inside(value: Value, key: object) -> Value:
+        if len(path) > DEEP:
+            return UNKNOWN
+        return value.map(lambda part: _unfolded(m, frame, node, part, (*path, key)))
+
+    if isinstance(atom, Instance) and _is_dataclass(atom):
+        names = fields_of(atom.cls)
+        values = [m.attribute(frame, node, of(atom), name) for name in names]
+        told = tuple((name, inside(it, name)) for name, it in zip(names, values, strict=True))
+        table = Table(told, ABSENT, ident=m.ident_at(node, "fields", *path))
+        hold(m, table)
+        return of(table)
+    if isinstance(atom, Items):
+        told_items = atom.items and tuple(inside(it, i) for i, it in enumerate(atom.items))
+        held = replace(atom, items=told_items, element=inside(atom.element, None), ident=0)
+        return adopted(m, node, of(held)) if not path else of(held)
+    return of(atom)
+
+
+DEEP = 4
+"""So far down it is told what fields are."""
+
+
+def _is_dataclass(atom: Instance) -> bool:
+    return any(part.node.decorator_list for part in (atom.cls, *atom.cls.above))
+
+
+def fields(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``dataclasses.fields(it)``."""
+    only = (args.get(0) or UNKNOWN).only
+    cls = only.cls if isinstance(only, Instance) else only
+    if not isinstance(cls, Class):
+        return UNKNOWN
+    return items(
+        "tuple",
+        [of(Thing("namespace", name, parts=(("name", constant(it)),))) for it in fields_of(cls)],
+    )

@@ -145,9 +145,7 @@ def taken_over(
     if given is not None:
         given = m.iterated(frame, node, m.models.mapping(m, frame, node, given))
         table = merged(table, of_pairs(m, given))
-    rest = UNKNOWN if args.open else None
-    named = Table(tuple(args.keywords.items()), rest or ABSENT, rest)
-    return merged(table, of(named))
+    return merged(table, of(args.named(args.keywords)))
 
 
 def changed_container(

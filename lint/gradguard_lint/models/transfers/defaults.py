@@ -17,7 +17,7 @@ from pytest_gradguard.records import replace
 def default_dict(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``defaultdict(factory, ...)``: a dict that makes what it does not have."""
     missing = args.get(0, "default_factory")
-    rest = Args(args.positional[1:], args.keywords, args.rest, args.open)
+    rest = replace(args, positional=args.positional[1:], written=False)
     made = builtin(m, frame, node, "builtins.dict", rest, row)
     if missing is None or missing.is_none:
         return made

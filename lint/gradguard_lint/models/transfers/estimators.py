@@ -137,9 +137,9 @@ def _told(args: Args) -> Iterator[Conditions]:
 
 def search(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """What runs estimators in several jobs."""
-    n_jobs = args.get(None, "n_jobs")
+    n_jobs = args.keywords.get("n_jobs")  # several jobs are meant where it is written
     jobs = where_not(n_jobs, (1, None)) if n_jobs is not None else None
-    estimator = args.get(0, "estimator") or args.get(None, "base_estimator") or UNKNOWN
+    estimator = args.get(0, "estimator", "base_estimator") or UNKNOWN
     on_gpu = list(_on_gpu(m, estimator))
     if jobs is not None:
         made = [it for it in inner(estimator) if isinstance(it, (Instance, Thing))]

@@ -59,8 +59,6 @@ _ARGUMENTS = (
     (None, "worker_init_fn"),
     (None, "multiprocessing_context"),
 )
-_PERHAPS_AMONG_OTHERS = ("num_workers", "worker_init_fn")
-"""What is unknown where options that are not known are unpacked."""
 
 
 def loader(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -68,8 +66,6 @@ def loader(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     parts = {"start": start_value(m, row, args)}
     for position, word in _ARGUMENTS:
         value = args.get(position, word)
-        if value is None and word in _PERHAPS_AMONG_OTHERS and args.open:
-            value = UNKNOWN
         if value is not None:
             parts[word] = value
     return of(

@@ -145,7 +145,7 @@ class Meaning(Known):
             return TRANSFERS[row.does](m, frame, node, plain, args, row)
         if plain == "joblib.Parallel.__call__" and args.positional:
             for instance in args.positional[0].of(Instance):
-                rest = Args(args.positional[1:], args.keywords, args.rest, args.open)
+                rest = replace(args, positional=args.positional[1:], written=False)
                 return parallel.run_instance(m, frame, node, instance, rest)
         data_parallel.handed_over(m, name, args)
         unknown_calls.handed_on(m, frame, node, args)

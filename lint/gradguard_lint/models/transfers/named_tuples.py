@@ -26,7 +26,7 @@ from gradguard_lint.models.rows import Row
 def named_tuple(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``namedtuple("Name", "first second")``: a class."""
     title = args.get(0, "typename")
-    names = _names(args.get(1, "field_names") or args.get(1, "fields"))
+    names = _names(args.get(1, "field_names", "fields"))
     if title is None or not isinstance(title.constant, str) or not names:
         return UNKNOWN
     if not all(part.isidentifier() for part in (title.constant, *names)):

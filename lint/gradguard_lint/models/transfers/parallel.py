@@ -56,15 +56,12 @@ def parallel_parts(args: Args) -> tuple[tuple[str, Value], ...]:
     parts = {}
     for position, name in ((0, "n_jobs"), (1, "backend")):
         value = args.get(position, name)
-        if value is None and args.open:
-            value = UNKNOWN if name == "n_jobs" else None
         if value is not None:
             parts[name] = value
     for name in ("prefer", "require", "return_as", *MAPPING):
-        if name in args.keywords:
-            parts[name] = args.keywords[name]
-        elif name in MAPPING and args.open:
-            parts[name] = UNKNOWN
+        value = args.get(None, name)
+        if value is not None:
+            parts[name] = value
     return tuple(parts.items())
 
 

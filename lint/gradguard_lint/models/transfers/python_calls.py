@@ -38,7 +38,7 @@ from pytest_gradguard.records import replace
 
 def identity(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """What gives its argument, or a shallow copy of it."""
-    value = args.get(*row.argument) or args.get(0) or args.get(None, "iterable") or UNKNOWN
+    value = args.get(*row.argument, "iterable") or args.get(0) or UNKNOWN
     if row.flag == "in-place":
         written(m, frame, node, f"`{name.rpartition('.')[2]}`", value)
     if row.keeps:
@@ -46,7 +46,7 @@ def identity(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
     if row.keeps and lazy([value]):
         return value
     value = m.iterated(frame, node, value)
-    if row.flag == "list" and args.get(*row.argument) is None and not args.open:
+    if row.flag == "list" and args.get(*row.argument) is None:
         value = items("list", ())
     if not any(isinstance(atom, (Items, Table)) for atom in value.atoms):
         return value

@@ -47,7 +47,7 @@ def sampler(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     """``DistributedSampler(dataset, ...)``."""
     ident = m.ident_at(node, "sampler")
     parts: tuple[tuple[str, Value], ...] = (("shuffle", _made(m, ident, args, row)),)
-    if not args.open and any(_left_out(args.get(*it)) for it in _SHARES):
+    if any(_left_out(args.get(*it)) for it in _SHARES):
         parts = (*parts, (_OF_GROUP, constant(True)))
     site = m.site(frame, node)
     return of(Thing("sampler", name, ident, m.worker_ident, parts=parts, site=site))
@@ -66,7 +66,7 @@ def _made(m: Machine, ident: int, args: Args, row: Row) -> Value:
     m.store[ident, PASSED] = NOTHING
     m.store[0, PASSED] = constant(True)
     shuffle = args.get(*row.argument)
-    return shuffle or (UNKNOWN if args.open else constant(True))
+    return shuffle or constant(True)
 
 
 def init_instance(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args) -> Value:

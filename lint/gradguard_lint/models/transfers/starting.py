@@ -69,14 +69,21 @@ def default_start(m: Machine, name: str) -> Value:
     )
 
 
+_SAY_HOW = ("mp_context", "context", "multiprocessing_context", "start_method")
+"""The arguments that say how workers start."""
+
+_ARE_TOLD = ("executor", "loader")
+"""What usually has such an argument."""
+
+
 def start_value(m: Machine, row: Row, args: Args) -> Value:
     """What says how the workers of a call start."""
     if row.start:
         return constant(row.start)
     second = 1 if row.does == "executor" else None  # a pool's is its initializer
-    context = args.get(second, "mp_context") or args.get(None, "context")
-    context = context or args.get(None, "multiprocessing_context")
-    context = context or args.get(None, "start_method")
+    context = args.get(second, *_SAY_HOW)
+    if args.open and row.does not in _ARE_TOLD and not args.keywords.keys() & set(_SAY_HOW):
+        context = None
     if context is None or context.is_none:
         return default_start(m, row.names)
     for thing in context.things("context"):

@@ -11,6 +11,7 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers import (
     arrays,
+    attribute_tables,
     builtin_calls,
     collectives,
     dask_work,
@@ -184,6 +185,8 @@ TRANSFERS: dict[str, Transfer] = {
     "remote": remote.remote,
     "repeat": python_calls.repeat,
     "replaced": named_tuples.replaced,
+    "fields-as-dict": attribute_tables.fields_as_dict,
+    "fields": attribute_tables.fields,
     "results": work.results,
     "saved": torch_calls.saved,
     "sampler": samplers.sampler,

@@ -289,7 +289,7 @@ def _is_of_gradients(tensor: Tensor) -> bool:
 
 def device(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``torch.device(...)``."""
-    value = args.get(0, "type") or args.get(0, "device") or UNKNOWN
+    value = args.get(0, "type", "device") or UNKNOWN
     index = args.get(1, "index")
 
     def change(atom: Atom) -> Value:

@@ -55,11 +55,11 @@ def made_pool(
     m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row, start: Value
 ) -> Value:
     parts = [("start", start)]
-    workers = args.get(0, "max_workers") or args.get(None, "processes") or args.get(None, "n_jobs")
+    workers = args.get(0, "max_workers", "processes", "n_jobs")
     if workers is not None and workers.constant == 1:
         parts.append(("single", workers))
     positions = (1, 2) if row.does == "pool" else (2, 3)
-    initializer = args.get(positions[0], "initializer") or (UNKNOWN if args.open else None)
+    initializer = args.get(positions[0], "initializer")
     if initializer is not None and not initializer.is_none:
         parts.append(("initializer", initializer))
         given = args.get(positions[1], "initargs")
@@ -166,7 +166,7 @@ def task_given(
 ) -> TaskCall | None:
     """The task that a call hands out."""
     position, word = hands.function
-    function = args.get(position, word) or args.get(None, "func") or args.get(None, "fn")
+    function = args.get(position, word, "func", "fn")
     if function is None or function.is_none:
         return None
     return task_of(m, frame, node, hands, args, function, position + 1, library)
