@@ -347,6 +347,8 @@ class Program:
     own function by which it comes there; 0 is the module's own code."""
     defaults: dict[Key, tuple[Hashable, ...]] = field(default_factory=dict)
     """What its options, and arguments that nobody here gives, are by default."""
+    hides_gpus: bool = False
+    """Whether it says in its environment that no GPU is to be seen."""
     guarded: bool = False
     """Whether it tells that it is started as a program from that it is imported."""
 

@@ -7,6 +7,7 @@ from collections.abc import Hashable
 
 from gradguard_lint.domain.conditions import GPU_PRESENT, NEVER, NONE, Conditions, any_of
 from gradguard_lint.domain.effects import Effect, Step
+from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import (
     NOTHING,
@@ -20,12 +21,18 @@ from gradguard_lint.domain.values import (
     Unknown,
     Value,
     constant,
+    guarded,
     join,
     of,
+    unknown,
 )
 from gradguard_lint.engine.defaults import far_fetched, far_fetched_here
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
+
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from gradguard_lint.domain.effects import Kind
 
 NO_GPUS = ("", "-1")
 """What the variable of visible GPUs says where none is."""
@@ -71,9 +78,10 @@ def gpu_when(value: Value | None, m: Machine | None = None) -> Conditions | None
         for choice in value.choices
         if gpu_name(choice.atom) and (m is None or not far_fetched(m, choice.when))
     ]
-    if not found:
+    seen = gpu_seen(m) if m is not None and found else NONE
+    if not found or seen is None:
         return None
-    return any_of(found)
+    return any_of(found) | seen
 
 
 def placed(value: Value | None, m: Machine | None = None) -> tuple[bool, Conditions]:
@@ -123,21 +131,51 @@ def gpu_hidden(m: Machine, *, config: bool = False) -> bool:
 
     `config`: TensorFlow's own configuration counts too, where it reaches this process.
     """
-    hidden = False
+    if config:
+        for event, when in m.state.past.items():
+            if isinstance(event, Effect) and not when - WITH_A_GPU and _reaches(m, event):
+                grown = event.kind == "gpu-grown"
+                if grown or (event.kind == "gpu-hidden" and event.framework and _holds(m, event)):
+                    return True
+    return gpu_seen(m) is None
+
+
+def gpu_seen(m: Machine) -> Conditions | None:
+    """What has to hold for the GPUs to be seen here; None where the environment hides them."""
+    if not m.program.hides_gpus:
+        return NONE
+    hidden, started = False, False
+    seen = NONE
     for event, when in m.state.past.items():
-        if not isinstance(event, Effect) or when - WITH_A_GPU:
+        if not isinstance(event, Effect) or not _reaches(m, event):
             continue
-        if event.worker is None and m.worker is not None and event not in m.worker.call.before:
-            continue  # done once the worker was there
-        if event.kind == "gpu-hidden" and not event.framework:
-            hidden = True  # in the environment, which children inherit
-        elif event.kind == "set-visible" and not names_no_gpu(m, event.value):
-            hidden = False
-        elif config and (
-            event.kind == "gpu-grown" or (event.kind == "gpu-hidden" and _holds(m, event))
-        ):
-            return True
-    return hidden
+        further = when - WITH_A_GPU - m.assumed.facts
+        if event.kind in STARTING and not further:
+            started = started or event.worker is m.worker or _inherits(m)
+        elif event.kind == "gpu-hidden" and not event.framework:
+            if started:
+                continue  # which GPUs there are was told already
+            hidden = hidden or not further
+            if len(further) == 1:
+                ((key, truth),) = further
+                seen |= {(key, not truth)}
+        elif event.kind == "set-visible" and not further and not names_no_gpu(m, event.value):
+            hidden, seen = False, NONE
+    return None if hidden else seen
+
+
+STARTING: tuple[Kind, ...] = ("gpu-init", "gpu-driver")
+"""What makes a process look which GPUs there are, once for all."""
+
+
+def _inherits(m: Machine) -> bool:
+    return m.worker is None or m.worker.call.start in INHERITING
+
+
+def _reaches(m: Machine, event: Effect) -> bool:
+    """Whether what happened in a process may matter to this one: in its own, or in the parent
+    before the worker was there."""
+    return event.worker is not None or m.worker is None or event in m.worker.call.before
 
 
 def _holds(m: Machine, event: Effect) -> bool:
@@ -222,7 +260,8 @@ def gpu_touched(
         told: whether the expression names the GPU itself.
         asks: whether it asks or waits, and puts nothing there.
     """
-    if far_fetched_here(m) or gpu_hidden(m) or m.conflicts(when | WITH_A_GPU):
+    seen = gpu_seen(m)
+    if far_fetched_here(m) or seen is None or m.conflicts(when | seen | WITH_A_GPU):
         return
     if device is not None:
         if _is_used_already(m, device):
@@ -235,7 +274,7 @@ def gpu_touched(
         asks=asks,
         origin=origin,
         value=chosen,
-        under=when,
+        under=when | seen,
     )
 
 
@@ -259,6 +298,15 @@ def _is_used_already(m: Machine, device: Value) -> bool:
         if gpu_name(atom)
     ]
     return bool(users) and all(it is not None and it.constant == m.worker_ident for it in users)
+
+
+def asked_for_gpus(m: Machine, key: Key, without: Hashable) -> Value:
+    """What the question `key` about the GPUs gives; `without`: where none is to be seen."""
+    seen = gpu_seen(m)
+    if seen is None:
+        return constant(without)
+    hidden = [guarded(constant(without), frozenset({(about, not it)})) for about, it in seen]
+    return join((guarded(unknown(key), seen), *hidden))
 
 
 def driver_started(m: Machine, frame: Frame, node: ast.AST, what: str, framework: str) -> None:

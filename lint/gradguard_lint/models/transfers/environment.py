@@ -47,6 +47,7 @@ def environ_set(m: Machine, frame: Frame, node: ast.AST, key: Value, value: Valu
     name = key.constant
     if name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
         if names_no_gpu(m, value):
+            m.program.hides_gpus = True
             m.effect(frame, "gpu-hidden", node, f'os.environ["{name}"] = ...')
         elif value.constant is not None:
             m.effect(frame, "gpu-meant", node, f'os.environ["{name}"] = ...')

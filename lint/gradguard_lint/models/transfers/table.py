@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from gradguard_lint.domain.values import UNKNOWN, Frame, Value, unknown
 from gradguard_lint.engine.machine import Machine
@@ -38,7 +38,7 @@ from gradguard_lint.models.transfers import (
     unknown_calls,
     work,
 )
-from gradguard_lint.models.transfers.devices import driver_started
+from gradguard_lint.models.transfers.devices import asked_for_gpus, driver_started
 from gradguard_lint.models.transfers.wrapping import mark
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 Transfer = Callable[[Machine, Frame, ast.AST, str, Args, Row], Value]
 
 
-def _tells(key: tuple[str, ...]) -> Transfer:
-    """A question about the machine that the program runs on.
+def _tells(key: tuple[str, ...], without: Hashable = None) -> Transfer:
+    """A question about the machine that the program runs on; `without`: the answer without a GPU.
 
     Where the row names a framework, the question starts the GPU's driver.
     """
@@ -59,7 +59,7 @@ def _tells(key: tuple[str, ...]) -> Transfer:
             m.effect(frame, "gpu-meant", node, name)
         if row.framework:
             driver_started(m, frame, node, f"{name}()", row.framework)
-        return unknown(key)
+        return unknown(key) if without is None else asked_for_gpus(m, key, without)
 
     return tell
 
@@ -95,7 +95,7 @@ TRANSFERS: dict[str, Transfer] = {
     "accelerator": trainers.accelerator,
     "array": arrays.array,
     "asks-grad": torch_calls.asks_grad,
-    "asks-gpu": _tells(("gpu-present",)),
+    "asks-gpu": _tells(("gpu-present",), False),
     "asks-module": python_calls.asks_module,
     "asks-group": _tells(("process-group",)),
     "asks-world": _tells(("world-size",)),
@@ -142,7 +142,7 @@ TRANSFERS: dict[str, Transfer] = {
     "getter": getters.getter,
     "gpu": torch_calls.gpu,
     "gpu-array": arrays.gpu_array,
-    "gpu-count": _tells(("gpu-count",)),
+    "gpu-count": _tells(("gpu-count",), 0),
     "gpu-driver": torch_calls.gpu_driver,
     "gpu-list": tensorflow_calls.gpu_list,
     "grad-mode": torch_calls.grad_mode,

@@ -134,8 +134,10 @@ def model_method(
     """A method that every torch module has; None where it is none of these."""
     me = of(model)
     if name == "cuda":
-        gpu_touched(m, frame, node, "`.cuda()`", "torch", cuda_argument(args))
-        return moved_model(m, model, True, m.site(frame, node))
+        named = cuda_argument(args)
+        on_gpu, when = placed(named, m)
+        gpu_touched(m, frame, node, "`.cuda()`", "torch", named, when)
+        return moved_model(m, model, on_gpu, m.site(frame, node) if on_gpu else None, when)
     if name == "cpu":
         return moved_model(m, model, False)
     if name in ("to", "to_empty"):
