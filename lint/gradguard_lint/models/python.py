@@ -23,6 +23,8 @@ LIBRARY = Library(
         "importlib",
         "click",
         "platform",
+        "pytest",
+        "unittest",
     ),
     bases={"typing.NamedTuple": "tuple"},
     constants={
@@ -87,8 +89,22 @@ LIBRARY = Library(
             "number",
         ),
         Row("os.getpid", "process-number"),
-        Row("sys.exit os._exit builtins.quit builtins.exit", "exit"),
+        Row(
+            "sys.exit os._exit os.abort builtins.quit builtins.exit os.execl os.execle os.execlp "
+            "os.execlpe os.execv os.execve os.execvp os.execvpe argparse.ArgumentParser.error "
+            "argparse.ArgumentParser.exit click.Context.abort click.Context.exit "
+            "click.Context.fail pytest.exit",
+            "exit",
+        ),
+        Row("pytest.fail pytest.skip pytest.xfail", "exit", flag="raises"),
+        Row(
+            "unittest.TestCase.fail unittest.TestCase.skipTest "
+            "unittest.IsolatedAsyncioTestCase.fail unittest.IsolatedAsyncioTestCase.skipTest",
+            "exit",
+            flag="raises",
+        ),
         Row("argparse.ArgumentParser", "thing", kind="parser"),
+        Row("click.Context click.get_current_context", "click-context"),
         Row("click.option click.argument", "option"),
         Row("types.SimpleNamespace argparse.Namespace", "namespace"),
     ),

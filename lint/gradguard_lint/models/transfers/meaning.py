@@ -173,6 +173,9 @@ class Meaning(Known):
                 return tensorflow_calls.tensor_method(m, frame, node, receiver, name)
             return arrays.array_method(m, frame, node, receiver, name, args)
         if isinstance(receiver, Thing):
+            row = self.registry.exact.get(full := f"{receiver.name}.{name}")
+            if row is not None and row.does == "exit":
+                return TRANSFERS[row.does](m, frame, node, full, args, row)
             return method_of(m, frame, node, receiver, name, args) or UNKNOWN
         if isinstance(receiver, Instance):
             return instances.method(m, frame, node, receiver, name, args)
@@ -386,9 +389,9 @@ class Meaning(Known):
         atom = kind.only
         name = self.registry.canonical(atom.name) if isinstance(atom, External) else ""
         row = self.registry.row(name)
-        if row is None or row.does != "accelerator":
+        if row is None or row.does not in ("accelerator", "click-context"):
             return None
-        return of(Thing("accelerator", name, m.ident_of(("given", name)), m.worker_ident))
+        return of(Thing(row.does, name, m.ident_of(("given", name)), m.worker_ident))
 
     def item(self, m: Machine, frame: Frame, node: ast.AST, atom: Atom, index: Value) -> Value:
         if isinstance(atom, Thing) and atom.kind == attribute_tables.KIND:

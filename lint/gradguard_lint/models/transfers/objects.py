@@ -22,6 +22,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.tree import descend, takes_all
+from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.torch import BUFFERS, PARAMETERS
 from gradguard_lint.models.transfers import (
     arrays,
@@ -134,6 +135,10 @@ def inherited_attribute(
         return tensorflow_calls.variables(m, atom, name)
     if atom.cls.what:
         return of(Method(atom, name))
+    for base in atom.cls.outside():
+        full = f"{base.name}.{name}" if isinstance(base, External) else ""
+        if full in registry_of(m).exact:
+            return of(External(full))
     return unknown(("attr", ("instance", atom.ident), name))
 
 

@@ -221,8 +221,11 @@ def repeat(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
 
 
 def leave(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``sys.exit()``, ``quit()``."""
-    m.die()
+    """``sys.exit()``, ``quit()``: nothing comes after it, but for what catches what it raises."""
+    if row.flag == "raises":
+        m.leave_by(None)
+    else:
+        m.die()
     return NOTHING
 
 

@@ -105,6 +105,7 @@ TRANSFERS: dict[str, Transfer] = {
     "buffers-made": torch_calls.buffers_made,
     "builtin": builtin_calls.builtin,
     "chain": python_calls.chain,
+    "click-context": options.click_context,
     "collate": loaders.collate,
     "collective": collectives.collective,
     "configuration": options.configuration,
