@@ -333,6 +333,13 @@ LIBRARY = Library(
         ),
         Row("torch.set_num_threads", "threads", framework="torch"),
         Row(
+            "threadpoolctl.threadpool_limits",
+            "threads",
+            framework="torch",
+            argument=(0, "limits"),
+            flag="by-library",
+        ),
+        Row(
             "lightning.seed_everything lightning.pytorch.seed_everything "
             "lightning.fabric.seed_everything lightning.fabric.utilities.seed.seed_everything "
             "pytorch_lightning.seed_everything lightning_fabric.seed_everything "

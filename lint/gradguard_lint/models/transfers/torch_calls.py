@@ -104,6 +104,9 @@ def fork_rng(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
 def threads(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """The compute threads are limited, to one or to nobody knows how many; or there are several."""
     count = args.get(*row.argument) or args.get(0) or UNKNOWN
+    libraries = args.get(1, "user_api") if row.flag else None
+    if libraries is not None and libraries.constant == "blas":
+        return NOTHING  # torch computes with OpenMP's threads
     if isinstance(count.constant, int) and count.constant > 1:
         m.effect(frame, "several-threads", node, name, framework=row.framework)
     else:
