@@ -206,6 +206,11 @@ def may_have(table: Table, name: Hashable) -> bool:
 def without_item(atom: Items | Table, index: Value) -> Items | Table | None:
     """`atom` without the item at `index`; None where it is not known which that is."""
     index = as_key(index)
+    if isinstance(atom, Table):
+        among = index.constants()
+        if len(among) == len(index.choices) > 1:  # any of these may be gone
+            told = tuple((key, UNKNOWN if key in among else it) for key, it in atom.entries)
+            return replace(atom, entries=told)
     if not isinstance(index.only, Const):
         return None
     place = index.constant

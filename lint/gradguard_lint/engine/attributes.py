@@ -45,7 +45,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.containers import hold
 from gradguard_lint.engine.imports import module_frame, star_import
-from gradguard_lint.engine.machine import HEAP, Machine
+from gradguard_lint.engine.machine import ARRIVED, HEAP, Machine
 from gradguard_lint.engine.ports import Args
 from pytest_gradguard.records import replace
 
@@ -117,7 +117,8 @@ def instance_attribute(m: Machine, frame: Frame, node: ast.AST, atom: Instance, 
     value = m.read(atom.ident, name)
     if value is not None:
         if m.worker is not None and atom.born != m.worker.ident:
-            if m.in_process_worker and m.worker.call.ships and m.pickles_itself(atom):
+            shipped = m.in_process_worker and m.worker.call.ships
+            if shipped and m.pickles_itself(atom) and (atom.ident, ARRIVED) not in m.store:
                 return UNKNOWN
             if any(map(_of_a_library, value.atoms)):
                 m.effect(

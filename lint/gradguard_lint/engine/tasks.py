@@ -44,6 +44,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.containers import whole
 from gradguard_lint.engine.machine import Machine
+from gradguard_lint.engine.pickling import arrive, state_of
 from gradguard_lint.engine.ports import Args
 from pytest_gradguard.records import replace
 
@@ -97,13 +98,13 @@ def contents(
             path == CALLED or not isinstance(atom.receiver, Instance)
         ):  # what else a class of a library gives its objects may be any attribute
             parts = [(path, of(atom.receiver))]
-        elif isinstance(atom, Instance) and not m.pickles_itself(atom):
+        elif isinstance(atom, Instance) and (state := state_of(m, atom)) is not None:
             moved = m.read(atom.ident, "<gpu>")
             for part in moved.choices if moved is not None else ():
                 if isinstance(part.atom, Const) and part.atom.value is True:
                     model = Thing("model", atom.cls.name, atom.ident, gpu=True)
                     yield path, model, choice.when | part.when
-            parts = [(f"{path}.{name}", item) for name, item in m.fields(atom.ident)]
+            parts = [(f"{path}.{name}", item) for name, item in state.items()]
         for name, item in parts:
             for inner_path, inner_atom, when in contents(m, item, name, depth - 1):
                 yield inner_path, inner_atom, when | choice.when
@@ -317,6 +318,8 @@ def run_task(
     chain, loop_depth, statement, raised = m.chain, m.loop_depth, m.statement, m.raised
     outer, outer_returned = m.worker, m.returned
     m.state = parent.copy()
+    if call.ships:
+        arrive(m, (atom for _, atom, _ in run.contents))
     m.modes = replace(call.inherited, tape=None) if call.start in INHERITING else Modes()
     making, m.making = m.making, ()
     m.worker, m.raised = run, []
