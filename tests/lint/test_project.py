@@ -1181,3 +1181,74 @@ if __name__ == "__main__":
 """,
     )
     assert project.codes() == [("GG106", "workers/training.py", 7)]
+
+
+SHUFFLED = """\
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+
+def get_loader():
+    data = TensorDataset(torch.rand(64, 2))
+    return DataLoader(data, batch_size=8, sampler=DistributedSampler(data))
+"""
+EPOCHS = """\
+import torch
+import torch.distributed as dist
+from {base} import get_loader
+
+dist.init_process_group("gloo")
+loader = get_loader()
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(10):
+    for (x,) in loader:
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "base"),
+    [
+        ("src/datasets.py", "datasets"),
+        ("src/datasets/__init__.py", "datasets"),
+        ("datasets/__init__.py", "datasets"),
+        ("src/distributed.py", "distributed"),
+        ("src/timm/__init__.py", "timm"),
+        ("src/dask/loaders.py", "dask.loaders"),
+    ],
+)
+def test_a_module_of_the_project_stands_in_place_of_a_library(project, module, base):
+    project.write("setup.py", "")
+    project.write("src/train.py", EPOCHS.format(base=base))
+    project.write(module, SHUFFLED)
+    if base.count("."):
+        project.write("src/dask/__init__.py", "")
+    assert project.codes() == [("GG503", "src/train.py", 9)]
+
+
+@pytest.mark.parametrize(
+    ("module", "before"),
+    [
+        ("datasets/__init__.py", '__version__ = "4.0"\n'),  # a copy of the library itself
+        ("datasets.py", "import datasets\n"),  # means the library, as it calls itself
+        ("src/__init__.py", ""),
+        ("datasets/loaders.py", ""),
+    ],
+)
+def test_the_library_is_meant_where_no_module_surely_stands_in_its_place(project, module, before):
+    project.write("setup.py", "")
+    project.write("src/train.py", EPOCHS.format(base="datasets"))
+    project.write(module, before + SHUFFLED)
+    project.write("src/datasets.py" if module == "src/__init__.py" else "other.py", SHUFFLED)
+    assert project.codes() == []
+
+
+def test_a_package_called_as_a_library_imports_its_own_parts(project):
+    project.write("datasets/__init__.py", "")
+    project.write("datasets/train.py", EPOCHS.format(base=".loaders"))
+    project.write("datasets/loaders.py", SHUFFLED)
+    assert project.codes() == [("GG503", "datasets/train.py", 9)]

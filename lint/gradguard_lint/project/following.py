@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from gradguard_lint.project.imports import absolute_name
-from gradguard_lint.project.modules import LIBRARIES, Modules, Reader
+from gradguard_lint.project.modules import Modules, Reader
 
 _Finding = tuple[Modules, dict[str, tuple[str, bytes] | None]]
 """What finds modules, and what it has found."""
@@ -36,8 +36,6 @@ class Following:
         return known[name]
 
     def _found(self, name: str, modules: Modules) -> tuple[str, bytes] | None:
-        if not name.startswith(".") and name.partition(".")[0] in LIBRARIES:
-            return None
         found = modules.path_of(absolute_name(name, modules.package))
         if found is None or not found.endswith(".py"):
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 
 from gradguard_lint.project.contents import Unusable, read
@@ -25,10 +26,11 @@ from gradguard_lint.reading.source import Module, SourceError, parse
 from gradguard_lint.words import words
 
 LIBRARIES = LIBRARY_TOPS | words(
-    "scipy pandas random collections threading jax jaxlib numba matplotlib pytest abc dataclasses "
-    "logging time math json re pickle types queue subprocess pathlib warnings typing"
+    "jaxlib numba matplotlib pytest abc logging time math json re pickle queue subprocess pathlib "
+    "warnings"
 )
-"""Names that mean the library, even where a folder of that name is checked."""
+"""Names that mean the library, but where a module of the project certainly stands in its place: in
+place of a standard one none does, or no framework could be imported."""
 
 OUTSIDE = frozenset({"site-packages", "dist-packages", "node_modules"})
 
@@ -88,6 +90,8 @@ class Modules:
                 )
             )
         )
+        self._inner = "" if folder == root else folder
+        """The folder of the program's own package."""
         self._only = ""
         self._beside = os.path.split(root)
         """The folder around the program's, and the name that its modules have from there."""
@@ -117,15 +121,32 @@ class Modules:
         found = None
         parts = name.split(".")
         own = not self._only or parts[0] == self._only
-        if name and own and parts[0] not in LIBRARIES and all(parts):
+        if name and own and all(parts):
             outer, own_name = self._beside
             for root in (*self.roots, outer) if parts[0] == own_name else self.roots:
+                if parts[0] in LIBRARIES and not self._stands_in(root, parts[0]):
+                    continue
                 at = self._found_in(root, parts)
                 if at is not None and (at.endswith(".py") or not OUTSIDE & set(parts)):
                     found = at
                     break
         self._paths[name] = found
         return found
+
+    def _stands_in(self, root: str, library: str) -> bool:
+        """Whether an import of `library` finds a module of the project below `root`, and not the
+        library itself: that tells its version, and no other file imports what has its own name."""
+        if library in sys.stdlib_module_names or root == self._inner:
+            return False  # in a package it has a longer name
+        at = self._found_in(root, [library])
+        data = self.read(at) if at is not None and at.endswith(".py") else None
+        if at is None or data is None:
+            return False  # a folder without code comes after what is installed
+        self.used[at] = data
+        if _is_package(at):
+            return b"__version__" not in data
+        tops = {name.partition(".")[0] for name in self.read.names(at, data).imports}
+        return library not in tops
 
     def _found_in(self, root: str, parts: list[str]) -> str | None:
         """What of that dotted name is below `root`; where its first part is not, nothing is."""
