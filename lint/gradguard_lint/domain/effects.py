@@ -149,6 +149,13 @@ class Step(Record):
     """The scope that its place is run in, where it is a call of the project's."""
 
 
+@record
+class Waited(Record):
+    """Somebody has waited for what runs beside the program, under this identity."""
+
+    ident: int
+
+
 @fields
 class ParallelCall:
     """One call that hands tasks to workers.
@@ -175,6 +182,9 @@ class ParallelCall:
         made: the identity of the call that made the object whose method is called, which lives in
             the worker since; 0 for other calls.
         single: whether each task has a worker of its own, which ends with it.
+        until: where the program goes on meanwhile, what it waits with for the end of the tasks, by
+            identity: the thread, the future, the executor.
+        worker: the task that makes the call, or None in the parent.
         chain: the calls by which the program came to it.
     """
 
@@ -188,7 +198,7 @@ class ParallelCall:
     root: int
     many: bool = True
     tasks: list[TaskRun] = field(default_factory=list)
-    before: dict[Effect | ParallelCall, Conditions] = field(default_factory=dict)
+    before: dict[Effect | ParallelCall | Waited, Conditions] = field(default_factory=dict)
     inherited: Modes = field(default_factory=Modes)
     when: Conditions = NONE
     ships: bool = True
@@ -202,6 +212,8 @@ class ParallelCall:
     daemons: bool = False
     made: int = 0
     single: bool = False
+    until: frozenset[int] = frozenset()
+    worker: TaskRun | None = None
     chain: tuple[Step, ...] = ()
 
     def earlier(self, *kinds: Kind) -> list[Effect]:
@@ -211,6 +223,20 @@ class ParallelCall:
             for event, when in self.before.items()
             if isinstance(event, Effect) and event.kind in kinds and consistent(when, self.when)
         ]
+
+    def certain(self, *kinds: Kind) -> list[Effect]:
+        """The same without what threads do for which nobody had waited: they may not have come to
+        that yet."""
+        return [effect for effect in self.earlier(*kinds) if self._is_done(effect)]
+
+    def _is_done(self, effect: Effect) -> bool:
+        worker = effect.worker
+        if worker is None or worker is self.worker or not worker.call.until:
+            return True
+        waits = (self.before.get(Waited(ident)) for ident in worker.call.until)
+        return any(
+            when is not None and consistent(when, self.before[effect], self.when) for when in waits
+        )
 
 
 def _names(task: TaskCall) -> list[str]:

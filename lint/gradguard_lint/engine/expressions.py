@@ -130,7 +130,7 @@ def on_Starred(m: Machine, frame: Frame, node: ast.Starred) -> Value:
 
 def on_Await(m: Machine, frame: Frame, node: ast.Await) -> Value:
     value = m.eval(frame, node.value)
-    return value.map(m.models.awaited)
+    return value.map(lambda atom: m.models.awaited(m, atom))
 
 
 def _display(m: Machine, frame: Frame, node: ast.expr, kind: str, nodes: list[ast.expr]) -> Value:

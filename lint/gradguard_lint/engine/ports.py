@@ -208,7 +208,7 @@ class Models(Protocol[M]):
     def exit_context(self, m: M, frame: Frame, node: ast.AST, value: Value) -> None:
         """Leave a ``with`` block; the modes are put back by the caller."""
 
-    def awaited(self, atom: Atom) -> Value:
+    def awaited(self, m: M, atom: Atom) -> Value:
         """``await atom``."""
 
     def field_default(self, m: M, frame: Frame, node: ast.AST, atom: Atom) -> Value:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from gradguard_lint.domain.conditions import NONE, Conditions, assume
-from gradguard_lint.domain.effects import Modes, ParallelCall, Step, TaskRun
+from gradguard_lint.domain.effects import Modes, ParallelCall, Step, TaskRun, Waited
 from gradguard_lint.domain.shapes import (
     ABSENT,
     arrived,
@@ -186,6 +186,12 @@ def moment_of(m: Machine, ident: int) -> Moment | None:
     return found
 
 
+def wait_for(m: Machine, ident: int) -> None:
+    """What runs under that identity has come to its end here, on this way."""
+    if not m.dead:
+        m.state.past[Waited(ident)] = m.assumed.facts
+
+
 def hand_out(
     m: Machine,
     frame: Frame,
@@ -209,6 +215,7 @@ def hand_out(
     daemons: bool = False,
     made: int = 0,
     single: bool = False,
+    until: frozenset[int] = frozenset(),
 ) -> Value:
     """Hand `tasks` to workers; what they return.
 
@@ -225,6 +232,8 @@ def hand_out(
         daemons: whether the workers are daemons, which may start no processes.
         made: the identity of the call that made the object whose method is called, in the worker.
         single: whether each task has a worker of its own, which ends with it.
+        until: where the program goes on meanwhile, what it waits with for the end of the tasks, by
+            identity.
     """
     if forking_pickler and start.kind == PROCESS and start.name not in INHERITING:
         tasks = [task for task in tasks if not _is_of_a_notebook(task.function)]
@@ -262,6 +271,8 @@ def hand_out(
         daemons=daemons,
         made=made,
         single=single,
+        until=until,
+        worker=m.worker,
         chain=m.chain,
     )
     m.program.calls.append(call)

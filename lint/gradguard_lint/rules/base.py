@@ -155,7 +155,7 @@ def started_cuda(call: ParallelCall) -> Iterator[Effect]:
     """What the parent did before workers were forked so that CUDA fails in them."""
     unasked = call.start == "fork" and bool(call.earlier("gpu-unasked"))
     for kind in _STARTS if call.start == "fork" else ():
-        for first in call.earlier(kind):
+        for first in call.certain(kind):
             if not (unasked and kind == "gpu-driver" and first.framework == "torch"):
                 yield first
 

@@ -45,7 +45,7 @@ def check(program: Program) -> Iterator[Report]:
 
 def _refused(call: ParallelCall) -> Iterator[Report]:
     """Autograd that was at work in the parent of a program with a GPU: it has threads there."""
-    for first in call.earlier("autograd"):
+    for first in call.certain("autograd"):
         for task in call.tasks:
             work = next(filter(partial(_takes_gradients, task, first), task.effects), None)
             if work is None:
@@ -72,7 +72,7 @@ def _takes_gradients(task: TaskRun, first: Effect, work: Effect) -> bool:
         return False
     if any(effect.kind in ("gpu-init", "gpu-used") for effect in task.effects):
         return False  # it fails for that (GG203)
-    return any(task.meets(work, gpu) for gpu in task.call.earlier("gpu-init"))
+    return any(task.meets(work, gpu) for gpu in task.call.certain("gpu-init"))
 
 
 def _one_thread(call: ParallelCall, framework: str) -> Fix | None:
@@ -103,7 +103,7 @@ def _found(call: ParallelCall) -> tuple[Effect, TaskRun, Effect] | None:
         effect.kind == "several-threads" for task in call.tasks for effect in task.effects
     ):
         limited.add("torch")  # a loader's workers compute in one thread
-    for first in call.earlier("compute"):
+    for first in call.certain("compute"):
         framework = first.framework
         if framework in limited or not (first.heavy or framework in _STARTED_AT_ONCE):
             continue

@@ -23,7 +23,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import SETTER, Args
-from gradguard_lint.engine.tasks import started
+from gradguard_lint.engine.tasks import started, wait_for
 from gradguard_lint.engine.tree import descend
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.transfers.dask_work import CLIENT, leave_config
@@ -168,6 +168,7 @@ def exit_context(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
     for thing in value.things("dask-config"):
         leave_config(m, thing)
     for thing in value.things("executor"):
+        wait_for(m, thing.ident)
         if thing.name == "dask.distributed.Client":
             m.store.drop(CLIENT)
     if m.dead:

@@ -120,6 +120,8 @@ def method(
         result = _MADE[what](m, frame, node, instance, args)
     elif what in ("process", "thread") and name == "start":
         result = processes.start_instance(m, frame, node, instance)
+    elif what in ("process", "thread") and name == "join":
+        processes.joined(m, instance.ident, args)
     elif what == "pool":
         result = work.pool_method(m, frame, node, instance, name, args)
     elif what == optimizers.KIND:

@@ -9,6 +9,7 @@ from gradguard_lint.domain.values import NOTHING, External, Frame, Tensor, Thing
 from gradguard_lint.engine.calls import call_back
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.tasks import wait_for
 from gradguard_lint.models.transfers import (
     arrays,
     attribute_tables,
@@ -92,7 +93,11 @@ def _future(
     callback = args.get(0, "fn") if name == "add_done_callback" else None
     if callback is not None:
         call_back(m, frame, node, callback, Args([of(thing)]))
-    return thing.part("result") if name in ("result", "get", "compute") else None
+    if name in ("result", "get", "compute"):
+        return work.result_of(m, of(thing))
+    if name == "exception" or (name == "wait" and next(args.values(), None) is None):
+        wait_for(m, thing.ident)
+    return None
 
 
 def _hook(

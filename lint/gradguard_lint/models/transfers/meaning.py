@@ -60,6 +60,7 @@ from gradguard_lint.models.transfers import (
     torch_modules,
     torch_tensors,
     unknown_calls,
+    work,
 )
 from gradguard_lint.models.transfers.devices import (
     asks_for_cpu,
@@ -359,9 +360,9 @@ class Meaning(Known):
     def exit_context(self, m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
         contexts.exit_context(m, frame, node, value)
 
-    def awaited(self, atom: Atom) -> Value:
+    def awaited(self, m: Machine, atom: Atom) -> Value:
         if isinstance(atom, Thing) and atom.kind == "future":
-            return atom.part("result") or UNKNOWN
+            return work.result_of(m, of(atom))
         return of(atom)
 
     def field_default(self, m: Machine, frame: Frame, node: ast.AST, atom: Atom) -> Value:

@@ -22,7 +22,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.tasks import hand_out, in_line
+from gradguard_lint.engine.tasks import hand_out, in_line, wait_for
 from gradguard_lint.engine.turns import in_loop
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Row
@@ -79,8 +79,17 @@ def process_method(
             row=registry_of(m).row(thing.name),
             maker=thing.site,
             daemons=daemon is not None and daemon.constant is True,
+            ident=thing.ident,
         )
+    elif name == "join":
+        joined(m, thing.ident, args)
     return UNKNOWN
+
+
+def joined(m: Machine, ident: int, args: Args) -> None:
+    """``process.join()``: with a limit of time, the process may run still."""
+    if next(args.values(), None) is None:
+        wait_for(m, ident)
 
 
 def run_processes(
@@ -95,8 +104,10 @@ def run_processes(
     row: Row | None = None,
     maker: Site | None = None,
     daemons: bool = False,
+    ident: int = 0,
 ) -> None:
-    """Run `tasks` in processes of their own, which give nothing back."""
+    """Run `tasks` in processes of their own, which give nothing back; `ident` is that of what is
+    joined."""
     start = start_of(m, how)
     if start is None:
         in_line(m, frame, tasks)
@@ -116,6 +127,7 @@ def run_processes(
         maker=maker,
         daemons=daemons,
         single=True,
+        until=frozenset({ident} if ident else ()),
     )
 
 
@@ -140,6 +152,7 @@ def start_instance(m: Machine, frame: Frame, node: ast.AST, instance: Instance) 
             many=in_loop(m, frame),
             row=row,
             daemons=daemon is not None and daemon.constant is True,
+            ident=instance.ident,
         )
     return NOTHING
 

@@ -112,7 +112,7 @@ def gathered(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
     """``asyncio.gather(...)``: what each gives."""
 
     def result(value: Value) -> Value:
-        return value.map(m.models.awaited)
+        return value.map(lambda atom: m.models.awaited(m, atom))
 
     if args.rest is not None:
         return sequence(join([result(value) for value in (*args.positional, args.rest)]))

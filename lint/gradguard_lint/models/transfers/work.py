@@ -37,7 +37,14 @@ from gradguard_lint.engine.quoting import (
     unpacked_texts,
     written,
 )
-from gradguard_lint.engine.tasks import forget_start, hand_out, in_line, moment_of, started
+from gradguard_lint.engine.tasks import (
+    forget_start,
+    hand_out,
+    in_line,
+    moment_of,
+    started,
+    wait_for,
+)
 from gradguard_lint.engine.truth import truthy
 from gradguard_lint.engine.turns import in_loop, made_in_turn, private_items, private_parts
 from gradguard_lint.models.known import registry_of
@@ -114,11 +121,14 @@ def method(
     if row is None:
         return None
     if name == "gather":
-        return sequence(result_of(element_of(m, args.get(0, "futures") or UNKNOWN)))
+        return sequence(result_of(m, element_of(m, args.get(0, "futures") or UNKNOWN)))
     if name == "scatter":
         return args.get(0, "data")  # it stands for what was sent, wherever a task gets it
     hands = row.methods.get(name)
     if hands is None:
+        waits = args.get(0, "wait") if name == "shutdown" else None
+        if name in ("join", "shutdown") and (waits is None or waits.constant is True):
+            wait_for(m, thing.ident)
         return None
     start = start_of(m, thing.part("start"))
     since = None
@@ -146,6 +156,9 @@ def method(
         meant=row.gpu or thing.part("meant") is not None,
         maker=thing.site,
         daemons=daemons and row.does == "pool",
+        until=frozenset({_future_ident(m, node), thing.ident})
+        if hands.gives in ("future", "futures")
+        else frozenset(),
     )
     return _given(m, frame, node, hands, result, args)
 
@@ -280,25 +293,31 @@ def _given(
     if hands.gives == "list":
         return sequence(result)
     if hands.gives == "future":
-        return future(sequence(result) if several else result)
+        return future(sequence(result) if several else result, _future_ident(m, node))
     if hands.gives == "futures":
-        return sequence(future(result))
+        return sequence(future(result, _future_ident(m, node)))
     return result if hands.gives == "value" else NOTHING
 
 
-def future(result: Value) -> Value:
+def _future_ident(m: Machine, node: ast.AST) -> int:
+    """The identity of what a call at `node` gives that hands out work."""
+    return m.ident_at(node, "future")
+
+
+def future(result: Value, ident: int = 0) -> Value:
     """Something that holds `result`, or will."""
-    return of(Thing("future", "future", parts=(("result", result),)))
+    return of(Thing("future", "future", ident, parts=(("result", result),)))
 
 
-def result_of(value: Value) -> Value:
-    """What futures among `value` hold."""
+def result_of(m: Machine, value: Value) -> Value:
+    """What futures among `value` hold, for which this waits."""
 
     def change(atom: Atom) -> Value:
         if isinstance(atom, Thing) and atom.kind == "future":
+            wait_for(m, atom.ident)
             return atom.part("result") or UNKNOWN
         if isinstance(atom, Items):
-            return sequence(result_of(atom.element), atom.kind)
+            return sequence(result_of(m, atom.element), atom.kind)
         return UNKNOWN if isinstance(atom, (Thing, Unknown)) else of(atom)
 
     return value.map(change)
@@ -306,17 +325,22 @@ def result_of(value: Value) -> Value:
 
 def results(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``get(futures)``."""
-    return result_of(m.filtered(args.get(*row.argument) or UNKNOWN))
+    return result_of(m, m.filtered(args.get(*row.argument) or UNKNOWN))
 
 
 def elements(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``as_completed(futures)``."""
-    return sequence(element_of(m, args.get(*row.argument) or UNKNOWN))
+    futures = element_of(m, args.get(*row.argument) or UNKNOWN)
+    result_of(m, futures)
+    return sequence(futures)
 
 
 def waited(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``wait(futures)``: those that are done, and those that are not."""
-    futures = sequence(element_of(m, args.get(*row.argument) or UNKNOWN))
+    element = element_of(m, args.get(*row.argument) or UNKNOWN)
+    if not args.keywords.keys() & {"timeout", "return_when"}:
+        result_of(m, element)
+    futures = sequence(element)
     return of(Items("tuple", (futures, futures), futures))
 
 
