@@ -156,6 +156,22 @@ def test_nothing_above_the_project_counts_and_the_nearest_decides(project):
     assert severity(project) == "error"
 
 
+def test_where_no_folder_around_asks_for_it_all_others_of_the_project_do(project):
+    project.write("src/train.py", PROGRAM)
+    project.write("src/requirements.txt", "numpy")
+    project.write("backend/requirements.txt", "tensorflow==2.10.0")
+    assert severity(project) == "info"
+    project.write("docs/requirements.txt", "sphinx")
+    project.write("venv/requirements.txt", "tensorflow>=2.16")
+    assert severity(project) == "info"
+    asked = project.write("frontend/requirements.txt", "tensorflow")
+    assert severity(project) == "error"
+    asked.write_text("keras<2.9")
+    assert severity(project) == "info"
+    project.write("src/setup.py", "")  # a project of its own
+    assert severity(project) == "error"
+
+
 def test_the_cache_does_not_keep_what_a_project_asked_for(project):
     project.write("train.py", PROGRAM)
     for text, expected in (("keras", "error"), ("keras<2.13", "info"), ("keras>=3", "error")):

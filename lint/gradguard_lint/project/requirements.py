@@ -19,6 +19,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from gradguard_lint.project.contents import Unusable, read
+from gradguard_lint.project.files import ALWAYS_OUT
 from gradguard_lint.project.modules import is_project
 from gradguard_lint.reading.source import SourceError, tree_of
 from pytest_gradguard.records import fields
@@ -55,6 +56,10 @@ class Asked:
         return {it >= first for it in tried if self.versions.contains(it, prereleases=True)}
 
 
+MOST = 1000
+"""So many folders of a project are searched."""
+
+
 class Requirements:
     """What the projects around files ask for, read once a folder."""
 
@@ -64,20 +69,32 @@ class Requirements:
     def below(self, path: str, packages: list[str], version: str) -> Asked | None:
         """What keeps one of `packages` below `version` in the project of the file at `path`.
 
-        The nearest folder that asks for one of them decides, up to that of the project. None where
-        nothing keeps it there, or something else there asks for `version` or above.
+        The nearest folder that asks for one of them decides, up to that of the project; where none
+        does, all others of the project that ask for one, together. None where nothing keeps it
+        there, or something else there asks for `version` or above.
         """
         folder = os.path.dirname(os.path.abspath(path))
+        root = os.getcwd()
+        if not f"{folder}{os.sep}".startswith(os.path.join(root, "")):
+            root = ""
         while True:
-            asked = [it for it in self._in(folder) if it.name in packages]
+            asked = self._asking(folder, packages)
             if asked:
-                sides = [it.sides(version) for it in asked]
-                kept = {False} in sides and {True} not in sides
-                return asked[sides.index({False})] if kept else None
+                return _kept(asked, version)
             parent = os.path.dirname(folder)
-            if parent == folder or is_project(folder):
-                return None
+            if is_project(folder):
+                root = folder
+                break
+            if parent == folder:
+                break  # no project: the current folder stands for it
             folder = parent
+        others = [asked for it in _folders(root) if (asked := self._asking(it, packages))]
+        kept = [_kept(asked, version) for asked in others]
+        return kept[0] if kept and None not in kept else None
+
+    def _asking(self, folder: str, packages: list[str]) -> list[Asked]:
+        """What is asked of one of `packages` in `folder`."""
+        return [it for it in self._in(folder) if it.name in packages]
 
     def _in(self, folder: str) -> list[Asked]:
         if folder not in self._known:
@@ -88,6 +105,24 @@ class Requirements:
                 for asked in _asked_by(os.path.join(folder, name), reader)
             ]
         return self._known[folder]
+
+
+def _kept(asked: list[Asked], version: str) -> Asked | None:
+    """What keeps a package below `version`, of all that is asked of it at one place."""
+    sides = [it.sides(version) for it in asked]
+    kept = {False} in sides and {True} not in sides
+    return asked[sides.index({False})] if kept else None
+
+
+def _folders(root: str) -> list[str]:
+    """The folders below `root`; none, where there are too many to search."""
+    found = []
+    for folder, inner, _ in os.walk(root) if root else ():
+        inner[:] = sorted(name for name in inner if name not in ALWAYS_OUT)
+        found.append(folder)
+        if len(found) > MOST:
+            return []
+    return found
 
 
 def _asked_by(path: str, reader: Callable[[str], Iterator[str]]) -> list[Asked]:

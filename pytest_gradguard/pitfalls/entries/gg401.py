@@ -44,7 +44,8 @@ print(classifier.classes_)  # prints: [False  True]
         "On the import or use of `keras.wrappers.scikit_learn`. Severity is info where the "
         "project asks for a Keras or TensorFlow below 2.13: in `requirements*.txt`, "
         "`requirements/*.txt`, `pyproject.toml`, `setup.cfg`, `setup.py`, `Pipfile` or "
-        "`environment.yml`, beside the file or above it in the project."
+        "`environment.yml`, beside the file or above it in the project; where none of these names "
+        "one, in all its other folders that do."
     ),
     runtime=None,
     silence="Only in code for an old TensorFlow that the project's files do not pin.",
