@@ -168,9 +168,7 @@ def _graph(task: TaskRun, *, any_compute: bool = False, loads: bool = False) -> 
         if any_compute and effect.modes.autocast is not None:
             continue
         if effect.framework == "torch" and (
-            effect.kind == "graph"
-            or (effect.kind == "compute" and any_compute)
-            or (effect.kind == "compute" and effect.unknown and near)
+            effect.kind == "graph" or (effect.kind == "compute" and any_compute)
         ):
             return effect
         model = effect.kind == "unknown-call" and effect.unknown

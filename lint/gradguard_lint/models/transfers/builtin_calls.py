@@ -255,6 +255,8 @@ def _as_text(atom: Atom) -> Value:
 
 def is_of(m: Machine, value: Value, kind: Value) -> Value:
     """``isinstance(value, kind)``."""
+    if value.only is None:
+        return value.map(lambda atom: is_of(m, of(atom), kind))
     only, asked = value.only, kind.only
     if isinstance(asked, Items) and asked.items is not None:
         answers = [is_of(m, value, item) for item in asked.items]
@@ -289,8 +291,13 @@ def type_name(atom: Atom | None) -> str:
 
 def is_tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``torch.is_tensor(it)``."""
-    kind = type_name((args.get(*row.argument) or UNKNOWN).only)
-    return constant(kind == f"{name.partition('.')[0]}.Tensor") if kind else UNKNOWN
+    tensor = f"{name.partition('.')[0]}.Tensor"
+
+    def ask(atom: Atom) -> Value:
+        kind = type_name(atom)
+        return constant(kind == tensor) if kind else UNKNOWN
+
+    return (args.get(*row.argument) or UNKNOWN).map(ask)
 
 
 _TOLD_APART = frozenset(

@@ -228,14 +228,12 @@ def worked(
     found: list[tuple[Tensor, Conditions]],
     *,
     heavy: bool = False,
-    plain: bool = False,
 ) -> None:
     """Record the computation: ``compute``, and ``graph`` where it makes a graph.
 
     Args:
         found: the tensors, and under which assumptions they are those.
         heavy: whether it may start compute threads, if it is on the CPU, and not small.
-        plain: what is not known to require grad is taken for data that do not.
     """
     tensors = [tensor for tensor, _ in found]
     gpu_used(m, frame, node, tensors)
@@ -254,7 +252,6 @@ def worked(
                 framework=framework,
                 heavy=bool(large),
                 under=any_of(large),
-                unknown=not plain and m.modes.grad and any(t.grad == "unknown" for t in tensors),
             )
             if framework == "torch" and m.modes.grad and any(t.tracked for t in tensors):
                 m.effect(frame, "graph", node, framework, framework=framework)

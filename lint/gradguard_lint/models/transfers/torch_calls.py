@@ -248,10 +248,7 @@ def function(
         on = all_on_gpu(found)
         m.effect(frame, "draw", node, f"torch.{short}()", framework="torch", target=on)
     smooth = short not in NOT_SMOOTH
-    plain = not smooth or short in ARRANGES
-    worked(
-        *(m, frame, node, found or [(Tensor("torch", "unknown"), NONE)]), heavy=heavy, plain=plain
-    )
+    worked(m, frame, node, found or [(Tensor("torch", "unknown"), NONE)], heavy=heavy)
     out = args.get(None, "out")
     if short.endswith("_") and args.positional:
         written(m, frame, node, f"`{short}`", args.positional[0])

@@ -35,7 +35,6 @@ from gradguard_lint.engine.branches import is_plain
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.torch import (
-    ARRANGES,
     CASTS,
     CLEARS,
     COUNTS,
@@ -217,9 +216,8 @@ def tensor_method(
     found: list[tuple[Tensor, Conditions]] = [(tensor, NONE)]
     found.extend((t, w) for t, w in tensors_in(args.values()))
     smooth = name not in NOT_SMOOTH
-    plain = not smooth or name in ARRANGES or name in VIEWS or name in CASTS
     if name not in OF_MODULES:
-        worked(m, frame, node, found, heavy=name in HEAVY, plain=plain)
+        worked(m, frame, node, found, heavy=name in HEAVY)
     value = combine(m, found, smooth=smooth, framework="torch")
     same = name in CASTS and same_element(tensor.memory, constant(name))
     is_view = same or (name in VIEWS and not (tensor.strided and name in RESHAPES))
