@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
+from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun
 from gradguard_lint.rules.base import Examples, Report, chain, code, listed
 
 CODE = "GG308"
@@ -15,13 +15,19 @@ def check(program: Program) -> Iterator[Report]:
         if not task.call.many or task.call.start != "thread":
             continue
         for first, *more in _together(_seeding(task)):
-            names = list(dict.fromkeys(code(effect.what) for effect in (first, *more)))
             frameworks = {effect.framework for effect in (first, *more)}
+            drawn = _drawn(task.call)
+            if drawn.isdisjoint(frameworks) and (drawn or frameworks == {"random"}):
+                continue  # nothing draws from what is seeded
+            names = list(dict.fromkeys(code(effect.what) for effect in (first, *more)))
+            what = f"what `{task.name}` draws"
+            if not drawn:
+                what = f"whatever `{task.name}` calls that draws"
             does = "seeds the generator" if len(names) == 1 else "seed the generators"
             yield Report(
                 first.site,
                 f"{listed(names)} {does} that all {task.call.workers} share: "
-                f"what `{task.name}` draws depends on when the other threads seed and draw.",
+                f"{what} depends on when the other threads seed and draw.",
                 (
                     *chain(first),
                     *(Step(effect.site, f"{code(effect.what)} seeds one, too") for effect in more),
@@ -49,6 +55,18 @@ def _together(effects: Iterable[Effect]) -> list[list[Effect]]:
         way = tuple(step.site for step in effect.chain)
         groups.setdefault((*way, effect.site.function, effect.site.module), []).append(effect)
     return list(groups.values())
+
+
+def _drawn(call: ParallelCall) -> set[str]:
+    """The frameworks whose global generators the tasks of the call draw from, as far as that
+    shows; where nothing does, what draws is hidden in a library, which takes NumPy's or that of a
+    framework."""
+    return {
+        effect.framework
+        for task in call.tasks
+        for effect in task.effects[task.initialised :]
+        if effect.kind == "draw"
+    }
 
 
 def _meets_another(task: TaskRun, framework: str) -> bool:
