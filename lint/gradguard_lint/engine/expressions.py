@@ -381,6 +381,10 @@ def on_Compare(m: Machine, frame: Frame, node: ast.Compare) -> Value:
     tests = []
     for op, item in zip(node.ops, node.comparators, strict=True):
         right = m.eval(frame, item)
+        if isinstance(op, (ast.In, ast.NotIn)) and m.models.lacks(m, right, left):
+            tests.append(constant(isinstance(op, ast.NotIn)))
+            left = right
+            continue
         if isinstance(op, (ast.In, ast.NotIn)):
             right = m.iterated(frame, item, right)
         tests.append(_compared(m, frame, node, op, left, right))

@@ -208,6 +208,9 @@ class Models(Protocol[M]):
     def exit_context(self, m: M, frame: Frame, node: ast.AST, value: Value) -> None:
         """Leave a ``with`` block; the modes are put back by the caller."""
 
+    def lacks(self, m: M, value: Value, name: Value) -> bool:
+        """Whether `value`, something of a library, certainly has no attribute called `name`."""
+
     def awaited(self, m: M, atom: Atom) -> Value:
         """``await atom``."""
 

@@ -103,7 +103,7 @@ LIBRARY = Library(
             "exit",
             flag="raises",
         ),
-        Row("argparse.ArgumentParser", "thing", kind="parser"),
+        Row("argparse.ArgumentParser", "parser"),
         Row("click.Context click.get_current_context", "click-context"),
         Row("click.option click.argument", "option"),
         Row("types.SimpleNamespace argparse.Namespace", "namespace"),

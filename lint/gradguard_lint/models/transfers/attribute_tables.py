@@ -30,6 +30,17 @@ from pytest_gradguard.records import replace
 KIND = "attributes"
 
 
+OPEN = "<open>"
+"""The name under which a namespace knows that it may have attributes which nobody has seen."""
+
+
+def may_get_more(m: Machine, atom: Atom) -> None:
+    """What is not known may give `atom`, a namespace, other attributes, or a parser other
+    options."""
+    if isinstance(atom, Thing) and atom.kind in ("namespace", "parser") and atom.ident > 0:
+        m.set_field(atom.ident, OPEN, constant(True))
+
+
 def attributes_of(atom: Atom) -> Value:
     """``vars(atom)``."""
     if isinstance(atom, Instance) or _is_namespace(atom):
@@ -58,6 +69,7 @@ def _is_namespace(atom: Atom) -> bool:
 def set_named(m: Machine, owner: Atom, name: object, value: Value) -> bool:
     """Set an attribute whose name is given as a text; whether that was done."""
     if not isinstance(name, str) or not isinstance(owner, (Instance, Thing)):
+        may_get_more(m, owner)
         return False
     if isinstance(owner, Thing) and not _is_namespace(owner):
         return False
@@ -72,6 +84,10 @@ def method(
     owner = _owner(thing)
     if owner is None:
         return None
+    if name not in ("items", "get", "keys", "values", "copy"):
+        given = args.get(0)
+        if name != "update" or (given is not None and not isinstance(given.only, Table)):
+            may_get_more(m, owner)
     if name == "update":
         for key, value in taken_over(m, frame, node, EMPTY, args.get(0), args).entries:
             set_named(m, owner, key, value)

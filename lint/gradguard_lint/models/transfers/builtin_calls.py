@@ -38,7 +38,7 @@ from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.torch import OF_TENSORS
-from gradguard_lint.models.transfers import data_parallel
+from gradguard_lint.models.transfers import data_parallel, options
 from gradguard_lint.models.transfers.attribute_tables import attributes_of, set_named
 from gradguard_lint.models.transfers.containers import taken_over
 from gradguard_lint.models.transfers.tensors import operation
@@ -135,7 +135,7 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
             return m.attribute(frame, node, args.positional[0], wanted)
         return UNKNOWN
     if short == "hasattr" and len(args.positional) == 2:
-        return has_attribute(*args.positional)
+        return has_attribute(m, *args.positional)
     if short == "setattr" and len(args.positional) == 3:
         owner, wanted, value = args.positional
         only, field = owner.only, wanted.constant
@@ -308,7 +308,7 @@ _TOLD_APART = frozenset(
 _OWN = {f"builtins.{kind.__name__}": kind for kind in (str, int, float, bool)}
 
 
-def has_attribute(value: Value, name: Value) -> Value:
+def has_attribute(m: Machine, value: Value, name: Value) -> Value:
     """``hasattr(value, "detach")``."""
 
     def ask(atom: Atom) -> Value:
@@ -316,6 +316,9 @@ def has_attribute(value: Value, name: Value) -> Value:
             return constant(atom.framework == "torch")
         return constant(False) if isinstance(atom, (Const, Items, Table)) else UNKNOWN
 
+    asked = name.constant
+    if isinstance(asked, str) and value.only is not None and options.lacks(m, value.only, asked):
+        return constant(False)
     if name.constant not in OF_TENSORS:
         return data_parallel.has_attribute(value, name)
     return value.map(ask)

@@ -360,6 +360,10 @@ class Meaning(Known):
     def exit_context(self, m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
         contexts.exit_context(m, frame, node, value)
 
+    def lacks(self, m: Machine, value: Value, name: Value) -> bool:
+        asked, only = name.constant, value.only
+        return only is not None and isinstance(asked, str) and options.lacks(m, only, asked)
+
     def awaited(self, m: Machine, atom: Atom) -> Value:
         if isinstance(atom, Thing) and atom.kind == "future":
             return work.result_of(m, of(atom))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import items
@@ -25,20 +25,39 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
-from gradguard_lint.models.transfers.attribute_tables import attributes_of
+from gradguard_lint.models.transfers.attribute_tables import OPEN, attributes_of, may_get_more
+from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
 _SWITCHES: dict[Hashable, bool] = {"store_true": False, "store_false": True}
 """What options are by default of which nothing but that they are given is asked."""
 
 
+_CLOSED = words(
+    "add_argument parse_args parse_known_args add_argument_group add_mutually_exclusive_group "
+    "error exit format_help format_usage print_help print_usage"
+)
+"""The methods of a parser that give it no option but one that they are told by its name."""
+
+
+def parser(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``ArgumentParser(...)``."""
+    made = Thing("parser", name, m.ident_at(node), m.worker_ident)
+    if args.open or "parents" in args.keywords:
+        may_get_more(m, made)
+    return of(made)
+
+
 def parser_method(
     m: Machine, frame: Frame, node: ast.AST, parser: Thing, name: str, args: Args
 ) -> Value:
     """argparse: an option's default is what the program runs with when nobody says otherwise."""
+    if name not in _CLOSED or (name.startswith("parse") and any(_namespaces(args))):
+        may_get_more(m, parser)
     if name == "add_argument":
         dest = _option_name(args, args.get(None, "dest"))
         if dest is None:
+            may_get_more(m, parser)
             return NOTHING
         key = ("option", parser.ident, dest)
         value = option_value(m, key, args.get(None, "default"))
@@ -143,6 +162,20 @@ def _configured(
         parts = [(str(key), part(key, value)) for key, value in atom.entries]
         return of(Thing("namespace", name, m.ident_at(node, *path), parts=tuple(parts)))
     return of(atom) if path or isinstance(atom, Instance) else UNKNOWN
+
+
+def _namespaces(args: Args) -> Iterator[Value]:
+    """The namespace that options are added to, where it is given."""
+    return (it for it in (args.get(1), args.get(None, "namespace")) if it is not None)
+
+
+def lacks(m: Machine, atom: Atom, name: str) -> bool:
+    """Whether `atom`, what a parser made of the program's arguments, has certainly no attribute of
+    that name: none of the options is called so, and nothing on the way has set it."""
+    if not isinstance(atom, Thing) or (atom.kind, atom.name) != ("namespace", "argparse"):
+        return False
+    known = {field for field, _ in m.fields(atom.ident)}
+    return bool(known) and known.isdisjoint((name, OPEN)) and not name.startswith("_")
 
 
 def namespace_attribute(m: Machine, thing: Thing, name: str) -> Value:

@@ -166,6 +166,7 @@ TRANSFERS: dict[str, Transfer] = {
     "model": _model,
     "named-tuple": named_tuples.named_tuple,
     "namespace": python_calls.namespace,
+    "parser": options.parser,
     "nothing": python_calls.nothing,
     "number": python_calls.number,
     "operation": tensorflow_calls.operation_call,

@@ -35,6 +35,7 @@ from gradguard_lint.models.transfers import (
     torch_tensors,
     work,
 )
+from gradguard_lint.models.transfers.attribute_tables import may_get_more
 from gradguard_lint.models.transfers.devices import gpu_hinted, placed, shown
 
 SPREADS = frozenset({"auto", "balanced", "balanced_low_0", "sequential", "cuda"})
@@ -147,7 +148,11 @@ def switches(args: Args) -> bool:
 
 
 def handed_on(m: Machine, frame: Frame, node: ast.AST, args: Args) -> None:
-    """Something unknown is called in a worker: what it is given may leave the worker."""
+    """Something unknown is called: it may give options to what it is given, and what it is given in
+    a worker may leave that."""
+    for value in args.values():
+        for thing in value.things("namespace", "parser"):
+            may_get_more(m, thing)
     if m.worker is None:
         return
     for value in args.values():
