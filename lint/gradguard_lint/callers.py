@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from gradguard_lint.batch import Batch, Result, Task
 from gradguard_lint.project.contents import Unusable, read
@@ -20,6 +20,8 @@ from pytest_gradguard.records import replace
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from gradguard_lint.judgement import Raw
 
 MOST = 32
 """So many programs are run for nothing but what they call."""
@@ -73,6 +75,24 @@ def with_callers(
         if lines or start:
             again.append(replace(task, called=lines, set_elsewhere=start))
     results |= batch.run(again)
+
+
+def without_tests(tasks: Sequence[Task], results: dict[str, Result]) -> None:
+    """Leave out what tests alone come to in the programs among `tasks`: these are set up by code
+    of their own, such as how processes start, which a test that calls a function passes by."""
+    programs = {absolute(it.path) for it in tasks if b"__main__" in it.data and not _is_test(it)}
+    for task in tasks:
+        found = results[task.path].findings
+        if found and _is_test(task):
+            kept = [raw for raw in found if programs.isdisjoint(_places(raw))]
+            results[task.path] = replace(results[task.path], findings=kept)
+
+
+def _places(raw: Raw) -> Iterator[str]:
+    """The file that a finding lies in, and the one that hands out the work that it is about."""
+    yield raw["path"]
+    if "handed_out_at" in raw["details"]:
+        yield raw["details"]["handed_out_at"]["path"]
 
 
 def _in_full(task: Task) -> Task:

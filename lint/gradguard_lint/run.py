@@ -188,9 +188,10 @@ def _results(
     tasks = [task_of(path) for path in entries]
     results = batch.run(tasks)
     if len(contents) > 1 and any(result.findings for result in results.values()):
-        from gradguard_lint.callers import with_callers
+        from gradguard_lint.callers import with_callers, without_tests
 
         with_callers(batch, tasks, results, prefilter.importers, task_of)
+        without_tests(tasks, results)
     outcome.warnings += batch.warnings
     return results
 

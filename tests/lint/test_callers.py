@@ -156,6 +156,40 @@ def test_over_a_file_between_them(project):
         assert project.codes() == found
 
 
+RUN = """\
+import multiprocessing
+
+import torch
+
+
+def work(k):
+    return torch.ones(3, device="cuda").sum().item() * k
+
+
+def main():
+    print(torch.cuda.is_available())
+    process = multiprocessing.Process(target=work, args=(1,))
+    process.start()
+    process.join()
+"""
+SET_UP = """
+
+if __name__ == "__main__":
+    multiprocessing.set_start_method("spawn")
+    main()
+"""
+
+
+@pytest.mark.parametrize("name", ["test_run.py", "tests/run_test.py"])
+def test_tests_pass_by_what_a_program_sets_up(project, name):
+    test = "import torch\nimport run\n\n\ndef test_main():\n    run.main()\n\n\n"
+    project.write(name, f'{test}if __name__ == "__main__":\n    test_main()\n')
+    project.write("run.py", RUN + SET_UP)
+    assert project.codes() == []
+    project.write("run.py", RUN)
+    assert ("GG203", "run.py", 13) in project.codes()
+
+
 @pytest.mark.parametrize("name", ["test_lib.py", "tests/check.py", "lib_test.py", "conftest.py"])
 def test_tests_say_little_of_how_others_call(project, name):
     project.write("lib.py", LIB)
