@@ -70,9 +70,12 @@ def from_before(m: Machine, value: Value) -> frozenset[int]:
 
 
 def made_in_turn(m: Machine, value: Value) -> bool:
-    """Whether all things in `value`, of which there are some, are made anew in each turn."""
+    """Whether all things in `value`, of which there are some, are made anew in each turn: what has
+    no identity may be one for all."""
     things = [atom for atom in inner(value) if isinstance(atom, (Instance, Tensor, Thing))]
-    return bool(m.turn and things) and not from_before(m, value)
+    if not m.turn or not things or not all(atom.ident > 0 for atom in things):
+        return False
+    return not from_before(m, value)
 
 
 def _placed(written: set[int], nodes: list[ast.expr], args: Args) -> set[int]:
