@@ -326,7 +326,8 @@ class Effect:
     framework: str = ""
     heavy: bool = False
     asks: bool = False
-    """Whether it asks or waits, and puts nothing on the GPU that the program asked for."""
+    """Whether it asks or waits, and puts nothing on the GPU that the program asked for; of an order
+    that is given again, whether somebody asked for that."""
     unknown: bool = False
     target: Value = UNKNOWN
     value: Value = UNKNOWN

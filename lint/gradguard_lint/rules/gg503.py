@@ -40,14 +40,15 @@ def check(program: Program) -> Iterator[Report]:
         for effect in effects:
             sampler = next(effect.value.things("sampler"))
             made = () if sampler.site is None else (Step(sampler.site, "the sampler is made here"),)
+            called = "gets the same epoch each time" if effect.asks else "is not called"
             yield Report(
                 loop,
                 f"`{effect.what}` ({place(effect.site, loop)}) gives the same order in each "
-                "iteration of this loop: its DistributedSampler shuffles, but `set_epoch` is not "
-                "called.",
+                "iteration of this loop: its DistributedSampler shuffles, but `set_epoch` "
+                f"{called}.",
                 (*made, *effect.chain, Step(effect.site, "the loader is iterated here")),
                 what=effect.what,
-                fix=fix,
+                fix=None if effect.asks else fix,
                 advice=_advice(effect, loop),
             )
 

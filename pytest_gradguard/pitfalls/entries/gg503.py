@@ -62,10 +62,10 @@ print(orders[0] == orders[1] == orders[2])  # prints: False
 """,
     lint=(
         "On a loop over epochs that goes through a loader whose `DistributedSampler` (or one "
-        "that extends it, and goes by its epoch) shuffles and gets no `set_epoch`, if the "
-        "batches are for training: the loop, or what it calls, has a `backward` or a `step`, or "
-        "nothing in the program has one. Not in a program that joins no process group, where a "
-        "sampler that is not told its share raises."
+        "that extends it, and goes by its epoch) shuffles and gets no `set_epoch`, or one with "
+        "the same number each time, if the batches are for training: the loop, or what it calls, "
+        "has a `backward` or a `step`, or nothing in the program has one. Not in a program that "
+        "joins no process group, where a sampler that is not told its share raises."
     ),
     runtime=(
         "When a sampler that shuffles begins a second pass with the epoch of the first. Passes in "

@@ -166,7 +166,7 @@ class Meaning(Known):
     ) -> Value:
         receiver, name = method.receiver, method.name
         if name == "set_epoch":
-            samplers.epoch_set(m, receiver)
+            samplers.epoch_set(m, receiver, args.get(0, "epoch"))
         if isinstance(receiver, Tensor):
             if receiver.framework == "torch":
                 return torch_tensors.tensor_method(m, frame, node, receiver, name, args)

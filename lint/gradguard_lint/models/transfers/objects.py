@@ -147,7 +147,7 @@ def set_attribute(
 ) -> Value | None:
     """``atom.name = value``; what `atom` is then, where it changed."""
     if target.attr == "epoch" and any(samplers.samplers(m, of(atom))):
-        samplers.epoch_set(m, atom)
+        samplers.epoch_set(m, atom, value)
     if isinstance(atom, Instance):
         old = m.read(atom.ident, target.attr) if m.program.buffers else None
         if old is not None and any(tensor.ident in m.program.buffers for tensor in old.tensors()):

@@ -35,6 +35,12 @@ SET_IN = "<set in>"
 """Of a sampler: in which turns of the loops around its epoch was set."""
 
 
+EPOCH = "<epoch>"
+"""Of a sampler: the epoch that it was given last, where that is known."""
+
+AGAIN = "<again>"
+"""Of a sampler: whether it was given that epoch again."""
+
 _OF_GROUP = "of the group"
 """The part of a sampler that is made as the group of processes says: it raises where there is
 none."""
@@ -63,7 +69,7 @@ def _left_out(value: Value | None) -> bool:
 
 def _made(m: Machine, ident: int, args: Args, row: Row) -> Value:
     """A sampler is made, that has given no order so far; whether it shuffles."""
-    m.store[ident, PASSED] = NOTHING
+    m.store[ident, PASSED] = m.store[ident, EPOCH] = NOTHING
     m.store[0, PASSED] = constant(True)
     shuffle = args.get(*row.argument)
     return shuffle or constant(True)
@@ -155,6 +161,7 @@ def passed(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
             if place is not None and place >= _loops_that_set(m, thing):
                 continue  # a pass within an epoch
             if place is not None:
+                again = m.read(thing.ident, AGAIN)
                 m.effect(
                     frame,
                     "epoch-repeated",
@@ -163,6 +170,7 @@ def passed(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
                     ident=thing.ident,
                     value=of(thing),
                     target=value,
+                    asks=again is not None and again.constant is True,
                     place=m.loops[place],
                     named=tuple(_names(m, frame, node, m.loops[place], thing)),
                 )
@@ -267,13 +275,17 @@ def taken(m: Machine, element: Value) -> None:
                 m.store[thing.ident, PASSED] = NOTHING
 
 
-def epoch_set(m: Machine, receiver: Atom) -> None:
-    """``something.set_epoch(...)``: of a sampler, or of what may hold any."""
-    known = list(samplers(m, of(receiver)))
-    places = [thing.ident for thing in known] or [
-        ident for ident, note in m.store.held() if note == PASSED and ident
-    ]
-    for ident in places:
+def epoch_set(m: Machine, receiver: Atom, epoch: Value | None) -> None:
+    """``something.set_epoch(epoch)``: of a sampler, or of what may hold any."""
+    known = [thing.ident for thing in samplers(m, of(receiver))]
+    number = epoch.only if epoch is not None and not m.givers else None  # generators begin again
+    for ident in known or [it for it, note in m.store.held() if note == PASSED and it]:
+        before = m.read(ident, EPOCH)
+        if known and isinstance(number, Const) and before is not None and before.only == number:
+            m.store[ident, AGAIN] = constant(True)
+            continue  # the order stays what it was
+        m.store[ident, EPOCH] = of(number) if isinstance(number, Const) else UNKNOWN
+        m.store[ident, AGAIN] = NOTHING
         m.store[ident, PASSED] = NOTHING
         m.store[ident, SET_IN] = constant(tuple(m.turns))
 
@@ -284,12 +296,3 @@ def _loops_that_set(m: Machine, thing: Thing) -> float:
     turns = m.read(thing.ident, SET_IN)
     known = turns.constant if turns is not None else None
     return len(known) if isinstance(known, tuple) and known else inf
-
-
-def method(
-    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
-) -> Value | None:
-    """A method of a sampler."""
-    if name == "set_epoch":
-        epoch_set(m, thing)
-    return None

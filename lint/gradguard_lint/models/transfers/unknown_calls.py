@@ -64,7 +64,7 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
     if name == "backward":
         data_parallel.unknown_backward(m)
     if name == "set_epoch":
-        samplers.epoch_set(m, atom)
+        samplers.epoch_set(m, atom, args.get(0, "epoch"))
     if name == tensorflow_calls.PAUSES:
         return of(Thing("tape-paused", name))
     data_parallel.handed_over(m, str(name), args)
