@@ -29,7 +29,8 @@ from pytest_gradguard.records import replace
 def remote(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``remote(f)``, or ``remote(num_gpus=1)`` that is then given a function."""
     function = args.get(0)
-    meant = any(
+    untold = args.open and row.flag not in args.keywords  # it may be among what is unpacked
+    meant = untold or any(
         not (isinstance(atom, Const) and not atom.value)
         for key, value in args.keywords.items()
         if key == row.flag
@@ -49,14 +50,14 @@ def remote_method(
     if row is None:
         return None
     if name == "options":
-        again = remote(m, frame, node, thing.name, Args([], args.keywords), row)
+        again = remote(m, frame, node, thing.name, Args([], args.keywords, open=args.open), row)
         made = again.choices[0].atom
         assert isinstance(made, Thing)
         function = thing.part("function")
         parts = dict(made.parts)
         if function is not None:
             parts["function"] = function
-        if row.flag not in args.keywords:
+        if row.flag not in args.keywords and not args.open:
             parts["meant"] = thing.part("meant") or constant(False)
         return of(replace(made, parts=tuple(parts.items())))
     function = thing.part("function")
