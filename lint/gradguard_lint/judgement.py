@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
-from gradguard_lint.domain.effects import ParallelCall, Program, Step
+from gradguard_lint.domain.conditions import NONE, Conditions
+from gradguard_lint.domain.effects import Program, Step
 from gradguard_lint.domain.values import Site
 from gradguard_lint.project.files import absolute
 from gradguard_lint.reading.source import Module
@@ -163,7 +164,10 @@ def _steps(
     for step, leads in zip(steps, given, strict=True):
         message = step.message
         if call is not None and (step.site.path, step.site.line) in handed_out:
-            message += _against_defaults(program, call)
+            message += _against_defaults(program, call.when)
+        if step is report.trace[-1]:
+            asked = report.when - (call.when if call is not None else NONE)
+            message += _against_defaults(program, asked)
         item = (absolute(step.site.path), step.site.line, message)
         if item not in trace:
             trace.append(item)
@@ -172,14 +176,33 @@ def _steps(
     return trace, ways
 
 
-def _against_defaults(program: Program, call: ParallelCall) -> str:
-    """Which switches of the program, off by default, have to be on for it to come to `call`: what
-    other options have may be replaced where it is of no use."""
-    asked = [key for key, truth in call.when if truth and isinstance(key, tuple)]
+def _against_defaults(program: Program, when: Conditions) -> str:
+    """Which switches of the program, off by default, have to be on for what holds `when` this does,
+    and which of its options have to say something else than they do by default: what other options
+    have may be replaced where it is of no use."""
+    asked = [key for key, truth in when if truth and isinstance(key, tuple)]
     off = [key for key in asked if program.defaults.get(key) == (False,)]
     named = sorted(f"`{key[-1]}`" for key in off if key[0] == "option")
     be = "are" if named[1:] else "is"
-    return f"{_WHERE}{listed(named)} {be} set, which {be} off by default" if named else ""
+    said = [f"{listed(named)} {be} set, which {be} off by default"] if named else []
+    said += sorted(filter(None, (_other_than(program, key) for key in asked)))
+    return f"{_WHERE}{', and '.join(said)}" if said else ""
+
+
+_ASKING = {"eq": "is", "in": "has", "contains": "has"}
+"""The questions about the text of an option, and how they are answered."""
+
+
+def _other_than(program: Program, key: tuple[Any, ...]) -> str:
+    """What an option has to say, if that is something else than by default."""
+    if len(key) != 3 or key[0] not in _ASKING or not isinstance(key[1], tuple) or not key[1]:
+        return ""
+    known = program.defaults.get(key[1], ())
+    if key[1][0] != "option" or not known or not all(isinstance(it, str) for it in known):
+        return ""
+    if any(key[2] == it if key[0] == "eq" else key[2] in it for it in map(str, known)):
+        return ""
+    return f"`{key[1][-1]}` {_ASKING[key[0]]} {key[2]!r}, which is {known[0]!r} by default"
 
 
 def _from_elsewhere(report: Report) -> Iterator[Step]:

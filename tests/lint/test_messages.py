@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 DECORATED = """\
 import functools
 
@@ -857,6 +859,54 @@ if __name__ == "__main__":
         "forked workers",
         "forked workers",
     ]
+
+
+WAYS = """\
+import argparse
+
+import torch
+import torch.multiprocessing as mp
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--gpu", default=False)
+parser.add_argument("--algo", choices=["es", "a3c"], default="es")
+parser.add_argument("--parts", default="all")
+
+
+def train(rank, args):
+    model = torch.nn.Linear(2, 2)
+    if CONDITION:
+        model.cuda()
+
+
+if __name__ == "__main__":
+    args = parser.parse_args()
+    for i in range(2):
+        mp.get_context("spawn").Process(target=train, args=(i, args)).start()
+"""
+
+
+@pytest.mark.parametrize(
+    ("condition", "told"),
+    [
+        ("args.gpu", ", where `gpu` is set, which is off by default"),
+        ('args.algo == "a3c"', ", where `algo` is 'a3c', which is 'es' by default"),
+        ('args.algo == "es"', ""),
+        ('args.algo != "a3c"', ""),
+        ('"train" in args.parts', ", where `parts` has 'train', which is 'all' by default"),
+        ('"al" in args.parts', ""),
+        (
+            'args.gpu and args.algo == "a3c"',
+            ", where `gpu` is set, which is off by default, and `algo` is 'a3c', which is 'es' by "
+            "default",
+        ),
+    ],
+)
+def test_what_has_to_be_told_for_what_workers_do_is_said(project, condition, told):
+    project.write("train.py", WAYS.replace("CONDITION", condition))
+    (found,) = project.lint(json_output=True).json["findings"]
+    assert (found["code"], found["severity"]) == ("GG201", "warning")
+    assert found["trace"][-1]["message"] == f"`.cuda()` initialises the GPU here{told}"
 
 
 def test_a_switch_of_one_program_of_two_is_not_named(project):

@@ -12,6 +12,7 @@ import ast
 import os
 from collections.abc import Iterator, Sequence
 
+from gradguard_lint.domain.conditions import NONE, Conditions
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import Atom, Instance, Site, Tensor, Thing, Value
@@ -57,6 +58,8 @@ class Report:
     """The other calls that hand out work which comes here."""
     fix: Fix | None = None
     """How the program is repaired, where that can be said."""
+    when: Conditions = NONE
+    """What has to hold for it, beside what its call asks for."""
     case: str = ""
     """The case of the pitfall that it is, where the catalogue's advice depends on it; by default
     the library of `call`."""

@@ -86,6 +86,7 @@ def check(program: Program) -> Iterator[Report]:
             ),
             severity="info" if lone or (effect.kind == "gpu-implied" and not meant) else None,
             call=task.call,
+            when=effect.when,
             what=what,
             case=_case(program, task, effect),
             others=tuple(others),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradguard_lint.domain.conditions import GPU_PRESENT, consistent
+from gradguard_lint.domain.conditions import GPU_PRESENT, NONE, Conditions, consistent
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step
 from gradguard_lint.domain.values import Choice, Tensor
 from gradguard_lint.fixes.spawning import advice_case, without_fork
@@ -50,7 +50,7 @@ def check(program: Program) -> Iterator[Report]:
         found = _found(call) or _unpickled(call)
         if found is None:
             continue
-        first, uses, used = found
+        first, uses, used, when = found
         did, why = _DID[first.kind]
         does = "initialises CUDA" if first.kind == "gpu-init" else "starts the CUDA driver"
         before = f"{code(first.what)} {does} in the parent"
@@ -59,14 +59,15 @@ def check(program: Program) -> Iterator[Report]:
             f"{uses} in {call.workers}, but the parent {did.format(what=first.what)}: {why}.",
             (*before_fork(call, first, before), *used),
             call=call,
+            when=when,
             case=advice_case(call),
             fix=without_fork(call),
         )
 
 
-Found = tuple[Effect, str, tuple[Step, ...]]
-"""What the parent did first, what uses CUDA after it, on one way, and how the program comes to
-that."""
+Found = tuple[Effect, str, tuple[Step, ...], Conditions]
+"""What the parent did first, what uses CUDA after it, on one way, how the program comes to that,
+and what has to hold for it."""
 
 
 def _found(call: ParallelCall) -> Found | None:
@@ -76,7 +77,7 @@ def _found(call: ParallelCall) -> Found | None:
             for used in task.effects:
                 if _uses(call, used) and task.meets(used, first):
                     uses = come_to(used, f"{code(used.what)} uses CUDA in the worker")
-                    return first, f"`{task.doer(used)}` uses CUDA", uses
+                    return first, f"`{task.doer(used)}` uses CUDA", uses, used.when
     return None
 
 
@@ -92,6 +93,7 @@ def _unpickled(call: ParallelCall) -> Found | None:
                         first,
                         f"`{paths[0]}`, which is on the GPU, is unpickled",
                         (handed_out(task),),
+                        NONE,
                     )
     return None
 

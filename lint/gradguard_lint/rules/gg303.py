@@ -38,6 +38,7 @@ def check(program: Program) -> Iterator[Report]:
                 *come_to(work, f"{framework} computes in the worker here"),
             ),
             call=call,
+            when=work.when,
             case=advice_case(call),
             fix=without_fork(call) or _one_thread(call, framework),
         )

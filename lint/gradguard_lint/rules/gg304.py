@@ -57,6 +57,7 @@ def check(program: Program) -> Iterator[Report]:
                 ),
                 severity="info" if all(it.endswith(_ONCE_USED) for _, it, _ in drawn) else None,
                 call=call,
+                when=effect.when,
                 case=f"only {effect.framework}" if seeded and not others else "",
             )
 

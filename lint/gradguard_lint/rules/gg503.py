@@ -47,6 +47,7 @@ def check(program: Program) -> Iterator[Report]:
                 "iteration of this loop: its DistributedSampler shuffles, but `set_epoch` "
                 f"{called}.",
                 (*made, *effect.chain, Step(effect.site, "the loader is iterated here")),
+                when=effect.when,
                 what=effect.what,
                 fix=None if effect.asks else fix,
                 advice=_advice(effect, loop),
