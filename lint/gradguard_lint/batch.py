@@ -64,28 +64,31 @@ class Task:
     called: frozenset[int] = frozenset()
     whole: bool = False
 
-    @property
-    def salt(self) -> str:
-        """What the findings depend on beside the files."""
-        rows = ";".join(map(repr, self.rows))
-        called = ",".join(map(str, sorted(self.called)))
-        said = (self.start, self.sought, self.set_elsewhere, called, str(self.whole))
-        return "\0".join((_version(), rows, *said))
-
 
 class Batch:
     """The analysis of files."""
 
-    def __init__(self, *, jobs: int, cache: bool, over: Mapping[str, bytes] = UNCHANGED) -> None:
-        """Prepare it, with `jobs` processes; 0 leaves their number to the amount of work.
+    def __init__(
+        self,
+        *,
+        jobs: int,
+        cache: bool,
+        over: Mapping[str, bytes] = UNCHANGED,
+        tops: Sequence[str] = (),
+    ) -> None:
+        """Prepare it.
 
-        What is in `over` stands for what these files hold.
+        Args:
+            jobs: that many processes are used; 0 leaves their number to the amount of work.
+            cache: whether to use the cache.
+            over: what files hold instead of what is read from them.
+            tops: as for `Reader`.
         """
         self.over = dict(over)
         self.jobs = jobs
         self._cache = cache
         self._caches: dict[str, Cache] = {}
-        self._read = Reader().over(self.over)
+        self._read = Reader(tops).over(self.over)
 
     @property
     def warnings(self) -> list[Trouble]:
@@ -115,13 +118,13 @@ class Batch:
             if result.error is None and task.root in self._caches:
                 kept = {"findings": result.findings, "calls": result.calls}
                 needed = (task.data, fresh.used, fresh.absent)
-                self._caches[task.root].put(task.path, task.salt, *needed, kept)
+                self._caches[task.root].put(task.path, _salt(task, read), *needed, kept)
         return {task.path: results[task.path] for task in tasks}
 
     def _known(self, task: Task, read: Reader) -> Result | None:
         if task.root not in self._caches:
             return None
-        known = self._caches[task.root].get(task.path, task.salt, task.data, read)
+        known = self._caches[task.root].get(task.path, _salt(task, read), task.data, read)
         if known is None:
             return None
         findings = [
@@ -136,20 +139,30 @@ class Batch:
         if jobs > 1 and len(tasks) > 1:
             from gradguard_lint.processes import map_in_processes
 
-            return map_in_processes(_InWorker(self.over), tasks, min(jobs, len(tasks)))
+            return map_in_processes(_InWorker(self.over, read.tops), tasks, min(jobs, len(tasks)))
         return [_analyse_one(task, read) for task in tasks]
+
+
+def _salt(task: Task, read: Reader) -> str:
+    """What the findings of a file depend on beside the files."""
+    rows = ";".join(map(repr, task.rows))
+    called = ",".join(map(str, sorted(task.called)))
+    said = (task.start, task.sought, task.set_elsewhere, called, str(task.whole))
+    roots = read.roots_around(os.path.dirname(absolute(task.path)))
+    return "\0".join((_version(), rows, *said, *roots))
 
 
 class _InWorker:
     """Analyses files in a process of its own, which reads what they import once."""
 
-    def __init__(self, over: Mapping[str, bytes]) -> None:
+    def __init__(self, over: Mapping[str, bytes], tops: Sequence[str]) -> None:
         self._over = over
+        self._tops = tops
         self._read: Reader | None = None
 
     def __call__(self, task: Task) -> Analysed:
         if self._read is None:
-            self._read = Reader().over(self._over)
+            self._read = Reader(self._tops).over(self._over)
         return _analyse_one(task, self._read)
 
 

@@ -184,7 +184,7 @@ def _results(
         sought = entries.get(path, "workers")
         return Task(path, contents[path], settings.root, rows, start, sought)
 
-    batch = Batch(jobs=request.jobs, cache=request.cache, over=request.over)
+    batch = Batch(jobs=request.jobs, cache=request.cache, over=request.over, tops=_tops(request))
     tasks = [task_of(path) for path in entries]
     results = batch.run(tasks)
     if len(contents) > 1 and any(result.findings for result in results.values()):
@@ -326,7 +326,13 @@ def _prefilter(request: Request, contents: dict[str, bytes]) -> Prefilter:
         for model in of_file.models
         for name in dict(model)["name"]
     }
-    return Prefilter(contents, _followed(contents), wrappers)
+    return Prefilter(contents, _followed(contents, _tops(request)), wrappers)
+
+
+def _tops(request: Request) -> tuple[str, ...]:
+    """The folders that were asked for, and the current one."""
+    named = (absolute(path) for path in request.paths if os.path.isdir(path))
+    return (*named, os.getcwd())
 
 
 def _entries(
@@ -374,7 +380,7 @@ def _info(request: Request, path: str) -> bool:
     return request.configurations.of(path).settings.min_severity == "info"
 
 
-def _followed(contents: dict[str, bytes]) -> Project:
+def _followed(contents: dict[str, bytes], tops: tuple[str, ...]) -> Project:
     """What finds the modules that a file imports; it is made where it is asked first."""
     found: list[Project] = []
 
@@ -382,7 +388,7 @@ def _followed(contents: dict[str, bytes]) -> Project:
         if not found:
             from gradguard_lint.project.following import Following
 
-            found.append(Following(contents))
+            found.append(Following(contents, tops))
         return found[0](name, path)
 
     return follow

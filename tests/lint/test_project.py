@@ -192,6 +192,22 @@ def test_src_layout(project):
     assert project.codes("scripts") == [("GG201", "src/app/deep.py", 5)]
 
 
+def test_modules_of_the_folders_that_were_asked_for(project):
+    """Where nothing shows the folder of a project, it is one of those that were named, or the
+    current one; what stands above these is not looked at."""
+    found = [("GG201", "inner/app/deep.py", 5)]
+    project.write("inner/scripts/run.py", RUN.format(base="app.deep"))
+    project.write("inner/app/deep.py", WORK)
+    for _ in range(2):  # the cache does not mix them up
+        assert project.codes("inner/scripts") == []
+        assert project.codes("inner/scripts", "inner") == found
+    project.write("app/deep.py", WORK)
+    assert project.codes("inner/scripts/run.py") == [("GG201", "app/deep.py", 5)]
+    assert project.codes("inner") == found
+    project.write("inner/scripts/setup.cfg", "")
+    assert project.codes("inner") == []
+
+
 def test_what_is_installed_follows_its_own_package_alone(project):
     """What an environment holds beside a package is no part of it, and much to read."""
     installed = "env/site-packages"

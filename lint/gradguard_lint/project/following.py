@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from gradguard_lint.project.imports import absolute_name
 from gradguard_lint.project.modules import Modules, Reader
@@ -16,10 +17,11 @@ class Following:
 
     Args:
         contents: what is checked, by path.
+        tops: as for `Reader`.
     """
 
-    def __init__(self, contents: dict[str, bytes]) -> None:
-        self._read = Reader()
+    def __init__(self, contents: dict[str, bytes], tops: Sequence[str]) -> None:
+        self._read = Reader(tops)
         for path, data in contents.items():
             self._read.known[os.path.abspath(path)] = data
         self._modules: dict[str, _Finding] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from gradguard_lint.project.contents import Unusable, read
 from gradguard_lint.project.definitions import ALONE, ITSELF, Names
@@ -78,18 +78,7 @@ class Modules:
     def __init__(self, entry: str, read: Reader) -> None:
         root, self.name = package_root(entry)
         folder = os.path.dirname(os.path.abspath(entry))
-        project = read.project_of(folder)
-        self.roots = list(
-            dict.fromkeys(
-                (
-                    folder,
-                    root,
-                    project,
-                    os.path.join(project, "src"),
-                    os.path.join(project, "lib"),
-                )
-            )
-        )
+        self.roots = list(dict.fromkeys((folder, root, *read.roots_around(folder))))
         self._inner = "" if folder == root else folder
         """The folder of the program's own package."""
         self._only = ""
@@ -442,12 +431,19 @@ class Modules:
 
 
 class Reader:
-    """Reads files once; None where a file cannot be used."""
+    """Reads files once; None where a file cannot be used.
 
-    def __init__(self) -> None:
+    Args:
+        tops: the folders that were asked for, and the current one, as absolute paths: modules are
+            imported from these, too, where nothing shows the folder of a project.
+    """
+
+    def __init__(self, tops: Sequence[str] = ()) -> None:
+        self.tops = tuple(dict.fromkeys(tops))
         self.known: dict[str, bytes | None] = {}
         self.modules: dict[tuple[str, str], Module | None] = {}
         self._projects: dict[str, str] = {}
+        self._roots: dict[str, tuple[str, ...]] = {}
         self._found: dict[tuple[str, ...], tuple[str | None, str]] = {}
         self._names: dict[str, Names] = {}
 
@@ -463,6 +459,21 @@ class Reader:
             self._projects[folder] = folder if is_project(folder) else around
         return self._projects[folder]
 
+    def roots_around(self, folder: str) -> tuple[str, ...]:
+        """The folders around `folder` that modules of its project are imported from."""
+        known = self._roots.get(folder)
+        if known is None:
+            project = self._project_around(folder)
+            within = folder + os.sep
+            tops = [top for top in self.tops if within.startswith(os.path.join(top, ""))]
+            homes = [project] if project else (tops or [folder])
+            known = self._roots[folder] = tuple(
+                os.path.join(home, name) if name else home
+                for home in homes
+                for name in ("", "src", "lib")
+            )
+        return known
+
     def found_in(self, root: str, *parts: str) -> tuple[str | None, str]:
         """The module or package that is called so below `root`, or the folder where it has no code;
         and where it was looked for, once."""
@@ -475,7 +486,7 @@ class Reader:
 
     def over(self, contents: Mapping[str, bytes]) -> Reader:
         """A reader of the same files, but for those that hold `contents` instead."""
-        other = Reader()
+        other = Reader(self.tops)
         other.known = {**self.known, **contents}
         other.modules = {
             key: module for key, module in self.modules.items() if key[0] not in contents
