@@ -14,7 +14,8 @@ from pytest_gradguard.records import field, fields
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
-    from gradguard_lint.judgement import Raw, Stated
+    from gradguard_lint.judgement import Stated
+    from gradguard_lint.raw import Raw
 
 
 @fields

@@ -21,8 +21,8 @@ TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     from typing import Any, Literal
 
-    from gradguard_lint.judgement import Raw
     from gradguard_lint.project.cache import Cache
+    from gradguard_lint.raw import Raw
 
     Sought = Literal["workers", "loops", "all"]
     """What is looked for in a file: work that leaves its thread, gradients taken in loops, or
@@ -127,11 +127,8 @@ class Batch:
         known = self._caches[task.root].get(task.path, _salt(task, read), task.data, read)
         if known is None:
             return None
-        findings = [
-            {**raw, **{name: [tuple(step) for step in raw[name]] for name in ("trace", "ways")}}
-            for raw in known["findings"]
-        ]
-        return Result(findings, [(path, line, own) for path, line, own in known["calls"]])
+        calls = [(path, line, own) for path, line, own in known["calls"]]
+        return Result([*map(_restored, known["findings"])], calls)
 
     def _analyse(self, tasks: Sequence[Task], read: Reader) -> list[Analysed]:
         size = sum(len(task.data) for task in tasks)
@@ -141,6 +138,12 @@ class Batch:
 
             return map_in_processes(_InWorker(self.over, read.tops), tasks, min(jobs, len(tasks)))
         return [_analyse_one(task, read) for task in tasks]
+
+
+def _restored(raw: Raw) -> Raw:
+    """A finding that was kept, as it was."""
+    steps = {name: [tuple(step) for step in raw[name]] for name in ("trace", "ways")}
+    return {**raw, **steps, "otherwise": [*map(_restored, raw["otherwise"])]}
 
 
 def _salt(task: Task, read: Reader) -> str:

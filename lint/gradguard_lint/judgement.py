@@ -9,6 +9,7 @@ from gradguard_lint.domain.conditions import NONE, Conditions
 from gradguard_lint.domain.effects import Program, Step
 from gradguard_lint.domain.values import Site
 from gradguard_lint.project.files import absolute
+from gradguard_lint.raw import WHERE, Place, Raw, merged, place_of
 from gradguard_lint.reading.source import Module
 from gradguard_lint.reading.suppress import skips_file, suppressed
 from gradguard_lint.rules import rules
@@ -20,30 +21,38 @@ if TYPE_CHECKING:
 
     from gradguard_lint.fixes.changes import Fix
 
-Raw = dict[str, "Any"]
-"""A finding as plain data, for the cache and for other processes."""
-
-_WHERE = ", where "
-"""Before what a program has to be told for a step of a finding."""
-
 Stated = list["tuple[Raw, Fix]"]
 """Findings, and how their rules would repair them."""
 
 
 def judge(program: Program, codes: Iterable[str]) -> tuple[list[Raw], Stated]:
     """The findings of `codes` in `program`, and the repairs that rules state."""
-    found: dict[tuple[str, str, int, int], Raw] = {}
+    found: dict[Place, Raw] = {}
     skipped: dict[str, bool] = {}
     stated: Stated = []
+
+    def said(report: Report, code: str) -> Iterator[Report]:
+        """That report, or what is said instead where comments silence it."""
+        module = report.site.module
+        if module.path not in skipped:
+            skipped[module.path] = skips_file(module.data)
+        if not skipped[module.path] and not _silenced(module, report.site, code):
+            yield report
+        else:
+            yield from said_of(report.otherwise, code)
+
+    def said_of(reports: Iterable[Report], code: str) -> Iterator[Report]:
+        for report in reports:
+            yield from said(report, code)
+
+    def raw_of(report: Report, code: str) -> Raw:
+        otherwise = [raw_of(it, code) for it in said_of(report.otherwise, code)]
+        return {**_raw(code, report, program), "otherwise": otherwise}
+
     for rule in rules(codes):
-        for report in rule.check(program):
-            module = report.site.module
-            if module.path not in skipped:
-                skipped[module.path] = skips_file(module.data)
-            if skipped[module.path] or _silenced(module, report.site, rule.CODE):
-                continue
-            raw = _raw(rule.CODE, report, program)
-            key = (rule.CODE, raw["path"], raw["line"], raw["column"])
+        for report in said_of(rule.check(program), rule.CODE):
+            raw = raw_of(report, rule.CODE)
+            key = place_of(raw)
             known = found.get(key)
             if known is not None:
                 known.update(merged(known, raw))
@@ -52,40 +61,6 @@ def judge(program: Program, codes: Iterable[str]) -> tuple[list[Raw], Stated]:
             if report.fix is not None:
                 stated.append((raw, report.fix))
     return list(found.values()), stated
-
-
-def merged(first: Raw, second: Raw) -> Raw:
-    """One of two equal findings: the more severe, or the first; with the calls that lead to the
-    other."""
-    kept, other = sorted((first, second), key=_severity, reverse=True)
-    if kept["edits"] != other["edits"]:  # what repairs one program does not repair the other
-        kept = {**kept, "edits": None}
-    trace, ways = (_joined(kept[name], other["ways"]) for name in ("trace", "ways"))
-    details = kept["details"]
-    places = {(place["path"], place["line"]) for place in other["details"].get("also_from", ())}
-    places |= {other["ways"][0][:2]} if other["ways"] else set()
-    places |= {(place["path"], place["line"]) for place in details.get("also_from", ())}
-    places -= {kept["ways"][0][:2]} if kept["ways"] else set()
-    if places:
-        also = [{"path": path, "line": line} for path, line in sorted(places)]
-        details = {**details, "also_from": also}
-    return {**kept, "trace": trace, "ways": ways, "details": details}
-
-
-def _joined(steps: list[Any], ways: list[Any]) -> list[Any]:
-    """All of these steps, each once: without what one of two programs has to be told for it."""
-    known = {*steps, *ways}
-    plain = [(path, line, text.partition(_WHERE)[0]) for path, line, text in (*steps, *ways)]
-    both = zip((*steps, *ways), plain, strict=True)
-    return [*dict.fromkeys(bare if bare in known else step for step, bare in both)]
-
-
-def _severity(raw: Raw) -> int:
-    from pytest_gradguard.pitfalls import get
-    from pytest_gradguard.severity import Severity
-
-    severity = raw["severity"]
-    return int(Severity.parse(severity) if severity else get(raw["code"]).severity)
 
 
 def _silenced(module: Module, site: Site, code: str) -> bool:
@@ -186,7 +161,7 @@ def _against_defaults(program: Program, when: Conditions) -> str:
     be = "are" if named[1:] else "is"
     said = [f"{listed(named)} {be} set, which {be} off by default"] if named else []
     said += sorted(filter(None, (_other_than(program, key) for key in asked)))
-    return f"{_WHERE}{', and '.join(said)}" if said else ""
+    return f"{WHERE}{', and '.join(said)}" if said else ""
 
 
 _ASKING = {"eq": "is", "in": "has", "contains": "has"}

@@ -110,14 +110,18 @@ def _run(request: Request) -> Outcome:
     results = _results(request, entries, prefilter, contents, outcome)
     checked = contents.keys() | outcome.contents.keys()
     equal: dict[tuple[str, str, int, int], list[Raw]] = {}
+
+    def reported(raw: Raw) -> bool:
+        return raw["path"] in checked or not _left_out(raw["path"], request.configurations)
+
     for path, result in results.items():
         if result.error is not None:
             outcome.errors.append(Trouble(path, *result.error))
-        for raw in result.findings:
-            if raw["path"] not in checked and _left_out(raw["path"], request.configurations):
-                continue
-            key = (raw["path"], raw["code"], raw["line"], raw["column"])
-            equal.setdefault(key, []).append(raw)
+        if result.findings:
+            from gradguard_lint.raw import place_of, wanted
+
+            for raw in wanted(result.findings, reported):
+                equal.setdefault(place_of(raw), []).append(raw)
     outcome.findings = sorted(
         map(_merged, equal.values()),
         key=lambda raw: (raw["path"], raw["line"], raw["column"], raw["code"]),
@@ -200,7 +204,7 @@ def _merged(equal: list[Raw]) -> Raw:
     """One finding for those that are `equal`."""
     if len(equal) == 1:
         return equal[0]
-    from gradguard_lint.judgement import merged
+    from gradguard_lint.raw import merged
 
     return reduce(merged, sorted(equal, key=_depth))
 
@@ -286,7 +290,9 @@ def place_in_cells(outcome: Outcome) -> None:
 
     outcome.errors = list(map(placed, outcome.errors))
     outcome.warnings = list(map(placed, outcome.warnings))
-    for raw in outcome.findings:
+    from gradguard_lint.raw import everywhere
+
+    for raw in everywhere(outcome.findings):
         length = raw["end_line"] - raw["line"]
         raw |= in_cell(raw["path"], raw["line"])
         raw["end_line"] = raw["line"] + length

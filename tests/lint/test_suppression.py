@@ -109,3 +109,65 @@ def test_a_string_silences_nothing(project, worker, text):
 def test_an_ignore_in_a_string_is_nobodys_mistake(project):
     project.write("docs.py", 'TEXT = """\n# gradguard: ignore[XY1]\n"""\n')
     assert project.lint().err == ""
+
+
+EITHER = """\
+import torch
+from joblib import Parallel, delayed
+from fast import small
+
+
+def large(x):
+    return torch.tensor(x, device="cuda").prod().item()
+
+
+def either(k, x):
+    return small(x) if k % 2 else large(x)
+
+
+Parallel(n_jobs=2)(delayed(either)(k, [1.0]) for k in range(4))
+"""
+
+SMALL = """\
+import torch
+
+
+def small(x):
+    t = torch.tensor(x, device="cuda")
+    return torch.ones(3, device="cuda").sum().item() + t.sum().item()
+"""
+
+
+def test_what_is_on_another_branch_of_a_place_that_is_silenced(project):
+    """It is named with that place where nothing silences it; a use that comes after it is not."""
+    first, second = ("GG201", "fast.py", 5), ("GG201", "run.py", 7)
+    run = project.write("run.py", EITHER)
+    fast = project.write("fast.py", SMALL)
+    assert project.codes() == [first]
+    settings = project.write("pyproject.toml", "[tool.gradguard]\nexclude = ['fast.py']\n")
+    assert project.codes() == project.codes() == [second]  # from the cache, too
+    settings.write_text("[tool.gradguard.per-file-ignores]\n'fast.py' = ['GG201']\n")
+    assert project.codes() == project.codes() == [second]
+    assert project.codes("--select", "GG202") == []
+    settings.unlink()
+    fast.write_text(SMALL.replace('"cuda")\n    return', '"cuda")  # noqa: GG201\n    return'))
+    assert project.codes() == [second]
+    run.write_text(EITHER.replace(".item()\n", ".item()  # gradguard: ignore[GG201]\n"))
+    assert project.codes() == []
+    fast.write_text(SMALL)
+    assert project.codes() == [first]
+    run.write_text(EITHER)
+    assert project.lint("--add-noqa").status == 0
+    assert [path.read_text().count("# noqa: GG201") for path in (fast, run)] == [1, 1]
+    fast.write_text("# gradguard: skip-file\n" + SMALL)
+    run.write_text(EITHER)
+    assert project.codes() == [second]
+
+
+def test_a_place_that_another_task_leads_to_is_one_finding(project):
+    project.write("fast.py", SMALL.replace('"cuda")\n', '"cuda")  # noqa\n'))
+    project.write("run.py", EITHER + "Parallel(n_jobs=2)(delayed(large)(x) for x in [[1.0]])\n")
+    (finding,) = project.lint(json_output=True).json["findings"]
+    assert (finding["location"]["path"], finding["location"]["line"]) == ("run.py", 7)
+    places = {step["line"] for step in finding["trace"]}
+    assert {14, 15} <= places

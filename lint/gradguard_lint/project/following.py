@@ -20,7 +20,7 @@ class Following:
         tops: as for `Reader`.
     """
 
-    def __init__(self, contents: dict[str, bytes], tops: Sequence[str]) -> None:
+    def __init__(self, contents: dict[str, bytes], tops: Sequence[str] = ()) -> None:
         self._read = Reader(tops)
         for path, data in contents.items():
             self._read.known[os.path.abspath(path)] = data

@@ -67,6 +67,8 @@ class Report:
     """What it is about, where older versions of a library still have that."""
     advice: str = ""
     """What to do, where that names something of the program."""
+    otherwise: tuple[Report, ...] = ()
+    """What is said of other places where nothing is to be said of this one."""
 
 
 def handed_out(task: TaskRun) -> Step:

@@ -31,18 +31,31 @@ _USING = ("gpu-init", "gpu-used", "gpu-hint", "gpu-implied")
 
 
 def check(program: Program) -> Iterator[Report]:
+    chosen = _chosen(program)
+    used = [
+        (task, _first(task))
+        for task in program.process_tasks()
+        # One process for each GPU is how GPUs are meant to be used.
+        if not task.call.meant and not _has_a_gpu_of_its_own(task, chosen)
+    ]
+    used = [(task, first) for task, first in used if first]
+    return _reports(program, used, lone=_is_lone(program, [task for task, _ in used]))
+
+
+def _reports(
+    program: Program, used: list[tuple[TaskRun, list[Effect]]], *, lone: bool
+) -> Iterator[Report]:
+    """What is said of tasks, each with what it uses a GPU by: the first on each of its ways."""
     reached: dict[ast.AST, list[tuple[TaskRun, Effect]]] = {}
     branches: dict[ast.AST, dict[Site, Effect]] = {}
-    chosen = _chosen(program)
-    for task in program.process_tasks():
-        if task.call.meant or _has_a_gpu_of_its_own(task, chosen):
-            continue  # one process for each GPU is how GPUs are meant to be used
-        for first, *instead in filter(None, [_first(task)]):
-            reached.setdefault(first.site.node, []).append((task, first))
-            branches.setdefault(first.site.node, {}).update((it.site, it) for it in instead)
+    instead: dict[ast.AST, list[tuple[TaskRun, list[Effect]]]] = {}
+    for task, (first, *rest) in used:
+        reached.setdefault(first.site.node, []).append((task, first))
+        branches.setdefault(first.site.node, {}).update((it.site, it) for it in rest)
+        if rest:
+            instead.setdefault(first.site.node, []).append((task, rest))
     meant = any(effect.kind == "gpu-meant" for effect in program.effects)
-    lone = _is_lone(program, [task for ways in reached.values() for task, _ in ways])
-    for ways in reached.values():
+    for node, ways in reached.items():
         task, effect = min(ways, key=lambda way: (_fails(*way), len(way[1].chain)))
         others = {
             other.task.site: other
@@ -81,7 +94,7 @@ def check(program: Program) -> Iterator[Report]:
                 *chain(effect),
                 Step(effect.site, f"`{what}` {does}"),
                 *_first_data(task, effect),
-                *_on_other_branches([*branches[effect.site.node].values()]),
+                *_on_other_branches([*branches[node].values()]),
                 *(handed_out(other) for other in others.values()),
             ),
             severity="info" if lone or (effect.kind == "gpu-implied" and not meant) else None,
@@ -91,6 +104,7 @@ def check(program: Program) -> Iterator[Report]:
             case=_case(program, task, effect),
             others=tuple(others),
             fix=_in_the_parent(program, task, effect) if not others else None,
+            otherwise=(*_reports(program, instead.get(node, []), lone=lone),),
         )
 
 
@@ -244,13 +258,28 @@ def _instead(first: Effect, other: Effect) -> bool:
         return one.message != two.message
     return one.site.module is two.site.module and any(
         _parted(node, one.site.line, two.site.line)
-        for node in ast.walk(one.site.module.tree)
         if isinstance(node, ast.If)
+        else _in_two(_arms(node), one.site.node, two.site.node)
+        for node in ast.walk(one.site.module.tree)
     )
 
 
 def _way(effect: Effect) -> list[Step]:
     return [*effect.chain, Step(effect.site, "")]
+
+
+def _arms(node: ast.AST) -> list[list[ast.AST]]:
+    """What stands in each of the branches of an expression, or of a ``match``."""
+    if isinstance(node, ast.IfExp):
+        return [[*ast.walk(arm)] for arm in (node.body, node.orelse)]
+    if isinstance(node, ast.Match):
+        return [[*ast.walk(case)] for case in node.cases]
+    return []
+
+
+def _in_two(arms: list[list[ast.AST]], one: ast.AST, two: ast.AST) -> bool:
+    """Whether one of them stands in one branch, and the other in another."""
+    return any(one in arm for arm in arms) and any(two in arm and one not in arm for arm in arms)
 
 
 def _parted(node: ast.If, first: int, other: int) -> bool:

@@ -75,9 +75,11 @@ class Repairs:
         """Silence each finding by a comment in its file; what is left."""
         from gradguard_lint.fixes.edits import edited_bytes
         from gradguard_lint.fixes.noqa import silencing
+        from gradguard_lint.raw import everywhere
 
         wanted: dict[str, dict[int, set[str]]] = {}
-        for finding in self._shown(outcome):
+        places = [*everywhere(outcome.findings)]
+        for finding in self.selection.divide(places, self.configurations)[0]:
             where = finding.location
             if where.path in outcome.contents:
                 lines = wanted.setdefault(where.path, {})
@@ -137,8 +139,9 @@ class Repairs:
         return self.selection.divide(outcome.findings, self.configurations)[0]
 
     def _wanted(self, raw: dict[str, Any]) -> bool:
+        alone = {**raw, "otherwise": []}
         allowed = self.args.unsafe_fixes or raw["edits"]["applicability"] == "safe"
-        return allowed and bool(self.selection.divide([raw], self.configurations)[0])
+        return allowed and bool(self.selection.divide([alone], self.configurations)[0])
 
     def _write(self, outcome: Outcome) -> bool:
         """Write the files, all or none, or keep what is for standard output; where that fails,

@@ -89,16 +89,19 @@ class Selection:
         """The findings that are shown, and those that only their severity hides."""
         if not raws:
             return [], []
+        from gradguard_lint.raw import wanted
         from pytest_gradguard.findings import Severity
+
+        def selected(raw: dict[str, Any]) -> bool:
+            return raw["code"] in self._codes_in(raw["path"], configurations.of(raw["path"]))
 
         shown: list[Finding] = []
         hidden: list[Finding] = []
-        for raw in raws:
-            configuration = configurations.of(raw["path"])
-            if raw["code"] not in self._codes_in(raw["path"], configuration):
-                continue
+        every = (*wanted(raws, selected), *filter(selected, raws))
+        chosen = {_place(raw): raw for raw in every}
+        for _, raw in sorted(chosen.items()):
             finding = _finding(raw)
-            lowest = Severity.parse(self.lowest(configuration.settings))
+            lowest = Severity.parse(self.lowest(configurations.of(raw["path"]).settings))
             (shown if finding.severity >= lowest else hidden).append(finding)
         return shown, hidden
 
@@ -127,6 +130,11 @@ class Selection:
             path = configurations[0].path
             found.append(Trouble(path, 1 if path else 0, message))
         return found
+
+
+def _place(raw: dict[str, Any]) -> tuple[str, int, int, int, str]:
+    """Where a finding stands, as findings are sorted; no other is the same."""
+    return raw["path"], raw.get("cell") or 0, raw["line"], raw["column"], raw["code"]
 
 
 def split(values: Iterable[str] | None) -> tuple[str, ...]:
