@@ -10,7 +10,8 @@ _SEARCHES = (
     "permutation_test_score permutation_importance BaggingClassifier BaggingRegressor "
     "VotingClassifier VotingRegressor StackingClassifier StackingRegressor "
     "OneVsRestClassifier OneVsOneClassifier RFECV MultiOutputClassifier MultiOutputRegressor "
-    "SequentialFeatureSelector BayesSearchCV OutputCodeClassifier CalibratedClassifierCV"
+    "SequentialFeatureSelector BayesSearchCV OutputCodeClassifier CalibratedClassifierCV "
+    "TunedThresholdClassifierCV"
 )
 _HOMES = (
     "sklearn.model_selection sklearn.ensemble sklearn.multiclass sklearn.feature_selection "
@@ -33,7 +34,14 @@ LIBRARY = Library(
             "generator",
             flag="numpy.random.RandomState",
         ),
-        Row("sklearn.pipeline.* imblearn.pipeline.*", "pipeline"),
+        Row("sklearn.pipeline.* sklearn.compose.* imblearn.pipeline.*", "pipeline"),
+        Row(
+            "sklearn.ensemble.AdaBoostClassifier sklearn.ensemble.AdaBoostRegressor "
+            "sklearn.feature_selection.RFE sklearn.feature_selection.SelectFromModel "
+            "sklearn.model_selection.FixedThresholdClassifier sklearn.multioutput.ClassifierChain "
+            "sklearn.multioutput.RegressorChain sklearn.semi_supervised.SelfTrainingClassifier",
+            "pipeline",
+        ),
         Row("xgboost.* lightgbm.* catboost.*", "estimator", only="class"),
         Row("cuml.*", "estimator", only="class", gpu=True),
     ),

@@ -56,6 +56,43 @@ model = make_pipeline(StandardScaler(), XGBClassifier(device="cuda"))
 def score(x, y, jobs):
     return cross_val_score(model, x, y, n_jobs=jobs)  # GG205
 """,
+    "an estimator of one's own, in others": """\
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
+from sklearn.ensemble import BaggingClassifier
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+
+class Net(ClassifierMixin, BaseEstimator):
+    def __init__(self, device="cuda"):
+        self.device = device
+
+    def fit(self, x, y):
+        self.net_ = torch.nn.Linear(3, 2).to(self.device)
+        return self
+
+
+net, grid, both = Net(), {}, [StandardScaler(), Net()]
+search = GridSearchCV(make_pipeline(StandardScaler(), net), grid, n_jobs=-1)  # GG205
+scores = cross_val_score(Pipeline([("scale", None), ("net", Net())]), 1, 2, n_jobs=2)  # GG205
+search = GridSearchCV(TransformedTargetRegressor(Net()), grid, n_jobs=-1)  # GG205
+search = GridSearchCV(BaggingClassifier(net), grid, n_jobs=-1)  # GG205
+search = GridSearchCV(CalibratedClassifierCV(estimator=net), grid, n_jobs=-1)  # GG205
+search = GridSearchCV(OneVsRestClassifier(make_pipeline(*both)), grid, n_jobs=-1)  # GG205
+search = GridSearchCV(ColumnTransformer([("net", net, [0])]), grid, n_jobs=-1)  # GG205
+search = GridSearchCV(FeatureUnion([("net", net)]), grid, n_jobs=-1)  # GG205
+bagging = BaggingClassifier(net, n_jobs=4)  # GG205
+on_cpu = GridSearchCV(make_pipeline(StandardScaler(), Net("cpu")), grid, n_jobs=-1)
+alone = GridSearchCV(BaggingClassifier(net), grid, n_jobs=1)
+moved = make_pipeline(StandardScaler(), Net())
+moved.set_params(net__device="cpu")
+search = GridSearchCV(moved, grid, n_jobs=-1)
+""",
 }
 
 FIXED: Examples = {

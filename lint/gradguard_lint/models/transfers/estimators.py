@@ -31,6 +31,9 @@ from gradguard_lint.models.transfers.starting import where_not
 ON_GPU = "<estimator on gpu>"
 """What is noted under this name of an estimator: whether it trains on a GPU."""
 
+_HELD = "<held estimators>"
+"""What is noted under this name of an estimator: those that it fits."""
+
 _KEYS = ("device", "task_type", "tree_method", "device_type", "predictor")
 """The parameters that say so."""
 
@@ -41,11 +44,18 @@ def estimator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
 
 
 def _estimator(
-    m: Machine, frame: Frame, node: ast.AST, name: str, on_gpu: list[Conditions]
+    m: Machine,
+    frame: Frame,
+    node: ast.AST,
+    name: str,
+    on_gpu: list[Conditions],
+    held: Value = NOTHING,
 ) -> Value:
-    """An estimator, made at `node`, that trains on a GPU under one of these conditions."""
+    """An estimator, made at `node`, that trains on a GPU under one of these conditions, and fits
+    those that are `held`."""
     made = Thing("estimator", name, m.ident_at(node), m.worker_ident)
     _note(m, made, on_gpu, m.site(frame, node))
+    m.store[made.ident, _HELD] = held
     return of(made)
 
 
@@ -60,9 +70,9 @@ def _note(m: Machine, estimator: Thing | Instance, on_gpu: list[Conditions], sit
 
 
 def pipeline(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """A pipeline of estimators."""
-    on_gpu = [when for value in args.values() for when in _on_gpu(m, value)]
-    return _estimator(m, frame, node, name, on_gpu)
+    """A pipeline of estimators, or another that fits those that it is given."""
+    held = join(args.values())
+    return _estimator(m, frame, node, name, list(_on_gpu(m, held)), held)
 
 
 def init_instance(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args) -> Value:
@@ -81,6 +91,7 @@ def method(
         if any(key in asked for key in _KEYS):
             told = list(_told(Args(keywords=asked)))
             _note(m, estimator, told, m.site(frame, node))
+            m.store[estimator.ident, _HELD] = NOTHING  # what one of them was told is not seen
     return of(estimator) if name in ("fit", "set_params") else None
 
 
@@ -101,6 +112,16 @@ def _on_gpu(m: Machine, value: Value) -> Iterator[Conditions]:
                 for told in known.choices if known is not None else ():
                     if told.atom == Const(True, "bool"):
                         yield choice.when | told.when
+
+
+def _fitted(m: Machine, value: Value, depth: int = 3) -> Iterator[Instance | Thing]:
+    """The estimators in `value`, and those that these fit."""
+    for atom in inner(value):
+        if isinstance(atom, (Instance, Thing)):
+            yield atom
+            held = m.read(atom.ident, _HELD) if depth else None
+            if held is not None:
+                yield from _fitted(m, held, depth - 1)
 
 
 def _fits_on_gpu(
@@ -142,7 +163,7 @@ def search(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     estimator = args.get(0, "estimator", "base_estimator") or UNKNOWN
     on_gpu = list(_on_gpu(m, estimator))
     if jobs is not None:
-        made = [it for it in inner(estimator) if isinstance(it, (Instance, Thing))]
+        made = [*dict.fromkeys(_fitted(m, estimator))]
         for it in made:
             on_gpu += _fits_on_gpu(m, frame, node, it) if isinstance(it, Instance) else ()
         both = (jobs | gpu for gpu in on_gpu if consistent(jobs, gpu))
@@ -150,4 +171,4 @@ def search(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
         if under is not None:
             place = next(filter(None, (m.program.moved.get(it.ident) for it in made)), None)
             m.effect(frame, "gpu-search", node, name.rpartition(".")[2], under=under, place=place)
-    return _estimator(m, frame, node, name, on_gpu)
+    return _estimator(m, frame, node, name, list(_on_gpu(m, estimator)), estimator)
