@@ -325,6 +325,8 @@ class Effect:
     waits: set[int] = field(default_factory=set)
     framework: str = ""
     heavy: bool = False
+    always: bool = False
+    """Whether it needs compute threads though the same has been computed before."""
     asks: bool = False
     """Whether it asks or waits, and puts nothing on the GPU that the program asked for; of an order
     that is given again, whether somebody asked for that."""

@@ -367,6 +367,7 @@ class Machine:
         *,
         framework: str = "",
         heavy: bool = False,
+        always: bool = False,
         asks: bool = False,
         unknown: bool = False,
         target: Value = UNKNOWN,
@@ -409,6 +410,7 @@ class Machine:
                 when,
                 framework=framework,
                 heavy=heavy,
+                always=always,
                 asks=asks,
                 unknown=unknown,
                 target=target,
@@ -430,6 +432,7 @@ class Machine:
         else:
             effect.when &= when
             effect.heavy = effect.heavy or heavy
+            effect.always = effect.always and always
         past = self.state.past
         calls = {event: event.ident for event in past if isinstance(event, ParallelCall)}
         effect.calls.update(calls.values())

@@ -14,6 +14,19 @@ READS = words(
 )
 """Methods of arrays that compute nothing new."""
 
+SHAPED = {"zeros": 0, "ones": 0, "empty": 0, "full": 0, "normal": 1, "uniform": 1, "randint": 1}
+"""Functions that are given the shape of what they make, and the position of it."""
+
+LARGE = 10_000
+"""From so many elements on, several threads compute, whether the function is compiled or not."""
+
+SHARED_OUT = words(
+    "abs absolute add argmax cumsum divide dot einsum inv matmul max maximum mean min multiply "
+    "normal randint relu sigmoid softmax sort square std subtract sum tensordot uniform var vdot "
+    "where"
+)
+"""Functions of which that was seen, each with 100 x 100 elements."""
+
 OPERATORS = {
     "Add": "add",
     "BitAnd": "bitwise_and",

@@ -111,7 +111,7 @@ def _found(call: ParallelCall) -> tuple[Effect, TaskRun, Effect] | None:
         done = _compiled(call) if framework == "jax" else frozenset()
         for task in call.tasks:
             for work in _works(task, framework):
-                if work.what not in done and task.meets(work, first):
+                if (work.always or work.what not in done) and task.meets(work, first):
                     return first, task, work
     return None
 

@@ -64,6 +64,8 @@ BEFORE = {
     "another number": lambda: float((jnp.arange(5.0) * 2.0).sum()),
     "another shape": lambda: float(jnp.ones(7).max()),
     "large": lambda: float((jnp.ones(LARGE) @ jnp.ones(LARGE)).sum()),
+    "100 by 100": lambda: float((jnp.ones((100, 100)) + jnp.ones((100, 100)))[0, 0]),
+    "drawn": lambda: float(jax.random.normal(jax.random.key(0), (100, 100))[0, 0]),
 }
 AGAIN = {
     **BEFORE,

@@ -20,16 +20,26 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.models.jax import READS
+from gradguard_lint.models.jax import READS, SHAPED
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers.devices import gpu_hidden, gpu_name, placed
-from gradguard_lint.models.transfers.tensors import combine, tensors_in, worked
+from gradguard_lint.models.transfers.extents import shape_of
+from gradguard_lint.models.transfers.tensors import combine, is_shared_out, tensors_in, worked
 from pytest_gradguard.records import replace
+
+_BYTES = 4
+"""What an element takes, unless its type is told."""
 
 
 def computes(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """An operation that starts the threads of its framework; some wait for them, too."""
-    _computed(m, frame, node, name, row)
+    short = name.rpartition(".")[2]
+    shape = args.get(SHAPED.get(short), "shape") if short in SHAPED else None
+    sizes = shape_of(shape) if shape is not None else None
+    extent = (*sizes, _BYTES) if sizes is not None else ()
+    made = Tensor(row.framework, born=m.worker_ident, extent=extent)
+    tensors = [tensor for tensor, _ in tensors_in(args.values())]
+    _computed(m, frame, node, name, row, always=is_shared_out(name, [made, *tensors]))
     if row.kind != "array":
         return UNKNOWN
     found = [it for it in tensors_in(args.values()) if it[0].framework == row.framework]
@@ -37,12 +47,21 @@ def computes(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
         return combine(m, found, framework=row.framework)
     gpu = m.modes.gpu and not gpu_hidden(m)
     place = m.site(frame, node) if gpu else None
-    return of(Tensor(row.framework, gpu=gpu, born=m.worker_ident, place=place))
+    return of(replace(made, gpu=gpu, place=place))
 
 
-def _computed(m: Machine, frame: Frame, node: ast.AST, name: str, row: Row) -> None:
-    waits = row.flag == "waits"
-    m.effect(frame, "compute", node, f"{name}()", framework=row.framework, heavy=waits)
+def _computed(
+    m: Machine, frame: Frame, node: ast.AST, name: str, row: Row, *, always: bool = False
+) -> None:
+    m.effect(
+        frame,
+        "compute",
+        node,
+        f"{name}()",
+        framework=row.framework,
+        heavy=row.flag == "waits",
+        always=always,
+    )
 
 
 def devices(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:

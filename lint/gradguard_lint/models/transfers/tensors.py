@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
+from math import prod
 
 from gradguard_lint.domain.conditions import NONE, Conditions, any_of
 from gradguard_lint.domain.shapes import inner, items, result_call, sequence
@@ -22,7 +23,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.branches import is_plain
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.models.jax import OPERATORS
+from gradguard_lint.models.jax import LARGE, OPERATORS, SHARED_OUT
 from gradguard_lint.models.torch import ALONG, HEAVY, NOT_SMOOTH, SEVERAL, WITH_INDICES
 from gradguard_lint.models.transfers.devices import (
     WITH_A_GPU,
@@ -241,7 +242,9 @@ def worked(
     large = [when for when in large if not m.conflicts(when)] if heavy else []
     names = {tensor.framework for tensor in tensors}
     if "jax" in names:
-        m.effect(frame, "compute", node, _of_jax(node), framework="jax", heavy=True)
+        what = _of_jax(node)
+        always = is_shared_out(what.removesuffix("()"), tensors)
+        m.effect(frame, "compute", node, what, framework="jax", heavy=True, always=always)
     for framework in ("torch", "tensorflow"):
         if framework in names:
             m.effect(
@@ -255,6 +258,14 @@ def worked(
             )
             if framework == "torch" and m.modes.grad and any(t.tracked for t in tensors):
                 m.effect(frame, "graph", node, framework, framework=framework)
+
+
+def is_shared_out(name: str, arrays: Iterable[Tensor]) -> bool:
+    """Whether several threads compute that function of JAX with one of these arrays, or to make
+    it."""
+    return name.rpartition(".")[2] in SHARED_OUT and any(
+        it.framework == "jax" and it.extent and prod(it.extent[:-1]) >= LARGE for it in arrays
+    )
 
 
 def _of_jax(node: ast.AST) -> str:
@@ -326,6 +337,7 @@ def derived(m: Machine, tensor: Tensor) -> Tensor:
         ident=0,
         sources=tensor.sources | ({tensor.ident} if tensor.ident else frozenset()),
         whole=0,
+        extent=() if tensor.framework == "jax" else tensor.extent,
     )
 
 
