@@ -117,6 +117,10 @@ model = make_pipeline(StandardScaler(), XGBClassifier(device="cuda"))
 def score(x, y, jobs):
     return cross_val_score(model, x, y, n_jobs=1)  # GG205
 """,
+    "an estimator of one's own, in others": BAD["an estimator of one's own, in others"]
+    .replace("n_jobs=-1)  # GG205", "n_jobs=1)  # GG205")
+    .replace("n_jobs=2)  # GG205", "n_jobs=1)  # GG205")
+    .replace("n_jobs=4)  # GG205", "n_jobs=1)  # GG205"),
 }
 
 GOOD: Examples = {
