@@ -36,7 +36,7 @@ from gradguard_lint.engine.tree import descend
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers.devices import driver_started
-from gradguard_lint.models.transfers.starting import start_of, start_value, where_not
+from gradguard_lint.models.transfers.starting import start_value, starts_of, where_not
 from gradguard_lint.models.transfers.tensors import certainly_on_gpu
 from pytest_gradguard.records import replace
 
@@ -161,9 +161,9 @@ def _start_workers(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> Non
         for atom in count.atoms
     ):
         m.effect(frame, "loader-workers", node, ast.unparse(node), target=of(thing))
-    start = start_of(m, thing.part("start"))
+    starts = starts_of(m, thing.part("start"))
     site = thing.site or m.site(frame, node)
-    if start is None:
+    if not starts:
         return
     tasks = []
     sample = UNKNOWN
@@ -194,20 +194,21 @@ def _start_workers(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> Non
         initializer = TaskCall(first, (number,), (), site, library=LOADER)
         if not tasks:
             tasks, initializer = [initializer], None
-    hand_out(
-        m,
-        frame,
-        node,
-        tasks,
-        replace(start, workers="DataLoader workers"),
-        LOADER,
-        when=when,
-        initializer=initializer,
-        ships=start.name not in INHERITING,
-        answers=False,
-        shares=True,
-        prepared=True,
-    )
+    for start, way in starts:
+        hand_out(
+            m,
+            frame,
+            node,
+            tasks,
+            replace(start, workers="DataLoader workers"),
+            LOADER,
+            when=when | way,
+            initializer=initializer,
+            ships=start.name not in INHERITING,
+            answers=False,
+            shares=True,
+            prepared=True,
+        )
 
 
 def _takes_dataset(initializer: Value | None) -> bool:

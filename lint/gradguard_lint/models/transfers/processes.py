@@ -26,7 +26,7 @@ from gradguard_lint.engine.tasks import hand_out, in_line, wait_for
 from gradguard_lint.engine.turns import in_loop
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Row
-from gradguard_lint.models.transfers.starting import default_start, start_of, start_value
+from gradguard_lint.models.transfers.starting import default_start, start_value, starts_of
 from gradguard_lint.models.transfers.work import made_pool, task_given
 
 _TARGET = "<target>"
@@ -108,27 +108,28 @@ def run_processes(
 ) -> None:
     """Run `tasks` in processes of their own, which give nothing back; `ident` is that of what is
     joined."""
-    start = start_of(m, how)
-    if start is None:
+    starts = starts_of(m, how)
+    if not starts:
         in_line(m, frame, tasks)
-        return
-    hand_out(
-        m,
-        frame,
-        node,
-        tasks,
-        start,
-        library,
-        many=many,
-        shares=row is not None and row.shares,
-        forking_pickler=row is not None and row.forking_pickler,
-        ships=start.name not in INHERITING,
-        answers=False,
-        maker=maker,
-        daemons=daemons,
-        single=True,
-        until=frozenset({ident} if ident else ()),
-    )
+    for start, when in starts:
+        hand_out(
+            m,
+            frame,
+            node,
+            tasks,
+            start,
+            library,
+            many=many,
+            when=when,
+            shares=row is not None and row.shares,
+            forking_pickler=row is not None and row.forking_pickler,
+            ships=start.name not in INHERITING,
+            answers=False,
+            maker=maker,
+            daemons=daemons,
+            single=True,
+            until=frozenset({ident} if ident else ()),
+        )
 
 
 def start_instance(m: Machine, frame: Frame, node: ast.AST, instance: Instance) -> Value:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Hashable, Iterator
+from itertools import combinations
 
-from gradguard_lint.domain.conditions import NONE, Conditions, any_of
+from gradguard_lint.domain.conditions import NONE, Conditions, any_of, consistent
 from gradguard_lint.domain.shapes import items, known_items
 from gradguard_lint.domain.starts import INHERITING, PROCESS, UNTOLD, Start
 from gradguard_lint.domain.values import (
@@ -108,6 +109,29 @@ def start_of(m: Machine, value: Value | None) -> Start | None:
     if found and len(fresh) == len(found):
         return fresh[0]
     return Start(UNTOLD, PROCESS, "worker processes")
+
+
+def starts_of(m: Machine, value: Value | None) -> list[tuple[Start, Conditions]]:
+    """The ways to start workers that `value` names, each with what holds where it is that one; none
+    where they may be threads."""
+    start = start_of(m, value)
+    if start is None or value is None:
+        return []
+    if start.name == UNTOLD:
+        known = registry_of(m).starts
+        choices = m.filtered(value).choices
+        named = [
+            (known[choice.atom.value], choice.when)
+            for choice in choices
+            if isinstance(choice.atom, Const) and choice.atom.value in known
+        ]
+        if len(named) < len(choices) and all(len(when) == 1 for _, when in named):
+            facts = frozenset().union(*(when for _, when in named))
+            named.append((start, frozenset((key, not truth) for key, truth in facts)))
+        ways = [when for _, when in named]
+        if not any(consistent(one, two) for one, two in combinations(ways, 2)):
+            return named
+    return [(start, NONE)]
 
 
 def at_fork(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:

@@ -20,6 +20,7 @@ from gradguard_lint.domain.values import (
     Unknown,
     Value,
     constant,
+    join,
     of,
     unknown,
 )
@@ -50,7 +51,7 @@ from gradguard_lint.engine.turns import in_loop, made_in_turn, private_items, pr
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Hands, Row
 from gradguard_lint.models.transfers.devices import RANK
-from gradguard_lint.models.transfers.starting import default_start, start_of, start_value
+from gradguard_lint.models.transfers.starting import default_start, start_of, start_value, starts_of
 
 
 def pool(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -130,7 +131,7 @@ def method(
         if name in ("join", "shutdown") and (waits is None or waits.constant is True):
             wait_for(m, thing.ident)
         return None
-    start = start_of(m, thing.part("start"))
+    starts = starts_of(m, thing.part("start"))
     since = None
     if row.forks != "call" and not m.in_process_worker:
         since = moment_of(m, thing.ident)
@@ -138,29 +139,32 @@ def method(
             started(m, thing.ident)
     single = thing.part("single") is not None
     tasks = [task] if (task := task_given(m, frame, node, hands, args, thing.name)) else []
-    if start is None:
+    if not starts:
         in_line(m, frame, tasks)
         return UNKNOWN
-    result = hand_out(
-        m,
-        frame,
-        node,
-        tasks,
-        start,
-        thing.name.rpartition(".")[0],
-        many=(hands.many or in_loop(m, frame)) and not single,
-        initializer=_initializer(m, frame, node, thing),
-        since=since,
-        shares=row.shares,
-        forking_pickler=row.forking_pickler,
-        meant=row.gpu or thing.part("meant") is not None,
-        maker=thing.site,
-        daemons=daemons and row.does == "pool",
-        until=frozenset({_future_ident(m, node), thing.ident})
-        if hands.gives in ("future", "futures")
-        else frozenset(),
-    )
-    return _given(m, frame, node, hands, result, args)
+    until = {_future_ident(m, node), thing.ident} if hands.gives in ("future", "futures") else ()
+    results = [
+        hand_out(
+            m,
+            frame,
+            node,
+            tasks,
+            start,
+            thing.name.rpartition(".")[0],
+            many=(hands.many or in_loop(m, frame)) and not single,
+            initializer=_initializer(m, frame, node, thing),
+            when=when,
+            since=since,
+            shares=row.shares,
+            forking_pickler=row.forking_pickler,
+            meant=row.gpu or thing.part("meant") is not None,
+            maker=thing.site,
+            daemons=daemons and row.does == "pool",
+            until=frozenset(until),
+        )
+        for start, when in starts
+    ]
+    return _given(m, frame, node, hands, join(results), args)
 
 
 def _initializer(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> TaskCall | None:
