@@ -8,8 +8,10 @@ from collections.abc import Iterable
 from gradguard_lint.domain.shapes import (
     ABSENT,
     as_key,
+    items,
     key_value,
     known_items,
+    sequence,
     strung,
 )
 from gradguard_lint.domain.values import (
@@ -78,6 +80,19 @@ def element_of(m: Machine, value: Value) -> Value:
             key = atom.key if isinstance(atom, Unknown) else None
             found.append(unknown(("item", key)) if key is not None else UNKNOWN)
     return m.filtered(join(found)) if found else UNKNOWN
+
+
+def strung_together(m: Machine, values: Iterable[Value]) -> Value | None:
+    """The list or tuple that comes of several, with what these hold now; None where one may be no
+    such thing."""
+    held = [whole(m, value, 2) for value in values]
+    found = [atom for value in held for atom in value.atoms]
+    kinds = {atom.kind if isinstance(atom, Items) else "" for atom in found}
+    if len(kinds) != 1 or not kinds <= {"list", "tuple"}:
+        return None
+    (kind,) = kinds
+    full = [it for it in held if any(isinstance(a, Items) and a.items != () for a in it.atoms)]
+    return sequence(join(element_of(m, it) for it in full), kind) if full else items(kind, [])
 
 
 def grown(

@@ -73,6 +73,7 @@ LIBRARY = Library(
         Row("contextlib.closing", "identity", argument=(0, "thing"), keeps=True),
         Row("functools.reduce", "fold"),
         Row(
+            "operator.concat operator.iconcat "
             "operator.add operator.mul operator.sub operator.truediv operator.iadd operator.matmul",
             "operator",
         ),

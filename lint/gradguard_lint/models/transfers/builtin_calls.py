@@ -31,7 +31,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.branches import definite
 from gradguard_lint.engine.comprehensions import iterated, iterated_object
-from gradguard_lint.engine.containers import adopted, element_of
+from gradguard_lint.engine.containers import adopted, element_of, strung_together, whole
 from gradguard_lint.engine.flows import flow, lazy
 from gradguard_lint.engine.generators import following
 from gradguard_lint.engine.machine import Machine
@@ -101,6 +101,11 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
             return items("range", [args.positional[0] if args.positional[1:] else constant(0)])
         return sequence(unknown(("int", id(node))), "range")
     if short == "sum" and first is not None:
+        start = args.get(1, "start")
+        if start is not None and any(start.of(Items)):
+            now = whole(m, first)
+            each = known_items(now) or (element_of(m, now),)
+            return strung_together(m, (start, *each)) or UNKNOWN
         element = element_of(m, first)
         if all(isinstance(atom, Thing) and atom.kind == "number" for atom in element.atoms):
             return NUMBER

@@ -26,7 +26,8 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
-from gradguard_lint.engine.containers import adopted, element_of
+from gradguard_lint.engine.containers import adopted, element_of, strung_together
+from gradguard_lint.engine.containers import whole as held
 from gradguard_lint.engine.flows import chained, cut, flow, lazy
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
@@ -147,11 +148,11 @@ def chain(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
         return sequence(join(element_of(m, it) for it in values), "generator")
 
     if name.endswith("from_iterable"):
-        rows = m.iterated(frame, node, args.get(0) or UNKNOWN)
+        rows = held(m, m.iterated(frame, node, args.get(0) or UNKNOWN))
         known = known_items(rows)
         values = [*known] if known is not None else [element_of(m, rows)]
     else:
-        values = list(args.values())
+        values = [held(m, value) for value in args.values()]
     if lazy(values):
         return chained(m, frame, node, values, whole)
     return whole(values)
@@ -206,12 +207,14 @@ def product(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
 
 def fold(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``functools.reduce(f, values)``."""
-    element = element_of(m, args.get(1) or UNKNOWN)
+    element = element_of(m, held(m, args.get(1) or UNKNOWN))
     return m.call(frame, node, args.get(0) or UNKNOWN, Args([args.get(2) or element, element]))
 
 
 def operator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``operator.add(a, b)``."""
+    if name.endswith(("add", "concat")) and (both := strung_together(m, args.values())) is not None:
+        return both
     return operation(m, frame, node, list(args.values())) or UNKNOWN
 
 
