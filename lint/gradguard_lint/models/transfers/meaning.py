@@ -372,7 +372,7 @@ class Meaning(Known):
     def field_default(self, m: Machine, frame: Frame, node: ast.AST, atom: Atom) -> Value:
         if not isinstance(atom, Thing) or atom.kind != "field":
             return of(atom)
-        made = atom.part("default_factory")
+        made = atom.part("default_factory") or atom.part("factory")
         if made is not None:
             result: Value = m.call(frame, node, made, Args())
             return result

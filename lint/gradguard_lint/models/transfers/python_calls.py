@@ -100,8 +100,13 @@ def thing(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
 
 
 def made_of(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """What only remembers its arguments."""
-    return of(Thing(row.kind, name, parts=tuple(args.keywords.items())))
+    """What only remembers its arguments; one that is `...` is told by nobody."""
+    parts = dict(args.keywords)
+    position, word = row.argument
+    if word and position < len(args.positional):
+        parts[word] = args.positional[position]
+    told = {key: value for key, value in parts.items() if value.constant is not Ellipsis}
+    return of(Thing(row.kind, name, parts=tuple(told.items())))
 
 
 def distinct(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
