@@ -65,8 +65,8 @@ programs of `tests/guard_cases` that simulate GPUs elsewhere: what the guard rep
 workers, of tensors and arrays that cross, of forks and of `CUDA_VISIBLE_DEVICES`, and the memory
 that it says a context takes. `tests/recorded/cuda_calls.json` has what {calls} calls of torch, CuPy
 and libraries on torch do to CUDA; the linter is tested against it. On the H200, 217 more programs
-ran without the guard and with it: same outcomes, but for a deadlock that came in one run of two, and
-a median of 0.04 s more.
+ran without the guard and with it: same outcomes, but for a deadlock that came in one run of two,
+and a median of 0.04 s more.
 
 ## CuPy and TensorFlow, without a GPU
 

@@ -21,7 +21,7 @@ TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gradguard_lint.judgement import Raw
+    from gradguard_lint.raw import Raw
 
 MOST = 32
 """So many programs are run for nothing but what they call."""
