@@ -130,7 +130,7 @@ def bind_arguments(m: Machine, inner: Frame, node: ast.AST, function: Function, 
             offset = index - (len(names) - len(function.defaults))
             value = function.defaults[offset] if 0 <= offset < len(function.defaults) else None
             if value is None or args.may_give(name):
-                value = _any_or(m, function, name, value)
+                value = any_or(m, function.node, name, value)
         annotation = parameters[index].annotation
         if isinstance(annotation, (ast.Name, ast.Attribute)) and value.is_unknown:
             value = _annotated(m, function, name, annotation, value)
@@ -140,7 +140,7 @@ def bind_arguments(m: Machine, inner: Frame, node: ast.AST, function: Function, 
         if value is None:
             value = function.kw_defaults[index] if index < len(function.kw_defaults) else None
             if value is None or args.may_give(item.arg):
-                value = _any_or(m, function, item.arg, value)
+                value = any_or(m, function.node, item.arg, value)
         m.store[(inner.ident, item.arg)] = value
     if spec.vararg is not None:
         extra_items = args.positional[len(names) :]
@@ -187,16 +187,18 @@ def standalone_arguments(m: Machine, function: Function, skip: int = 0) -> Args:
             continue
         offset = index - (len(named) - len(function.defaults))
         default = function.defaults[offset] if 0 <= offset < len(function.defaults) else None
-        args.keywords[item.arg] = _any_or(m, function, item.arg, default)
+        args.keywords[item.arg] = any_or(m, function.node, item.arg, default)
     for index, item in enumerate(spec.kwonlyargs):
         default = function.kw_defaults[index] if index < len(function.kw_defaults) else None
-        args.keywords[item.arg] = _any_or(m, function, item.arg, default)
+        args.keywords[item.arg] = any_or(m, function.node, item.arg, default)
     args.open = spec.kwarg is not None
     return args
 
 
-def _any_or(m: Machine, function: Function, name: str, default: Value | None) -> Value:
-    key = ("argument", id(function.node), name)
+def any_or(m: Machine, node: ast.AST, name: str, default: Value | None) -> Value:
+    """What the argument `name` of the function or class `node` is where it may be given: anything,
+    or its default."""
+    key = ("argument", id(node), name)
     anything = unknown(key)
     if default is None:
         return anything

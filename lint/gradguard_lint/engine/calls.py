@@ -34,7 +34,7 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
-from gradguard_lint.engine.arguments import arguments, bind_arguments, takes
+from gradguard_lint.engine.arguments import any_or, arguments, bind_arguments, takes
 from gradguard_lint.engine.machine import DEPTH, HEAP, Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.same_object import changed_in_place
@@ -382,11 +382,13 @@ def _dataclass_fields(
     m: Machine, frame: Frame, node: ast.AST, cls: Class, instance: Instance, args: Args
 ) -> None:
     for index, name in enumerate(fields_of(cls)):
-        value = args.get(index, name)
-        if value is None:
-            value = m.find_in_class(cls, name)
+        given = args.keywords.get(name) or args.get(index)
+        value = given or m.find_in_class(cls, name)
         if value is not None:
             value = value.map(lambda atom: m.models.field_default(m, frame, node, atom))
+        if given is None and args.may_give(name):
+            value = any_or(m, cls.node, name, value)
+        if value is not None:
             m.set_field(instance.ident, name, value)
     after = m.find_in_class(cls, "__post_init__")
     if after is not None:
