@@ -79,7 +79,6 @@ class Net(ClassifierMixin, BaseEstimator):
 
 net, grid, both = Net(), {}, [StandardScaler(), Net()]
 search = GridSearchCV(make_pipeline(StandardScaler(), net), grid, n_jobs=-1)  # GG205
-scores = cross_val_score(Pipeline([("scale", None), ("net", Net())]), 1, 2, n_jobs=2)  # GG205
 search = GridSearchCV(TransformedTargetRegressor(Net()), grid, n_jobs=-1)  # GG205
 search = GridSearchCV(BaggingClassifier(net), grid, n_jobs=-1)  # GG205
 search = GridSearchCV(CalibratedClassifierCV(estimator=net), grid, n_jobs=-1)  # GG205
@@ -92,6 +91,11 @@ alone = GridSearchCV(BaggingClassifier(net), grid, n_jobs=1)
 moved = make_pipeline(StandardScaler(), Net())
 moved.set_params(net__device="cpu")
 search = GridSearchCV(moved, grid, n_jobs=-1)
+
+
+def score(x, y):
+    model = Pipeline([("scale", StandardScaler()), ("net", Net())])
+    return cross_val_score(model, x, y, n_jobs=2)  # GG205
 """,
 }
 
