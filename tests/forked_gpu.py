@@ -121,9 +121,9 @@ def main() -> None:
     names = sys.argv[1:]
     if "--simulate" in names:
         names.remove("--simulate")
-        from pytest_gradguard.simulation import switch
+        from pytest_gradguard import simulation
 
-        switch.on(1)
+        simulation.start(1)
     print(json.dumps(outcomes(names), indent=1))
 
 

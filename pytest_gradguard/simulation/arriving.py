@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pytest_gradguard import imports
 from pytest_gradguard.runtime import cuda
 from pytest_gradguard.runtime.locks import Lock
 from pytest_gradguard.simulation.starting import is_loaded, pretended, start, stop
@@ -113,19 +112,6 @@ def depart() -> None:
     if _arrived:
         _arrived = False
         stop()
-
-
-def stay(devices: int) -> None:
-    """Simulate so many GPUs in this process, which was started for a simulated program alone."""
-    start(devices)
-    imports.call_after("torch", cuda.apply)  # an initializer runs before any task is looked at
-
-
-class Staying:
-    """The same as `Carried`, for a process that starts."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (stay, (pretended(),))
 
 
 def enter_thread() -> Callable[[], None] | None:

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from pytest_gradguard import imports
+from pytest_gradguard.runtime import cuda
 from pytest_gradguard.runtime.locks import Lock
 
 _lock = Lock()
@@ -30,7 +31,7 @@ def start(devices: int, *, again: bool = False) -> None:
     with _lock:
         _again = again
         if is_loaded():
-            _switch().on(devices, again=again)
+            _on(devices, again=again)
         elif not _asked:
             imports.call_after("torch", _loaded)
         _asked.append(devices)
@@ -43,11 +44,10 @@ def stop() -> None:
         if not _asked:
             imports.forget(_loaded)
         if is_loaded():
-            switch = _switch()
             if _asked:
-                switch.on(_asked[-1])
+                _on(_asked[-1])
             else:
-                switch.off()
+                _switch().off()
 
 
 def pretended() -> int:
@@ -64,7 +64,24 @@ def is_loaded() -> bool:
 def _loaded() -> None:
     with _lock:
         if _asked:
-            _switch().on(_asked[-1], again=_again)
+            _on(_asked[-1], again=_again)
+
+
+class _Staying:
+    """Unpickled in a process that starts, it simulates the same there, for good."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (stay, (pretended(),))
+
+
+def stay(devices: int) -> None:
+    """Simulate so many GPUs in this process, which was started for a simulated program alone."""
+    start(devices)
+    imports.call_after("torch", cuda.apply)  # an initializer runs before any task is looked at
+
+
+def _on(devices: int, *, again: bool = False) -> None:
+    _switch().on(devices, _Staying(), again=again)
 
 
 def _switch() -> Any:

@@ -33,7 +33,6 @@ from pytest_gradguard.simulation import (
 from pytest_gradguard.simulation import indexing as indexing
 from pytest_gradguard.simulation import kinds as kinds
 from pytest_gradguard.simulation import reading as reading
-from pytest_gradguard.simulation.arriving import Staying
 from pytest_gradguard.simulation.machine import Machine
 from pytest_gradguard.simulation.mode import Simulation, inside, local, outside
 from pytest_gradguard.simulation.replacing import Replacements
@@ -43,10 +42,12 @@ _machine: Machine | None = None
 """The machine of this process: a worker that simulates GPUs again has read what it has read."""
 
 
-def on(devices: int, *, again: bool = False) -> None:
+def on(devices: int, staying: Any, *, again: bool = False) -> None:
     """Simulate so many GPUs from now on.
 
     Args:
+        devices: how many.
+        staying: unpickled in a process that is spawned, it simulates the same there.
         again: with what this process knew of them when the simulation was on here before.
 
     Raises:
@@ -69,7 +70,7 @@ def on(devices: int, *, again: bool = False) -> None:
         _machine = Machine(devices)
     simulation = Simulation(_machine)
     try:
-        _put_in_place(simulation)
+        _put_in_place(simulation, staying)
     except BaseException:
         _undo()
         raise
@@ -77,7 +78,7 @@ def on(devices: int, *, again: bool = False) -> None:
     simulation.__enter__()
 
 
-def _put_in_place(simulation: Simulation) -> None:
+def _put_in_place(simulation: Simulation, staying: Any) -> None:
     machine = simulation.machine
     driver.install(machine, _replaced)
     streams.install(machine, _replaced)
@@ -91,7 +92,8 @@ def _put_in_place(simulation: Simulation) -> None:
     foreach.install(_replaced)
     unsupported.install(simulation, _replaced)
     _replaced.put(torch._utils, "_rebuild_tensor", _inside(torch._utils._rebuild_tensor))
-    _replaced.put(spawn, "get_preparation_data", _prepared(spawn.get_preparation_data))
+    prepared = _prepared(spawn.get_preparation_data, staying)
+    _replaced.put(spawn, "get_preparation_data", prepared)
     context = torch.utils._device.DeviceContext
     _replaced.put(context, "__torch_function__", _above(context.__torch_function__))
     _patches.apply()
@@ -144,12 +146,12 @@ def _inside(original: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _prepared(original: Callable[..., Any]) -> Callable[..., Any]:
+def _prepared(original: Callable[..., Any], staying: Any) -> Callable[..., Any]:
     """A process that is spawned now simulates the same, before it imports the main module."""
 
     @functools.wraps(original)
     def get_preparation_data(name: str) -> dict[str, Any]:
-        return {"gradguard_simulation": Staying(), **original(name)}
+        return {"gradguard_simulation": staying, **original(name)}
 
     return get_preparation_data
 
