@@ -19,12 +19,6 @@ if TYPE_CHECKING:
     from pytest_gradguard.plugin.item import ItemGuard, NoGuard
     from pytest_gradguard.plugin.watches import NoWatches, Watches
 
-ACTIVE = "gradguard-active"
-"""The name under which the active part is registered."""
-
-PROPERTY = "gradguard"
-"""The user property of a test that carries its findings."""
-
 _USAGE_ERROR = "gradguard_usage_error"
 
 _MARKER = (
@@ -135,7 +129,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     manager = session.config.pluginmanager
-    if manager.has_plugin("dsession") and not manager.has_plugin(ACTIVE):
+    if manager.has_plugin("dsession") and _active(session.config) is None:
         manager.register(_Listener(session.config))
 
 
@@ -165,8 +159,7 @@ def _empty_report(config: pytest.Config, items: list[pytest.Item]) -> str | None
     if any("watch_gradients" in getattr(item, "fixturenames", ()) for item in items):
         return None
     flag = _report_flag(config)
-    active = config.pluginmanager.get_plugin(ACTIVE)
-    if flag is None or (active is not None and active.everywhere):
+    if flag is None or ((active := _active(config)) is not None and active.everywhere):
         return None
     return (
         f"{flag}: no test is guarded, so there is nothing to report; add "
@@ -242,19 +235,28 @@ def watch_gradients(request: pytest.FixtureRequest) -> Iterator[Watches | NoWatc
         _safely(watches.close)
 
 
+def _active(config: pytest.Config) -> GuardPlugin | None:
+    """The active part, where it is registered."""
+    from pytest_gradguard.plugin.names import ACTIVE
+
+    known: GuardPlugin | None = config.pluginmanager.get_plugin(ACTIVE)
+    return known
+
+
 def _activate(config: pytest.Config, *, everywhere: bool) -> GuardPlugin:
     """The active part, registered if it is not yet there.
 
     Raises:
         pytest.UsageError: an option or an ini key is not usable.
     """
-    known: GuardPlugin | None = config.pluginmanager.get_plugin(ACTIVE)
+    known = _active(config)
     if known is not None:
         return known
     from pytest_gradguard.plugin.unrewritten import import_as_installed
 
     import_as_installed(config)
     from pytest_gradguard.plugin.active import GuardPlugin
+    from pytest_gradguard.plugin.names import ACTIVE
     from pytest_gradguard.plugin.settings import read_settings
 
     plugin = GuardPlugin(config, read_settings(config), everywhere=everywhere)
@@ -272,8 +274,9 @@ class _Listener:
         self._config = config
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        manager = self._config.pluginmanager
-        if manager.has_plugin(ACTIVE):
+        from pytest_gradguard.plugin.names import PROPERTY
+
+        if _active(self._config) is not None:
             return
         if any(name == PROPERTY for name, _ in report.user_properties):
             active = _safely(_activate, self._config, everywhere=False)

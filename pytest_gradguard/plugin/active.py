@@ -13,8 +13,8 @@ import pytest
 
 from pytest_gradguard.disabled import NOTHING, VARIABLE, is_disabled
 from pytest_gradguard.messages import GradGuardError
-from pytest_gradguard.plugin import PROPERTY
 from pytest_gradguard.plugin.item import ItemGuard
+from pytest_gradguard.plugin.names import PROPERTY
 from pytest_gradguard.plugin.received import IN_SECTION, Received
 from pytest_gradguard.plugin.settings import Settings
 from pytest_gradguard.runtime import Report, guard

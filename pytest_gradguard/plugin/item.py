@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from pytest_gradguard.disabled import is_disabled
-from pytest_gradguard.plugin import PROPERTY
+from pytest_gradguard.plugin.names import PROPERTY
 from pytest_gradguard.plugin.received import IGNORED, IN_SECTION, SHOWN
 from pytest_gradguard.plugin.settings import Settings, marker_settings
 from pytest_gradguard.runtime import allow

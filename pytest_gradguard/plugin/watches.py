@@ -14,6 +14,7 @@ import pytest
 from pytest_gradguard.findings import Finding
 from pytest_gradguard.gradients.watch import REFUSED, Watch
 from pytest_gradguard.messages import GradGuardWarning
+from pytest_gradguard.plugin.names import ACTIVE
 from pytest_gradguard.runtime.faults import attempt, checked
 
 __all__ = ["NoWatches", "Watches"]
@@ -230,7 +231,7 @@ def _fail(item: pytest.Item, findings: list[Finding]) -> None:
     from pytest_gradguard.plugin.settings import marker_settings
     from pytest_gradguard.plugin.transport import relative
 
-    active: Any = item.config.pluginmanager.get_plugin("gradguard-active")
+    active: Any = item.config.pluginmanager.get_plugin(ACTIVE)
     if active is not None:
         active.take(item, findings)
     if "GG104" in marker_settings(item).expected:
@@ -259,6 +260,6 @@ def _require(item: pytest.Item) -> None:
     if ("GG104", frozenset({"GG104"})) in marker_settings(item).expect:
         from pytest_gradguard.plugin.item import not_found
 
-        active: Any = item.config.pluginmanager.get_plugin("gradguard-active")
+        active: Any = item.config.pluginmanager.get_plugin(ACTIVE)
         if active is None or not active.guards(item):
             pytest.fail(not_found(["GG104"], ()), pytrace=False)
