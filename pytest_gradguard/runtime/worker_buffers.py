@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from pytest_gradguard.runtime import calls, callsite, collector, locate, watching
+from pytest_gradguard.runtime.buffers import kept_by, parameters_of, same
 from pytest_gradguard.runtime.calls import Call
 from pytest_gradguard.runtime.checks import gg111
 from pytest_gradguard.runtime.checks.gg111 import KeptBuffers, Use
@@ -26,7 +27,6 @@ from pytest_gradguard.runtime.faults import attempt, fault, freed, theirs_only, 
 from pytest_gradguard.runtime.frameworks.torch import modules as torch_modules
 from pytest_gradguard.runtime.frameworks.torch import steps
 from pytest_gradguard.runtime.patching import Patch, Patches
-from pytest_gradguard.runtime.probes.kept_buffers import kept_by, parameters_of, same
 from pytest_gradguard.runtime.references import Reference, refer
 
 
