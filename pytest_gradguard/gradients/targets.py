@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType
 from typing import Any, NamedTuple
 
+from pytest_gradguard import keras_variables
 from pytest_gradguard.gradients import flow
 from pytest_gradguard.runtime import callsite
 from pytest_gradguard.runtime.faults import attempt
@@ -85,11 +86,18 @@ def _kind(value: Any) -> str | None:
             return "module"
         if isinstance(value, torch.Tensor):
             return "tensor"
-    if "tensorflow" in sys.modules:
-        from pytest_gradguard.gradients import tensorflow_watch
-
-        return tensorflow_watch.kind_of(value)
-    return None
+    tensorflow: Any = sys.modules.get("tensorflow")
+    if tensorflow is None or not hasattr(tensorflow, "Module"):
+        return None
+    keras: Any = sys.modules.get("keras")
+    if keras is not None:
+        if keras_variables.is_variable(value):
+            return "variable"
+        if isinstance(value, keras.Layer):
+            return "model"
+    if isinstance(value, (tensorflow.Variable, tensorflow.Tensor)):
+        return "variable"
+    return "model" if isinstance(value, tensorflow.Module) else None
 
 
 def unwrapped(module: Any) -> Any:

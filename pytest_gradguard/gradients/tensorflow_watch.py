@@ -11,7 +11,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from pytest_gradguard import keras_variables
 from pytest_gradguard.details import Details
 from pytest_gradguard.gradients import reasons, targets, tensorflow_log, tensorflow_patches
 from pytest_gradguard.gradients.clock import now
@@ -21,19 +20,6 @@ from pytest_gradguard.runtime.callsite import Site
 from pytest_gradguard.runtime.frameworks.tensorflow.tensors import variable_of
 
 _CHECK_NUMERICS = "tf.debugging.enable_check_numerics()"
-
-
-def kind_of(value: Any) -> str | None:
-    """``"model"`` or ``"variable"``, or None for what is neither."""
-    keras: Any = sys.modules.get("keras")
-    if keras is not None:
-        if keras_variables.is_variable(value):
-            return "variable"
-        if isinstance(value, keras.Layer):
-            return "model"
-    if isinstance(value, (tf.Variable, tf.Tensor)):
-        return "variable"
-    return "model" if isinstance(value, tf.Module) else None
 
 
 class Entry:
