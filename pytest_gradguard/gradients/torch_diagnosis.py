@@ -35,12 +35,15 @@ _LEAF = (
 )
 
 
-def verdicts(watch: TorchWatch, *, finite: bool, nonzero: bool) -> dict[str, reasons.Reason | None]:
-    """The reason why each watched name has no (good) gradient; None where it has one."""
-    return {
-        entry.name: _verdict(watch, entry, finite=finite, nonzero=nonzero)
-        for entry in watch.entries
-    }
+class JudgedWatch(TorchWatch):
+    """The torch part of one watch, which says why."""
+
+    def verdicts(self, *, finite: bool, nonzero: bool) -> dict[str, reasons.Reason | None]:
+        """The reason why each name has no (good) gradient; None where it has one."""
+        return {
+            entry.name: _verdict(self, entry, finite=finite, nonzero=nonzero)
+            for entry in self.entries
+        }
 
 
 def _verdict(

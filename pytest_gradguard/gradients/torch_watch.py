@@ -16,7 +16,6 @@ import torch
 from pytest_gradguard.details import Details
 from pytest_gradguard.gradients import targets, torch_exits, torch_log, torch_patches
 from pytest_gradguard.gradients.clock import now
-from pytest_gradguard.gradients.reasons import Reason
 from pytest_gradguard.runtime import references
 from pytest_gradguard.runtime.callsite import Site, user_site
 from pytest_gradguard.runtime.faults import fault
@@ -197,7 +196,7 @@ def _uninitialised(tensor: Any) -> bool:
 
 
 class TorchWatch:
-    """The torch part of one watch."""
+    """The torch part of one watch, but for the verdict (`torch_diagnosis`)."""
 
     def __init__(self, items: list[targets.Item], *, check_values: bool) -> None:
         self._check_values = check_values
@@ -220,12 +219,6 @@ class TorchWatch:
             else:
                 self._tensors = True
                 self._add(item.name, item.value)
-
-    def verdicts(self, *, finite: bool, nonzero: bool) -> dict[str, Reason | None]:
-        """The reason why each name has no gradient; None where it has one."""
-        from pytest_gradguard.gradients.torch_diagnosis import verdicts
-
-        return verdicts(self, finite=finite, nonzero=nonzero)
 
     def unread(self) -> list[str]:
         """None: the values of torch's gradients can be looked at."""

@@ -457,9 +457,9 @@ _OF_TENSORFLOW = ("model", "variable")
 
 def _torch_part(items: list[Item], alone: bool, check_values: bool) -> Part | None:
     """What watches `items`; None where they stand `alone`, and have no parameters."""
-    from pytest_gradguard.gradients.torch_watch import TorchWatch
+    from pytest_gradguard.gradients.torch_diagnosis import JudgedWatch
 
-    watch = TorchWatch(items, check_values=check_values)
+    watch = JudgedWatch(items, check_values=check_values)
     return None if alone and not watch.entries else watch
 
 
