@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_gradguard.findings import Finding
 from pytest_gradguard.messages import GradGuardError, GradGuardWarning
-from pytest_gradguard.runtime import checks, collector, error_notes, probes, registry, worker
+from pytest_gradguard.runtime import checks, collector, error_notes, messengers, probes, registry
 from pytest_gradguard.runtime.by_identity import ByIdentity
 from pytest_gradguard.runtime.callsite import Site, user_site
 from pytest_gradguard.runtime.collector import Collector, allowed_now
@@ -201,7 +201,7 @@ UNPICKLED = "unpickled"
 
 def failed(call: Call, error: BaseException) -> None:
     """Announce what was found in a call that ends with `error`, as the program raised it."""
-    error.__dict__.pop(worker.MESSENGERS, None)  # they have been heard
+    messengers.forget(error)
     if UNPICKLED in call.remembered and isinstance(error, pickle.PicklingError):
         error_notes.add(error, call.remembered[UNPICKLED])  # of loky's, which stands for the first
     try:

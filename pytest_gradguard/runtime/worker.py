@@ -9,7 +9,6 @@ import operator
 import sys
 from collections import deque
 from collections.abc import Callable
-from types import MethodDescriptorType
 from typing import Any
 
 from pytest_gradguard.findings import Finding
@@ -17,6 +16,7 @@ from pytest_gradguard.runtime import (
     collector,
     frameworks,
     locate,
+    messengers,
     probes,
     shipped_modules,
     simulated_devices,
@@ -90,45 +90,7 @@ def send_with(error: BaseException, token: int, notes: probes.Notes) -> None:
     """Let what the probes noted, and what was found, travel with the error of a task."""
     found = take_findings()
     if found or notes:
-        error.__dict__.setdefault(MESSENGERS, []).append(Messenger(token, found, notes))
-        _carry(error)
-
-
-MESSENGERS = "_gradguard_messengers"
-"""The attribute of an error that holds its messengers."""
-
-
-def _carry(error: BaseException) -> None:
-    """Have the messengers of `error` travel, where its class says itself how it is pickled.
-
-    TensorFlow's and CuPy's do, and leave their attributes behind; Python's own take them along.
-    """
-    kind = type(error)
-    if isinstance(kind.__reduce__, MethodDescriptorType) or (
-        kind.__reduce_ex__ is not object.__reduce_ex__
-    ):
-        return
-
-    def __reduce__() -> Any:
-        attributes = error.__dict__
-        attributes.pop("__reduce__", None)
-        reduction = kind.__reduce__(error)
-        if not isinstance(reduction, tuple):
-            return reduction
-        rebuild, arguments, *rest = reduction
-        if any(isinstance(one, dict) and MESSENGERS in one for one in (*arguments, *rest)):
-            return reduction  # it takes its attributes along
-        return (rebuild_error, (attributes.get(MESSENGERS), rebuild, arguments), *rest)
-
-    attributes: Any = error.__dict__
-    attributes["__reduce__"] = __reduce__  # picklers ask the object, not its class
-
-
-def rebuild_error(messengers: Any, rebuild: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """Rebuild, in the parent, an error whose messengers came with it; called by unpickling."""
-    error = rebuild(*arguments)
-    error.__dict__[MESSENGERS] = messengers
-    return error
+        messengers.add(error, Messenger(token, found, notes))
 
 
 class Messenger:

@@ -28,6 +28,7 @@ from pytest_gradguard.runtime import (
     error_notes,
     frameworks,
     locate,
+    messengers,
     probes,
     random_states,
     transfer,
@@ -551,7 +552,7 @@ def answer(frame: FrameType, error: BaseException) -> None:
     """Answer, in a worker, for the batch that its loop in `frame` fetches."""
     known = frame.f_locals
     failure = _failure(error)
-    failure.messengers = error.__dict__.get(worker.MESSENGERS)
+    failure.messengers = messengers.of(error)
     queue = known["data_queue"]
     queue.put((known["idx"], failure))
     queue.close()
