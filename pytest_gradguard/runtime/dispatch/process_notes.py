@@ -7,6 +7,7 @@ has the guard, and tells what that found of its own calls, too.
 
 from __future__ import annotations
 
+import functools
 import operator
 import os
 import sys
@@ -33,7 +34,7 @@ _TORCH = "torch.nn.parameter"
 _RESULTS = "pytest_gradguard.runtime.dispatch.process_results"  # it needs torch
 _MANY = 64
 """How many processes are listened to at a time."""
-RESULT = "result"
+_SENT = "result"
 """The name of a note of what was sent with a graph; the others are those of probes."""
 _FOUND = "found"
 """The same of a finding of the calls that the process makes itself."""
@@ -102,7 +103,7 @@ class _Told:
             self.close()
             return True
         for name, note in self._line.take():
-            if name == RESULT:
+            if name == _SENT:
                 from pytest_gradguard.runtime import provenance
 
                 provenance.told(self._call, note)
@@ -203,7 +204,8 @@ class Run:
         if self._results:
             results: Any = import_module(_RESULTS)
             package = package_of(self._process)
-            results.watch(package, self._task[0], self._forked, self._tell)
+            tell = functools.partial(self._tell, _SENT)
+            results.watch(package, self._task[0], self._forked, tell)
         return probes.begin(self._asked, process=True)
 
     def _end(self, begun: Any, error: BaseException | None) -> None:

@@ -16,7 +16,6 @@ import torch
 
 from pytest_gradguard.runtime import transfer
 from pytest_gradguard.runtime.copies import digest, leaves_behind
-from pytest_gradguard.runtime.dispatch.process_notes import RESULT
 from pytest_gradguard.runtime.evidence import Object
 from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.frameworks.torch import tensors
@@ -47,14 +46,14 @@ class Sent(NamedTuple):
     lineage: str
 
 
-def watch(package: str, function: Any, forked: bool, tell: Callable[[str, Any], None]) -> None:
+def watch(package: str, function: Any, forked: bool, tell: Callable[[Sent], None]) -> None:
     """Tell, from now on, what this process pickles with a graph.
 
     Args:
         package: of the process, whose queues and connections it uses.
         function: what the process runs.
         forked: it may have inherited leaves.
-        tell: takes the name of a note, and the note.
+        tell: takes each of it.
     """
     task = task_of(function)
 
@@ -66,7 +65,7 @@ def watch(package: str, function: Any, forked: bool, tell: Callable[[str, Any], 
                     if tensors.requires_grad(self) and tensors.history(self) is not None:
                         sent = _sent(self, task, package, forked)
                         if sent is not None:
-                            tell(RESULT, sent)
+                            tell(sent)
                 except Exception as error:
                     fault(error)
             return original(self, protocol)
