@@ -16,14 +16,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from pytest_gradguard.runtime import frameworks, registry
 from pytest_gradguard.runtime.faults import fault
 from pytest_gradguard.runtime.fork_safety import openmp
-
-if TYPE_CHECKING:
-    from pytest_gradguard.runtime.fork_safety.process import ForkedProcess
 
 _DEPTH = 30
 
@@ -42,9 +39,22 @@ class Inherited(NamedTuple):
     runtime: bool
 
 
+class Forked(Protocol):
+    """A process that is about to be forked, and hears of the fork."""
+
+    def before(self) -> None:
+        """In the parent, where compute threads are up."""
+
+    def in_parent(self) -> None:
+        """In the parent, after the fork."""
+
+    def in_child(self, inherited: Inherited | None) -> None:
+        """In the forked process, which has inherited that."""
+
+
 class _Forking(threading.local):
     inherited: Inherited | None = None
-    process: ForkedProcess | None = None
+    process: Forked | None = None
     ended_pool: bool = False  # once started, a pool stays: each later fork would inherit it, too
 
 
@@ -122,7 +132,7 @@ def _after_in_child() -> None:
 
 
 @contextmanager
-def forking(process: ForkedProcess) -> Iterator[None]:
+def forking(process: Forked) -> Iterator[None]:
     """A block in which this thread forks `process`."""
     _forking.process = process
     try:
