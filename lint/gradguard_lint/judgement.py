@@ -136,11 +136,13 @@ def _steps(
     elsewhere = list(_from_elsewhere(report))
     given[first:first] = [True] * len(elsewhere)
     steps = [*report.trace[:first], *elsewhere, *report.trace[first:]]
+    own = (step for step in report.trace if step.site == report.site)
+    told = next(own, report.trace[-1] if report.trace else None)
     for step, leads in zip(steps, given, strict=True):
         message = step.message
         if call is not None and (step.site.path, step.site.line) in handed_out:
             message += _against_defaults(program, call.when)
-        if step is report.trace[-1]:
+        if step is told:
             asked = report.when - (call.when if call is not None else NONE)
             message += _against_defaults(program, asked)
         item = (absolute(step.site.path), step.site.line, message)
