@@ -676,7 +676,7 @@ def data(rows):
 
 
 def train(seed):
-    print(torch.cuda.get_device_name())
+    print(torch.cuda.mem_get_info())
     model = torch.nn.Linear(3, 1).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model(torch.ones(2, 3, device="cuda")).sum().backward()
@@ -700,7 +700,7 @@ Parallel(2)(delayed(evaluate)(f"{k}.pt") for k in range(4))
     assert data["fix"].startswith("Let the workers prepare data on the CPU")
     assert train["fix"].startswith("Start no more of these workers than the GPU has room for")
     assert [(step["line"], step["message"]) for step in train["trace"][1:]] == [
-        (10, "`torch.cuda.get_device_name()` initialises the GPU here"),
+        (10, "`torch.cuda.mem_get_info()` initialises the GPU here"),
         (11, "`.cuda()` is the first to put something on it"),
     ]
     assert evaluate["fix"].startswith('Load with `map_location="cpu"`')

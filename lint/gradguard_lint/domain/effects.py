@@ -330,6 +330,8 @@ class Effect:
     asks: bool = False
     """Whether it asks or waits, and puts nothing on the GPU that the program asked for; of an order
     that is given again, whether somebody asked for that."""
+    bare: bool = False
+    """Whether CUDA is initialised, and no context is made on a GPU."""
     unknown: bool = False
     target: Value = UNKNOWN
     value: Value = UNKNOWN

@@ -287,8 +287,14 @@ LIBRARY = Library(
             under(
                 "torch.cuda",
                 "get_device_name get_device_properties get_device_capability current_device "
-                "mem_get_info memory_summary current_stream default_stream synchronize",
-            )
+                "memory_summary",
+            ),
+            "gpu",
+            framework="torch",
+            flag="asks-bare",
+        ),
+        Row(
+            under("torch.cuda", "mem_get_info current_stream default_stream synchronize")
             + " torch.accelerator.synchronize torch.accelerator.current_stream",
             "gpu",
             framework="torch",

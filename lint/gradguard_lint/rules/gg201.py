@@ -238,7 +238,9 @@ def _first(task: TaskRun) -> list[Effect]:
     for kind in ("gpu-init", "gpu-hint", "gpu-implied"):
         found: list[Effect] = []
         for effect in task.effects:
-            if effect.kind == kind and all(_instead(it, effect) for it in found):
+            if effect.kind != kind or effect.bare:
+                continue
+            if all(_instead(it, effect) for it in found):
                 found.append(effect)
         if found:
             return found

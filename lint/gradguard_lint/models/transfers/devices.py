@@ -250,6 +250,7 @@ def gpu_touched(
     chosen: Value = NOTHING,
     told: bool = True,
     asks: bool = False,
+    bare: bool = False,
 ) -> None:
     """Record that the expression makes a GPU context, unless there is no GPU here.
 
@@ -259,6 +260,7 @@ def gpu_touched(
         chosen: which GPU the process uses from here on, where the expression says so.
         told: whether the expression names the GPU itself.
         asks: whether it asks or waits, and puts nothing there.
+        bare: whether it initialises CUDA alone, and makes no context.
     """
     seen = gpu_seen(m)
     if far_fetched_here(m) or seen is None or m.conflicts(when | seen | WITH_A_GPU):
@@ -272,6 +274,7 @@ def gpu_touched(
         *(frame, "gpu-init", node, what),
         framework=framework,
         asks=asks,
+        bare=bare,
         origin=origin,
         value=chosen,
         under=when | seen,

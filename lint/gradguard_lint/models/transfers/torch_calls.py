@@ -80,10 +80,15 @@ from pytest_gradguard.records import replace
 
 
 def gpu(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """A call that makes a GPU context: it may do so to ask something, or choose the GPU."""
+    """A call that initialises CUDA: it may do so to ask something, with a context or without, or
+    choose the GPU."""
     chosen = args.get(*row.argument) if row.flag == "chooses" else None
-    asks, what = row.flag == "asks", f"{name}()"
-    gpu_touched(m, frame, node, what, row.framework, chosen=chosen or NOTHING, asks=asks)
+    gpu_touched(
+        *(m, frame, node, f"{name}()", row.framework),
+        chosen=chosen or NOTHING,
+        asks=row.flag in ("asks", "asks-bare"),
+        bare=row.flag == "asks-bare",
+    )
     return UNKNOWN
 
 
