@@ -108,6 +108,8 @@ def _found(call: ParallelCall) -> tuple[Effect, TaskRun, Effect] | None:
         framework = first.framework
         if framework in limited or not (first.heavy or framework in _STARTED_AT_ONCE):
             continue
+        if framework == "torch" and first.worker is not call.worker:
+            continue  # its compute threads belong to the thread that computes, and none to others
         done = _compiled(call) if framework == "jax" else frozenset()
         for task in call.tasks:
             for work in _works(task, framework):
