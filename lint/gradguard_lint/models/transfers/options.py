@@ -35,7 +35,7 @@ _SWITCHES: dict[Hashable, bool] = {"store_true": False, "store_false": True}
 
 _CLOSED = words(
     "add_argument parse_args parse_known_args add_argument_group add_mutually_exclusive_group "
-    "error exit format_help format_usage print_help print_usage"
+    "set_defaults error exit format_help format_usage print_help print_usage"
 )
 """The methods of a parser that give it no option but one that they are told by its name."""
 
@@ -52,15 +52,21 @@ def parser_method(
     m: Machine, frame: Frame, node: ast.AST, parser: Thing, name: str, args: Args
 ) -> Value:
     """argparse: an option's default is what the program runs with when nobody says otherwise."""
-    if name not in _CLOSED or (name.startswith("parse") and any(_namespaces(args))):
+    if name not in _CLOSED or args.open or (name.startswith("parse") and any(_namespaces(args))):
         may_get_more(m, parser)
+    if name == "set_defaults":
+        for named, value in args.keywords.items():
+            _set_default(m, parser, named, value)
+        return NOTHING
     if name == "add_argument":
         dest = _option_name(args, args.get(None, "dest"))
         if dest is None:
             may_get_more(m, parser)
             return NOTHING
         key = ("option", parser.ident, dest)
-        value = option_value(m, key, args.get(None, "default"))
+        default = args.get(None, "default") or m.read(parser.ident, _FIXED + dest)
+        m.store.drop((parser.ident, _FIXED + dest))
+        value = option_value(m, key, default)
         action = args.get(None, "action")
         if action is not None and action.constant in _SWITCHES:
             m.defaults.setdefault(key, (_SWITCHES[action.constant],))
@@ -72,6 +78,20 @@ def parser_method(
     if name in ("add_argument_group", "add_mutually_exclusive_group"):
         return of(parser)
     return UNKNOWN
+
+
+_FIXED = "<default>"
+"""What the name begins with under which a parser has what `set_defaults` has said."""
+
+
+def _set_default(m: Machine, parser: Thing, dest: str, value: Value) -> None:
+    """An option's default, or what no option of the command line can change."""
+    fixed = m.read(parser.ident, dest) is None or m.read(parser.ident, _FIXED + dest) is not None
+    if fixed:
+        m.set_field(parser.ident, _FIXED + dest, value)
+    else:
+        value = option_value(m, ("option", parser.ident, dest), value)
+    m.set_field(parser.ident, dest, value)
 
 
 def _option_name(args: Args, given: Value | None = None) -> str | None:
@@ -185,4 +205,6 @@ def namespace_attribute(m: Machine, thing: Thing, name: str) -> Value:
     value = m.read(thing.ident, name) if thing.ident else None
     if value is None:
         value = thing.part(name)
+    elif m.read(thing.ident, OPEN) is not None and value == m.read(thing.ident, _FIXED + name):
+        return option_value(m, ("option", thing.ident, name), value)  # there may be such an option
     return value if value is not None else unknown(("attr", ("namespace", thing.ident), name))
