@@ -29,7 +29,7 @@ LIBRARY = Library(
         "pytest",
         "unittest",
     ),
-    bases={"typing.NamedTuple": "tuple"},
+    bases={"typing.NamedTuple": "tuple", "pydantic.BaseModel": "record"},
     constants={
         "os.name": "posix",
         "sys.platform": "linux",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.shapes import ABSENT, EMPTY, items
+from gradguard_lint.domain.shapes import ABSENT, EMPTY, closed, items
 from gradguard_lint.domain.values import (
     NOTHING,
     UNKNOWN,
@@ -25,10 +25,14 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import fields_of
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers.containers import container_method, taken_over
+from gradguard_lint.models.transfers.named_tuples import with_fields
+from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
 KIND = "attributes"
 
+RECORD = "record"
+"""What a class is whose objects tell all their fields themselves, as pydantic's models do."""
 
 OPEN = "<open>"
 """The name under which a namespace knows that it may have attributes which nobody has seen."""
@@ -52,6 +56,8 @@ def as_dict(m: Machine, frame: Frame, node: ast.AST, value: Value) -> Value:
     """`value`, with a dict of what is known of them in place of the attributes of an object."""
 
     def change(atom: Atom) -> Value:
+        if isinstance(atom, Instance) and atom.cls.what == RECORD:
+            return of(_fields_of(m, frame, node, atom))
         owner = _owner(atom) if isinstance(atom, Thing) and atom.kind == KIND else None
         if owner is None:
             return of(atom)
@@ -147,11 +153,10 @@ def _unfolded(
             return UNKNOWN
         return value.map(lambda part: _unfolded(m, frame, node, part, (*path, key)))
 
-    if isinstance(atom, Instance) and _is_dataclass(atom):
-        names = fields_of(atom.cls)
-        values = [m.attribute(frame, node, of(atom), name) for name in names]
-        told = tuple((name, inside(it, name)) for name, it in zip(names, values, strict=True))
-        table = Table(told, ABSENT, ident=m.ident_at(node, "fields", *path))
+    if isinstance(atom, Instance) and (_is_dataclass(atom) or atom.cls.what == RECORD):
+        known = _fields_of(m, frame, node, atom)
+        told = tuple((name, inside(it, name)) for name, it in known.entries)
+        table = replace(known, entries=told, ident=m.ident_at(node, "fields", *path))
         hold(m, table)
         return of(table)
     if isinstance(atom, Items):
@@ -159,6 +164,64 @@ def _unfolded(
         held = replace(atom, items=told_items, element=inside(atom.element, None), ident=0)
         return adopted(m, node, of(held)) if not path else of(held)
     return of(atom)
+
+
+def _fields_of(m: Machine, frame: Frame, node: ast.AST, atom: Instance) -> Table:
+    """The fields of `atom`, and what they are."""
+    names = fields_of(atom.cls)
+    told = tuple((name, m.attribute(frame, node, of(atom), name)) for name in names)
+    more = atom.cls.what == RECORD and (
+        any(part.node.keywords for part in (atom.cls, *atom.cls.above))
+        or any(m.find_in_class(atom.cls, name) for name in ("Config", "model_config"))
+    )
+    return Table(told, UNKNOWN, UNKNOWN) if more else Table(told, ABSENT)
+
+
+def record_method(
+    m: Machine, frame: Frame, node: ast.AST, instance: Instance, name: str, args: Args
+) -> Value | None:
+    """A method that all such objects have."""
+    if args.open or args.perhaps:
+        return None
+    if name in _AS_DICT and args.keywords.keys() <= {"mode"} and not _changes(instance):
+        return _unfolded(m, frame, node, instance, ())
+    if name in _COPIES and args.keywords.keys() <= {"update", "deep"}:
+        changed = args.get(None, "update")
+        if changed is None:
+            return with_fields(m, node, instance, Args())
+        table = changed.only
+        if isinstance(table, Table) and closed(table):
+            named = {str(key): value for key, value in table.entries}
+            return with_fields(m, node, instance, Args(keywords=named))
+    return None
+
+
+def _changes(instance: Instance) -> bool:
+    """Whether methods of its class change what its fields are, or what it tells of them."""
+    return any(
+        _last_name(decorator) in _CHANGING
+        for part in (instance.cls, *instance.cls.above)
+        for item in part.node.body
+        if isinstance(item, ast.FunctionDef)
+        for decorator in item.decorator_list
+    )
+
+
+def _last_name(node: ast.expr) -> str:
+    if isinstance(node, ast.Call):
+        node = node.func
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+_CHANGING = words(
+    "computed_field field_serializer field_validator model_serializer model_validator "
+    "root_validator validator"
+)
+
+_AS_DICT = words("model_dump dict")
+_COPIES = words("model_copy copy")
+RECORD_METHODS = _AS_DICT | _COPIES
+"""The methods of theirs whose results are known."""
 
 
 DEEP = 4

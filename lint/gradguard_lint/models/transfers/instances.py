@@ -19,6 +19,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.transfers import (
+    attribute_tables,
     data_parallel,
     estimators,
     loaders,
@@ -126,6 +127,8 @@ def method(
         result = work.pool_method(m, frame, node, instance, name, args)
     elif what == optimizers.KIND:
         result = optimizers.method(m, frame, node, instance, name, args)
+    elif what == attribute_tables.RECORD:
+        result = attribute_tables.record_method(m, frame, node, instance, name, args)
     elif what == "tuple":
         result = named_tuples.method(m, node, instance, name, args)
     elif what in ("estimator", "gpu-estimator"):

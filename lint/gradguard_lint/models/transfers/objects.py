@@ -133,7 +133,8 @@ def inherited_attribute(
         return optimizers.inherited(m, atom).map(lambda it: m.attribute(frame, node, of(it), name))
     if atom.cls.what == "keras" and name in tensorflow_calls.VARIABLES:
         return tensorflow_calls.variables(m, atom, name)
-    if atom.cls.what:
+    record = atom.cls.what == attribute_tables.RECORD
+    if atom.cls.what and (not record or name in attribute_tables.RECORD_METHODS):
         return of(Method(atom, name))
     for base in atom.cls.outside():
         full = f"{base.name}.{name}" if isinstance(base, External) else ""
