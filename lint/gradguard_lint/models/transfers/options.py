@@ -6,7 +6,7 @@ import ast
 from collections.abc import Hashable, Iterator
 
 from gradguard_lint.domain.questions import Key
-from gradguard_lint.domain.shapes import items
+from gradguard_lint.domain.shapes import items, known_items
 from gradguard_lint.domain.values import (
     NOTHING,
     UNKNOWN,
@@ -64,9 +64,11 @@ def parser_method(
             may_get_more(m, parser)
             return NOTHING
         key = ("option", parser.ident, dest)
-        default = args.get(None, "default") or m.read(parser.ident, _FIXED + dest)
+        fixed = m.read(parser.ident, _FIXED + dest)
         m.store.drop((parser.ident, _FIXED + dest))
-        value = option_value(m, key, default)
+        other = fixed is None and m.read(parser.ident, dest) is not None
+        default = args.get(None, "default") or fixed
+        value = option_value(m, key, default, () if other else _choices(args))
         action = args.get(None, "action")
         if action is not None and action.constant in _SWITCHES:
             m.defaults.setdefault(key, (_SWITCHES[action.constant],))
@@ -108,16 +110,34 @@ def _option_name(args: Args, given: Value | None = None) -> str | None:
     return long.lstrip("-").partition("/")[0].replace("-", "_")
 
 
-def option_value(m: Machine, key: Key, default: Value | None) -> Value:
-    """What an option is: anything, or its default."""
+def _choices(args: Args) -> tuple[Hashable, ...]:
+    """What an option may be given, if it says so."""
+    if args.open or args.perhaps or "nargs" in args.keywords:
+        return ()
+    action = args.get(None, "action")
+    if action is None:
+        told = known_items(args.get(None, "choices") or UNKNOWN)
+    else:
+        told = (args.get(None, "const") or UNKNOWN,) if action.constant == "store_const" else None
+    known = tuple(it.constant for it in told or ())
+    return () if None in known else known
+
+
+def option_value(
+    m: Machine, key: Key, default: Value | None, given: tuple[Hashable, ...] = ()
+) -> Value:
+    """What an option is: its default, or anything; if it says what it may be `given`, that."""
     value = unknown(key)
     known = default.constants() if default is not None else []
     if default is None or len(known) != len(default.choices):
         return value
     m.defaults[key] = tuple(known)
+    if given and None not in known:
+        among = (("among", key, tuple(dict.fromkeys((*given, *known)))), True)
+        value = Value(tuple(Choice(it.atom, it.when | {among}) for it in value.choices))
     chosen = [
-        Choice(choice.atom, choice.when | {(("eq", key, given), True)})
-        for choice, given in zip(default.choices, known, strict=True)
+        Choice(choice.atom, choice.when | {(("eq", key, it), True)})
+        for choice, it in zip(default.choices, known, strict=True)
     ]
     return Value((*value.choices, *chosen))
 

@@ -191,5 +191,6 @@ def where_not(count: Value, values: tuple[Hashable, ...]) -> Conditions | None:
         if isinstance(choice.atom, Const) and choice.atom.value in values:
             continue
         known = NONE if key is None else frozenset({(("eq", key, values[0]), False)})
-        worlds.append(choice.when | known)
+        if consistent(choice.when, known):
+            worlds.append(choice.when | known)
     return any_of(worlds) if worlds else None
