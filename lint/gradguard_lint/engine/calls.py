@@ -246,8 +246,11 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
     bind_arguments(m, inner, node, function, args)
     m.modes = marked_modes(m, frame, node, function, modes)
     m.stack.append(code)
+    around = m.around.get(code)
     try:
         with m.called_from(frame, node, message):
+            if around is not None:
+                m.models.enter_context(m, inner, *around)
             if isinstance(code, ast.Lambda):
                 value = m.eval(inner, code.body)
                 m.outcomes(inner).returns.append((value, code.body, m.state))
@@ -259,6 +262,8 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
         m.stack.pop()
         m.loop_depth = depth
     result = _returned(m, inner)
+    if around is not None:
+        m.models.exit_context(m, inner, *around)
     left = m.outcomes(inner)
     if "context" in function.marks and left.inside is not None:
         later = m.state.past.keys() - (left.entered or {}).keys()

@@ -121,6 +121,8 @@ class Machine:
         self.turns: list[int] = []
         """Which turn of each of the loops this is: no two have the same number."""
         self.loop_depth = 0
+        self.around: dict[ast.AST, tuple[ast.expr, Value]] = {}
+        """The contexts in which functions run that are decorated with them."""
         self.given_to_all: dict[int, Set[int]] = {}
         """What each turn of a loop makes its own object with, by the identity of that."""
         self.turn = 0

@@ -28,6 +28,7 @@ LIBRARY = Library(
         "platform",
         "pytest",
         "unittest",
+        "mock",
     ),
     bases={"typing.NamedTuple": "tuple", "pydantic.BaseModel": "record"},
     constants={
@@ -92,6 +93,7 @@ LIBRARY = Library(
         Row("itertools.repeat", "repeat"),
         Row("os.environ.get os.getenv", "environ-get"),
         Row("os.environ.setdefault os.putenv os.environ.update", "environ-set"),
+        Row("unittest.mock.patch.dict mock.patch.dict", "environ-patch"),
         Row("os.cpu_count", "nothing"),
         Row("os.register_at_fork", "at-fork"),
         Row(

@@ -181,8 +181,8 @@ VARIABLES = words("cuda device gpu requires_grad")
 
 MATTERS_BESIDE = {
     "dask": words("backend"),
-    "CUDA_VISIBLE_DEVICES": words("environ putenv"),
-    "HIP_VISIBLE_DEVICES": words("environ putenv"),
+    "CUDA_VISIBLE_DEVICES": words("environ putenv setenv"),
+    "HIP_VISIBLE_DEVICES": words("environ putenv setenv"),
     "PYTORCH_NVML_BASED_CUDA_CHECK": words("environ putenv"),
 }
 """The same, beside a certain string."""

@@ -419,7 +419,10 @@ _ASKED = (
 )
 """What matters as an attribute, and what a module gives: literals, and their pattern."""
 
-_SETS_ENVIRONMENT = rb"environ(?:\.(?:update|setdefault)\b|[ \t]*\[[^\]\n]*\][ \t]*=(?!=))|putenv"
+_SETS_ENVIRONMENT = (
+    rb"environ(?:\.(?:update|setdefault)\b|[ \t]*\[[^\]\n]*\][ \t]*=(?!=))"
+    rb"|putenv|setenv|patch\.dict"
+)
 
 
 def matters(data: bytes) -> bool:
@@ -427,7 +430,7 @@ def matters(data: bytes) -> bool:
     return (
         has(data, *_ASKED)
         or not _mattering().isdisjoint(words_of(data))
-        or has(data, (b"environ", b"putenv"), _SETS_ENVIRONMENT)
+        or has(data, (b"environ", b"putenv", b"setenv"), _SETS_ENVIRONMENT)
     )
 
 

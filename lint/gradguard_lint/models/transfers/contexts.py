@@ -29,6 +29,7 @@ from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.transfers.dask_work import CLIENT, leave_config
 from gradguard_lint.models.transfers.devices import driver_started, gpu_absent, gpu_touched
 from gradguard_lint.models.transfers.dispatch import dispatching
+from gradguard_lint.models.transfers.environment import PATCH, enter_patch, leave_patch
 from gradguard_lint.models.transfers.options import with_option
 from gradguard_lint.models.transfers.parallel import POOL, configured, start_of
 from gradguard_lint.models.transfers.remote import remote
@@ -107,6 +108,8 @@ def _enter(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value | Non
         m.modes = replace(modes, gpu=atom.gpu and not gpu_absent(m))
     elif kind == "lock":
         m.modes = replace(modes, locked=True)
+    elif kind == PATCH:
+        enter_patch(m, frame, atom)
     elif kind == "own-context":
         return _enter_own(m, frame, node, atom)
     elif kind == "parallel-config":
@@ -167,6 +170,8 @@ def exit_context(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
         unhooked(m, frame, node, thing)
     for thing in value.things("dask-config"):
         leave_config(m, thing)
+    for thing in value.things(PATCH):
+        leave_patch(m, thing)
     for thing in value.things("executor"):
         wait_for(m, thing.ident)
         if thing.name == "dask.distributed.Client":
@@ -236,6 +241,8 @@ def decorate(
             return marked(value, atom)
         elif isinstance(atom, Thing) and atom.kind == "autocast":
             return mark(value, "autocast")
+        elif isinstance(atom, Thing) and atom.kind == PATCH:
+            m.around[function.node] = (decorator, of(atom))
         elif isinstance(atom, Thing) and atom.kind == "remote":
             return of(replace(atom, parts=(*atom.parts, ("function", value))))
         elif isinstance(atom, Thing) and atom.kind == "option":

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.values import UNKNOWN, Frame, Table, Value, constant, unknown
+from gradguard_lint.domain.effects import Effect, ParallelCall
+from gradguard_lint.domain.values import UNKNOWN, Frame, Table, Thing, Value, constant, of, unknown
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
@@ -40,6 +41,45 @@ def environ_from(m: Machine, frame: Frame, node: ast.AST, given: Value) -> None:
     for table in given.of(Table):
         for entry, value in table.entries:
             environ_set(m, frame, node, constant(entry), value)
+
+
+def environ_patch(
+    m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
+) -> Value:
+    """``mock.patch.dict(os.environ, {...})``: a block, or what decorates a function."""
+    patched, given = args.get(0, "in_dict") or UNKNOWN, args.get(1, "values")
+    if "os.environ" not in (getattr(patched.only, "name", ""), patched.constant):
+        return UNKNOWN
+    plain = {key: value for key, value in args.keywords.items() if key not in _OF_PATCHES}
+    parts = (("given", given or UNKNOWN), ("named", of(args.named(plain))))
+    return of(Thing(PATCH, name, parts=parts, site=m.site(frame, node)))
+
+
+PATCH = "environ-patch"
+"""A patch of the environment that is in force in a block."""
+
+_OF_PATCHES = frozenset({"in_dict", "values", "clear"})
+
+
+def enter_patch(m: Machine, frame: Frame, patch: Thing) -> None:
+    """The environment is as the patch says."""
+    if patch.site is not None:
+        for _, given in patch.parts:
+            environ_from(m, frame, patch.site.node, given)
+
+
+def leave_patch(m: Machine, patch: Thing) -> None:
+    """It is as it was, but for workers that live on."""
+    past = m.state.past
+    here = [it for it in past if isinstance(it, Effect) and it.site == patch.site]
+    calls = [it for it in past if isinstance(it, ParallelCall) and it.start in LIVING_ON]
+    for event in here:
+        if not any(event in call.before for call in calls):
+            del past[event]
+
+
+LIVING_ON = frozenset({"loky"})
+"""How workers start that later calls find again."""
 
 
 def environ_set(m: Machine, frame: Frame, node: ast.AST, key: Value, value: Value) -> None:

@@ -132,6 +132,7 @@ TRANSFERS: dict[str, Transfer] = {
     "draw-function": tensorflow_calls.draw_function,
     "elements": work.elements,
     "environ-get": environment.environ_get,
+    "environ-patch": environment.environ_patch,
     "environ-set": environment.environ_update,
     "estimator": estimators.estimator,
     "executor": work.pool,

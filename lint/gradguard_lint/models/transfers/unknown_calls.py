@@ -29,6 +29,7 @@ from gradguard_lint.models.torch import HOOKS, PARAMETERS
 from gradguard_lint.models.transfers import (
     contexts,
     data_parallel,
+    environment,
     samplers,
     tensorflow_calls,
     torch_modules,
@@ -95,6 +96,8 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
     if isinstance(name, str):
         given_a_gpu(m, frame, node, f".{name}", args)
         contexts.unknown_lock_method(m, node, name)
+        if name == "setenv":  # of pytest's monkeypatch, as a rule
+            environment.environ_set(m, frame, node, args.get(0) or UNKNOWN, args.get(1) or UNKNOWN)
         may_seed(m, frame, node, name if name != "seed" else "", unknown=True)
         handed = work.by_method(m, frame, node, name, args)
         if handed is not None:
