@@ -22,6 +22,9 @@ NEVER: Conditions = frozenset({(("never",), True), (("never",), False)})
 GPU_PRESENT = ("gpu-present",)
 """The key of "there is a GPU here": what ``torch.cuda.is_available()`` and its like tell."""
 
+WITH_A_GPU: Conditions = frozenset({(GPU_PRESENT, True)})
+"""Where there is one: elsewhere it does not matter."""
+
 CLAUSES = "clauses"
 """The key under which assumptions have the conditions that ask for one of several groups."""
 

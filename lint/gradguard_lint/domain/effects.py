@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from gradguard_lint.domain.conditions import NONE, Conditions, alternatives, consistent
+from gradguard_lint.domain.conditions import (
+    NONE,
+    WITH_A_GPU,
+    Conditions,
+    alternatives,
+    consistent,
+)
 from gradguard_lint.domain.shapes import name_of
 from gradguard_lint.domain.starts import PROCESS, THREAD
 from gradguard_lint.domain.values import UNKNOWN, Atom, Frame, Instance, Site, TaskCall, Value
@@ -290,7 +296,8 @@ class TaskRun:
     def meets(self, effect: Effect, earlier: Effect) -> bool:
         """Whether `effect` of this task and `earlier` of the parent happen on one way."""
         before = self.call.before.get(earlier, earlier.when)
-        return consistent(before, self.call.when, effect.when) and not alternatives(
+        there = WITH_A_GPU if "gpu-init" in (effect.kind, earlier.kind) else NONE
+        return consistent(before, self.call.when, effect.when, there) and not alternatives(
             before, (*self.call.when, *effect.when)
         )
 

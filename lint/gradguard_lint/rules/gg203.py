@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradguard_lint.domain.conditions import GPU_PRESENT, NONE, Conditions, consistent
+from gradguard_lint.domain.conditions import NONE, WITH_A_GPU, Conditions, consistent
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step
 from gradguard_lint.domain.values import Choice, Tensor
 from gradguard_lint.fixes.spawning import advice_case, without_fork
@@ -102,13 +102,13 @@ def _holds(call: ParallelCall, choice: Choice) -> bool:
     """Whether an alternative may be what `call` has where there is a GPU."""
     atom = choice.atom
     when = choice.when | atom.cpu if isinstance(atom, Tensor) and not atom.gpu else choice.when
-    return consistent(when, call.when | {(GPU_PRESENT, True)})
+    return consistent(when, call.when | WITH_A_GPU)
 
 
 def _uses(call: ParallelCall, effect: Effect) -> bool:
     """Whether `effect` needs CUDA: it says so, or certainly works on what lies on the GPU."""
     if effect.kind == "gpu-used":
-        return effect.when <= call.when | {(GPU_PRESENT, True)}
+        return effect.when <= call.when | WITH_A_GPU
     return effect.kind == "gpu-init"
 
 

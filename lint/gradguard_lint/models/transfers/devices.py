@@ -5,7 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Hashable
 
-from gradguard_lint.domain.conditions import GPU_PRESENT, NEVER, NONE, Conditions, any_of
+from gradguard_lint.domain.conditions import (
+    GPU_PRESENT,
+    NEVER,
+    NONE,
+    WITH_A_GPU,
+    Conditions,
+    any_of,
+)
 from gradguard_lint.domain.effects import Effect, Step
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.starts import INHERITING
@@ -36,9 +43,6 @@ if TYPE_CHECKING:
 
 NO_GPUS = ("", "-1")
 """What the variable of visible GPUs says where none is."""
-
-WITH_A_GPU = frozenset({(GPU_PRESENT, True)})
-"""Where there is a GPU: elsewhere it does not matter."""
 
 RANK = ("int", "rank")
 """The key of the number of a process."""

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable
 from math import prod
 
-from gradguard_lint.domain.conditions import NONE, Conditions, any_of
+from gradguard_lint.domain.conditions import NONE, WITH_A_GPU, Conditions, any_of
 from gradguard_lint.domain.shapes import inner, items, result_call, sequence
 from gradguard_lint.domain.values import (
     UNKNOWN,
@@ -26,7 +26,6 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.jax import LARGE, OPERATORS, SHARED_OUT
 from gradguard_lint.models.torch import ALONG, HEAVY, NOT_SMOOTH, SEVERAL, WITH_INDICES
 from gradguard_lint.models.transfers.devices import (
-    WITH_A_GPU,
     cpu_when,
     gpu_absent,
     gpu_touched,
