@@ -104,6 +104,12 @@ LIBRARY = Library(
             argument=(0, "method"),
         ),
         Row(
+            "multiprocessing.get_start_method torch.multiprocessing.get_start_method "
+            "multiprocess.get_start_method",
+            "start-method-now",
+            argument=(0, "allow_none"),
+        ),
+        Row(
             "multiprocessing.parent_process multiprocess.parent_process "
             "torch.multiprocessing.parent_process",
             "parent-process",

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Hashable, Iterator
 from itertools import combinations
 
-from gradguard_lint.domain.conditions import NONE, Conditions, any_of, consistent
+from gradguard_lint.domain.conditions import NONE, Conditions, any_of, consistent, plain
 from gradguard_lint.domain.shapes import items, known_items
 from gradguard_lint.domain.starts import INHERITING, PROCESS, UNTOLD, Start
 from gradguard_lint.domain.values import (
@@ -19,6 +19,8 @@ from gradguard_lint.domain.values import (
     Unknown,
     Value,
     constant,
+    guarded,
+    join,
     of,
     of_own,
 )
@@ -65,9 +67,37 @@ def default_start(m: Machine, name: str) -> Value:
     """How the process workers of what is called `name` start where the call does not say."""
     options = m.options
     own = m.root == 1 or not options.set_elsewhere
-    return m.read(*_method(name)) or constant(
-        options.start_method if own else options.set_elsewhere
+    default = constant(options.start_method if own else options.set_elsewhere)
+    told = m.store.get(_method(name))
+    if told is None or told == default:
+        return default
+    return m.filtered(join((told, *(guarded(default, it) for it in _where_none(told)))))
+
+
+def _where_none(value: Value) -> Iterator[Conditions]:
+    """What holds where `value`, which was given on some ways alone, is none of its choices; nothing
+    where it is always one of them, or that is not known."""
+    for choice in value.choices:
+        if not choice.when or plain(choice.when) != choice.when:
+            return
+    yield frozenset().union(
+        *(any_of(frozenset({(key, not truth)}) for key, truth in it.when) for it in value.choices)
     )
+
+
+def start_method_now(
+    m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
+) -> Value:
+    """``get_start_method()``: who calls a function from elsewhere may have set another before."""
+    if m.root != 1:
+        return m.read(*_method(name)) or UNKNOWN
+    asked = args.get(*row.argument)
+    if asked is None or asked.constant is False:
+        return default_start(m, name)
+    told = m.store.get(_method(name))
+    if asked.constant is not True or (told is not None and any(it.when for it in told.choices)):
+        return UNKNOWN
+    return told or NOTHING
 
 
 _SAY_HOW = ("mp_context", "context", "multiprocessing_context", "start_method")

@@ -199,6 +199,7 @@ TRANSFERS: dict[str, Transfer] = {
     "spawn": processes.spawn,
     "start-context": starting.start_context,
     "start-method": starting.start_method,
+    "start-method-now": starting.start_method_now,
     "starmap": python_calls.starmap,
     "task": parallel.task,
     "to-thread": work.to_thread,
