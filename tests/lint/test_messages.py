@@ -953,3 +953,55 @@ if args.multicore:
     ]
     project.write("always.py", "import numpy as np\nfrom drawing import drawn\n\ndrawn()\n")
     assert told() == ["`draw` runs in forked workers"]
+
+
+PROBED = """\
+import multiprocessing as mp
+
+import torch
+
+
+def probe(queue):
+    torch.zeros(1, device="cuda")
+    queue.put(torch.cuda.get_device_properties(0).total_memory)
+
+
+def fit(seed):
+    return torch.nn.Linear(8, 1).cuda()(torch.ones(1, 8, device="cuda")).item()
+
+
+if __name__ == "__main__":
+    queue = mp.Queue()
+    process = mp.Process(target=probe, args=(queue,))
+    process.start()
+    print(queue.get())
+    process.join()
+"""
+
+
+@pytest.mark.parametrize(
+    ("then", "severity", "said"),
+    [
+        ("", "info", "no other process of this program uses it"),
+        ("    print(fit(0))\n", "warning", "this process makes a context of its own on it, "),
+        ("    print(fit(0))\n", "warning", "beside the parent's."),
+        (
+            "    with mp.Pool(2) as pool:\n        print(pool.map(fit, range(3)))\n",
+            "warning",
+            "beside those of other processes.",
+        ),
+        (
+            "    others = [mp.Process(target=probe, args=(queue,)) for _ in range(2)]\n"
+            "    for other in others:\n        other.start()\n",
+            "warning",
+            "each worker process makes a context of its own on it.",
+        ),
+    ],
+)
+def test_one_process_is_told_from_several(project, then, severity, said):
+    project.write("program.py", PROBED + then)
+    options = ("--select", "GG201", "--min-severity", "info")
+    found = project.lint(*options, json_output=True).json["findings"]
+    (probe,) = [it for it in found if it["location"]["line"] == 7]
+    assert probe["severity"] == severity
+    assert said in probe["message"]

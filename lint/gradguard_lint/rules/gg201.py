@@ -84,8 +84,8 @@ def _reports(
             )
         else:
             message = (
-                f"`{what}` initialises the GPU inside {workers}: each worker process makes a "
-                "context of its own on it."
+                f"`{what}` initialises the GPU inside {workers}: "
+                f"{_contexts(program, [way for way, _ in ways])}."
             )
         yield Report(
             effect.site,
@@ -110,12 +110,25 @@ def _reports(
 
 def _is_lone(program: Program, tasks: list[TaskRun]) -> bool:
     """Whether one process alone uses the GPU."""
-    if not tasks or tasks[0].call.many or not tasks[0].call.single:
-        return False
-    in_parent = (it for it in program.effects if it.worker is None)
-    return all(task.call is tasks[0].call for task in tasks) and not any(
-        it.kind in _USING for it in in_parent
-    )
+    return bool(tasks) and _is_one_process(tasks) and not _used_in_parent(program)
+
+
+def _is_one_process(tasks: list[TaskRun]) -> bool:
+    """Whether all of `tasks` are what one process does, which is started for nothing else."""
+    call = tasks[0].call
+    return call.single and not call.many and all(task.call is call for task in tasks)
+
+
+def _used_in_parent(program: Program) -> bool:
+    return any(it.kind in _USING for it in program.effects if it.worker is None)
+
+
+def _contexts(program: Program, tasks: list[TaskRun]) -> str:
+    """Which contexts are made where `tasks` initialise the GPU."""
+    if not _is_one_process(tasks):
+        return "each worker process makes a context of its own on it"
+    whose = "the parent's" if _used_in_parent(program) else "those of other processes"
+    return f"this process makes a context of its own on it, beside {whose}"
 
 
 def _case(program: Program, task: TaskRun, effect: Effect) -> str:
