@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         "gradient-collected",  # the gradient of one example is collected in the loop at `place`
         "grad-write",  # `.grad` of `target` is set, or shared between processes
         "graph",  # an operation makes a graph
+        "gpu-shown",  # the environment no longer says which GPUs are to be seen
         "handed-on",  # a worker gives a module, parameters or gradients to something unknown
         "hook",  # a hook is put on the tensor `target`
         "in-place",  # a write to `target`
@@ -101,6 +102,7 @@ ORDERED: frozenset[Kind] = frozenset(
         "gpu-hidden",
         "gpu-init",
         "gpu-unasked",
+        "gpu-shown",
         "hook",
         "imports",
         "in-place",

@@ -244,8 +244,10 @@ def do_Delete(m: Machine, frame: Frame, node: ast.Delete) -> None:
             if isinstance(only, Instance):
                 m.store.drop((only.ident, target.attr))
         elif isinstance(target, ast.Subscript):
-            only = m.eval(frame, target.value).only
+            holder = m.eval(frame, target.value)
+            only = holder.only
             index = m.eval(frame, target.slice)
+            m.models.delete_item(m, frame, target, holder, index)
             left = without_item(only, index) if isinstance(only, (Items, Table)) else None
             if left is not None and isinstance(only, (Items, Table)):
                 if only.ident:

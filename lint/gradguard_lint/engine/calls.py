@@ -266,7 +266,8 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
         m.models.exit_context(m, inner, *around)
     left = m.outcomes(inner)
     if "context" in function.marks and left.inside is not None:
-        later = m.state.past.keys() - (left.entered or {}).keys()
+        entered = left.entered or {}
+        later = [event for event in m.state.past if event not in entered]
         events = {event: m.state.past.pop(event) for event in later}
         result = _context(m, function, join(left.yields), modes, left.inside, events)
     if not inner.shared and not inner.lent:

@@ -324,6 +324,11 @@ class Models(Protocol[M]):
     def shown_by_method(self, m: M, node: ast.AST, name: str, args: Args) -> Value | None:
         """What something unknown is after a method that changes it, where its name shows it."""
 
+    def delete_item(
+        self, m: M, frame: Frame, target: ast.Subscript, holder: Value, index: Value
+    ) -> None:
+        """Record what ``del holder[index]`` does, where the engine does not know."""
+
     def set_item(
         self,
         m: M,

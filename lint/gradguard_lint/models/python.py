@@ -92,6 +92,7 @@ LIBRARY = Library(
         Row("itertools.product itertools.combinations", "product"),
         Row("itertools.repeat", "repeat"),
         Row("os.environ.get os.getenv", "environ-get"),
+        Row("os.environ.pop os.unsetenv", "environ-pop"),
         Row("os.environ.setdefault os.putenv os.environ.update", "environ-set"),
         Row("unittest.mock.patch.dict mock.patch.dict", "environ-patch"),
         Row("os.cpu_count", "nothing"),

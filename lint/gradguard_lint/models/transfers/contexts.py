@@ -182,7 +182,8 @@ def exit_context(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
         later = thing.part("later")
         number = later.constant if later is not None else None
         if isinstance(number, int):
-            m.state.past = {**m.later[number], **m.state.past}
+            past = m.state.past
+            past.update((it, when) for it, when in m.later[number].items() if it not in past)
     for instance in value.of(Instance):
         leave = _exit_method(m, instance)
         if leave is not None:

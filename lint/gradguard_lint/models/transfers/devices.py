@@ -13,7 +13,7 @@ from gradguard_lint.domain.conditions import (
     Conditions,
     any_of,
 )
-from gradguard_lint.domain.effects import Effect, Step
+from gradguard_lint.domain.effects import Effect, ParallelCall, Step
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import (
@@ -148,7 +148,8 @@ def gpu_seen(m: Machine) -> Conditions | None:
     """What has to hold for the GPUs to be seen here; None where the environment hides them."""
     if not m.program.hides_gpus:
         return NONE
-    hidden, started = False, False
+    hidden, started, again = False, False, False
+    fresh = _reads_environment(m)
     seen = NONE
     for event, when in m.state.past.items():
         if not isinstance(event, Effect) or not _reaches(m, event):
@@ -160,16 +161,30 @@ def gpu_seen(m: Machine) -> Conditions | None:
             if started:
                 continue  # which GPUs there are was told already
             hidden = hidden or not further
+            again = again or (fresh and _holds(m, event))
             if len(further) == 1:
                 ((key, truth),) = further
                 seen |= {(key, not truth)}
         elif event.kind == "set-visible" and not further and not names_no_gpu(m, event.value):
             hidden, seen = False, NONE
+        elif event.kind == "gpu-shown" and fresh and (not again or _holds(m, event)):
+            seen = further if hidden else any_of((seen, further))
+            hidden = False
     return None if hidden else seen
 
 
 STARTING: tuple[Kind, ...] = ("gpu-init", "gpu-driver")
 """What makes a process look which GPUs there are, once for all."""
+
+
+def _reads_environment(m: Machine) -> bool:
+    """Whether this is a new process, which starts in the environment that its parent has now."""
+    call = None if m.worker is None else m.worker.call
+    if call is None or call.worker is not None:
+        return False
+    if call.start == "loky":  # it keeps its workers for the next call
+        return not any(isinstance(it, ParallelCall) and it.start == "loky" for it in call.before)
+    return call.start == "spawn"
 
 
 def _inherits(m: Machine) -> bool:

@@ -16,10 +16,26 @@ IMPORTED = (0, "<torch>")
 """Where it is kept that torch was imported: it has read the environment then."""
 
 
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+"""The variables that say which GPUs are to be seen."""
+
+
 def environ_get(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``os.environ.get(...)``."""
     first = args.get(0)
     return unknown(("env", first.constant if first is not None else None))
+
+
+def environ_pop(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``os.environ.pop(...)``, ``os.unsetenv(...)``."""
+    environ_unset(m, frame, node, args.get(0) or UNKNOWN)
+    return environ_get(m, frame, node, name, args, row)
+
+
+def environ_unset(m: Machine, frame: Frame, node: ast.AST, key: Value) -> None:
+    """Record that an environment variable is set no more."""
+    if key.constant in _VISIBLE:
+        m.effect(frame, "gpu-shown", node, f'os.environ["{key.constant}"]')
 
 
 def environ_update(
@@ -85,9 +101,10 @@ LIVING_ON = frozenset({"loky"})
 def environ_set(m: Machine, frame: Frame, node: ast.AST, key: Value, value: Value) -> None:
     """Record that an environment variable is set."""
     name = key.constant
-    if name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
+    if name in _VISIBLE:
         if names_no_gpu(m, value):
             m.program.hides_gpus = True
+            _forget_shown(m)
             m.effect(frame, "gpu-hidden", node, f'os.environ["{name}"] = ...')
         elif value.constant is not None:
             m.effect(frame, "gpu-meant", node, f'os.environ["{name}"] = ...')
@@ -102,3 +119,11 @@ def environ_set(m: Machine, frame: Frame, node: ast.AST, key: Value, value: Valu
         m.store[STARTS_POOLS] = value
     elif name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"):
         m.effect(frame, "process-group", node, f'os.environ["{name}"] = ...')
+
+
+def _forget_shown(m: Machine) -> None:
+    """What came before in a loop comes before this, too."""
+    past = m.state.past
+    shown = [event for event in past if isinstance(event, Effect) and event.kind == "gpu-shown"]
+    for event in shown:
+        del past[event]

@@ -321,6 +321,12 @@ class Meaning(Known):
         lost = tensor.framework == "torch" and tensor.grad == "history"
         return "leaf" if lost else tensor.grad
 
+    def delete_item(
+        self, m: Machine, frame: Frame, target: ast.Subscript, holder: Value, index: Value
+    ) -> None:
+        """``del holder[index]``."""
+        objects.delete_item(m, frame, target, holder, index)
+
     def set_item(
         self,
         m: Machine,

@@ -186,6 +186,14 @@ def set_attribute(
     return None
 
 
+def delete_item(
+    m: Machine, frame: Frame, target: ast.Subscript, holder: Value, index: Value
+) -> None:
+    """``del holder[index]``."""
+    if any(isinstance(atom, External) and atom.name == "os.environ" for atom in holder.atoms):
+        environment.environ_unset(m, frame, target, index)
+
+
 def set_item(
     m: Machine, frame: Frame, target: ast.Subscript, holder: Value, index: Value, value: Value
 ) -> Value | None:

@@ -133,6 +133,7 @@ TRANSFERS: dict[str, Transfer] = {
     "elements": work.elements,
     "environ-get": environment.environ_get,
     "environ-patch": environment.environ_patch,
+    "environ-pop": environment.environ_pop,
     "environ-set": environment.environ_update,
     "estimator": estimators.estimator,
     "executor": work.pool,
