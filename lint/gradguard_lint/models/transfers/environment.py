@@ -5,7 +5,17 @@ from __future__ import annotations
 import ast
 
 from gradguard_lint.domain.effects import Effect, ParallelCall
-from gradguard_lint.domain.values import UNKNOWN, Frame, Table, Thing, Value, constant, of, unknown
+from gradguard_lint.domain.values import (
+    UNKNOWN,
+    Frame,
+    Table,
+    Thing,
+    Value,
+    constant,
+    guarded,
+    of,
+    unknown,
+)
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
@@ -21,9 +31,14 @@ _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 
 def environ_get(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``os.environ.get(...)``."""
-    first = args.get(0)
-    return unknown(("env", first.constant if first is not None else None))
+    """``os.environ.get(...)``: a text that it gives where nothing is set is one of the values."""
+    first, default = args.get(0), args.get(1, "default")
+    key = ("env", first.constant if first is not None else None)
+    value = unknown(key)
+    if default is None or not isinstance(default.constant, str):
+        return value
+    unset = guarded(default, frozenset({(("eq", key, default.constant), True)}))
+    return Value((*value.choices, *unset.choices))
 
 
 def environ_pop(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
