@@ -388,3 +388,44 @@ def test_a_method_of_a_library_is_one_where_the_project_has_it(project, loads, a
     project.write("app/frames.py", f"{loads}\n\n\ndef load():\n    return 1\n")
     source = "import torch\nfrom app import load\n\n\ndef use():\n    load().persist()\n"
     assert read_as_a_program(project, source) == asked
+
+
+SCORE = "import torch\n\n\ndef score(x):\n    return torch.tensor(x, device='cuda').norm().item()\n"
+SPREADS = (
+    "from joblib import Parallel, delayed\n\n\n"
+    "def spread(task):\n    return Parallel(n_jobs=2)(delayed(task)([k]) for k in range(4))\n"
+)
+PLAIN = "def score(x):\n    return sum(x)\n"
+ASKS = (
+    SPREADS.replace("def spread", "from core import score\n\n\ndef spread") + "\n\nspread(score)\n"
+)
+ASKS_BETWEEN = ASKS.replace("from core", "from between").replace("score", "scored")
+BETWEEN = "from core import score\n\n\ndef scored(x):\n    return score(x)\n"
+
+
+@pytest.mark.parametrize(
+    ("package", "files", "program", "found"),
+    [
+        ("from .score import score\n", {}, ASKS, True),
+        ("from core.score import score\n", {}, ASKS, True),
+        ("from .score import score\n", {"between.py": BETWEEN}, ASKS_BETWEEN, True),
+        ("from .given import score\n", {"core/given.py": PLAIN}, ASKS, False),
+        ("from . import score\n", {}, ASKS, False),
+        ("", {}, ASKS, False),
+        (
+            "from .spread import spread\n",
+            {"core/spread.py": SPREADS, "tasks.py": SCORE},
+            "from core import spread\nfrom tasks import score\n\nspread(score)\n",
+            True,
+        ),
+    ],
+)
+def test_a_package_gives_what_is_called_as_the_module_that_has_it(
+    project, package, files, program, found
+):
+    project.write("core/__init__.py", package)
+    project.write("core/score.py", SCORE)
+    for name, text in files.items():
+        project.write(name, text)
+    project.write("run.py", program)
+    assert ("GG201" in {code for code, *_ in project.codes()}) == found

@@ -51,6 +51,9 @@ class Project(Protocol):
     def is_module(self, name: str) -> bool:
         """Whether the project has it (it may be a package without ``__init__``)."""
 
+    def is_inner(self, package: str, name: str) -> bool:
+        """Whether what the package gives as `name` is its module of that name."""
+
     def sets_up(self, name: str) -> bool:
         """Whether importing it, and what it imports, may start the driver of a GPU, or say which
         GPUs are seen, how processes start or in how many threads they compute."""

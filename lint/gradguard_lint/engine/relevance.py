@@ -88,7 +88,7 @@ class Relevance:
                 held = it.asname or it.name
                 if it.name == "*":
                     modules.append((base, seen.loaded))
-                elif project.is_module(f"{base}.{it.name}"):
+                elif project.is_inner(base, it.name):
                     modules.append((f"{base}.{it.name}", seen.read_from.get(held, set())))
                 else:
                     found[held] = gives(base, it.name)

@@ -156,6 +156,24 @@ class Modules:
         """Whether the project has a module or package of that name."""
         return self.path_of(name) is not None
 
+    def is_inner(self, package: str, name: str) -> bool:
+        """Whether what the package gives as `name` is its module of that name: it may hand on
+        something else that is called as the module is that has it."""
+        inner = f"{package}.{name}" if package else name
+        if not self.is_module(inner):
+            return False
+        file = self._file_of(package) if package else None
+        if file is None or not _is_package(file[0]):
+            return True
+        names = self.read.names(*file)
+        if names.definitions.have(name):
+            return False
+        given = (
+            f"{absolute_name(it, package)}.{other}" if other else absolute_name(it, package)
+            for it, other in names.imported_as(name)
+        )
+        return all(it == inner for it in given)
+
     def starts_workers(self, name: str, wanted: str | None = None) -> frozenset[str]:
         """What of the module of that name, or of what it gives as `wanted`, mentions workers:
         `ITSELF`, or methods of the objects that it gives."""
@@ -284,7 +302,7 @@ class Modules:
         through = what.through if through is None else through
         path = self.path_of(name)
         holds_modules = path is not None and (not path.endswith(".py") or _is_package(path))
-        if wanted is not None and holds_modules and self.is_module(f"{name}.{wanted}"):
+        if wanted is not None and holds_modules and self.is_inner(name, wanted):
             return self._gives(what, f"{name}.{wanted}", None, depth, through)
         known = self._giving.setdefault((what, name, wanted), [])
         for far, over, given in known:
@@ -344,7 +362,7 @@ class Modules:
             within = f"{inner}.{item}" if item else inner
             if item == "*":
                 yield inner, wanted, word
-            elif not self.is_module(within):
+            elif not (self.is_inner(inner, item) if item else self.is_module(inner)):
                 yield inner, item or None, word
             else:
                 plain = not item and word.decode() == inner.partition(".")[0]
