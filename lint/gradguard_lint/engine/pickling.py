@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable
 
+from gradguard_lint.domain.shapes import ABSENT, arrived
 from gradguard_lint.domain.values import (
+    UNKNOWN,
     Atom,
+    Frame,
     Function,
     Instance,
+    Items,
     Table,
     Value,
     constant,
     guarded,
     join,
+    of,
 )
-from gradguard_lint.engine.containers import whole
+from gradguard_lint.engine.containers import adopted, whole
 from gradguard_lint.engine.machine import ARRIVED, Machine
 from gradguard_lint.engine.ports import Args
+from pytest_gradguard.records import replace
 
 
 def state_of(m: Machine, atom: Instance) -> dict[str, Value] | None:
     """The attributes of an object that are pickled; None where it is not known which."""
+    state = _pickled(m, atom)
+    return None if state is None else _by_name(state)
+
+
+def _pickled(m: Machine, atom: Instance) -> Value | None:
+    """What pickling takes along of an object; None where it is not known."""
     if any(m.find_in_class(atom.cls, name) is not None for name in ("__reduce__", "__reduce_ex__")):
         return None
     own = m.find_in_class(atom.cls, "__getstate__")
     if own is None:
-        return dict(m.fields(atom.ident))
+        known = tuple(m.fields(atom.ident))
+        return of(Table(known, ABSENT) if atom.cls.plain else Table(known, UNKNOWN, UNKNOWN))
     function = own.only
     if not isinstance(function, Function) or atom.cls.what:
         return None
@@ -33,9 +47,13 @@ def state_of(m: Machine, atom: Instance) -> dict[str, Value] | None:
     before, raised, returns = m.state, m.raised, m.last_returns
     m.state, m.raised = before.copy(), []
     try:
-        state = whole(m, m.call(frame, node, m.bind(frame, node, own, atom), Args()))
+        return whole(m, m.call(frame, node, m.bind(frame, node, own, atom), Args()))
     finally:
         m.state, m.raised, m.last_returns = before, raised, returns
+
+
+def _by_name(state: Value) -> dict[str, Value] | None:
+    """The attributes that an object has by `state`; None where that is no dict alone."""
     found: dict[str, list[Value]] = {}
     for choice in state.choices:
         if not isinstance(choice.atom, Table):
@@ -45,18 +63,49 @@ def state_of(m: Machine, atom: Instance) -> dict[str, Value] | None:
     return {name: join(values) for name, values in found.items()}
 
 
-def arrive(m: Machine, sent: Iterable[Atom]) -> None:
-    """The objects among what was `sent` have the attributes here that their classes let pickling
-    take along."""
+def sent_as(m: Machine, sent: Iterable[Atom]) -> list[tuple[Instance, Value]]:
+    """The objects among what is `sent` whose classes say themselves what of them is pickled, and
+    what that is."""
+    found = []
     for atom in dict.fromkeys(sent):
-        if not isinstance(atom, Instance) or not m.pickles_itself(atom):
+        if isinstance(atom, Instance) and m.pickles_itself(atom):
+            state = _pickled(m, atom)
+            if state is not None:
+                found.append((atom, state))
+    return found
+
+
+def arrive(m: Machine, frame: Frame, node: ast.AST, pickled: list[tuple[Instance, Value]]) -> None:
+    """These objects are made anew here, in a worker, from what was pickled of them: what others
+    hold comes before these."""
+    for atom, state in reversed(pickled):
+        own = m.find_in_class(atom.cls, "__setstate__")
+        known = _by_name(state) if own is None else {}
+        if known is None or (own is not None and not isinstance(own.only, Function)):
             continue
-        state = None if m.find_in_class(atom.cls, "__setstate__") else state_of(m, atom)
-        if state is None:
+        if (atom.ident, ARRIVED) in m.store:
             continue
         for name, _ in list(m.fields(atom.ident)):
-            if name not in state:
+            if name not in known:
                 m.store.drop((atom.ident, name))
-        for name, value in state.items():
+        for name, value in known.items():
             m.set_field(atom.ident, name, value)
         m.store[atom.ident, ARRIVED] = constant(True)
+        if own is not None:
+            given = adopted(m, node, state.map(lambda part: _unpickled(m, part)))
+            m.call(frame, node, m.bind(frame, node, own, atom), Args([given]))
+
+
+def _unpickled(m: Machine, atom: Atom) -> Value:
+    """`atom`, a state, with what arrives of it."""
+
+    def here(value: Value) -> Value:
+        return arrived(value, m.worker_ident)
+
+    if isinstance(atom, Table):
+        told = tuple((key, here(value)) for key, value in atom.entries)
+        return of(replace(atom, entries=told, ident=0))
+    if isinstance(atom, Items):
+        known = atom.items and tuple(map(here, atom.items))
+        return of(replace(atom, items=known, element=here(atom.element), ident=0))
+    return here(of(atom))

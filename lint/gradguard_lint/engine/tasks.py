@@ -44,7 +44,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.containers import whole
 from gradguard_lint.engine.machine import Machine
-from gradguard_lint.engine.pickling import arrive, state_of
+from gradguard_lint.engine.pickling import arrive, sent_as, state_of
 from gradguard_lint.engine.ports import Args
 from pytest_gradguard.records import replace
 
@@ -318,6 +318,8 @@ def run_task(
     run = TaskRun(m.new_ident(), call, task, initializer=initializer)
     call.tasks.append(run)
     run.given = _shipped(m, call, task)
+    pickled = sent_as(m, (atom for _, atom, _ in run.given)) if call.ships else []
+    pickled_at_start: list[tuple[Instance, Value]] = []
     if call.ships:
         run.contents = run.given
     if initializer is not None and call.kind == PROCESS:
@@ -325,12 +327,11 @@ def run_task(
         run.given = run.given + at_start
         if call.ships and call.start not in INHERITING:  # a fork inherits what it is started with
             run.contents = run.given
+            pickled_at_start = sent_as(m, (atom for _, atom, _ in at_start))
     parent = m.state
     chain, loop_depth, statement, raised = m.chain, m.loop_depth, m.statement, m.raised
     outer, outer_returned = m.worker, m.returned
     m.state = parent.copy()
-    if call.ships:
-        arrive(m, (atom for _, atom, _ in run.contents))
     m.modes = replace(call.inherited, tape=None) if call.start in INHERITING else Modes()
     making, m.making = m.making, ()
     m.worker, m.raised = run, []
@@ -346,6 +347,7 @@ def run_task(
             run.initialised = len(run.effects)
         if initializer is not None:
             m.chain = (Step(call.site, f"the initializer runs in {call.workers}"),)
+            arrive(m, frame, initializer.site.node, pickled_at_start)
             m.call(
                 frame,
                 initializer.site.node,
@@ -355,6 +357,9 @@ def run_task(
             m.last_returns = None
             run.initialised = len(run.effects)
         run.starting = False
+        m.chain = (Step(task.site, f"what is sent is unpickled in {call.workers}"),)
+        arrive(m, frame, task.site.node, pickled)
+        m.last_returns = None
         m.chain = (Step(task.site, run.runs),)
         function = task.function
         if not process and -1 in task.private:
