@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Set
 
+from gradguard_lint.domain.conditions import Conditions
 from gradguard_lint.domain.values import (
     UNKNOWN,
     Atom,
@@ -162,6 +163,7 @@ def merged(table: Table, given: Value) -> Table:
     dicts = [it.atom if isinstance(it.atom, Table) else _ANY_DICT for it in given.choices]
     whens = [it.when for it in given.choices]
     entries, rest, keys = dict(table.entries), table.rest, table.keys
+    told = _told_of_some(table, dicts, whens)
     for name in dict.fromkeys(name for it in (table, *dicts) for name, _ in it.entries):
         old, perhaps = entries.get(name), False
         found: list[Value] = []
@@ -185,7 +187,42 @@ def merged(table: Table, given: Value) -> Table:
             rest = _or(rest, rest_of(one))
             other = one.keys or UNKNOWN
             keys = other if keys is None else join((keys, other))
-    return replace(table, entries=tuple(entries.items()), rest=rest, keys=keys)
+    some = tuple((name, value) for name, value in told.items() if name not in entries)
+    return replace(table, entries=tuple(entries.items()), rest=rest, keys=keys, perhaps=some)
+
+
+def _told_of_some(
+    table: Table, dicts: list[Table], whens: list[Conditions]
+) -> dict[Hashable, Value]:
+    """What the keys give that only some of the ways have, once `table` has taken over the entries
+    of one of `dicts`: where each way tells it."""
+    ways = (table, *dicts)
+    names = dict.fromkeys(name for it in ways for name, _ in (*it.entries, *it.perhaps))
+    found: dict[Hashable, Value] = {}
+    for name in names:
+        before = _told(table, name)
+        given = [_told(one, name) for one in dicts]
+        if before is None or None in given:
+            continue
+        found[name] = join(
+            guarded(where_absent(new, before), when)
+            for new, when in zip(given, whens, strict=True)
+            if new is not None
+        )
+    return found
+
+
+def _told(table: Table, name: Hashable) -> Value | None:
+    """What a dict gives at `name`, `ABSENT` where it has not got it; None where nobody knows."""
+    value = table.get(name)
+    if value is None:
+        value = dict(table.perhaps).get(name)
+    return ABSENT if value is None and not may_have(table, name) else value
+
+
+def where_absent(value: Value, default: Value) -> Value:
+    """`value`, with `default` where it is `ABSENT`."""
+    return value.map(lambda atom: default if of(atom) == ABSENT else of(atom))
 
 
 _ANY_DICT = Table((), UNKNOWN, UNKNOWN)
@@ -210,12 +247,20 @@ def without_item(atom: Items | Table, index: Value) -> Items | Table | None:
         among = index.constants()
         if len(among) == len(index.choices) > 1:  # any of these may be gone
             told = tuple((key, UNKNOWN if key in among else it) for key, it in atom.entries)
-            return replace(atom, entries=told)
+            return replace(atom, entries=told, perhaps=())
     if not isinstance(index.only, Const):
         return None
     place = index.constant
     if isinstance(atom, Table):
-        return replace(atom, entries=tuple(entry for entry in atom.entries if entry[0] != place))
+        others, some = (
+            tuple(entry for entry in part if entry[0] != place)
+            for part in (atom.entries, atom.perhaps)
+        )
+        rest, keys = atom.rest, atom.keys
+        if keys is not None and all(isinstance(key, Const) for key in keys.atoms):
+            kept = [choice for choice in keys.choices if choice.atom != index.only]
+            rest, keys = (rest, Value(tuple(kept))) if kept else (ABSENT, None)
+        return replace(atom, entries=others, rest=rest, keys=keys, perhaps=some)
     known = atom.items
     if known is None or not isinstance(place, int) or not -len(known) <= place < len(known):
         return None

@@ -76,6 +76,8 @@ class Table(Atom):
     """What is called for a key that it does not have."""
     keywords: bool = False
     """Whether it is the keywords that a function was given: nobody else changes it."""
+    perhaps: tuple[tuple[Hashable, Value], ...] = ()
+    """What some of its other keys give, which it has on some ways only: `ABSENT` on the others."""
 
     def get(self, key: Hashable) -> Value | None:
         for name, value in self.entries:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import ast
 
 from gradguard_lint.domain.shapes import (
+    ABSENT,
     EMPTY,
     at_one_place,
     closed,
     items,
     merged,
+    rest_of,
     sequence,
     side_by_side,
+    where_absent,
 )
 from gradguard_lint.domain.values import (
     UNKNOWN,
@@ -67,7 +70,10 @@ def _unpack(args: Args, mapping: Value) -> None:
     """
     table = merged(EMPTY, mapping)
     if table.keys is not None and all(isinstance(key, Const) for key in table.keys.atoms):
-        args.perhaps |= {key for key in table.keys.constants() if isinstance(key, str)}
+        told = dict(table.perhaps)
+        for key in table.keys.constants():
+            if isinstance(key, str):
+                args.perhaps[key] = told.get(key, join((rest_of(table), ABSENT)))
     elif not closed(table):
         args.open = True
     for name, value in table.entries:
@@ -129,8 +135,7 @@ def bind_arguments(m: Machine, inner: Frame, node: ast.AST, function: Function, 
         else:
             offset = index - (len(names) - len(function.defaults))
             value = function.defaults[offset] if 0 <= offset < len(function.defaults) else None
-            if value is None or args.may_give(name):
-                value = any_or(m, function.node, name, value)
+            value = perhaps_given(m, function.node, name, args, value)
         annotation = parameters[index].annotation
         if isinstance(annotation, (ast.Name, ast.Attribute)) and value.is_unknown:
             value = _annotated(m, function, name, annotation, value)
@@ -139,8 +144,7 @@ def bind_arguments(m: Machine, inner: Frame, node: ast.AST, function: Function, 
         value = keywords.pop(item.arg, None)
         if value is None:
             value = function.kw_defaults[index] if index < len(function.kw_defaults) else None
-            if value is None or args.may_give(item.arg):
-                value = any_or(m, function.node, item.arg, value)
+            value = perhaps_given(m, function.node, item.arg, args, value)
         m.store[(inner.ident, item.arg)] = value
     if spec.vararg is not None:
         extra_items = args.positional[len(names) :]
@@ -193,6 +197,17 @@ def standalone_arguments(m: Machine, function: Function, skip: int = 0) -> Args:
         args.keywords[item.arg] = any_or(m, function.node, item.arg, default)
     args.open = spec.kwarg is not None
     return args
+
+
+def perhaps_given(m: Machine, node: ast.AST, name: str, args: Args, default: Value | None) -> Value:
+    """What the argument `name` of the function or class `node` is, which `args` do not certainly
+    give: its default, or what they may give."""
+    told = args.perhaps.get(name)
+    if told is None or default is None or args.open:
+        return default if default and not args.may_give(name) else any_or(m, node, name, default)
+    if any(isinstance(atom, Unknown) and of(atom) != ABSENT for atom in told.atoms):
+        return any_or(m, node, name, default)
+    return where_absent(told, default)
 
 
 def any_or(m: Machine, node: ast.AST, name: str, default: Value | None) -> Value:

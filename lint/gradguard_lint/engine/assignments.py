@@ -208,7 +208,8 @@ def _of_items(atom: Items | Table, value: Value) -> Value:
     if isinstance(atom, Items):
         return of(replace(atom, items=None, element=value))
     entries = tuple((key, value) for key, _ in atom.entries)
-    return of(replace(atom, entries=entries, rest=atom.rest if closed(atom) else value))
+    rest = atom.rest if closed(atom) else value
+    return of(replace(atom, entries=entries, rest=rest, perhaps=()))
 
 
 def _with_item(atom: Atom, target: ast.Subscript, index: Value, value: Value) -> Value | None:
@@ -221,7 +222,7 @@ def _with_item(atom: Atom, target: ast.Subscript, index: Value, value: Value) ->
             return of(replace(atom, entries=tuple(entries.items())))
         rest = value if atom.rest.is_unknown else join((atom.rest, value))
         keys = index if atom.keys is None else join((atom.keys, index))
-        return of(replace(atom, rest=rest, keys=keys))
+        return of(replace(atom, rest=rest, keys=keys, perhaps=()))
     if isinstance(atom, Items) and not isinstance(target.slice, ast.Slice):
         place, known = index.constant, atom.items
         if known is not None and isinstance(place, int) and -len(known) <= place < len(known):

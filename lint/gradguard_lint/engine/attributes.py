@@ -287,7 +287,7 @@ def filled(m: Machine, table: Table, index: Value, made: Value) -> Value:
         return entries[-1][1]
     rest = join((new, *others))
     keys = index if table.keys is None else join((table.keys, index))
-    hold(m, replace(table, rest=rest, keys=keys))
+    hold(m, replace(table, rest=rest, keys=keys, perhaps=()))
     return join((*(value for _, value in table.entries), rest))
 
 

@@ -6,7 +6,7 @@ import ast
 
 from gradguard_lint.domain.conditions import assume, lasting
 from gradguard_lint.domain.effects import Modes
-from gradguard_lint.domain.shapes import sequence
+from gradguard_lint.domain.shapes import ABSENT, sequence, where_absent
 from gradguard_lint.domain.state import Mark, Past, State
 from gradguard_lint.domain.values import (
     NOTHING,
@@ -34,7 +34,7 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
-from gradguard_lint.engine.arguments import any_or, arguments, bind_arguments, takes
+from gradguard_lint.engine.arguments import arguments, bind_arguments, perhaps_given, takes
 from gradguard_lint.engine.machine import DEPTH, HEAP, Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.same_object import changed_in_place
@@ -187,9 +187,11 @@ def call_atom(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -
         args = m.parts.given_away(m, frame, node, atom, args)
         return m.models.call_instance(m, frame, node, atom, replace(args, written=False))
     if isinstance(atom, Partial):
-        keywords = {**dict(atom.keywords), **args.keywords}
-        positional = [*atom.args, *args.positional]
-        merged = replace(args, positional=positional, keywords=keywords, written=False)  # or more
+        told = dict(atom.keywords)
+        for name, value in args.pairs():
+            told[name] = where_absent(value, told.get(name, ABSENT))
+        merged = Args.given([*atom.args, *args.positional], told.items())
+        merged.rest, merged.open = args.rest, args.open
         return call(m, frame, node, atom.function, merged)
     if isinstance(atom, Delayed):
         return m.models.make_task(m, frame, node, atom, args)
@@ -393,7 +395,7 @@ def _dataclass_fields(
         if value is not None:
             value = value.map(lambda atom: m.models.field_default(m, frame, node, atom))
         if given is None and args.may_give(name):
-            value = any_or(m, cls.node, name, value)
+            value = perhaps_given(m, cls.node, name, args, value)
         if value is not None:
             m.set_field(instance.ident, name, value)
     after = m.find_in_class(cls, "__post_init__")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 
 from gradguard_lint.domain.conditions import NONE
 from gradguard_lint.domain.shapes import (
-    ABSENT,
+    EMPTY,
     MANY,
     as_key,
     closed,
@@ -59,6 +59,7 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.texts import put_together, with_percent
 from gradguard_lint.engine.truth import compare, truth_of
 from gradguard_lint.words import words
+from pytest_gradguard.records import replace
 
 BUILTINS = {
     name: of(External(f"builtins.{name}"))
@@ -168,23 +169,20 @@ def on_Set(m: Machine, frame: Frame, node: ast.Set) -> Value:
 
 
 def on_Dict(m: Machine, frame: Frame, node: ast.Dict) -> Value:
-    entries: dict[Hashable, Value] = {}
-    rest: list[Value] = []
+    table = EMPTY
     for key, item in zip(node.keys, node.values, strict=True):
         value = m.eval(frame, item)
         if key is None:
             given = m.models.mapping(m, frame, item, value)
-            table = merged(Table(tuple(entries.items()), ABSENT), given)
-            entries = dict(table.entries)
-            if not closed(table):
-                rest.append(rest_of(table))
+            table = merged(table, given)
             continue
         name = as_key(m.eval(frame, key))
         if isinstance(name.only, Const):
-            entries[name.constant] = value
+            entries = {**dict(table.entries), name.constant: value}
+            table = replace(table, entries=tuple(entries.items()))
         else:
-            rest.append(value)
-    table = Table(tuple(entries.items()), join(rest) if rest else ABSENT)
+            rest = value if closed(table) else join((rest_of(table), value))
+            table = replace(table, rest=rest, keys=table.keys and UNKNOWN, perhaps=())
     return adopted(m, node, of(table))
 
 
@@ -227,7 +225,7 @@ def operate(
         one = left.only
         if isinstance(one, Table):
             both = merged(one, m.models.mapping(m, frame, node, right))
-            return adopted(m, node, of(Table(both.entries, both.rest, both.keys)))
+            return adopted(m, node, of(replace(both, ident=0)))
     tensor = m.models.operation(m, frame, node, [left, right], matmul=isinstance(op, ast.MatMult))
     if tensor is not None:
         return tensor

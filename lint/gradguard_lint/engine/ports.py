@@ -122,8 +122,20 @@ class Args:
     """Whether ``**kwargs`` may hold more keywords."""
     written: bool = False
     """Whether the call itself says each of them, and gives no other."""
-    perhaps: frozenset[str] = frozenset()
-    """The further keywords that are given on some ways only."""
+    perhaps: dict[str, Value] = field(default_factory=dict)
+    """The further keywords that are given on some ways only, `ABSENT` on the others."""
+
+    def pairs(self) -> tuple[tuple[str, Value], ...]:
+        """All that is given by its name, on some ways at least."""
+        return (*self.keywords.items(), *self.perhaps.items())
+
+    @classmethod
+    def given(cls, positional: list[Value], pairs: Iterable[tuple[str, Value]]) -> Args:
+        """The arguments that such pairs give."""
+        args = cls(positional)
+        for name, value in pairs:
+            (args.perhaps if ABSENT.only in value.atoms else args.keywords)[name] = value
+        return args
 
     def get(self, position: int | None, *names: str | None) -> Value | None:
         """The argument at `position`, or called by one of these `names`: not known where
@@ -146,7 +158,8 @@ class Args:
         there may be."""
         keys = UNKNOWN if self.open else join(map(constant, self.perhaps)) if self.perhaps else None
         entries = tuple((name, self.keywords[name]) for name in names)
-        return Table(entries, ABSENT if keys is None else UNKNOWN, keys)
+        perhaps = tuple(self.perhaps.items())
+        return Table(entries, ABSENT if keys is None else UNKNOWN, keys, perhaps=perhaps)
 
     def values(self) -> Iterator[Value]:
         yield from self.positional

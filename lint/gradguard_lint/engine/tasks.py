@@ -147,7 +147,7 @@ def tasks_in(m: Machine, value: Value) -> list[TaskCall]:
 def in_line(m: Machine, frame: Frame, tasks: list[TaskCall]) -> Value:
     """Run `tasks` here, one after the other; what they return."""
     results = [
-        m.call(frame, task.site.node, task.function, Args(list(task.args), dict(task.keywords)))
+        m.call(frame, task.site.node, task.function, Args.given(list(task.args), task.keywords))
         for task in tasks[:TASKS]
     ]
     if len(tasks) > TASKS:
@@ -448,9 +448,9 @@ def _arguments(m: Machine, task: TaskCall, process: bool, run: TaskRun) -> Args:
         run.own.update(atom for atom in inner(value) if isinstance(atom, (Const, Unknown)))
         return owned(value, run.ident)
 
-    return Args(
+    return Args.given(
         [place(value, index, index in task.private) for index, value in enumerate(task.args)],
-        {name: place(value, name, name in task.private_names) for name, value in task.keywords},
+        [(name, place(value, name, name in task.private_names)) for name, value in task.keywords],
     )
 
 

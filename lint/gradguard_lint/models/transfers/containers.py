@@ -177,7 +177,7 @@ def changed_container(
             return None
         return of(grown(m, atom, known, new))
     if isinstance(atom, Table) and name == "clear":
-        return of(replace(atom, entries=(), rest=ABSENT, keys=None))
+        return of(replace(atom, entries=(), rest=ABSENT, keys=None, perhaps=()))
     if isinstance(atom, Table) and name == "pop" and first is not None:
         return of(without_item(atom, first) or atom)
     if isinstance(atom, Table) and name == "setdefault" and atom.ident:

@@ -190,7 +190,7 @@ def make_task(m: Machine, frame: Frame, node: ast.AST, delayed: Delayed, args: A
     task = TaskCall(
         delayed.function,
         tuple(positional),
-        tuple(args.keywords.items()),
+        args.pairs(),
         m.site(frame, node),
         private,
         names,

@@ -135,8 +135,7 @@ def partial(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     if not args.positional:
         return UNKNOWN
     function, *given = args.positional
-    keywords = tuple(args.keywords.items())
-    return of(Partial(function, tuple(given), keywords, method=row.flag == "method"))
+    return of(Partial(function, tuple(given), args.pairs(), method=row.flag == "method"))
 
 
 def wraps(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:

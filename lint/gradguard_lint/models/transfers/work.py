@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.shapes import sequence, side_by_side
+from gradguard_lint.domain.shapes import EMPTY, merged, sequence, side_by_side
 from gradguard_lint.domain.values import (
     NOTHING,
     UNKNOWN,
@@ -236,9 +236,9 @@ def task_of(
     elif hands.items == "packed":
         positional = _tuple(args.get(*hands.args))
         table = args.get(*hands.keywords)
-        extra = table.only if table is not None else None
-        if isinstance(extra, Table):
-            keywords = {str(key): value for key, value in extra.entries}
+        if table is not None:
+            extra = merged(EMPTY, table)
+            keywords = {str(key): value for key, value in (*extra.entries, *extra.perhaps)}
         places = (hands.args, hands.keywords, hands.function)
         tuple_, dict_, called = (argument_node(node, *place) for place in places)
         private = private_items(frame, tuple_, len(positional)) if tuple_ else frozenset()
@@ -255,7 +255,7 @@ def task_of(
             positional = (*positional, *[args.rest] * SOME)
         keywords = {
             key: value
-            for key, value in args.keywords.items()
+            for key, value in args.pairs()
             if key not in hands.own and key != hands.function[1]
         }
         private = frozenset(index - at for index in private) | _made_in_turn(m, positional)
