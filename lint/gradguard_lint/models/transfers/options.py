@@ -18,7 +18,10 @@ from gradguard_lint.domain.values import (
     Instance,
     Table,
     Thing,
+    Unknown,
     Value,
+    guarded,
+    join,
     of,
     unknown,
 )
@@ -55,8 +58,9 @@ def parser_method(
     if name not in _CLOSED or args.open or (name.startswith("parse") and any(_namespaces(args))):
         may_get_more(m, parser)
     if name == "set_defaults":
+        said = _give if ROOT in dict(parser.parts) else _set_default
         for named, value in args.keywords.items():
-            _set_default(m, parser, named, value)
+            said(m, parser, named, value)
         return NOTHING
     if name == "add_argument":
         dest = _option_name(args, args.get(None, "dest"))
@@ -72,14 +76,62 @@ def parser_method(
         action = args.get(None, "action")
         if action is not None and action.constant in _SWITCHES:
             m.defaults.setdefault(key, (_SWITCHES[action.constant],))
-        m.set_field(parser.ident, dest, value)
+        _give(m, parser, dest, value)
         return NOTHING
+    if name == "add_subparsers":
+        return _commands(m, node, parser, args)
+    if name == "add_parser":
+        return _command(m, node, parser, args)
     if name in ("parse_args", "parse_known_args"):
+        if ROOT in dict(parser.parts):
+            return UNKNOWN
         space = of(Thing("namespace", "argparse", parser.ident))
         return space if name == "parse_args" else items("tuple", [space, UNKNOWN])
     if name in ("add_argument_group", "add_mutually_exclusive_group"):
         return of(parser)
     return UNKNOWN
+
+
+ROOT, COMMAND = "root", "command"
+"""The parts that a parser of subcommands, or of one, has: the parser whose options it gives, under
+the condition that the command is chosen; and which command that is."""
+
+
+def _roots(parser: Thing) -> Value:
+    return parser.part(ROOT) or of(parser)
+
+
+def _give(m: Machine, parser: Thing, dest: str, value: Value) -> None:
+    """Let what is parsed have `value` as `dest` by `parser`: that of one command is beside what
+    others have by the same name."""
+    for root in _roots(parser).choices:
+        if isinstance(root.atom, Thing):
+            before = None if root.atom is parser else m.read(root.atom.ident, dest)
+            given = guarded(value, root.when)
+            m.set_field(root.atom.ident, dest, given if before is None else join((before, given)))
+
+
+def _commands(m: Machine, node: ast.AST, parser: Thing, args: Args) -> Value:
+    """``parser.add_subparsers(...)``."""
+    dest = args.get(None, "dest")
+    name = dest.constant if dest is not None else None
+    key: Key = ("option", parser.ident, name or m.ident_at(node))
+    chosen = unknown(key)
+    if isinstance(name, str):
+        _give(m, parser, name, chosen)
+    parts = ((ROOT, _roots(parser)), (COMMAND, chosen))
+    return of(Thing("parser", "subparsers", m.ident_at(node), m.worker_ident, parts=parts))
+
+
+def _command(m: Machine, node: ast.AST, commands: Thing, args: Args) -> Value:
+    """``subparsers.add_parser("name")``."""
+    root, name = _roots(commands), (args.get(0, "name") or UNKNOWN).constant
+    chosen = commands.part(COMMAND)
+    only = chosen.only if chosen is not None else None
+    if isinstance(only, Unknown) and isinstance(name, str) and args.get(None, "aliases") is None:
+        root = guarded(root, frozenset({(("eq", only.key, name), True)}))
+    parts = ((ROOT, root),)
+    return of(Thing("parser", "subparser", m.ident_at(node), m.worker_ident, parts=parts))
 
 
 _FIXED = "<default>"
