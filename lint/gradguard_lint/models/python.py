@@ -22,7 +22,6 @@ LIBRARY = Library(
         "operator",
         "importlib",
         "click",
-        "attr",
         "attrs",
         "pydantic",
         "platform",
