@@ -159,7 +159,9 @@ def starts_of(m: Machine, value: Value | None) -> list[tuple[Start, Conditions]]
             facts = frozenset().union(*(when for _, when in named))
             named.append((start, frozenset((key, not truth) for key, truth in facts)))
         ways = [when for _, when in named]
-        if not any(consistent(one, two) for one, two in combinations(ways, 2)):
+        # What a program has learned before of several facts together, it may not know any more.
+        told = all(len(when) <= 1 for when in ways)
+        if told and not any(consistent(one, two) for one, two in combinations(ways, 2)):
             return named
     return [(start, NONE)]
 
