@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Set
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Set
 
 from gradguard_lint.domain.conditions import Conditions
 from gradguard_lint.domain.values import (
@@ -163,12 +163,12 @@ def merged(table: Table, given: Value) -> Table:
     dicts = [it.atom if isinstance(it.atom, Table) else _ANY_DICT for it in given.choices]
     whens = [it.when for it in given.choices]
     entries, rest, keys = dict(table.entries), table.rest, table.keys
-    told = _told_of_some(table, dicts, whens)
+    held = [dict(it.entries) for it in dicts]
     for name in dict.fromkeys(name for it in (table, *dicts) for name, _ in it.entries):
         old, perhaps = entries.get(name), False
         found: list[Value] = []
-        for one, when in zip(dicts, whens, strict=True):
-            new = one.get(name)
+        for one, has, when in zip(dicts, held, whens, strict=True):
+            new = has.get(name)
             if new is not None:
                 found.append(guarded(new, when))
                 continue
@@ -187,19 +187,21 @@ def merged(table: Table, given: Value) -> Table:
             rest = _or(rest, rest_of(one))
             other = one.keys or UNKNOWN
             keys = other if keys is None else join((keys, other))
-    some = tuple((name, value) for name, value in told.items() if name not in entries)
+    some = tuple(_told_of_some(table, dicts, whens, entries).items())
     return replace(table, entries=tuple(entries.items()), rest=rest, keys=keys, perhaps=some)
 
 
 def _told_of_some(
-    table: Table, dicts: list[Table], whens: list[Conditions]
+    table: Table, dicts: list[Table], whens: list[Conditions], known: Collection[Hashable]
 ) -> dict[Hashable, Value]:
-    """What the keys give that only some of the ways have, once `table` has taken over the entries
-    of one of `dicts`: where each way tells it."""
+    """What the keys give that are not `known`, for only some of the ways have them, once `table`
+    has taken over the entries of one of `dicts`: where each way tells it."""
     ways = (table, *dicts)
     names = dict.fromkeys(name for it in ways for name, _ in (*it.entries, *it.perhaps))
     found: dict[Hashable, Value] = {}
     for name in names:
+        if name in known:
+            continue
         before = _told(table, name)
         given = [_told(one, name) for one in dicts]
         if before is None or None in given:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from gradguard_lint.domain.conditions import NONE
 from gradguard_lint.domain.shapes import (
@@ -170,20 +170,21 @@ def on_Set(m: Machine, frame: Frame, node: ast.Set) -> Value:
 
 def on_Dict(m: Machine, frame: Frame, node: ast.Dict) -> Value:
     table = EMPTY
+    entries: dict[Hashable, Value] = {}
     for key, item in zip(node.keys, node.values, strict=True):
         value = m.eval(frame, item)
         if key is None:
-            given = m.models.mapping(m, frame, item, value)
-            table = merged(table, given)
+            table = replace(table, entries=tuple(entries.items()))
+            table = merged(table, m.models.mapping(m, frame, item, value))
+            entries = dict(table.entries)
             continue
         name = as_key(m.eval(frame, key))
         if isinstance(name.only, Const):
-            entries = {**dict(table.entries), name.constant: value}
-            table = replace(table, entries=tuple(entries.items()))
+            entries[name.constant] = value
         else:
             rest = value if closed(table) else join((rest_of(table), value))
             table = replace(table, rest=rest, keys=table.keys and UNKNOWN, perhaps=())
-    return adopted(m, node, of(table))
+    return adopted(m, node, of(replace(table, entries=tuple(entries.items()))))
 
 
 def on_IfExp(m: Machine, frame: Frame, node: ast.IfExp) -> Value:
