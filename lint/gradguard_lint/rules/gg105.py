@@ -54,6 +54,10 @@ def _severity(program: Program, call: ParallelCall) -> str | None:
         crossing = [atom for _, atom, _ in (*task.contents, *task.given)]
         captured = [effect.value for effect in task.effects if effect.kind == "capture"]
         given |= set().union(*map(idents, (*map(of, crossing), *captured)))
+    behind = [_behind(task) for task in call.tasks]
+    known = [made_from for made_from in behind if made_from is not None]
+    if len(known) == len(behind):
+        given &= set().union(*known)
     severity = "info" if asked else "warning"
     for effect in asked:
         sources = idents(effect.value) & given
@@ -67,6 +71,16 @@ def _severity(program: Program, call: ParallelCall) -> str | None:
         elif any(isinstance(atom, Unknown) for atom in inner(effect.target)):
             severity = "warning"
     return severity
+
+
+def _behind(task: TaskRun) -> set[int] | None:
+    """What the results of `task` were computed from, and a gradient would reach; None where it
+    hands its tensors over in another way."""
+    results = () if task.result is None else inner(task.result)
+    tensors = [atom for atom in results if isinstance(atom, Tensor)]
+    if not tensors:
+        return None
+    return {ident for tensor in tensors for ident in (tensor.ident, *tensor.sources)}
 
 
 def _may_be(atom: Atom, given: set[int]) -> bool:
