@@ -44,6 +44,7 @@ from gradguard_lint.domain.values import (
     unknown,
 )
 from gradguard_lint.engine.containers import hold
+from gradguard_lint.engine.fields import parts_of
 from gradguard_lint.engine.imports import module_frame, star_import
 from gradguard_lint.engine.machine import ARRIVED, HEAP, Machine
 from gradguard_lint.engine.ports import Args
@@ -328,7 +329,7 @@ def _item(m: Machine, frame: Frame, node: ast.AST, atom: Atom, index: Value) -> 
         if method is not None:
             return m.call(frame, node, m.bind(frame, node, method, atom), Args([index]))
         if atom.cls.what == "tuple":
-            whole = items("tuple", m.parts_of(atom))
+            whole = items("tuple", parts_of(m, atom))
             return whole.map(lambda part: _item(m, frame, node, part, index))
     if isinstance(atom, Tensor):
         return of(_part(m.models.indexed(m, frame, node, atom), written, index))

@@ -34,11 +34,12 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
-from gradguard_lint.engine.arguments import arguments, bind_arguments, perhaps_given, takes
+from gradguard_lint.engine.arguments import arguments, bind_arguments, takes
+from gradguard_lint.engine.fields import give_fields
 from gradguard_lint.engine.machine import DEPTH, HEAP, Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.same_object import changed_in_place
-from gradguard_lint.engine.tree import fields_of, yields
+from gradguard_lint.engine.tree import yields
 from gradguard_lint.engine.turns import given_to_all, turning
 from pytest_gradguard.records import replace
 
@@ -379,25 +380,8 @@ def instantiate(m: Machine, frame: Frame, node: ast.AST, cls: Class, args: Args)
         if init is not None:
             call(m, frame, node, m.bind(frame, node, init, instance), args)
         else:
-            _dataclass_fields(m, frame, node, cls, instance, args)
+            give_fields(m, frame, node, cls, instance, args)
     finally:
         m.making = making
     m.models.instantiated(m, frame, node, instance, args)
     return of(instance)
-
-
-def _dataclass_fields(
-    m: Machine, frame: Frame, node: ast.AST, cls: Class, instance: Instance, args: Args
-) -> None:
-    for index, name in enumerate(fields_of(cls)):
-        given = args.keywords.get(name) or args.get(index)
-        value = given or m.find_in_class(cls, name)
-        if value is not None:
-            value = value.map(lambda atom: m.models.field_default(m, frame, node, atom))
-        if given is None and args.may_give(name):
-            value = perhaps_given(m, cls.node, name, args, value)
-        if value is not None:
-            m.set_field(instance.ident, name, value)
-    after = m.find_in_class(cls, "__post_init__")
-    if after is not None:
-        call(m, frame, node, m.bind(frame, node, after, instance), Args())

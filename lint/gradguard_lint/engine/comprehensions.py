@@ -24,6 +24,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.branches import assume_test, condition, definite, enter_branch, is_plain
 from gradguard_lint.engine.containers import adopted, element_of
+from gradguard_lint.engine.fields import parts_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import descend
@@ -208,7 +209,7 @@ def _iterated(m: Machine, frame: Frame, node: ast.AST, atom: Atom) -> Value:
     if not isinstance(atom, Instance):
         return of(atom)
     if atom.cls.what == "tuple":
-        return items("tuple", m.parts_of(atom))
+        return items("tuple", parts_of(m, atom))
     iterator = given(atom, "__iter__") or given(atom, "__aiter__") or of(atom)
 
     def run(part: Atom) -> Value:

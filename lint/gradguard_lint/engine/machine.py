@@ -57,7 +57,6 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.budget import Budget, OutOfSteps
 from gradguard_lint.engine.ports import Args, Models, Project
-from gradguard_lint.engine.tree import fields_of
 from pytest_gradguard.records import fields, replace
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -177,6 +176,8 @@ class Machine:
         """Functions whose calls make generators, or not."""
         self.classes: dict[ast.AST, ast.stmt] = {}
         """The classes that calls make, as a program would write them."""
+        self.field_nodes: dict[tuple[ast.AST, str], ast.expr] = {}
+        """Where the fields of an object are made that a call makes: each at a place of its own."""
         self.givers: dict[int, Callable[[Value], None]] = {}
         """What is done with what a generator yields, by its frame, while it is iterated."""
         self.stored_in: dict[ast.AST, frozenset[str]] = {}
@@ -498,11 +499,6 @@ class Machine:
             value = self.store.get((ident, name))
             if value is not None:
                 yield name, value
-
-    def parts_of(self, atom: Instance) -> list[Value]:
-        """The fields of an object, in the order that its class gives them."""
-        parts = [self.read(atom.ident, name) for name in fields_of(atom.cls)]
-        return [part if part is not None else UNKNOWN for part in parts]
 
     def find_in_class(self, cls: Class, name: str) -> Value | None:
         """`name` in `cls` or its bases in the project."""

@@ -27,9 +27,10 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.branches import NO, YES, all_of, assume_test, definite, enter_branch
 from gradguard_lint.engine.containers import adopted, element_of
+from gradguard_lint.engine.fields import fields_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.tree import descend, fields_of
+from gradguard_lint.engine.tree import descend
 from gradguard_lint.engine.truth import compare
 
 
@@ -203,7 +204,7 @@ def _object(m: Machine, frame: Frame, pattern: ast.MatchClass, value: Value) -> 
     if definite(tests[0]) is False:
         _bind_anything(m, frame, pattern)
         return NO
-    fields = fields_of(kind) if isinstance(kind, Class) else ()
+    fields = fields_of(m, kind) if isinstance(kind, Class) else ()
     for index, part in enumerate(pattern.patterns):
         item = UNKNOWN
         if isinstance(kind, External) and kind.name.startswith("builtins."):

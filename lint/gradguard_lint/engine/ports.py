@@ -230,8 +230,24 @@ class Models(Protocol[M]):
     def awaited(self, m: M, atom: Atom) -> Value:
         """``await atom``."""
 
-    def field_default(self, m: M, frame: Frame, node: ast.AST, atom: Atom) -> Value:
-        """What a field of an object is, of which the class says `atom`."""
+    def is_field(self, stated: Value) -> bool:
+        """Whether a class that says `stated` of a name makes a field of it."""
+
+    def field_given_as(self, name: str, stated: Value | None) -> tuple[tuple[str, ...], bool]:
+        """By which keywords the field `name` is given, of which the class says `stated`, and
+        whether by its place, too."""
+
+    def field_value(
+        self,
+        m: M,
+        frame: Frame,
+        node: ast.AST,
+        name: str,
+        stated: Value | None,
+        given: Value | None,
+    ) -> Value | None:
+        """What the field `name` of an object is, of which the class says `stated`, and which the
+        object is `given`."""
 
     def swallows(self, m: M, value: Value) -> bool:
         """Whether an exception of its body ends where ``with value`` is left."""

@@ -5,10 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
-if TYPE_CHECKING:
-    from gradguard_lint.domain.values import Class
-
 OWN_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 """What has statements and expressions of its own."""
 
@@ -63,13 +59,3 @@ def stored_names(node: ast.AST) -> frozenset[str]:
     return frozenset(
         item.id for item in descend(node) if type(item) is ast.Name and type(item.ctx) is ast.Store
     )
-
-
-def fields_of(cls: Class) -> tuple[str, ...]:
-    """The fields that a class annotates, those that it inherits first."""
-    names: dict[str, None] = {}
-    for part in reversed((cls, *cls.above)):
-        for item in part.node.body:
-            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
-                names[item.target.id] = None
-    return tuple(names)

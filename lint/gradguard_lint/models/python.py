@@ -58,11 +58,12 @@ LIBRARY = Library(
         Row("contextlib.suppress", "thing", kind="suppress"),
         Row("dataclasses.field", "made-of", kind="field"),
         Row(
-            "attrs.field pydantic.Field pydantic.fields.Field",
+            "attrs.field attr.field attr.ib attr.attrib pydantic.Field pydantic.fields.Field",
             "made-of",
             kind="field",
             argument=(0, "default"),
         ),
+        Row("attrs.Factory attr.Factory", "made-of", kind="field", argument=(0, "factory")),
         Row("copy.deepcopy", "copied"),
         Row("builtins.*", "builtin"),
         Row("functools.partial", "partial"),

@@ -20,9 +20,9 @@ from gradguard_lint.domain.values import (
     of,
 )
 from gradguard_lint.engine.containers import adopted, hold
+from gradguard_lint.engine.fields import fields_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.tree import fields_of
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers.containers import container_method, taken_over
 from gradguard_lint.models.transfers.named_tuples import with_fields
@@ -168,7 +168,7 @@ def _unfolded(
 
 def _fields_of(m: Machine, frame: Frame, node: ast.AST, atom: Instance) -> Table:
     """The fields of `atom`, and what they are."""
-    names = fields_of(atom.cls)
+    names = fields_of(m, atom.cls)
     told = tuple((name, m.attribute(frame, node, of(atom), name)) for name in names)
     more = atom.cls.what == RECORD and (
         any(part.node.keywords for part in (atom.cls, *atom.cls.above))
@@ -240,5 +240,5 @@ def fields(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
         return UNKNOWN
     return items(
         "tuple",
-        [of(Thing("namespace", name, parts=(("name", constant(it)),))) for it in fields_of(cls)],
+        [of(Thing("namespace", name, parts=(("name", constant(it)),))) for it in fields_of(m, cls)],
     )

@@ -52,6 +52,9 @@ _MADE = {
 def made(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args) -> None:
     """An object is made, by its class or by the one that this extends."""
     what = instance.cls.what
+    after = m.find_in_class(instance.cls, "__attrs_post_init__")
+    if after is not None and m.find_in_class(instance.cls, "__init__") is None:
+        m.call(frame, node, m.bind(frame, node, after, instance), Args())
     if what == "parallel" and (instance.ident, "<parallel>") not in m.store:
         parallel.keep_arguments(m, instance, args)
     if what in _MADE and m.find_in_class(instance.cls, "__init__") is None:

@@ -56,6 +56,7 @@ from gradguard_lint.models.transfers import (
     processes,
     remote,
     samplers,
+    stated_fields,
     tensorflow_calls,
     torch_modules,
     torch_tensors,
@@ -375,14 +376,22 @@ class Meaning(Known):
             return work.result_of(m, of(atom))
         return of(atom)
 
-    def field_default(self, m: Machine, frame: Frame, node: ast.AST, atom: Atom) -> Value:
-        if not isinstance(atom, Thing) or atom.kind != "field":
-            return of(atom)
-        made = atom.part("default_factory") or atom.part("factory")
-        if made is not None:
-            result: Value = m.call(frame, node, made, Args())
-            return result
-        return atom.part("default") or UNKNOWN
+    def is_field(self, stated: Value) -> bool:
+        return stated_fields.is_field(stated)
+
+    def field_given_as(self, name: str, stated: Value | None) -> tuple[tuple[str, ...], bool]:
+        return stated_fields.given_as(name, stated)
+
+    def field_value(
+        self,
+        m: Machine,
+        frame: Frame,
+        node: ast.AST,
+        name: str,
+        stated: Value | None,
+        given: Value | None,
+    ) -> Value | None:
+        return stated_fields.value_of(m, frame, node, name, stated, given)
 
     def swallows(self, m: Machine, value: Value) -> bool:
         return contexts.swallows(m, value)

@@ -17,9 +17,9 @@ from gradguard_lint.domain.values import (
     of,
 )
 from gradguard_lint.engine.containers import adopted
+from gradguard_lint.engine.fields import fields_of, parts_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.tree import fields_of
 from gradguard_lint.models.rows import Row
 
 
@@ -89,7 +89,7 @@ def method(m: Machine, node: ast.AST, instance: Instance, name: str, args: Args)
     if name == "_replace":
         return with_fields(m, node, instance, args)
     if name == "_asdict":
-        names = fields_of(instance.cls)
-        entries = tuple(zip(names, m.parts_of(instance), strict=True))
+        names = fields_of(m, instance.cls)
+        entries = tuple(zip(names, parts_of(m, instance), strict=True))
         return adopted(m, node, of(Table(entries, ABSENT)))
     return None
