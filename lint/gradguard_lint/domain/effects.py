@@ -164,6 +164,21 @@ class Waited(Record):
     ident: int
 
 
+@record
+class Told(Record):
+    """It was seen how far something has come that runs beside the program.
+
+    Attributes:
+        key: the question whose answer tells so; None where that is certain.
+        until: the identities of what has come to its end.
+        effects: what has happened by then.
+    """
+
+    key: Key | None
+    until: frozenset[int] = frozenset()
+    effects: frozenset[Effect] = frozenset()
+
+
 @fields
 class ParallelCall:
     """One call that hands tasks to workers.
@@ -206,7 +221,7 @@ class ParallelCall:
     root: int
     many: bool = True
     tasks: list[TaskRun] = field(default_factory=list)
-    before: dict[Effect | ParallelCall | Waited, Conditions] = field(default_factory=dict)
+    before: dict[Effect | ParallelCall | Waited | Told, Conditions] = field(default_factory=dict)
     inherited: Modes = field(default_factory=Modes)
     when: Conditions = NONE
     ships: bool = True
@@ -241,7 +256,14 @@ class ParallelCall:
         worker = effect.worker
         if worker is None or worker is self.worker or not worker.call.until:
             return True
-        waits = (self.before.get(Waited(ident)) for ident in worker.call.until)
+        waits = [self.before.get(Waited(ident)) for ident in worker.call.until]
+        waits += [
+            when
+            for event, when in self.before.items()
+            if isinstance(event, Told)
+            and (effect in event.effects or not event.until.isdisjoint(worker.call.until))
+            and (event.key is None or (event.key, True) in self.when)
+        ]
         return any(
             when is not None and consistent(when, self.before[effect], self.when) for when in waits
         )

@@ -10,14 +10,14 @@ import ast
 from collections.abc import Iterable
 
 from gradguard_lint.domain.conditions import NONE, Assumed, Conditions, any_of, assume, in_both
-from gradguard_lint.domain.effects import Effect, Modes, ParallelCall, Waited
+from gradguard_lint.domain.effects import Effect, Modes, ParallelCall, Told, Waited
 from gradguard_lint.domain.values import Choice, Unknown, Value, guarded, join
 from pytest_gradguard.records import field, fields
 
 Place = tuple[int, str]
 """Whose (a scope, an object, a container) and which name."""
 
-Event = Effect | ParallelCall | Waited
+Event = Effect | ParallelCall | Waited | Told
 Past = dict[Event, Conditions]
 """What happened before, on this way, each with the conditions that it happened under."""
 

@@ -176,6 +176,9 @@ class Machine:
         """Functions whose calls make generators, or not."""
         self.classes: dict[ast.AST, ast.stmt] = {}
         """The classes that calls make, as a program would write them."""
+        self.signals: dict[tuple[int, str, int], dict[tuple[str, ast.AST], frozenset[Effect]]] = {}
+        """What threads have done by the time that they tell something, by what it is told by: what
+        is told, and in which run."""
         self.field_nodes: dict[tuple[ast.AST, str], ast.expr] = {}
         """Where the fields of an object are made that a call makes: each at a place of its own."""
         self.givers: dict[int, Callable[[Value], None]] = {}

@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from gradguard_lint.domain.conditions import NONE, Conditions, assume
-from gradguard_lint.domain.effects import Modes, ParallelCall, Step, TaskRun, Waited
+from gradguard_lint.domain.effects import Effect, Modes, ParallelCall, Step, TaskRun, Told, Waited
+from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import (
     ABSENT,
     arrived,
@@ -190,6 +191,34 @@ def wait_for(m: Machine, ident: int) -> None:
     """What runs under that identity has come to its end here, on this way."""
     if not m.dead:
         m.state.past[Waited(ident)] = m.assumed.facts
+
+
+def was_before(m: Machine, effects: frozenset[Effect]) -> None:
+    """What threads do has happened here, on this way: somebody has waited until they had come so
+    far."""
+    if effects and not m.dead:
+        m.state.past[Told(None, effects=effects)] = m.assumed.facts
+
+
+def ask_for_end(m: Machine, node: ast.AST, ident: int) -> Key:
+    """The question whether what runs under that identity has come to its end, as the program asks
+    it here."""
+    key = ("ended", ident, id(node))
+    facts = m.assumed.facts
+    if any(
+        isinstance(event, ParallelCall) and ident in event.until and when <= facts
+        for event, when in m.state.past.items()
+    ):  # what was not started has not ended
+        m.state.past[Told(key, until=frozenset({ident}))] = facts
+    return key
+
+
+def ask_for(m: Machine, node: ast.AST, effects: frozenset[Effect]) -> Key:
+    """The question whether threads have come so far that they have done this, asked here."""
+    key = ("done", id(node))
+    if effects:
+        m.state.past[Told(key, effects=effects)] = m.assumed.facts
+    return key
 
 
 def hand_out(
@@ -399,6 +428,9 @@ def run_task(
     if not process and not after.dead:
         after.assumed, after.modes = parent.assumed, parent.modes
         m.state = after
+    elif not process and call.until:
+        # It never ends, or fails: what it does happens all the same.
+        m.state.past.update((effect, effect.when) for effect in run.effects)
     if start.copies:
         result = sent_back(m, result, call)
     return result

@@ -129,6 +129,10 @@ LIBRARY = Library(
             "thing",
             kind="lock",
         ),
+        Row(
+            "threading.Event queue.Queue queue.LifoQueue queue.PriorityQueue queue.SimpleQueue",
+            "signal",
+        ),
     ),
     bases={
         "multiprocessing.Process": "process",

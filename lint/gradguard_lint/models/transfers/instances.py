@@ -126,6 +126,8 @@ def method(
         result = processes.start_instance(m, frame, node, instance)
     elif what in ("process", "thread") and name == "join":
         processes.joined(m, instance.ident, args)
+    elif what in ("process", "thread") and name == "is_alive":
+        result = processes.is_alive(m, node, instance.ident)
     elif what == "pool":
         result = work.pool_method(m, frame, node, instance, name, args)
     elif what == optimizers.KIND:

@@ -5,11 +5,20 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from gradguard_lint.domain.values import NOTHING, External, Frame, Tensor, Thing, Value, of
+from gradguard_lint.domain.values import (
+    NOTHING,
+    External,
+    Frame,
+    Tensor,
+    Thing,
+    Value,
+    of,
+    unknown,
+)
 from gradguard_lint.engine.calls import call_back
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.tasks import wait_for
+from gradguard_lint.engine.tasks import ask_for_end, wait_for
 from gradguard_lint.models.transfers import (
     arrays,
     attribute_tables,
@@ -96,6 +105,8 @@ def _future(
         return work.result_of(m, of(thing))
     if name == "exception" or (name == "wait" and next(args.values(), None) is None):
         wait_for(m, thing.ident)
+    if name in ("done", "ready") and not args.positional:
+        return unknown(ask_for_end(m, node, thing.ident))
     return None
 
 

@@ -19,10 +19,11 @@ from gradguard_lint.domain.values import (
     Value,
     constant,
     of,
+    unknown,
 )
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.tasks import hand_out, in_line, wait_for
+from gradguard_lint.engine.tasks import ask_for_end, hand_out, in_line, wait_for
 from gradguard_lint.engine.turns import in_loop
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Row
@@ -83,6 +84,8 @@ def process_method(
         )
     elif name == "join":
         joined(m, thing.ident, args)
+    elif name == "is_alive":
+        return is_alive(m, node, thing.ident)
     return UNKNOWN
 
 
@@ -90,6 +93,11 @@ def joined(m: Machine, ident: int, args: Args) -> None:
     """``process.join()``: with a limit of time, the process may run still."""
     if next(args.values(), None) is None:
         wait_for(m, ident)
+
+
+def is_alive(m: Machine, node: ast.AST, ident: int) -> Value:
+    """``process.is_alive()``."""
+    return unknown(("not", ask_for_end(m, node, ident)))
 
 
 def run_processes(

@@ -31,6 +31,7 @@ from gradguard_lint.models.transfers import (
     data_parallel,
     environment,
     samplers,
+    signals,
     tensorflow_calls,
     torch_modules,
     torch_tensors,
@@ -61,6 +62,11 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
         return unknown(("cmp", key[1], "startswith", start))
     if isinstance(key, tuple) and key[0] == torch_modules.PARTS:
         return torch_modules.part_called(m, frame, node, key[1], args)
+    owner = key[1] if name is not None and isinstance(key, tuple) else None
+    if isinstance(owner, tuple) and owner[0] == signals.SIGNAL and isinstance(name, str):
+        answer = signals.method(m, node, owner, name, args)
+        if answer is not None:
+            return answer
     result = result_call(atom)
     if name == "backward":
         data_parallel.unknown_backward(m)

@@ -1,0 +1,68 @@
+"""What a thread tells others that it has come to: events that it sets, and queues that it fills or
+works off."""
+
+from __future__ import annotations
+
+import ast
+
+from gradguard_lint.domain.effects import Effect
+from gradguard_lint.domain.questions import Key
+from gradguard_lint.domain.values import NOTHING, Frame, Value, unknown
+from gradguard_lint.engine.machine import Machine
+from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.tasks import ask_for, was_before
+from gradguard_lint.models.rows import Row
+
+SIGNAL = "signal"
+"""The key of an event or a queue begins so: it is itself, and else nothing is known of it."""
+
+_TELLS = {"set": "set", "put": "put", "put_nowait": "put", "task_done": "done"}
+_WAITS = {"get": "put", "get_nowait": "put"}
+"""What returns only once somebody has told this."""
+
+
+def signal(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``threading.Event()``, ``queue.Queue()``."""
+    return unknown((SIGNAL, m.ident_at(node)))
+
+
+def method(m: Machine, node: ast.AST, key: Key, name: str, args: Args) -> Value | None:
+    """A method of an event or a queue, whose key is `key`; None where nothing is known of what it
+    gives."""
+    if m.in_process_worker or not isinstance(key, tuple) or m.dead:
+        return None
+    ident = key[1]
+    assert isinstance(ident, int)
+    if name in _TELLS:
+        _tell(m, ident, _TELLS[name])
+    elif name in _WAITS:
+        was_before(m, _told(m, ident, _WAITS[name]))
+    elif name == "join" and (ident, "put", m.root) in m.signals:
+        was_before(m, _told(m, ident, "done"))
+    elif name == "clear":
+        m.signals.pop((ident, "set", m.root), None)
+    elif name == "wait" and (args.get(0, "timeout") or NOTHING).is_none:
+        was_before(m, _told(m, ident, "set"))
+    elif name in ("wait", "is_set"):
+        return unknown(ask_for(m, node, _told(m, ident, "set")))
+    return None
+
+
+def _tell(m: Machine, ident: int, what: str) -> None:
+    """Others may wait for this: what the thread has done by then, whoever tells so, and whenever,
+    is done for them."""
+    worker, place = m.worker, (ident, what, m.root)
+    here: dict[tuple[str, ast.AST], frozenset[Effect]] = {}
+    for event in m.state.past:
+        if isinstance(event, Effect) and worker is not None and event.worker is worker:
+            doing = (event.kind, event.site.node)
+            here[doing] = here.get(doing, frozenset()) | {event}
+    told = m.signals.get(place)
+    if told is not None:
+        here = {doing: here[doing] | known for doing, known in told.items() if doing in here}
+    m.signals[place] = here
+
+
+def _told(m: Machine, ident: int, what: str) -> frozenset[Effect]:
+    """What is done for whoever has waited for this."""
+    return frozenset().union(*m.signals.get((ident, what, m.root), {}).values())
