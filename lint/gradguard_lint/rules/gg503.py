@@ -85,7 +85,10 @@ def _at_times(effect: Effect, loop: Site) -> bool:
 
 def _trains(program: Program, effect: Effect, loop: Site) -> bool:
     """Whether the data is for training, where anything of the program is."""
-    around = effect.site.statement
+    sites = [*(step.site for step in effect.chain), effect.site]
+    while len(sites) > 1 and _hands_on(sites[-1].statement, sites[-2]):
+        sites.pop()
+    around = sites.pop().statement
     place = around if isinstance(around, (ast.For, ast.AsyncFor)) else loop.node
     inside = {id(node) for node in ast.walk(place)}
     if any(_steps(node) for node in ast.walk(place)):
@@ -93,7 +96,7 @@ def _trains(program: Program, effect: Effect, loop: Site) -> bool:
     if isinstance(loop.node, ast.While) and _gives(loop.node):
         return True
     # A loop over batches may be that of an epoch and of an evaluation: it trains in this call.
-    links = [step.site.node for step in effect.chain] if place is around else []
+    links = [site.node for site in sites] if place is around else []
     trains = False
     for other in program.kinds("backward", "step"):
         trains = True
@@ -105,8 +108,19 @@ def _trains(program: Program, effect: Effect, loop: Site) -> bool:
     return not trains and not any(_steps(node) for m in modules for node in ast.walk(m.tree))
 
 
-def _gives(loop: ast.While) -> bool:
-    """Whether a generator gives batches without end, as one does for training."""
+def _hands_on(loop: ast.AST | None, taker: Site) -> bool:
+    """Whether a generator gives in `loop` what it takes, for a loop that iterates it at `taker`."""
+    around = taker.statement
+    return (
+        isinstance(loop, (ast.For, ast.AsyncFor))
+        and isinstance(around, (ast.For, ast.AsyncFor))
+        and any(node is taker.node for node in ast.walk(around.iter))
+        and _gives(loop)
+    )
+
+
+def _gives(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
+    """Whether a generator gives items in this loop."""
     return any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in ast.walk(loop))
 
 
