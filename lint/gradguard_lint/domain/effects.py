@@ -286,6 +286,8 @@ class TaskRun:
     """What crosses with the task: the path, the object, and whether each task has its own."""
     given: list[tuple[str, Atom, bool]] = field(default_factory=list)
     """The same where nothing is pickled: what the task is given."""
+    own_pickling: bool = False
+    """Whether the class of something that crosses says itself what pickling takes along."""
     returns: list[tuple[Value, Site]] = field(default_factory=list)
     result: Value | None = None
     known: bool = False

@@ -63,16 +63,19 @@ def _by_name(state: Value) -> dict[str, Value] | None:
     return {name: join(values) for name, values in found.items()}
 
 
-def sent_as(m: Machine, sent: Iterable[Atom]) -> list[tuple[Instance, Value]]:
-    """The objects among what is `sent` whose classes say themselves what of them is pickled, and
-    what that is."""
-    found = []
-    for atom in dict.fromkeys(sent):
-        if isinstance(atom, Instance) and m.pickles_itself(atom):
-            state = _pickled(m, atom)
-            if state is not None:
-                found.append((atom, state))
-    return found
+def pickling_themselves(m: Machine, sent: Iterable[Atom]) -> list[Instance]:
+    """The objects among what is `sent` whose classes say themselves what of them is pickled."""
+    return [
+        atom
+        for atom in dict.fromkeys(sent)
+        if isinstance(atom, Instance) and m.pickles_itself(atom)
+    ]
+
+
+def sent_as(m: Machine, sent: list[Instance]) -> list[tuple[Instance, Value]]:
+    """What is pickled of such objects, as far as that is known."""
+    states = [(atom, _pickled(m, atom)) for atom in sent]
+    return [(atom, state) for atom, state in states if state is not None]
 
 
 def arrive(m: Machine, frame: Frame, node: ast.AST, pickled: list[tuple[Instance, Value]]) -> None:

@@ -45,7 +45,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.containers import whole
 from gradguard_lint.engine.machine import Machine
-from gradguard_lint.engine.pickling import arrive, sent_as, state_of
+from gradguard_lint.engine.pickling import arrive, pickling_themselves, sent_as, state_of
 from gradguard_lint.engine.ports import Args
 from pytest_gradguard.records import replace
 
@@ -347,7 +347,8 @@ def run_task(
     run = TaskRun(m.new_ident(), call, task, initializer=initializer)
     call.tasks.append(run)
     run.given = _shipped(m, call, task)
-    pickled = sent_as(m, (atom for _, atom, _ in run.given)) if call.ships else []
+    themselves = pickling_themselves(m, (it for _, it, _ in run.given)) if call.ships else []
+    pickled = sent_as(m, themselves)
     pickled_at_start: list[tuple[Instance, Value]] = []
     if call.ships:
         run.contents = run.given
@@ -356,7 +357,10 @@ def run_task(
         run.given = run.given + at_start
         if call.ships and call.start not in INHERITING:  # a fork inherits what it is started with
             run.contents = run.given
-            pickled_at_start = sent_as(m, (atom for _, atom, _ in at_start))
+            with_start = pickling_themselves(m, (atom for _, atom, _ in at_start))
+            pickled_at_start = sent_as(m, with_start)
+            themselves += with_start
+    run.own_pickling = bool(themselves)
     parent = m.state
     chain, loop_depth, statement, raised = m.chain, m.loop_depth, m.statement, m.raised
     outer, outer_returned = m.worker, m.returned

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
@@ -11,18 +10,15 @@ from gradguard_lint.rules.base import Examples, Report, captures, handed_out, pl
 
 CODE = "GG113"
 
-_OWN_PICKLING = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__")
-"""Methods by which a class may put its hooks back on."""
-
 
 def check(program: Program) -> Iterator[Report]:
     for task in program.process_tasks():
         hooks = _hooks(task) if task.call.ships else []
         if not hooks or _no_gradients(task):
             continue
+        if task.own_pickling:
+            continue  # it may put its hooks back on
         sent = [(path, atom) for path, atom, _ in task.contents]
-        if any(_pickles_itself(atom) for _, atom in sent):
-            continue
         sent += [(path, atom) for path, value, _ in captures(program, task) for atom in value.atoms]
         for path, atom in sent:
             hook = next((hook for hook in hooks if _holds(atom, hook)), None)
@@ -62,13 +58,6 @@ def _no_gradients(task: TaskRun) -> bool:
     """Whether the worker is known to take no gradients, so that no hook could run there."""
     kinds = {effect.kind for effect in task.effects}
     return task.known and kinds.isdisjoint({"backward", "graph", "unknown-call"})
-
-
-def _pickles_itself(atom: Atom) -> bool:
-    return isinstance(atom, Instance) and any(
-        isinstance(item, ast.FunctionDef) and item.name in _OWN_PICKLING
-        for item in atom.cls.node.body
-    )
 
 
 def _holds(atom: Atom, hook: Effect) -> bool:
