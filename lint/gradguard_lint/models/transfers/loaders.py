@@ -32,7 +32,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.tasks import hand_out, in_line
+from gradguard_lint.engine.tasks import hand_out
 from gradguard_lint.engine.tree import descend
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Row
@@ -156,7 +156,7 @@ def _start_workers(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> Non
     count = thing.part("num_workers")
     when = where_not(count, (0, None)) if count is not None else None
     if count is None or when is None:
-        _collate_here(m, frame, thing)
+        _collate_here(m, frame, node, thing)
         return
     if m.in_process_worker and all(
         isinstance(atom, Const) and isinstance(atom.value, int) and atom.value > 0
@@ -213,13 +213,13 @@ def _start_workers(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> Non
         )
 
 
-def _collate_here(m: Machine, frame: Frame, thing: Thing) -> None:
+def _collate_here(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> None:
     """Without workers, what collates runs where the loader is iterated."""
-    collate, site = thing.part("collate_fn"), thing.site
-    if collate is None or site is None or not _followed(collate):
+    collate = thing.part("collate_fn")
+    if collate is None or not _followed(collate):
         return
     before = m.state.copy()
-    in_line(m, frame, [TaskCall(collate, (sequence(UNKNOWN),), (), site, library=LOADER)])
+    m.call(frame, node, collate, Args([sequence(UNKNOWN)]))
     if m.dead:  # what it is given is not known
         m.state = before
     for event in m.state.past.keys() - before.past.keys():
