@@ -145,12 +145,22 @@ def tasks_in(m: Machine, value: Value) -> list[TaskCall]:
     return list(found)
 
 
-def in_line(m: Machine, frame: Frame, tasks: list[TaskCall]) -> Value:
-    """Run `tasks` here, one after the other; what they return."""
-    results = [
-        m.call(frame, task.site.node, task.function, Args.given(list(task.args), task.keywords))
-        for task in tasks[:TASKS]
-    ]
+def in_line(m: Machine, frame: Frame, tasks: list[TaskCall], *, apart: bool = False) -> Value:
+    """Run `tasks` here, one after the other; what they return.
+
+    Args:
+        apart: whether they are started alone: whoever starts one goes on where it raises, or never
+            ends.
+    """
+    results = []
+    for task in tasks[:TASKS]:
+        before, raised = (m.state.copy() if apart else m.state), m.raised
+        m.raised = [] if apart else raised
+        args = Args.given(list(task.args), task.keywords)
+        results.append(m.call(frame, task.site.node, task.function, args))
+        m.raised = raised
+        if apart and m.dead:
+            m.state = before
     if len(tasks) > TASKS:
         results.append(UNKNOWN)
     return join(results) if results else UNKNOWN
@@ -273,7 +283,7 @@ def hand_out(
     ):
         # Within a worker, nested calls run in its threads or one after the other; but from a
         # thread processes start as they do from the program.
-        return in_line(m, frame, tasks)
+        return in_line(m, frame, tasks, apart=single and not answers)
     assumed = m.assumed.copy()
     assume(m.assumed, when)
     call = ParallelCall(

@@ -118,7 +118,7 @@ def run_processes(
     joined."""
     starts = starts_of(m, how)
     if not starts:
-        in_line(m, frame, tasks)
+        in_line(m, frame, tasks, apart=True)
     for start, when in starts:
         hand_out(
             m,
