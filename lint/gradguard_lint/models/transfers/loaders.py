@@ -107,8 +107,22 @@ def loaders_in(m: Machine, value: Value) -> Iterator[Thing]:
     """The loaders in `value`: torch's own, and what objects of subclasses are."""
     yield from value.things("loader")
     for instance in value.of(Instance):
-        if instance.cls.what == "loader" and m.find_in_class(instance.cls, "__iter__") is None:
+        if instance.cls.what == "loader" and _gives_batches(m, instance):
             yield from (m.read(instance.ident, _LOADER) or UNKNOWN).things("loader")
+
+
+def _gives_batches(m: Machine, instance: Instance) -> bool:
+    """Whether to iterate an object of a subclass is to iterate the loader that it is."""
+    own = m.find_in_class(instance.cls, "__iter__")
+    if own is None:
+        return True
+    return any(
+        isinstance(part, ast.Attribute)
+        and part.attr == "__iter__"
+        and not isinstance(part.value, ast.Attribute)
+        for function in own.of(Function)
+        for part in descend(function.node)
+    )
 
 
 def dataset(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:

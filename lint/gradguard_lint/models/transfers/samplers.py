@@ -26,6 +26,7 @@ from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Row
+from gradguard_lint.models.transfers.loaders import loaders_in
 from gradguard_lint.reading.source import Module
 
 PASSED = "<passed>"
@@ -126,10 +127,8 @@ def samplers(m: Machine, value: Value) -> Iterable[Thing]:
         own = _own(m, instance)
         if own is not None:
             yield own
-    for thing in value.things("sampler", "batch-sampler", "loader"):
-        if thing.kind == "sampler":
-            yield thing
-            continue
+    yield from value.things("sampler")
+    for thing in (*value.things("batch-sampler"), *loaders_in(m, value)):
         for name in ("sampler", "batch_sampler"):
             part = thing.part(name)
             if part is not None:
@@ -251,8 +250,9 @@ def _is_in(site: Site, loop: Site) -> bool:
 
 
 def _as_thing(m: Machine, atom: Atom) -> Value:
-    own = _own(m, atom) if isinstance(atom, Instance) else None
-    return of(own or atom)
+    if not isinstance(atom, Instance):
+        return of(atom)
+    return of(_own(m, atom) or next(loaders_in(m, of(atom)), atom))
 
 
 def _held(m: Machine, scope: Frame, node: ast.AST) -> Value | None:
