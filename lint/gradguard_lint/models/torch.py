@@ -383,7 +383,8 @@ LIBRARY = Library(
         Row("torch.distributions.*", "distribution", only="class"),
         Row("torch.from_numpy torch.from_dlpack", "tensor", flag="shares"),
         Row("torch.load torch.jit.load", "load", argument=(1, "map_location")),
-        Row("torch.nn.init.*", "identity", flag="in-place"),
+        Row("torch.nn.init.*", "filled"),
+        Row("torch.nn.init.orthogonal_", "filled", flag="heavy"),
         Row("torch.jit.script torch.jit.trace", "identity"),
         Row(
             "torch.nn.DataParallel torch.nn.parallel.DataParallel torch.compile",

@@ -33,15 +33,13 @@ from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers import estimators
-from gradguard_lint.models.transfers.tensors import operation, written
+from gradguard_lint.models.transfers.tensors import operation
 from pytest_gradguard.records import replace
 
 
 def identity(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """What gives its argument, or a shallow copy of it."""
     value = args.get(*row.argument, "iterable") or args.get(0) or UNKNOWN
-    if row.flag == "in-place":
-        written(m, frame, node, f"`{name.rpartition('.')[2]}`", value)
     if row.keeps:
         value = value.map(lambda atom: _wrapped(atom, name))
     if row.keeps and lazy([value]):

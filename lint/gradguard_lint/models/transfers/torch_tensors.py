@@ -34,6 +34,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.branches import is_plain
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.models.rows import Row
 from gradguard_lint.models.torch import (
     CASTS,
     CLEARS,
@@ -383,6 +384,22 @@ def set_requires_grad(m: Machine, tensor: Tensor, flag: Value) -> Value | None:
         freeze(m, tensor.ident, flag.constants() == [False])
         return None
     return of(with_grad(tensor, flag))
+
+
+def filled(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``torch.nn.init.zeros_(tensor)`` and the like, which give their tensor back.
+
+    The decomposition in ``orthogonal_`` starts the compute threads at any size (seen at 4 x 4).
+    """
+    value = args.get(0, "tensor") or UNKNOWN
+    written(m, frame, node, f"`{name.rpartition('.')[2]}`", value)
+    if row.flag == "heavy":
+        data = [
+            (replace(tensor, small=False, grad="none"), when)
+            for tensor, when in tensors_in([value])
+        ]
+        worked(m, frame, node, data, heavy=True)
+    return value
 
 
 def taken_over(m: Machine, tensor: Tensor, given: Iterable[Value]) -> Value | None:
