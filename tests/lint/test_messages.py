@@ -706,6 +706,31 @@ Parallel(2)(delayed(evaluate)(f"{k}.pt") for k in range(4))
     assert evaluate["fix"].startswith('Load with `map_location="cpu"`')
 
 
+def test_tasks_of_ray_are_told_to_ask_for_the_gpu(project):
+    project.write(
+        "program.py",
+        """import ray
+import torch
+
+
+@ray.remote
+class Trainer:
+    def __init__(self):
+        self.model = torch.nn.Linear(3, 1).cuda()
+
+    def step(self, rows):
+        self.model(torch.tensor(rows).cuda()).sum().backward()
+
+
+trainers = [Trainer.remote() for _ in range(2)]
+ray.get([trainer.step.remote([[1.0, 2.0, 3.0]]) for trainer in trainers])
+""",
+    )
+    found = project.lint("--select", "GG201", json_output=True).json["findings"]
+    assert found
+    assert all(it["fix"].startswith("Ask Ray for the GPU, as") for it in found)
+
+
 def test_which_generator_is_seeded_and_which_is_not(project):
     project.write(
         "program.py",

@@ -137,6 +137,8 @@ def _case(program: Program, task: TaskRun, effect: Effect) -> str:
     own = [it for it in task.effects if it.kind == "gpu-init"]
     if _called(effect) == "torch.load" and all(it.site == effect.site for it in own):
         return "weights"
+    if task.call.library == "ray":
+        return task.call.library
     if task.call.single or any(it.kind in ("backward", "step") for it in task.effects):
         return "whole program"
     models = {site.node for site in program.moved.values()}

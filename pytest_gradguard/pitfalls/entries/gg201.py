@@ -32,6 +32,11 @@ PITFALL = Pitfall(
             "Start no more of these workers than the GPU has room for, give each a GPU of its "
             "own, or run them on the CPU."
         ),
+        "ray": (
+            "Ask Ray for the GPU, as `@ray.remote(num_gpus=1)` does: it then runs no more of these "
+            "at a time than there are GPUs, and shows each its own. Older releases hide the GPUs "
+            "from what asks for none."
+        ),
         "weights": ('Load with `map_location="cpu"`: nothing else in the worker uses the GPU.'),
     },
     bad="""\
