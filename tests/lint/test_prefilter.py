@@ -283,6 +283,28 @@ def test_generators_that_are_kept_for_the_tasks_are_followed():
         assert not kept(program.format(other)), other
 
 
+def test_what_holds_a_generator_and_is_given_to_tasks_is_followed():
+    program = (
+        "import numpy as np\nfrom joblib import Parallel, delayed\ndef run(n):\n    {}\n"
+        "    Parallel(2)(delayed(f)(ctx, k) for k in range(n))\n"
+    )
+    for held in (
+        "ctx = Ctx(np.random.default_rng(0), n)",
+        "ctx = Ctx(\n        rng=np.random.default_rng(0),\n        n=n,\n    )",
+        "ctx = {'rng': np.random.default_rng(0)}",
+        "ctx: dict = dict(rng=np.random.default_rng(0))",
+        "ctx.update(rng=np.random.default_rng(0))",
+        "own = {'rng': np.random.default_rng(0)}\n    ctx = Ctx(own)",
+    ):
+        assert kept(program.format(held)), held
+    for other in (
+        "own = Ctx(np.random.default_rng(0), n)",
+        "ctx = Ctx(np.random.default_rng(0).normal(), n)",
+        "ctx = Ctx(n)\n    f(np.random.default_rng(0))",
+    ):
+        assert not kept(program.format(other)), other
+
+
 def test_methods_are_followed_to_a_framework():
     program = (
         "from helper import f\nfrom multiprocessing import Pool\nclass C:\n"

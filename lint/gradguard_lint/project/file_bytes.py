@@ -47,6 +47,7 @@ from gradguard_lint.project.places import (
     is_given,
     is_given_on_at_margin,
     is_passed_on,
+    kept_by,
     taken_from,
     uses_of,
 )
@@ -392,18 +393,21 @@ class File:
             if is_passed_on(data, made.start()):
                 return True
             name = given_to(data, made.start())
-            if not name and not any(word in data for word in ASKED):
+            names = dict.fromkeys(filter(None, (name, *kept_by(data, made.start()))))
+            if not names and not any(word in data for word in ASKED):
                 continue
             near = around(data, made.start())
             handed = [it for called in (HANDED_OUT, REMOTE, _PROCESS) for it in calls(near, called)]
-            if not name:
-                if any(made.group() in it and any(word in it for word in ASKED) for it in handed):
-                    return True
-                continue
-            said = words_of(b" ".join(handed))
-            if name in said or any(it in said for it in holders(near, name, said)):
+            if not name and any(
+                made.group() in it and any(word in it for word in ASKED) for it in handed
+            ):
                 return True
-            if near is data and any(map(self._can_be_given, uses_of(data, name))):
+            said = words_of(b" ".join(handed))
+            if any(
+                it in said or any(map(said.__contains__, holders(near, it, said))) for it in names
+            ):
+                return True
+            if name and near is data and any(map(self._can_be_given, uses_of(data, name))):
                 return True  # a global that goes along with a function
         return False
 

@@ -65,6 +65,17 @@ def given_to(data: bytes, place: int) -> bytes:
     return b"" if found is None else found.group(1)
 
 
+def kept_by(data: bytes, place: int) -> Iterator[bytes]:
+    """The names of what is given, in brackets, what is made by the call at `place`; none where that
+    is asked for something at once."""
+    end = _closed(data, data.find(b"(", place))
+    if data[end : end + 1] == b".":
+        return
+    for it in re.compile(_KEEPS).finditer(data, max(place - _KEPT, 0), place):
+        if _line_end(data, it.end()) > place:
+            yield from words_of(b" ".join(filter(None, it.groups())))
+
+
 def holders(data: bytes, name: bytes, wanted: Set[bytes]) -> Iterator[bytes]:
     """The names of what is given the thing that is called `name`, to keep it or to go through it,
     and of what is given these in turn; none, where none of these can be `wanted`."""
