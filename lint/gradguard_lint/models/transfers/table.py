@@ -120,6 +120,7 @@ TRANSFERS: dict[str, Transfer] = {
     "process-number": starting.process_number,
     "dask-client": dask_work.client,
     "dask-cluster": dask_work.cluster,
+    "dask-completed": dask_work.completed,
     "dask-compute": dask_work.compute_all,
     "dask-config": dask_work.config,
     "data-parallel": data_parallel.data_parallel,
