@@ -127,7 +127,8 @@ def _steps(
     call = report.call
     handed_out = set[tuple[str, int]]()
     if call is not None:  # a process gets its task where it is made, and is started elsewhere
-        sites = (call.site, *(run.task.site for run in call.tasks))
+        sites = [call.site, *(run.task.site for run in call.tasks)]
+        sites += [run.initializer.site for run in call.tasks if run.initializer is not None]
         handed_out.update((site.path, site.line) for site in sites)
     trace: list[tuple[str, int, str]] = []
     ways: list[tuple[str, int, str]] = []

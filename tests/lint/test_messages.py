@@ -253,6 +253,53 @@ if __name__ == "__main__":
     assert copied.endswith("creates its own GPU context, and its own copy of the data.")
 
 
+def test_what_an_initializer_is_given_is_told_where_the_pool_is_made(project):
+    text = """\
+import multiprocessing
+
+import numpy as np
+import torch
+
+
+def set_up(*given):
+    global own
+    own = given[0]
+
+
+def draw(k):
+    return own.normal() + k
+
+
+if __name__ == "__main__":
+    spawn = multiprocessing.get_context("spawn")
+    net, w = torch.nn.Linear(2, 1).cuda(), torch.ones(2, requires_grad=True)
+    rng = np.random.default_rng(0)
+    with spawn.Pool(2, set_up, (net, w)) as pool:
+        pool.map(abs, range(4))
+        pool.map(str, range(4))
+    with spawn.Pool(2, set_up, (w * 2,)) as pool:
+        pool.map(abs, range(4))
+    with spawn.Pool(2, set_up, (rng,)) as pool:
+        pool.map(draw, range(4))
+"""
+    project.write("program.py", text)
+    findings = project.lint(json_output=True).json["findings"]
+    told = {(found["code"], found["location"]["line"]): found for found in findings}
+    assert [*told] == [("GG101", 20), ("GG202", 20), ("GG101", 23), ("GG305", 25)]
+    assert told["GG202", 20]["message"] == (
+        "`net` is on the GPU and is pickled for spawned workers: each worker gets it as it starts "
+        "and creates its own GPU context."
+    )
+    assert (20, "the initializer runs in spawned workers") in [
+        (step["line"], step["message"]) for step in told["GG202", 20]["trace"]
+    ]
+    assert told["GG101", 20]["message"].startswith("`w` requires grad and is pickled for spawned")
+    assert told["GG101", 23]["message"].endswith(
+        "torch refuses to pickle it, and no worker starts."
+    )
+    assert "all workers draw the same numbers" in told["GG305", 25]["message"]
+
+
 def test_a_worker_that_takes_the_gpu_on_several_branches_is_one_finding_that_names_them(project):
     functions = "".join(
         f"def f{k}(x):\n    return torch.full((3,), x + {k}).to('cuda')\n" for k in range(8)

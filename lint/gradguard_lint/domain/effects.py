@@ -17,7 +17,7 @@ from pytest_gradguard.records import Record, field, fields, record, replace
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     import ast
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterator
     from typing import Literal
 
     from gradguard_lint.domain.questions import Key
@@ -288,6 +288,8 @@ class TaskRun:
     """The same where nothing is pickled: what the task is given."""
     own_pickling: bool = False
     """Whether the class of something that crosses says itself what pickling takes along."""
+    first_at_start: int = 0
+    """From which of these on they cross with the initializer, as a worker starts."""
     returns: list[tuple[Value, Site]] = field(default_factory=list)
     result: Value | None = None
     known: bool = False
@@ -318,6 +320,14 @@ class TaskRun:
         if self.initializer is not None and effect in self.effects[: self.initialised]:
             return _names(self.initializer)[0]
         return self.name
+
+    def parted(
+        self, crossing: list[tuple[str, Atom, bool]]
+    ) -> Iterator[tuple[TaskCall, list[tuple[str, Atom, bool]]]]:
+        """What of that crosses with the task, and what with the initializer of its worker."""
+        yield self.task, crossing[: self.first_at_start]
+        if self.initializer is not None:
+            yield self.initializer, crossing[self.first_at_start :]
 
     def meets(self, effect: Effect, earlier: Effect) -> bool:
         """Whether `effect` of this task and `earlier` of the parent happen on one way."""

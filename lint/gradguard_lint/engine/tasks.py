@@ -357,6 +357,7 @@ def run_task(
     run = TaskRun(m.new_ident(), call, task, initializer=initializer)
     call.tasks.append(run)
     run.given = _shipped(m, call, task)
+    run.first_at_start = len(run.given)
     themselves = pickling_themselves(m, (it for _, it, _ in run.given)) if call.ships else []
     pickled = sent_as(m, themselves)
     pickled_at_start: list[tuple[Instance, Value]] = []

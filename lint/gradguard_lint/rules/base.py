@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from gradguard_lint.domain.conditions import NONE, Conditions
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun
 from gradguard_lint.domain.shapes import inner
-from gradguard_lint.domain.values import Atom, Instance, Site, Tensor, Thing, Value
+from gradguard_lint.domain.values import Atom, Instance, Site, TaskCall, Tensor, Thing, Value
 from pytest_gradguard.records import fields
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -74,6 +74,13 @@ class Report:
 def handed_out(task: TaskRun) -> Step:
     """The step "these tasks are given to workers here"."""
     return Step(task.call.site, task.runs)
+
+
+def sent_with(task: TaskRun, sent: TaskCall) -> Step:
+    """The step that ships what crosses with the task, or with the initializer of its worker."""
+    if sent is task.task:
+        return handed_out(task)
+    return Step(sent.site, f"the initializer runs in {task.call.workers}")
 
 
 def chain(effect: Effect) -> tuple[Step, ...]:

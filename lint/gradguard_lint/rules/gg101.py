@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Program, Step, TaskRun
-from gradguard_lint.domain.values import Atom, Tensor
-from gradguard_lint.rules.base import Examples, Report, brought, captures, handed_out
+from gradguard_lint.domain.values import Atom, TaskCall, Tensor
+from gradguard_lint.rules.base import Examples, Report, brought, captures, handed_out, sent_with
 
 CODE = "GG101"
 
@@ -20,16 +20,20 @@ def carries_graph(atom: Atom) -> bool:
 
 def check(program: Program) -> Iterator[Report]:
     for task in program.process_tasks():
-        for path, atom, _ in task.contents:
-            if carries_graph(atom):
+        found = False
+        for sent, crossing in task.parted(task.contents):
+            path, atom = next(
+                ((path, atom) for path, atom, _ in crossing if carries_graph(atom)), ("", None)
+            )
+            if atom is not None:
+                found = True
                 yield Report(
-                    task.task.site,
-                    _happens(task, path, history=getattr(atom, "grad", "") == "history"),
-                    (handed_out(task),),
+                    sent.site,
+                    _happens(task, sent, path, history=getattr(atom, "grad", "") == "history"),
+                    (sent_with(task, sent),),
                     call=task.call,
                 )
-                break
-        else:
+        if not found:
             for name, value, site in captures(program, task):
                 if any(map(carries_graph, brought(task, value))):
                     yield Report(
@@ -43,12 +47,12 @@ def check(program: Program) -> Iterator[Report]:
                     break
 
 
-def _happens(task: TaskRun, path: str, *, history: bool) -> str:
+def _happens(task: TaskRun, sent: TaskCall, path: str, *, history: bool) -> str:
     workers = task.call.workers
     if history and task.call.forking_pickler:
+        fails = "the call fails with an error" if sent is task.task else "no worker starts"
         return (
-            f"`{path}` has history and goes to {workers}: torch refuses to pickle it, and the call "
-            "fails with an error."
+            f"`{path}` has history and goes to {workers}: torch refuses to pickle it, and {fails}."
         )
     if task.call.forking_pickler:
         gets = "the worker shares its memory, not its graph, and no gradient comes back."

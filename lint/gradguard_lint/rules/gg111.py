@@ -9,14 +9,16 @@ from gradguard_lint.domain.shapes import idents, inner
 from gradguard_lint.domain.values import (
     GRADIENT,
     OUTPUT,
+    Atom,
     Const,
     Instance,
     Items,
     Table,
+    TaskCall,
     Tensor,
     Thing,
 )
-from gradguard_lint.rules.base import Examples, Report, captures, handed_out, place
+from gradguard_lint.rules.base import Examples, Report, captures, place, sent_with
 
 CODE = "GG111"
 
@@ -32,13 +34,14 @@ def check(program: Program) -> Iterator[Report]:
             continue
         use = _use(program, task, sent)
         if use is not None:
+            sent_by = _sender(program, task, update)
             yield Report(
-                task.task.site,
+                sent_by.site,
                 f"`{task.name}` updates the running statistics of a copy in {task.call.workers} "
-                f"and returns none of them: the module that {place(use.site, task.task.site)} uses "
+                f"and returns none of them: the module that {place(use.site, sent_by.site)} uses "
                 "keeps its old statistics.",
                 (
-                    handed_out(task),
+                    sent_with(task, sent_by),
                     Step(update.site, "a forward pass updates the statistics of the copy here"),
                     Step(use.site, "the module is used again here"),
                 ),
@@ -46,13 +49,26 @@ def check(program: Program) -> Iterator[Report]:
             )
 
 
-def _modules(program: Program, task: TaskRun) -> set[int]:
-    """The identities of the modules that the task is sent with."""
-    found = {
+def _sender(program: Program, task: TaskRun, update: Effect) -> TaskCall:
+    """What the module crosses with that `update` changes: the task, or its worker's initializer."""
+    for sent, crossing in task.parted(task.contents):
+        if _updates(program, update, _modules_in(crossing)):
+            return sent
+    return task.task
+
+
+def _modules_in(crossing: list[tuple[str, Atom, bool]]) -> set[int]:
+    """The identities of the modules that cross."""
+    return {
         atom.ident
-        for _, atom, _ in task.contents
+        for _, atom, _ in crossing
         if isinstance(atom, Instance) or (isinstance(atom, Thing) and atom.kind == "model")
     }
+
+
+def _modules(program: Program, task: TaskRun) -> set[int]:
+    """The identities of the modules that the task is sent with."""
+    found = _modules_in(task.contents)
     for _, value, _ in captures(program, task):
         found |= idents(value)
     return found

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
 from gradguard_lint.domain.values import Atom, Instance, Tensor, Thing, Unknown
-from gradguard_lint.rules.base import Examples, Report, captures, handed_out, place
+from gradguard_lint.rules.base import Examples, Report, captures, place, sent_with
 
 CODE = "GG113"
 
@@ -18,16 +18,24 @@ def check(program: Program) -> Iterator[Report]:
             continue
         if task.own_pickling:
             continue  # it may put its hooks back on
-        sent = [(path, atom) for path, atom, _ in task.contents]
-        sent += [(path, atom) for path, value, _ in captures(program, task) for atom in value.atoms]
-        for path, atom in sent:
+        crossing = [
+            (sent, path, atom)
+            for sent, found in task.parted(task.contents)
+            for path, atom, _ in found
+        ]
+        crossing += [
+            (task.task, path, atom)
+            for path, value, _ in captures(program, task)
+            for atom in value.atoms
+        ]
+        for sent, path, atom in crossing:
             hook = next((hook for hook in hooks if _holds(atom, hook)), None)
             if hook is not None:
                 yield Report(
-                    task.task.site,
+                    sent.site,
                     f"`{path}` goes to {task.call.workers} without its hooks: the hook registered "
-                    f"at {place(hook.site, task.task.site)} does not run in `{task.name}`.",
-                    (Step(hook.site, "the hook is registered here"), handed_out(task)),
+                    f"at {place(hook.site, sent.site)} does not run in `{task.name}`.",
+                    (Step(hook.site, "the hook is registered here"), sent_with(task, sent)),
                     call=task.call,
                     what=path,
                 )

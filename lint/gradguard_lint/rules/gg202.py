@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from gradguard_lint.domain.conditions import GPU_PRESENT
 from gradguard_lint.domain.effects import Program, Step, TaskRun
 from gradguard_lint.domain.shapes import inner
-from gradguard_lint.domain.values import Atom, Bound, Method, Site, Tensor, Thing
+from gradguard_lint.domain.values import Atom, Bound, Method, Site, TaskCall, Tensor, Thing
 from gradguard_lint.engine.tasks import CALLED
 from gradguard_lint.fixes.changes import Fix, Wrap
 from gradguard_lint.fixes.recipes import argument, asks, function_of
@@ -18,10 +18,10 @@ from gradguard_lint.rules.base import (
     Report,
     brought,
     captures,
-    handed_out,
     listed,
     on_gpu,
     returns_to_gpu,
+    sent_with,
     started_cuda,
 )
 from gradguard_lint.words import words
@@ -38,28 +38,35 @@ def check(program: Program) -> Iterator[Report]:
     for task in program.process_tasks():
         if task.call.shares or (GPU_PRESENT, False) in task.call.when:
             continue  # the GPU's memory is handed over itself, or no GPU is used here
-        found = _found(program, task)
-        if not found:
-            continue
-        found = {_as_written(task, path): atom for path, atom in found.items()}
-        named = [f"`{name}`" for name in found]
-        are, them = ("is", "it") if len(named) == 1 else ("are", "them")
-        copied = "" if _handed_over(task, found.values()) else ", and its own copy of the data"
-        each = f"each worker that gets {them} creates its own GPU context{copied}"
-        if all(map(returns_to_gpu, found.values())) and any(started_cuda(task.call)):
-            each = (
-                f"no worker can unpickle {them}, as the parent starts CUDA before the fork "
-                f"(GG203). In fresh processes, {each}"
-            )
-        yield Report(
-            task.task.site,
-            f"{listed(named)} {are} on the GPU and {are} pickled for {task.call.workers}: {each}.",
-            (*_put_there(program, found), handed_out(task)),
-            call=task.call,
-            case=_case(found.values()),
-            what=next(iter(found)),
-            fix=_on_the_cpu(task),
+        for sent, crossing in task.parted(task.contents):
+            found = _found(program, task, sent, crossing)
+            if found:
+                yield _report(program, task, sent, found)
+
+
+def _report(program: Program, task: TaskRun, sent: TaskCall, found: dict[str, Atom]) -> Report:
+    """What is said of what is `found` to cross with the task, or with its worker's initializer."""
+    own = sent is task.task
+    found = {_as_written(sent, path): atom for path, atom in found.items()}
+    named = [f"`{name}`" for name in found]
+    are, them = ("is", "it") if len(named) == 1 else ("are", "them")
+    copied = "" if _handed_over(task, found.values()) else ", and its own copy of the data"
+    gets = f"each worker that gets {them}" if own else f"each worker gets {them} as it starts and"
+    each = f"{gets} creates its own GPU context{copied}"
+    if all(map(returns_to_gpu, found.values())) and any(started_cuda(task.call)):
+        each = (
+            f"no worker can unpickle {them}, as the parent starts CUDA before the fork "
+            f"(GG203). In fresh processes, {each}"
         )
+    return Report(
+        sent.site,
+        f"{listed(named)} {are} on the GPU and {are} pickled for {task.call.workers}: {each}.",
+        (*_put_there(program, found), sent_with(task, sent)),
+        call=task.call,
+        case=_case(found.values()),
+        what=next(iter(found)),
+        fix=_on_the_cpu(task) if own else None,
+    )
 
 
 def _handed_over(task: TaskRun, found: Iterable[Atom]) -> bool:
@@ -74,24 +81,26 @@ def _is_shared(program: Program, atom: Atom) -> bool:
     return isinstance(atom, (Tensor, Thing)) and atom.ident in program.shared
 
 
-def _found(program: Program, task: TaskRun) -> dict[str, Atom]:
-    """What is on the GPU and crosses, by its name."""
+def _found(
+    program: Program, task: TaskRun, sent: TaskCall, crossing: list[tuple[str, Atom, bool]]
+) -> dict[str, Atom]:
+    """What is on the GPU and crosses with the call that is `sent`, by its name."""
     found: dict[str, Atom] = {}
-    for path, atom, _ in task.contents:
+    for path, atom, _ in crossing:
         if on_gpu(atom) and not (_is_shared(program, atom) and _handed_over(task, (atom,))):
             found.setdefault(path, atom)
-    for name, value, _ in captures(program, task):
+    for name, value, _ in captures(program, task) if sent is task.task else ():
         for atom in brought(task, value):
             if on_gpu(atom):
                 found.setdefault(name, atom)
     return found
 
 
-def _as_written(task: TaskRun, path: str) -> str:
+def _as_written(task: TaskCall, path: str) -> str:
     """`path`; where it begins with what the task calls, or with the object whose method that is,
     as the program writes these."""
     head, dot, rest = path.partition(".")
-    called, call = task.task.function.only, task.task.site.node
+    called, call = task.function.only, task.site.node
     if head != ("self" if isinstance(called, Bound) else CALLED) or not isinstance(call, ast.Call):
         return path
     inner = call.func if isinstance(call.func, ast.Call) else call  # delayed(f)(…)
@@ -142,7 +151,7 @@ def _on_the_cpu(task: TaskRun) -> Fix | None:
     if not task.known or any(effect.kind in _USES for effect in task.effects):
         return None
     nodes: dict[int, ast.expr] = {}
-    for path, atom, _ in task.contents:
+    for path, atom, _ in task.contents[: task.first_at_start]:
         if not on_gpu(atom):
             continue
         node = argument(site, path)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
-from gradguard_lint.domain.values import Thing
+from gradguard_lint.domain.values import TaskCall, Thing
 from gradguard_lint.fixes.changes import Change, Fix, Replace, Wrap
 from gradguard_lint.fixes.recipes import argument, importing, source_of, spelled
-from gradguard_lint.rules.base import Examples, Report, captures, handed_out, variables
+from gradguard_lint.rules.base import Examples, Report, captures, sent_with, variables
 
 CODE = "GG305"
 
@@ -23,17 +23,18 @@ def check(program: Program) -> Iterator[Report]:
             for effect in reversed(by.effects)
             if effect.kind == "generator-draw"
         }
-        for path, atom, private in task.given:
+        crossing = [(sent, *it) for sent, given in task.parted(task.given) for it in given]
+        for sent, path, atom, private in crossing:
             if not isinstance(atom, Thing) or atom.kind != "generator":
                 continue
             if private and not _the_only_one(task, atom):
                 continue
             draw = draws.get(atom.ident)
             if draw is not None and (task.task.repeated or _holders(task, atom.ident) > 1):
-                loads = task.call.prepared
-                report = _shared(task, path, *draw, by_worker=loads)
+                loads, own = task.call.prepared, sent is task.task
+                report = _shared(task, sent, path, *draw, by_worker=loads or not own)
                 report.case = task.call.library if loads else atom.name
-                report.fix = None if private else _one_each(task, path, atom)
+                report.fix = _one_each(task, path, atom) if own and not private else None
                 yield report
                 break
         else:
@@ -57,21 +58,23 @@ def _captured(
             continue
         if not call.answers and _moves_on(program, only):
             continue
-        report = _shared(task, name, *draw, by_worker=forked)
+        report = _shared(task, task.task, name, *draw, by_worker=forked)
         report.case = only.name
         yield report
         return
 
 
-def _shared(task: TaskRun, name: str, by: TaskRun, draw: Effect, *, by_worker: bool) -> Report:
+def _shared(
+    task: TaskRun, sent: TaskCall, name: str, by: TaskRun, draw: Effect, *, by_worker: bool
+) -> Report:
     """The report of a generator that all tasks have, or all workers, and that `by` draws from: the
     task itself, or a method of the object that it makes."""
     got = "all workers draw" if by_worker else "every task gets"
     return Report(
-        task.task.site,
+        sent.site,
         f"`{name}` is one generator for all tasks: each worker draws from a copy of it, and "
         f"{got} the same numbers.",
-        (handed_out(task), Step(draw.site, f"`{by.name}` draws from it here")),
+        (sent_with(task, sent), Step(draw.site, f"`{by.name}` draws from it here")),
         call=task.call,
     )
 

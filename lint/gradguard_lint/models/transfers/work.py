@@ -69,10 +69,13 @@ def made_pool(
     positions = (1, 2) if row.does == "pool" else (2, 3)
     initializer = args.get(positions[0], "initializer")
     if initializer is not None and not initializer.is_none:
-        parts.append(("initializer", initializer))
         given = args.get(positions[1], "initargs")
-        if given is not None:
-            parts.append(("initargs", given))
+        said = argument_node(node, positions[1], "initargs")
+        names = quoted(said.elts) if isinstance(said, ast.Tuple) else ()
+        site = m.site(frame, node)
+        parts.append(
+            ("initializer", of(TaskCall(initializer, _tuple(given), (), site, names=names)))
+        )
     ident = m.ident_at(node)
     if row.forks == "made":
         started(m, ident)
@@ -152,7 +155,7 @@ def method(
             start,
             thing.name.rpartition(".")[0],
             many=(hands.many or in_loop(m, frame)) and not single,
-            initializer=_initializer(m, frame, node, thing),
+            initializer=_initializer(thing),
             when=when,
             since=since,
             shares=row.shares,
@@ -167,11 +170,11 @@ def method(
     return _given(m, frame, node, hands, join(results), args)
 
 
-def _initializer(m: Machine, frame: Frame, node: ast.AST, thing: Thing) -> TaskCall | None:
-    function = thing.part("initializer")
-    if function is None:
-        return None
-    return TaskCall(function, _tuple(thing.part("initargs")), (), thing.site or m.site(frame, node))
+def _initializer(thing: Thing) -> TaskCall | None:
+    """What the workers of a pool or executor call as they start."""
+    part = thing.part("initializer")
+    only = part.only if part is not None else None
+    return only if isinstance(only, TaskCall) else None
 
 
 def _tuple(value: Value | None) -> tuple[Value, ...]:
