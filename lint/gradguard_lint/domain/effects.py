@@ -291,6 +291,8 @@ class TaskRun:
     first_at_start: int = 0
     """From which of these on they cross with the initializer, as a worker starts."""
     returns: list[tuple[Value, Site]] = field(default_factory=list)
+    held: list[tuple[Value, Site]] = field(default_factory=list)
+    """The same, with what plain objects hold in their place."""
     result: Value | None = None
     known: bool = False
     """Whether the worker's code was found and followed."""

@@ -111,21 +111,25 @@ def contents(
                 yield inner_path, inner_atom, when | choice.when
 
 
-def as_data(m: Machine, value: Value, depth: int = 3) -> Value:
-    """`value`, with what plain objects hold in their place: records of the program's own."""
+def as_data(m: Machine, value: Value, depth: int = 3, *, plain: bool = True) -> Value:
+    """`value`, with what named tuples hold in their place and, where `plain`, what plain objects
+    do: records of the program's own."""
     if depth <= 0 or not any(isinstance(atom, (Instance, Items, Table)) for atom in value.atoms):
         return value
 
+    def within(value: Value) -> Value:
+        return as_data(m, value, depth - 1, plain=plain)
+
     def inside(atom: Atom) -> Value:
-        if isinstance(atom, Instance) and (atom.cls.plain or atom.cls.what == "tuple"):
-            held = [as_data(m, item, depth - 1) for _, item in m.fields(atom.ident)]
+        if isinstance(atom, Instance) and (atom.cls.what == "tuple" or (plain and atom.cls.plain)):
+            held = [within(item) for _, item in m.fields(atom.ident)]
             return items("tuple", held) if held and not m.pickles_itself(atom) else of(atom)
         if isinstance(atom, Items) and atom.items is not None:
-            return items(atom.kind, [as_data(m, item, depth - 1) for item in atom.items])
+            return items(atom.kind, list(map(within, atom.items)))
         if isinstance(atom, Items):
-            return of(replace(atom, element=as_data(m, atom.element, depth - 1)))
+            return of(replace(atom, element=within(atom.element)))
         if isinstance(atom, Table):
-            entries = tuple((key, as_data(m, item, depth - 1)) for key, item in atom.entries)
+            entries = tuple((key, within(item)) for key, item in atom.entries)
             return of(replace(atom, entries=entries))
         return of(atom)
 
@@ -418,6 +422,11 @@ def run_task(
             (whole(m, value), node) for ends in m.returned.values() for value, node in ends
         ]
         held = as_data(m, result)
+        ends = [m.last_returns[2] if m.last_returns is not None else [], handed_back]
+        records, objects = (
+            [[(as_data(m, value, plain=plain), node) for value, node in end] for end in ends]
+            for plain in (False, True)
+        )
     finally:
         m.worker, m.chain, m.raised, m.returned = outer, chain, raised, outer_returned
         m.loop_depth, m.statement, m.making = loop_depth, statement, making
@@ -431,14 +440,9 @@ def run_task(
     if not call.answers:
         result = UNKNOWN
     elif m.last_returns is not None and run.known:
-        module, name, returns = m.last_returns
-        run.returns = [(value, Site(module, node, name, node)) for value, node in returns]
-        if wrapped is not None:
-            origins = [
-                (value, Site(wrapped.module, node, wrapped.name, node))
-                for value, node in handed_back
-            ]
-            run.returns = [end for own in run.returns for end in _handed_on(own, origins)]
+        module, name, _ = m.last_returns
+        run.returns = _ends(module, name, records[0], wrapped, records[1])
+        run.held = _ends(module, name, objects[0], wrapped, objects[1])
     run.result = held if call.answers else None
     if not process and not after.dead:
         after.assumed, after.modes = parent.assumed, parent.modes
@@ -449,6 +453,23 @@ def run_task(
     if start.copies:
         result = sent_back(m, result, call)
     return result
+
+
+def _ends(
+    module: Module,
+    name: str | None,
+    returns: list[tuple[Value, ast.AST]],
+    wrapped: Function | None,
+    handed_back: list[tuple[Value, ast.AST]],
+) -> list[tuple[Value, Site]]:
+    """What a task returns, and where; of what is `wrapped`, where that hands it back."""
+    ends = [(value, Site(module, node, name, node)) for value, node in returns]
+    if wrapped is None:
+        return ends
+    origins = [
+        (value, Site(wrapped.module, node, wrapped.name, node)) for value, node in handed_back
+    ]
+    return [end for own in ends for end in _handed_on(own, origins)]
 
 
 def _functions(value: Value) -> Iterator[Atom]:

@@ -13,6 +13,7 @@ from gradguard_lint.fixes.changes import Fix, Wrap
 from gradguard_lint.fixes.recipes import asks, callers_are_seen, function_of, handed_out_alone
 from gradguard_lint.fixes.tensors import certain
 from gradguard_lint.rules.base import Examples, Report, handed_out
+from gradguard_lint.rules.cut_backwards import cut_backwards
 from gradguard_lint.words import words
 
 CODE = "GG102"
@@ -30,7 +31,22 @@ def with_history(value: Value) -> bool:
 
 
 def check(program: Program) -> Iterator[Report]:
+    confirmed: set[int] | None = None
     for task in program.process_tasks():
+        for value, site in task.held:
+            if with_history(value) and not any(
+                with_history(it) for it, place in task.returns if place == site
+            ):
+                if confirmed is None:
+                    cut = [calls for _, calls in cut_backwards(program)]
+                    confirmed = {call.ident for calls in cut for call in calls}
+                yield Report(
+                    site,
+                    _happens(task, "an object that holds a tensor"),
+                    (handed_out(task),),
+                    severity=None if task.call.ident in confirmed else "info",
+                    call=task.call,
+                )
         for value, site in task.returns:
             if with_history(value):
                 yield Report(
@@ -49,13 +65,13 @@ def check(program: Program) -> Iterator[Report]:
             )
 
 
-def _happens(task: TaskRun) -> str:
+def _happens(task: TaskRun, what: str = "a tensor") -> str:
     if task.call.forking_pickler:
         harm = "torch refuses to pickle it, and the call fails with an error"
     else:
         harm = "the parent gets a leaf, where a later `backward()` stops"
     workers = task.call.workers
-    return f"`{task.name}` returns a tensor with autograd history from {workers}: {harm}."
+    return f"`{task.name}` returns {what} with autograd history from {workers}: {harm}."
 
 
 def _detached(program: Program, task: TaskRun, value: Value, site: Site) -> Fix | None:

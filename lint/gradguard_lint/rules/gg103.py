@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from gradguard_lint.domain.conditions import consistent
 from gradguard_lint.domain.effects import ParallelCall, Program, Step
-from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.starts import THREAD
-from gradguard_lint.domain.values import UNKNOWN, Tensor, Thing
 from gradguard_lint.fixes.changes import Change, Fix
 from gradguard_lint.fixes.recipes import in_threads
-from gradguard_lint.rules.base import Examples, Report, severed_by
+from gradguard_lint.rules.base import Examples, Report
+from gradguard_lint.rules.cut_backwards import cut_backwards
 
 CODE = "GG103"
 
@@ -20,36 +18,7 @@ _TRANSFORMS = re.compile(rb"torch\.func|functorch|forward_ad|\b(?:vmap|jvp|vjp|j
 
 
 def check(program: Program) -> Iterator[Report]:
-    # Where torch itself pickles, it refuses such a result: no backward is reached. Under the
-    # caller's `no_grad` one process gives no graph either.
-    calls = {
-        call.ident: call for call in program.calls if not call.forking_pickler and call.modes.grad
-    }
-    # Where the gradient of the results themselves is asked for, it goes on from there by hand.
-    # What is detached in place wants none, by whatever name it is used.
-    of_results = [
-        effect.target for effect in program.kinds("cut-off", "grad-read") if effect.worker is None
-    ]
-    of_results += [  # an optimizer steps the results themselves
-        atom.part("parameters") or UNKNOWN
-        for effect in program.kinds("step")
-        for atom in effect.target.of(Thing)
-    ]
-    wanted = set().union(*map(severed_by, of_results))
-    for effect in program.kinds("backward"):
-        if effect.worker is not None:
-            continue
-        severed = {
-            ident
-            for atom in inner(effect.target)
-            if isinstance(atom, Tensor)
-            for ident in (atom.severed or atom.maybe)
-        }
-        severed -= wanted | severed_by(effect.value)
-        found = [calls[ident] for ident in sorted(severed) if ident in calls]
-        found = [call for call in found if consistent(call.when, effect.when)]
-        if not found:
-            continue
+    for effect, found in cut_backwards(program):
         call = found[0]
         if call.kind == THREAD:  # dask's, which copy what they are given
             arrive, lost = "are computed from copies", "gets its graph over copies"

@@ -58,7 +58,8 @@ print(results[1])  # prints: (6.0, tensor([2., 2., 2.]))
     lint=(
         "On the `return` of a worker function that returns a tensor with autograd history, when "
         "the workers are processes. The message says so where torch refuses to pickle such a "
-        "result (standard pools and executors), and the call fails instead."
+        "result (standard pools and executors), and the call fails instead. For a tensor in "
+        "another object it is an info finding, unless a backward pass stops there (GG103)."
     ),
     runtime=(
         "When a process worker returns a tensor that has a `grad_fn`, directly or in plain "
