@@ -71,9 +71,11 @@ def kept_by(data: bytes, place: int) -> Iterator[bytes]:
     end = _closed(data, data.find(b"(", place))
     if data[end : end + 1] == b".":
         return
-    for it in re.compile(_KEEPS).finditer(data, max(place - _KEPT, 0), place):
-        if _line_end(data, it.end()) > place:
-            yield from words_of(b" ".join(filter(None, it.groups())))
+    opened = _opening(data, place)
+    if opened < 0:
+        return
+    for it in re.finditer(_KEEPS, before(data, opened + 1)):
+        yield from words_of(b" ".join(filter(None, it.groups())))
 
 
 def holders(data: bytes, name: bytes, wanted: Set[bytes]) -> Iterator[bytes]:
@@ -171,6 +173,21 @@ def calls(data: bytes, called: tuple[tuple[bytes, ...], bytes]) -> Iterator[byte
         if data[end : end + 1] == b"(":
             end = _closed(data, end)
         yield data[match.end() : end]
+
+
+def _opening(data: bytes, place: int) -> int:
+    """Where the outermost of the brackets opens that are open at `place`, of those of the nearest
+    line that opens any; -1 where there are none."""
+    found, depth, line = -1, 0, data.rfind(b"\n", 0, place) + 1
+    end, first = place, max(place - _KEPT, 0)
+    while True:
+        for sign in reversed([*re.compile(rb"[()\[\]{}]").finditer(data, line, end)]):
+            depth += 1 if sign.group() in b")]}" else -1
+            if depth < 0:
+                found, depth = sign.start(), 0
+        if found >= 0 or line <= first or not data[line : line + 1].isspace():
+            return found
+        end, line = line - 1, data.rfind(b"\n", 0, line - 1) + 1
 
 
 def _closed(data: bytes, place: int) -> int:
