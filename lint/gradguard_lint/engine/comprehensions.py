@@ -14,8 +14,10 @@ from gradguard_lint.domain.values import (
     Const,
     Frame,
     Instance,
+    Method,
     Table,
     Tensor,
+    Thing,
     Value,
     guarded,
     join,
@@ -206,11 +208,14 @@ def _iterated(m: Machine, frame: Frame, node: ast.AST, atom: Atom) -> Value:
             return None
         return m.call(frame, node, m.bind(frame, node, found, receiver), Args(list(args)))
 
+    if isinstance(atom, (Method, Thing)):
+        return m.models.parts_of(m, atom) or of(atom)
     if not isinstance(atom, Instance):
         return of(atom)
     if atom.cls.what == "tuple":
         return items("tuple", parts_of(m, atom))
-    iterator = given(atom, "__iter__") or given(atom, "__aiter__") or of(atom)
+    iterator = given(atom, "__iter__") or given(atom, "__aiter__") or m.models.parts_of(m, atom)
+    iterator = iterator or of(atom)
 
     def run(part: Atom) -> Value:
         if not isinstance(part, Instance):
@@ -231,8 +236,12 @@ def iterated(m: Machine, frame: Frame, node: ast.AST, value: Value) -> Value:
     return m.iterated(frame, node, iterated_object(m, frame, node, value))
 
 
+_ITERATED = (Instance, Method, Thing)
+"""Of which a model may know what iterating them gives."""
+
+
 def iterated_object(m: Machine, frame: Frame, node: ast.AST, value: Value) -> Value:
     """`value`, with what iterating it gives in place of an object of the project."""
-    if not any(isinstance(choice.atom, Instance) for choice in value.choices):
+    if not any(isinstance(choice.atom, _ITERATED) for choice in value.choices):
         return value
     return value.map(lambda atom: _iterated(m, frame, node, atom))

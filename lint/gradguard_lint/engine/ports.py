@@ -320,6 +320,10 @@ class Models(Protocol[M]):
     def keeps(self, atom: External) -> bool:
         """Whether a call of `atom` does not iterate what it is given: what it gives does."""
 
+    def parts_of(self, m: M, atom: Atom) -> Value | None:
+        """What iterating `atom` gives, an object of a library's class, or of one that extends such
+        a class, or a part of it; None where that is not known."""
+
     def iterated(self, m: M, frame: Frame, node: ast.AST, value: Value) -> None:
         """Something is iterated: what a library then starts."""
 

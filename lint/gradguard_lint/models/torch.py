@@ -235,7 +235,14 @@ DROPOUTS = words(
 WEIGHTLESS = words(
     "ReLU Sigmoid Tanh Dropout Softmax LogSoftmax Flatten Identity MaxPool2d AvgPool2d GELU "
     "Softplus LeakyReLU ELU Unfold Fold AdaptiveAvgPool2d MaxPool1d AvgPool1d SiLU Upsample "
-    "ZeroPad2d"
+    "ZeroPad2d ReLU6 RReLU SELU CELU Mish LogSigmoid Softsign Softshrink Hardshrink Hardtanh "
+    "Hardswish Hardsigmoid Tanhshrink Threshold GLU Softmax2d Softmin Dropout1d Dropout2d "
+    "Dropout3d AlphaDropout FeatureAlphaDropout MaxPool3d AvgPool3d LPPool1d LPPool2d "
+    "AdaptiveAvgPool1d AdaptiveAvgPool3d AdaptiveMaxPool1d AdaptiveMaxPool2d AdaptiveMaxPool3d "
+    "FractionalMaxPool2d FractionalMaxPool3d LocalResponseNorm PixelShuffle PixelUnshuffle "
+    "ChannelShuffle UpsamplingNearest2d UpsamplingBilinear2d ZeroPad1d ZeroPad3d ConstantPad1d "
+    "ConstantPad2d ConstantPad3d ReflectionPad1d ReflectionPad2d ReflectionPad3d "
+    "ReplicationPad1d ReplicationPad2d ReplicationPad3d Unflatten"
 )
 """Modules without parameters."""
 

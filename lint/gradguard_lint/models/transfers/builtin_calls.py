@@ -38,7 +38,7 @@ from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.torch import OF_TENSORS
-from gradguard_lint.models.transfers import data_parallel, options
+from gradguard_lint.models.transfers import data_parallel, module_parts, options
 from gradguard_lint.models.transfers.attribute_tables import attributes_of, set_named
 from gradguard_lint.models.transfers.containers import taken_over
 from gradguard_lint.models.transfers.tensors import operation
@@ -131,6 +131,9 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         only = first.only
         if isinstance(only, Items) and only.items is not None:
             return constant(len(only.items))
+        modules = module_parts.count(m, only) if only is not None else None
+        if modules is not None:
+            return constant(modules)
         if isinstance(only, Unknown) and only.key == ("gpu-list",):
             return unknown(("gpu-count",))
         return NUMBER
@@ -138,7 +141,7 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         wanted = args.positional[1].constant
         if isinstance(wanted, str):
             return m.attribute(frame, node, args.positional[0], wanted)
-        return UNKNOWN
+        return module_parts.named(m, args.positional[0]) or UNKNOWN
     if short == "hasattr" and len(args.positional) == 2:
         return has_attribute(m, *args.positional)
     if short == "setattr" and len(args.positional) == 3:

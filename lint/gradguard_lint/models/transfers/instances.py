@@ -22,6 +22,7 @@ from gradguard_lint.models.transfers import (
     attribute_tables,
     data_parallel,
     estimators,
+    frozen,
     loaders,
     named_tuples,
     optimizers,
@@ -30,7 +31,6 @@ from gradguard_lint.models.transfers import (
     samplers,
     tensorflow_calls,
     torch_modules,
-    torch_tensors,
     trainers,
     work,
 )
@@ -97,7 +97,7 @@ def call(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args
             return of(atom)
         sources = atom.sources | {instance.ident}
         partly = atom.grad == "unknown" and atom.framework == "torch" and m.modes.grad
-        if partly and torch_tensors.partly_frozen(m, instance.ident):
+        if partly and frozen.partly_frozen(m, instance.ident):
             atom = replace(atom, grad="history")
         return of(replace(atom, gpu=atom.gpu or gpu, sources=sources))
 

@@ -49,10 +49,12 @@ from gradguard_lint.models.transfers import (
     getters,
     instances,
     loaders,
+    module_parts,
     objects,
     optimizers,
     options,
     parallel,
+    part_calls,
     processes,
     remote,
     samplers,
@@ -178,16 +180,26 @@ class Meaning(Known):
             row = self.registry.exact.get(full := f"{receiver.name}.{name}")
             if row is not None and row.does == "exit":
                 return TRANSFERS[row.does](m, frame, node, full, args, row)
+            if receiver.kind == "model":
+                part = part_calls.called(m, frame, node, method, args)
+                if part is not None:
+                    return part
             return method_of(m, frame, node, receiver, name, args) or UNKNOWN
         if isinstance(receiver, Instance):
             return instances.method(m, frame, node, receiver, name, args)
         if isinstance(receiver, Method):
-            part = torch_modules.part_method(m, frame, node, receiver, name, args)
+            part = part_calls.method(m, frame, node, receiver, name, args)
+            if part is None and name.startswith("["):
+                part = part_calls.called(m, frame, node, method, args)
             if part is not None:
                 return part
             return remote.method_of_method(m, frame, node, receiver, name, args) or UNKNOWN
         if isinstance(receiver, TaskCall) and name == "compute":
             return element_of(m, dask_work.compute(m, frame, node, [of(receiver)], args))
+        if isinstance(receiver, (Items, Table)):
+            of_modules = part_calls.of_list(m, frame, node, receiver, name, args)
+            if of_modules is not None:
+                return of_modules
         return containers.container_method(m, frame, node, receiver, name, args)
 
     def ran(
@@ -424,11 +436,14 @@ class Meaning(Known):
         if isinstance(atom, Thing) and atom.kind == "namespace" and isinstance(key, str):
             return options.namespace_attribute(m, atom, key)
         whole = torch_modules.module_of(atom)
-        return of(Method(atom, "[...]")) if whole is not None else UNKNOWN
+        return module_parts.at(m, frame, node, atom, index) if whole is not None else UNKNOWN
 
     def keeps(self, atom: External) -> bool:
         row = self.registry.row(self.registry.canonical(atom.name))
         return row is not None and row.keeps
+
+    def parts_of(self, m: Machine, atom: Atom) -> Value | None:
+        return module_parts.iterated(m, atom)
 
     def iterated(self, m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
         samplers.passed(m, frame, node, value)

@@ -35,6 +35,7 @@ from gradguard_lint.models.transfers import (
     optimizers,
     options,
     own_gradients,
+    part_calls,
     samplers,
     tensorflow_calls,
     torch_modules,
@@ -176,9 +177,13 @@ def set_attribute(
             m.effect(frame, "grad-write", target, "`.grad = ...`", target=of(atom))
     if isinstance(atom, Unknown):
         tensorflow_calls.session_option(m, frame, target, value)
+        if target.attr == "requires_grad":
+            part_calls.frozen_behind(m, atom)
         if target.attr == "requires_grad" and True in value.constants():
             return of(Tensor("torch", "leaf", False, m.worker_ident, m.ident_at(target)))
         return None
+    if isinstance(atom, Method) and target.attr == "requires_grad":
+        part_calls.frozen_behind(m, atom)
     if isinstance(atom, Tensor) and target.attr == "requires_grad":
         return torch_tensors.set_requires_grad(m, atom, value)
     if isinstance(atom, Tensor) and target.attr == "data":

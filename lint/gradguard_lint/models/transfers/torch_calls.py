@@ -48,7 +48,13 @@ from gradguard_lint.models.torch import (
     STATISTICS,
     WEIGHTLESS,
 )
-from gradguard_lint.models.transfers import arrays, collectives, data_parallel, own_gradients
+from gradguard_lint.models.transfers import (
+    arrays,
+    collectives,
+    data_parallel,
+    module_parts,
+    own_gradients,
+)
 from gradguard_lint.models.transfers.devices import (
     as_written,
     asks_for_cpu,
@@ -500,12 +506,12 @@ def module(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     about = (("statistics", constant(True)),) if kept else ()
     if _drops(short, args) or any(part.part("drops") for part in parts):
         about = (*about, ("drops", constant(True)))
-    if short == "Sequential" and args.rest is None and sum(map(_weighted, args.positional)) == 1:
-        about = (*about, ("alone", constant(True)))
     inplace = args.get(None, "inplace")
     if inplace is not None and inplace.constant is True:
         about = (*about, ("in-place", inplace))
     atom = Thing("model", name, m.ident_at(node), m.worker_ident, gpu, about, small=small)
+    if short == "Sequential":
+        module_parts.kept(m, atom.ident, args)
     return guarded(of(atom), when) if gpu and when else of(atom)
 
 
@@ -536,14 +542,6 @@ def buffers_made(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args,
     target = args.get(*row.argument) or UNKNOWN
     m.effect(frame, "model-change", node, f"{name}()", target=target)
     return NOTHING
-
-
-def _weighted(value: Value) -> bool:
-    """Whether this, a part of a module, may have weights."""
-    return not all(
-        isinstance(atom, Thing) and atom.name.rpartition(".")[2] in WEIGHTLESS
-        for atom in value.atoms
-    )
 
 
 def _small_part(value: Value) -> bool:

@@ -32,8 +32,8 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tasks import sent_back
-from gradguard_lint.models.torch import HOOKS, STATEFUL, WEIGHTLESS
-from gradguard_lint.models.transfers import data_parallel, own_gradients
+from gradguard_lint.models.torch import STATEFUL, WEIGHTLESS
+from gradguard_lint.models.transfers import data_parallel, frozen, module_parts, own_gradients
 from gradguard_lint.models.transfers.devices import (
     as_written,
     cuda_argument,
@@ -42,7 +42,6 @@ from gradguard_lint.models.transfers.devices import (
     placed,
 )
 from gradguard_lint.models.transfers.tensors import combine, tensors_in, worked, written
-from gradguard_lint.models.transfers.torch_tensors import as_made, freeze, hooked, parameters_of
 from pytest_gradguard.records import replace
 
 
@@ -51,11 +50,11 @@ def model_call(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args
     if model.part("module") is not None:
         return data_parallel.wrapper_call(m, frame, node, model, args)
     return data_parallel.direct_call(
-        m, frame, node, model.ident, lambda: _forward(m, frame, node, model, args)
+        m, frame, node, model.ident, lambda: forward(m, frame, node, model, args)
     )
 
 
-def _forward(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args) -> Value:
+def forward(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args) -> Value:
     found = tensors_in(args.values())
     tensor = Tensor(
         "torch",
@@ -90,7 +89,7 @@ def _forward(m: Machine, frame: Frame, node: ast.AST, model: Thing, args: Args) 
     if model.part("drops") is not None and training(m, model.ident):
         m.effect(frame, "draw", node, "dropout in training mode", framework="torch")
     if model.name.rpartition(".")[2] not in WEIGHTLESS:
-        found.extend(parameters_of(m, model.ident, tensor))
+        found.extend(frozen.parameters_of(m, model.ident, tensor))
     worked(m, frame, node, found or [(tensor, NONE)], heavy=True)
     if not found:
         return of(Tensor("torch", "unknown", False, m.worker_ident))
@@ -164,17 +163,16 @@ def model_method(
         if told is not None and isinstance(told.constant, str):
             m.set_field(ident, told.constant, of(buffer_of(m, ident)))
         return NOTHING
-    if name in ("children", "modules", "named_children", "named_modules"):
-        part = unknown((PARTS, model))
-        if name.startswith("named"):
-            part = of(Items("tuple", (UNKNOWN, part), part))
-        return sequence(part, "generator")
+    if name == "get_submodule":
+        return module_parts.by_path(m, frame, node, model, args.get(0, "target") or UNKNOWN)
+    if name in module_parts.GIVES:
+        return module_parts.given(m, model, name)
     if name in ("parameters", "named_parameters"):
         born = getattr(model, "born", m.worker_ident)
         tensor = Tensor("torch", "parameter", gpu, born, ident, frozenset(), frozenset({ident}))
-        tensor, _ = parameters_of(m, ident, tensor)[-1]
-        as_made(m, ident)
-        return _given(m, node, name, tensor)
+        tensor, _ = frozen.parameters_of(m, ident, tensor)[-1]
+        frozen.as_made(m, ident)
+        return all_of(m, node, name, tensor)
     if name == "state_dict":
         m.effect(frame, "model-use", node, "`.state_dict()`", target=me)
         return of(Thing(STATE, "state_dict", ident, m.worker_ident, gpu))
@@ -195,19 +193,21 @@ def model_method(
         return NOTHING
     if name == "requires_grad_":
         flag = args.get(0, "requires_grad")
-        freeze(m, ident, flag is not None and flag.constants() == [False])
+        frozen.freeze(m, ident, frozen.frozen_by(flag or constant(True)))
         return me
     if name in ("train", "eval"):
         flag = args.get(0, "mode") or constant(True)
         set_training(m, model, flag if name == "train" else constant(False))
     if name == "apply":
+        frozen.as_made(m, ident)
         set_training(m, model, UNKNOWN)  # the function may say otherwise of any part
+        m.call(frame, node, args.get(0, "fn") or UNKNOWN, Args([module_parts.each(model)]))
     if name in STATEFUL:
         return me
     return None
 
 
-def _given(m: Machine, node: ast.AST, name: str, parameter: Tensor) -> Value:
+def all_of(m: Machine, node: ast.AST, name: str, parameter: Tensor) -> Value:
     """What `parameters` and `named_parameters` give."""
     if name == "named_parameters":
         called = unknown(("parameter-name", m.ident_at(node)))
@@ -236,18 +236,6 @@ def state_method(
     if name == "copy":
         return of(state)
     return item if name in ("get", "pop") else None
-
-
-PARTS = "parts"
-"""The key of what a module's `modules()` gives starts so; the module follows."""
-
-
-def part_called(m: Machine, frame: Frame, node: ast.AST, whole: Atom, args: Args) -> Value:
-    """A call of one of the modules in `whole`, which of them is not known."""
-    if not isinstance(whole, (Instance, Thing)):
-        return UNKNOWN
-    gpu = instance_on_gpu(m, whole) if isinstance(whole, Instance) else whole.gpu
-    return _forward(m, frame, node, Thing("model", "Module", whole.ident, whole.born, gpu), args)
 
 
 def buffer_of(m: Machine, owner: int) -> Tensor:
@@ -293,8 +281,11 @@ def returned(m: Machine, atom: Thing | Instance, call: ParallelCall) -> Atom:
     if module_of(atom) is atom:
         m.program.returned[ident] = (call.ident, atom.ident)
     after = m.last_task_state or m.state
-    for name in ("<gpu>", "<frozen>", "<training>"):
-        told = after.store.get((atom.ident, name))
+    here, m.state = m.state, after
+    state = frozen.state_of(m, atom.ident)
+    m.state = here
+    for name in ("<gpu>", frozen.FROZEN, "<training>"):
+        told = state if name == frozen.FROZEN else after.store.get((atom.ident, name))
         if told is not None:
             m.store[ident, name] = told
     for name in list(m.names_of.get(atom.ident, ())) if isinstance(atom, Instance) else ():
@@ -321,27 +312,6 @@ def module_of(atom: Atom) -> Thing | Instance | None:
     if isinstance(atom, Thing):
         return atom if atom.kind == "model" else None
     return atom if isinstance(atom, Instance) and atom.cls.what == "torch" else None
-
-
-def part_method(
-    m: Machine, frame: Frame, node: ast.AST, part: Method, name: str, args: Args
-) -> Value | None:
-    """A method of a part of a module, or of a parameter of it: it counts as the module's."""
-    whole = module_of(part)
-    if whole is not None and name in ("train", "eval"):
-        set_training(m, whole, UNKNOWN)
-    if whole is None or name not in (*HOOKS, "parameters", "named_parameters"):
-        return None
-    if name in HOOKS:
-        parameter = Tensor("torch", "parameter", ident=whole.ident)
-        return hooked(m, frame, node, parameter, args)
-    gpu = isinstance(whole, Thing) and whole.gpu
-    if isinstance(whole, Thing) and whole.part("alone") is not None:
-        return model_method(m, frame, node, whole, whole.ident, gpu, name, args)
-    # Some of the module's parameters: what is done to these is done to no others.
-    sources = frozenset({whole.ident})
-    tensor = Tensor("torch", "parameter", gpu, whole.born, m.ident_of(part), sources=sources)
-    return _given(m, node, name, parameters_of(m, whole.ident, tensor)[-1][0])
 
 
 def moved_model(

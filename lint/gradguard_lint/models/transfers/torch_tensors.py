@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-from gradguard_lint.domain.conditions import NEVER, NONE, Conditions, any_of, plain
+from gradguard_lint.domain.conditions import NONE, Conditions
 from gradguard_lint.domain.shapes import sequence
 from gradguard_lint.domain.values import (
     GRADIENT,
@@ -21,7 +21,6 @@ from gradguard_lint.domain.values import (
     External,
     Frame,
     Function,
-    Instance,
     Method,
     Tensor,
     Thing,
@@ -56,7 +55,7 @@ from gradguard_lint.models.torch import (
     VIEWS,
     WHOLE,
 )
-from gradguard_lint.models.transfers import collectives, data_parallel, own_gradients
+from gradguard_lint.models.transfers import collectives, data_parallel, frozen, own_gradients
 from gradguard_lint.models.transfers.devices import (
     as_written,
     counted,
@@ -307,82 +306,15 @@ def unknown_method(m: Machine, frame: Frame, node: ast.AST, name: str, args: Arg
     return None
 
 
-_PARTS_IN_PARTS = 4
-"""How many modules within modules are frozen with those around them."""
-
-
-_FROZEN = "<frozen>"
-_FREE = Const(False, "bool")
-_WITH_THE_WHOLE = constant("with the whole")
-"""What is noted of a module that is frozen as a part of another one."""
-
-
-def freeze(m: Machine, ident: int, frozen: bool, depth: int = _PARTS_IN_PARTS) -> None:
-    """Note that the parameters of a model do (not) require grad from here on."""
-    if ident <= 0:
-        return
-    whole = depth == _PARTS_IN_PARTS
-    m.store[(ident, _FROZEN)] = _WITH_THE_WHOLE if frozen and not whole else constant(frozen)
-    for name, value in list(m.fields(ident)):
-        for part in _modules_in(value) if depth else ():
-            freeze(m, part.ident, frozen, depth - 1)
-        if frozen and any(tensor.grad == "parameter" for tensor in value.tensors()):
-            m.set_field(ident, name, value.map(_without_grad))
-
-
-def as_made(m: Machine, ident: int, depth: int = _PARTS_IN_PARTS) -> None:
-    """Note that the parameters of a model require grad, unless it is known whether they do: what is
-    frozen on one of several ways later is free on the others."""
-    if ident <= 0 or m.stored(ident, _FROZEN) is not None:
-        return
-    m.store[(ident, _FROZEN)] = constant(False)
-    for _, value in list(m.fields(ident)) if depth else ():
-        for part in _modules_in(value):
-            as_made(m, part.ident, depth - 1)
-
-
-def _modules_in(value: Value) -> Iterator[Instance | Thing]:
-    for part in value.atoms:
-        if isinstance(part, Instance) or (isinstance(part, Thing) and part.kind == "model"):
-            yield part
-
-
-def _without_grad(atom: Atom) -> Value:
-    parameter = isinstance(atom, Tensor) and atom.grad == "parameter"
-    return of(replace(atom, grad="none") if parameter else atom)
-
-
-def parameters_of(m: Machine, ident: int, parameter: Tensor) -> list[tuple[Tensor, Conditions]]:
-    """`parameter`, which stands for those of that model, as far as they are frozen, and as far as
-    they are not."""
-    value = m.read(ident, _FROZEN) if ident else None
-    if value is None:
-        return [(parameter, NONE)]
-    frozen, ways = replace(parameter, grad="none"), [choice.when for choice in value.choices]
-    free = [choice.when for choice in value.choices if choice.atom == _FREE]
-    if not free and len(ways) == 1:  # on the other ways, nothing was done to them
-        free = [frozenset({(key, not truth)}) for key, truth in plain(ways[0])]
-    when = any_of(free) if free else NEVER
-    if m.conflicts(when):
-        return [(frozen, NONE)]
-    if not when and len(value.choices) > 1 and _WITH_THE_WHOLE.only in value.atoms:
-        # Some parameters of the whole are frozen: perhaps all of these, perhaps none.
-        return [(replace(parameter, grad="unknown"), NONE)]
-    return [(frozen, NONE), (parameter, when)] if when else [(parameter, NONE)]
-
-
-def partly_frozen(m: Machine, ident: int) -> bool:
-    """Whether some parameters of that model are frozen, and others are not."""
-    value = m.read(ident, _FROZEN)
-    return value is not None and {True, False} <= set(value.constants())
-
-
 def set_requires_grad(m: Machine, tensor: Tensor, flag: Value) -> Value | None:
     """`tensor` after its ``requires_grad`` was set; None where it stands for a module's parameters,
     of which that is noted."""
-    if len(tensor.sources) == 1 and tensor.ident in tensor.sources:
-        freeze(m, tensor.ident, flag.constants() == [False])
+    if frozen.stands_for_all(tensor):
+        frozen.freeze(m, tensor.ident, frozen.frozen_by(flag))
         return None
+    if tensor.grad == "parameter" and flag.constants() != [True]:
+        for ident in tensor.sources or (tensor.ident,):  # of some it is not known which these are
+            frozen.freeze(m, ident, UNKNOWN)
     return of(with_grad(tensor, flag))
 
 

@@ -30,6 +30,7 @@ from gradguard_lint.models.transfers import (
     contexts,
     data_parallel,
     environment,
+    part_calls,
     samplers,
     signals,
     tensorflow_calls,
@@ -39,6 +40,7 @@ from gradguard_lint.models.transfers import (
 )
 from gradguard_lint.models.transfers.attribute_tables import may_get_more
 from gradguard_lint.models.transfers.devices import gpu_hinted, placed, shown
+from gradguard_lint.models.transfers.frozen import whole_of
 
 SPREADS = frozenset({"auto", "balanced", "balanced_low_0", "sequential", "cuda"})
 """Words by which a model is put on the GPUs that there are."""
@@ -60,8 +62,9 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
         if start == "cuda":
             return unknown(names_cuda(key[1]))
         return unknown(("cmp", key[1], "startswith", start))
-    if isinstance(key, tuple) and key[0] == torch_modules.PARTS:
-        return torch_modules.part_called(m, frame, node, key[1], args)
+    whole = whole_of(atom)
+    if whole is not None:
+        return part_calls.each_called(m, frame, node, whole, args)
     owner = key[1] if name is not None and isinstance(key, tuple) else None
     if isinstance(owner, tuple) and owner[0] == signals.SIGNAL and isinstance(name, str):
         answer = signals.method(m, node, owner, name, args)
@@ -81,10 +84,11 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
         m.effect(frame, "backward", node, "`.backward()`", target=target)
         return None
     base = key[1] if isinstance(key, tuple) and len(key) > 1 else None
-    if isinstance(base, tuple) and base[0] == torch_modules.PARTS:
-        if name in ("train", "eval"):
-            torch_modules.set_training(m, base[1], UNKNOWN)
-        return None
+    whole = whole_of(Unknown(base))
+    if whole is not None and name is not None:
+        return part_calls.each_method(m, frame, node, whole, str(name), args)
+    if name == "requires_grad_":
+        part_calls.frozen_behind(m, Unknown(base))
     if (
         (name in MODULE_METHODS or (name in ("train", "eval") and switches(args)))
         and isinstance(base, tuple)

@@ -1,0 +1,209 @@
+"""torch: the modules in a module, by whatever way the program comes to them.
+
+One that is known is itself what is at its place. Where it is not known which one it is, it stands
+for each of them (`PARTS`): what is done to each is done to the whole. Of some of them nothing is
+certain.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from gradguard_lint.domain.shapes import items, sequence
+from gradguard_lint.domain.values import (
+    UNKNOWN,
+    Atom,
+    Const,
+    Frame,
+    Instance,
+    Items,
+    Method,
+    Table,
+    Thing,
+    Unknown,
+    Value,
+    constant,
+    join,
+    of,
+    unknown,
+)
+from gradguard_lint.engine.machine import Machine
+from gradguard_lint.engine.ports import Args
+from gradguard_lint.models.transfers import frozen
+
+GIVES = ("children", "modules", "named_children", "named_modules")
+"""Methods that give the modules in a module."""
+
+
+def kept(m: Machine, ident: int, args: Args) -> None:
+    """A container is made of the modules that it is given, one after the other."""
+    values = args.positional
+    parts = {str(number): value for number, value in enumerate(values)}
+    only = values[0].only if len(values) == 1 else None
+    if isinstance(only, Table) and all(isinstance(key, str) for key, _ in only.entries):
+        parts = {str(key): value for key, value in only.entries}
+    if args.rest is not None:
+        parts["*"] = args.rest
+    if all(map(_are_modules, parts.values())):
+        frozen.keep_parts(m, ident, parts)
+
+
+def _are_modules(value: Value) -> bool:
+    return all(frozen.module_itself(it) or frozen.whole_of(it) is not None for it in value.atoms)
+
+
+_BOUNDS = (int, type(None))
+
+
+def each(whole: Atom) -> Value:
+    """Each of the modules in `whole`."""
+    return unknown((frozen.PARTS, whole))
+
+
+def given(m: Machine, module: Atom, name: str) -> Value:
+    """What one of the methods gives by which the modules in a module are reached."""
+    if isinstance(module, (Instance, Thing)):
+        frozen.as_made(m, module.ident)
+    one, known = each(module), None if name.endswith("modules") else _known(m, module)
+    if name.startswith("named"):
+        one = items("tuple", (UNKNOWN, one))
+        pairs = [items("tuple", (constant(key), value)) for key, value in known or ()]
+        known = None if known is None else list(zip(dict(known), pairs, strict=True))
+    if known is None:
+        return sequence(one, "generator")
+    return of(Items("generator", tuple(value for _, value in known), one))
+
+
+def iterated(m: Machine, atom: Atom) -> Value | None:
+    """What iterating `atom` gives, where that is a module, or some of the modules in one."""
+    if frozen.module_itself(atom):
+        return given(m, atom, "children")
+    if not isinstance(atom, Method):
+        return None
+    whole, picked = _picked(m, atom)
+    if ":" in atom.name and picked is not None:
+        return items("generator", [_at(m, atom.receiver, str(place)) for place, _ in picked])
+    modules = meant(m, atom)
+    if modules is None:
+        return sequence(some(atom)) if _of_module(atom) else None
+    only = modules.only
+    return given(m, only, "children") if whole is not None and only is not None else None
+
+
+def some(whole: Atom) -> Value:
+    """Some of the modules in `whole`, it is not known which of them."""
+    return of(Method(whole, "[...]"))
+
+
+def by_path(m: Machine, frame: Frame, node: ast.AST, module: Atom, path: Value) -> Value:
+    """``module.get_submodule(path)``."""
+    told = path.constant
+    if not isinstance(told, str):
+        return some(module)
+    found = of(module)
+    for name in told.split(".") if told else ():
+        if not all(isinstance(it, (Instance, Method, Thing)) for it in found.atoms):
+            return some(module)
+        found = m.attribute(frame, node, found, name)
+    return found
+
+
+def named(m: Machine, value: Value) -> Value | None:
+    """What ``getattr(value, name)`` gives of a module, where the name is not known."""
+    only = value.only
+    return some(only) if only is not None and frozen.module_itself(only) else None
+
+
+def _of_module(atom: Atom) -> bool:
+    while isinstance(atom, Method):
+        atom = atom.receiver
+    return frozen.module_itself(atom)
+
+
+def _at(m: Machine, whole: Atom, place: str) -> Value:
+    """The module at a place in `whole`: an object of the program's is itself what it is."""
+    part = Method(whole, f"[{place}]")
+    modules = meant(m, part)
+    own = modules is not None and any(modules.of(Instance))
+    return modules if modules is not None and own else of(part)
+
+
+def _known(m: Machine, module: Atom) -> list[tuple[str, Value]] | None:
+    """The modules right in `module`, with their names; None where they are not all known."""
+    if isinstance(module, Thing):
+        names = _names(m, module.ident)
+        if names is None:
+            return None
+        return [(name, _at(m, module, str(place))) for place, name in enumerate(names)]
+    if not isinstance(module, Instance) or m.find_in_class(module.cls, "forward") is None:
+        return None
+    found = []
+    for name, value in m.fields(module.ident):
+        if len(value.choices) > 1 or isinstance(value.only, (Items, Table, Unknown)):
+            return None
+        if value.only is not None and frozen.module_itself(value.only):
+            found.append((name, value))
+    return found or None
+
+
+def _names(m: Machine, ident: int) -> tuple[str, ...] | None:
+    """What the parts of a container are called, where it is known which is where."""
+    told = m.read(ident, frozen.ALL_PARTS)
+    names = told.constant if told is not None else None
+    return names if isinstance(names, tuple) and "*" not in names else None
+
+
+def count(m: Machine, module: Atom) -> int | None:
+    """How many modules a container has in it."""
+    names = _names(m, module.ident) if isinstance(module, Thing) else None
+    return None if names is None else len(names)
+
+
+def at(m: Machine, frame: Frame, node: ast.AST, module: Atom, index: Value) -> Value:
+    """``module[index]``: it counts as a part of `module`."""
+    place = ast.unparse(node.slice) if isinstance(node, ast.Subscript) else ""
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
+        bounds = (node.slice.lower, node.slice.upper, node.slice.step)
+        told = [m.eval(frame, part).only for part in bounds]
+        settled = all(isinstance(it, Const) and type(it.value) in _BOUNDS for it in told)
+        place = ":".join(str(it.value) for it in told if isinstance(it, Const)) if settled else ""
+    elif isinstance(index.only, Const):
+        place = str(index.only.value)
+    else:
+        place = ""
+    return _at(m, module, place or "...")
+
+
+def meant(m: Machine, part: Atom) -> Value | None:
+    """The modules that `part` of a module is, one or several of them; None where that is not
+    known."""
+    if not isinstance(part, Method):
+        return of(part) if frozen.module_itself(part) else None
+    whole, picked = _picked(m, part)
+    found = [m.read(whole.ident, name) for _, name in picked or ()] if whole is not None else []
+    return join([it for it in found if it is not None]) if found else None
+
+
+def _picked(m: Machine, part: Method) -> tuple[Thing | None, list[tuple[int, str]] | None]:
+    """The container of which `part` is, and the places and names of what it picks there."""
+    modules = meant(m, part.receiver)
+    whole = modules.only if modules is not None else None
+    names = _names(m, whole.ident) if isinstance(whole, Thing) else None
+    if names is None or not isinstance(whole, Thing):
+        return None, None
+    there = [*enumerate(names)]
+    name = part.name.strip("[]")
+    if part.name == name:
+        return whole, [it for it in there if it[1] == name]
+    if ":" in name:
+        bounds = [None if it == "None" else int(it) for it in name.split(":")]
+        return whole, there[slice(*bounds)] if bounds[2] != 0 else None
+    number = int(name) if name.lstrip("-").isdigit() else len(names)
+    return whole, [there[number]] if -len(names) <= number < len(names) else None
+
+
+def behind(key: object) -> Instance | Thing | None:
+    """The module of which something unknown is a part, or an attribute of one."""
+    while isinstance(key, tuple) and len(key) > 1 and key[0] in ("attr", "item", "call"):
+        key = key[1]
+    return frozen.whole_of(Unknown(key)) if isinstance(key, tuple) else None

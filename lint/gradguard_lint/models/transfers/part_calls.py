@@ -1,0 +1,179 @@
+"""torch: calls of the modules in a module, and of their methods."""
+
+from __future__ import annotations
+
+import ast
+
+from gradguard_lint.domain.shapes import items, sequence
+from gradguard_lint.domain.values import (
+    UNKNOWN,
+    Atom,
+    Frame,
+    Instance,
+    Items,
+    Method,
+    Table,
+    Tensor,
+    Thing,
+    Unknown,
+    Value,
+    constant,
+    join,
+    of,
+)
+from gradguard_lint.engine.containers import element_of
+from gradguard_lint.engine.machine import Machine
+from gradguard_lint.engine.ports import Args
+from gradguard_lint.models.torch import GIVE_THEMSELVES, HOOKS, PARAMETERS
+from gradguard_lint.models.transfers import frozen, module_parts, torch_modules
+from gradguard_lint.models.transfers.torch_tensors import hooked
+from gradguard_lint.words import words
+from pytest_gradguard.records import replace
+
+
+def called(m: Machine, frame: Frame, node: ast.AST, part: Atom, args: Args) -> Value | None:
+    """A call of a part of a module; None where it is not known what that is."""
+    modules = module_parts.meant(m, part)
+    whole = torch_modules.module_of(part)
+    if modules is None or whole is None or len(modules.atoms) > 1:
+        return None
+
+    def of_whole(atom: Atom) -> Value:
+        if not isinstance(atom, Tensor) or not atom.tracked:
+            return of(atom)
+        return of(replace(atom, sources=atom.sources | {whole.ident}))
+
+    return m.call(frame, node, modules, args).map(of_whole)
+
+
+def each_called(m: Machine, frame: Frame, node: ast.AST, whole: Atom, args: Args) -> Value:
+    """A call of one of the modules in `whole`, which of them is not known."""
+    if not isinstance(whole, (Instance, Thing)):
+        return UNKNOWN
+    gpu = isinstance(whole, Thing) and whole.gpu
+    if isinstance(whole, Instance):
+        gpu = torch_modules.instance_on_gpu(m, whole)
+    model = Thing("model", "Module", whole.ident, whole.born, gpu)
+    return torch_modules.forward(m, frame, node, model, args)
+
+
+def method(
+    m: Machine, frame: Frame, node: ast.AST, part: Method, name: str, args: Args
+) -> Value | None:
+    """A method of a part of a module, or of a parameter of it; None where it is none of these, or
+    the part not a module's."""
+    whole = torch_modules.module_of(part)
+    if whole is None:
+        return None
+    if name in ("train", "eval"):  # it counts as the module's
+        torch_modules.set_training(m, whole, UNKNOWN)
+        return of(part)
+    if name in HOOKS:
+        parameter = Tensor("torch", "parameter", ident=whole.ident)
+        return hooked(m, frame, node, parameter, args)
+    modules = module_parts.meant(m, part)
+    if name == "requires_grad_":
+        state = frozen.frozen_by(args.get(0, "requires_grad") or constant(True))
+        _frozen(m, whole, modules if part.name not in PARAMETERS else None, state)
+        return of(part)
+    if name in ("parameters", "named_parameters"):
+        return _parameters(m, node, part, whole, modules, name)
+    only = modules.only if modules is not None else None
+    if isinstance(only, (Instance, Thing)) and name in (*module_parts.GIVES, "apply"):
+        gpu = isinstance(whole, Thing) and whole.gpu
+        return torch_modules.model_method(m, frame, node, only, only.ident, gpu, name, args)
+    return None
+
+
+def _frozen(m: Machine, whole: Instance | Thing, modules: Value | None, state: Value) -> None:
+    """Some of the modules in `whole` are frozen, or freed; None: which of them is not known."""
+    if modules is None:
+        frozen.freeze(m, whole.ident, UNKNOWN)
+    for part in modules.atoms if modules is not None else ():
+        if isinstance(part, (Instance, Thing)):
+            frozen.freeze(m, part.ident, state)
+
+
+def _parameters(
+    m: Machine,
+    node: ast.AST,
+    part: Method,
+    whole: Instance | Thing,
+    modules: Value | None,
+    name: str,
+) -> Value:
+    """Some of the parameters of `whole`: what is done to these is done to no others."""
+    gpu = isinstance(whole, Thing) and whole.gpu
+    own = Tensor("torch", "parameter", gpu, whole.born, m.ident_of(part))
+    found = []
+    for atom in modules.atoms if modules is not None else ():
+        if isinstance(atom, (Instance, Thing)) and frozen.weighted(atom):
+            frozen.as_made(m, atom.ident)
+            sources = frozenset({whole.ident, atom.ident})
+            tensor = replace(own, ident=atom.ident, sources=sources)
+            found.append(frozen.parameters_of(m, atom.ident, tensor)[-1][0])
+    if modules is not None and not found:
+        return items("generator", ())
+    if not found:
+        tensor = replace(own, sources=frozenset({whole.ident}))
+        found = [frozen.parameters_of(m, whole.ident, tensor)[-1][0]]
+    return join([torch_modules.all_of(m, node, name, tensor) for tensor in found])
+
+
+def each_method(
+    m: Machine, frame: Frame, node: ast.AST, whole: Instance | Thing, name: str, args: Args
+) -> Value | None:
+    """A method of each of the modules in `whole`: what it does to each it does to the whole."""
+    if name in ("train", "eval"):
+        torch_modules.set_training(m, whole, UNKNOWN)
+    elif name in ("parameters", "named_parameters"):
+        gpu = isinstance(whole, Thing) and whole.gpu
+        return torch_modules.model_method(m, frame, node, whole, whole.ident, gpu, name, args)
+    elif name == "requires_grad_":
+        flag = args.get(0, "requires_grad") or constant(True)
+        frozen.freeze(m, whole.ident, frozen.frozen_by(flag))
+        return module_parts.each(whole)
+    elif name in module_parts.GIVES:
+        return module_parts.given(m, whole, "modules" if name[:5] != "named" else "named_modules")
+    return None
+
+
+def of_list(
+    m: Machine, frame: Frame, node: ast.AST, held: Items | Table, name: str, args: Args
+) -> Value | None:
+    """A method of a list or dict of modules that is a module itself; None where it is none."""
+    if name not in _OF_LISTS:
+        return None
+    if name == "children":
+        return sequence(element_of(m, of(held)), "generator") if isinstance(held, Items) else None
+    found = []
+    for part in frozen.modules_in(m, of(held)):
+        if isinstance(part, (Instance, Thing)):
+            gpu = isinstance(part, Thing) and part.gpu
+            given = torch_modules.model_method(m, frame, node, part, part.ident, gpu, name, args)
+            found.append(given or UNKNOWN)
+    if not found:
+        return None
+    if name in GIVE_THEMSELVES:
+        return of(held)
+    return sequence(join([element_of(m, value) for value in found]), "generator")
+
+
+_OF_LISTS = words(
+    "apply children eval modules named_modules named_parameters parameters requires_grad_ train"
+)
+"""Methods of lists and dicts of modules, which they call of each module in them."""
+
+
+def frozen_behind(m: Machine, atom: Atom) -> None:
+    """The ``requires_grad`` of a parameter is set of which is known only that it is one of some
+    module's."""
+    if isinstance(atom, Unknown):
+        whole = module_parts.behind(atom.key)
+    else:
+        whole = torch_modules.module_of(atom)
+        modules = module_parts.meant(m, atom.receiver) if isinstance(atom, Method) else None
+        only = modules.only if modules is not None else None
+        whole = only if isinstance(only, (Instance, Thing)) else whole
+    if whole is not None:
+        frozen.freeze(m, whole.ident, UNKNOWN)
