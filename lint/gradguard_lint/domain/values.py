@@ -557,7 +557,10 @@ GRADIENT = -404
 GRADIENTS = -405
 """The ident of a tensor that is several gradients, joined."""
 
-MARKS = frozenset({OUTPUT, GRADIENT})
+FIGURE = -3
+"""The source of a tensor that is one number computed from gradients, such as their norm."""
+
+MARKS = frozenset({OUTPUT, GRADIENT, FIGURE})
 """The sources that stay where a tensor is taken out of its graph."""
 
 METHOD = "method"

@@ -163,6 +163,12 @@ METHODS_GIVE_ONE = words(
 )
 """Methods alone that give one tensor, however they are called."""
 
+TO_ONE = words(
+    "all amax amin any max mean median min nanmean nansum norm prod std sum var vector_norm "
+    "matrix_norm"
+)
+"""Operations that make one number of a tensor, unless they are told a dimension or another one."""
+
 ONE_OF_ALL = words("max min median nanmedian amax amin")
 """What gives one tensor where it is called without a dimension."""
 
@@ -409,6 +415,11 @@ LIBRARY = Library(
         Row(
             "torch.nn.utils.parameters_to_vector torch.nn.utils.rnn.pad_sequence",
             "tensor-function",
+        ),
+        Row(
+            "torch.nn.utils.clip_grad_norm_ torch.nn.utils.clip_grad_norm "
+            "torch.nn.utils.get_total_norm",
+            "total-norm",
         ),
         Row("torch.nn.parallel.* torch.nn.utils.*", "nothing"),
         Row(

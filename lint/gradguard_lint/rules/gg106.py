@@ -9,6 +9,7 @@ from gradguard_lint.domain.conditions import consistent
 from gradguard_lint.domain.effects import Effect, Program, TaskRun
 from gradguard_lint.domain.shapes import idents, inner
 from gradguard_lint.domain.values import (
+    FIGURE,
     GRADIENT,
     OUTPUT,
     Atom,
@@ -135,7 +136,9 @@ def _returns_numbers(task: TaskRun) -> bool:
             continue
         if isinstance(atom, Tensor):
             made_from = {atom.ident, *atom.sources}
-            plain = OUTPUT in made_from or (atom.grad == "history" and not atom.ident)
+            plain = not made_from.isdisjoint((OUTPUT, FIGURE)) or (
+                atom.grad == "history" and not atom.ident
+            )
             if plain and GRADIENT not in made_from:
                 continue
             return False
@@ -170,14 +173,16 @@ def _keeps(task: TaskRun) -> bool:
 
 
 def _counted(atom: Atom) -> bool:
-    """Whether `atom` is a count, a size or a text that is not known."""
+    """Whether `atom` is a count, a size, a type or a text that is not known."""
     key = atom.key if isinstance(atom, Unknown) else None
     if isinstance(key, tuple) and key[0] == "item":
         key = key[1]
     if isinstance(key, tuple) and key[0] == "call":
         key = key[1]
+    if isinstance(key, tuple) and key[0] == "device-of":
+        return True
     if isinstance(key, tuple) and key[0] == "attr":
-        return key[2] in ("shape", "size", "dim", "ndim", "numel")
+        return key[2] in ("dtype", "layout", "device", "shape", "size", "dim", "ndim", "numel")
     return isinstance(key, tuple) and key[0] in ("int", "number", "text", "str")
 
 

@@ -127,6 +127,8 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         return first if isinstance(only, Const) else NUMBER
     if short in ("round", "abs", "pow") and any(first.things("number") if first else ()):
         return NUMBER
+    if short in ("all", "any") and first is not None:
+        return NUMBER
     if short == "len" and first is not None:
         only = first.only
         if isinstance(only, Items) and only.items is not None:

@@ -211,6 +211,7 @@ TRANSFERS: dict[str, Transfer] = {
     "to-thread": work.to_thread,
     "tensor": torch_calls.tensor,
     "told-device": unknown_calls.told_device,
+    "total-norm": torch_calls.total_norm,
     "tensor-function": torch_calls.tensor_function,
     "thing": python_calls.thing,
     "threads": torch_calls.threads,

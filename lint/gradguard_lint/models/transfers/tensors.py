@@ -9,7 +9,11 @@ from math import prod
 from gradguard_lint.domain.conditions import NONE, WITH_A_GPU, Conditions, any_of
 from gradguard_lint.domain.shapes import inner, items, result_call, sequence
 from gradguard_lint.domain.values import (
+    FIGURE,
+    GRADIENT,
+    GRADIENTS,
     UNKNOWN,
+    Atom,
     Choice,
     Const,
     Frame,
@@ -24,7 +28,7 @@ from gradguard_lint.engine.branches import is_plain
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.jax import LARGE, OPERATORS, SHARED_OUT
-from gradguard_lint.models.torch import ALONG, HEAVY, NOT_SMOOTH, SEVERAL, WITH_INDICES
+from gradguard_lint.models.torch import ALONG, HEAVY, NOT_SMOOTH, SEVERAL, TO_ONE, WITH_INDICES
 from gradguard_lint.models.transfers.devices import (
     cpu_when,
     gpu_absent,
@@ -158,6 +162,36 @@ def combine(
         atom, gpu=False, place=None, grad="unknown" if framework == "torch" else atom.grad
     )
     return Value((Choice(atom, when), Choice(plain, frozenset())))
+
+
+def as_figure(
+    found: list[tuple[Tensor, Conditions]],
+    short: str,
+    others: list[Value],
+    args: Args,
+    value: Value,
+) -> Value:
+    """What the operation `short` makes of `found`, which is `value`: one number of gradients is no
+    gradient.
+
+    Args:
+        others: its arguments, but for the tensor itself.
+    """
+    of_gradients = any(GRADIENT in (tensor.ident, *tensor.sources) for tensor, _ in found)
+    told = others[1:] if short.endswith("norm") else others
+    if short not in TO_ONE or not of_gradients or told or not args.keywords.keys() <= _WHOLE:
+        return value
+
+    def marked(atom: Atom) -> Value:
+        if not isinstance(atom, Tensor):
+            return of(atom)
+        return of(replace(atom, sources=atom.sources - {GRADIENT, GRADIENTS} | {FIGURE}))
+
+    return value.map(marked)
+
+
+_WHOLE = frozenset({"p", "ord", "dtype", "correction", "unbiased", "input"})
+"""Arguments with which an operation is still one on all of a tensor."""
 
 
 def several(

@@ -10,6 +10,7 @@ from gradguard_lint.domain.conditions import NONE, Conditions
 from gradguard_lint.domain.shapes import inner, sequence
 from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import (
+    FIGURE,
     GRADIENT,
     GRADIENTS,
     NOTHING,
@@ -70,6 +71,7 @@ from gradguard_lint.models.transfers.devices import (
 from gradguard_lint.models.transfers.extents import lies_apart, memory_of, same_element
 from gradguard_lint.models.transfers.tensors import (
     all_on_gpu,
+    as_figure,
     combine,
     known_small,
     operation_placed,
@@ -233,6 +235,11 @@ def tensor_function(
     return function(m, frame, node, short, args, linalg=row.flag == "heavy")
 
 
+def total_norm(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """A function that gives the norm of all gradients of parameters."""
+    return of(Tensor("torch", "none", False, m.worker_ident, sources=frozenset({FIGURE})))
+
+
 def _of_tensors(short: str, args: Args) -> Iterator[Value]:
     """The arguments that may be, or hold, tensors with history."""
     if short in ARRANGES and args.positional:
@@ -270,6 +277,7 @@ def function(
         written(m, frame, node, f"`{short}(..., out=...)`", out)
         return out
     value = combine(m, found, smooth=smooth, framework="torch")
+    value = as_figure(found, short, args.positional[1:], args, value)
     if smooth and anything and m.modes.grad:
         value = value.map(
             lambda atom: (

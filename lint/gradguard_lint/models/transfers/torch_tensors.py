@@ -68,6 +68,7 @@ from gradguard_lint.models.transfers.devices import (
 from gradguard_lint.models.transfers.extents import same_element
 from gradguard_lint.models.transfers.tensors import (
     all_on_gpu,
+    as_figure,
     combine,
     derived,
     gpu_used,
@@ -105,16 +106,16 @@ def tensor_attribute(m: Machine, frame: Frame, node: ast.AST, tensor: Tensor, na
         return of(Thing("node", name))
     if name == "shape":
         return sequence(NUMBER, "tuple")
+    if name in ("dtype", "layout"):
+        return unknown(("attr", ("node", id(node)), name))
     if name in ("ndim", "itemsize", "nbytes"):
         return NUMBER
     if name in (
-        "dtype",
         "requires_grad",
         "is_leaf",
         "grad_fn",
         "is_cuda",
         "names",
-        "layout",
     ):
         return UNKNOWN
     return of(Method(tensor, name))
@@ -219,6 +220,7 @@ def tensor_method(
     if name not in OF_MODULES:
         worked(m, frame, node, found, heavy=name in HEAVY)
     value = combine(m, found, smooth=smooth, framework="torch")
+    value = as_figure(found, name, args.positional, args, value)
     same = name in CASTS and same_element(tensor.memory, constant(name))
     is_view = same or (name in VIEWS and not (tensor.strided and name in RESHAPES))
     if is_view and tensor.memory is not None:
