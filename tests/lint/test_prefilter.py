@@ -34,6 +34,7 @@ def kept(text, **others):
         "from keras.wrappers.scikit_learn import KerasClassifier\n",
         "from joblib import Parallel\nParallel(2, backend='dask')\n",
         "from joblib import Parallel\nkind = 'dask'\nParallel(2, backend=kind)\n",
+        "from joblib import Parallel\ndef f():\n    return 'dask'\nParallel(2, backend=f())\n",
         "from joblib import Parallel\noptions = {'backend': 'dask'}\nParallel(**options)\n",
         "import numpy as np\nfrom multiprocessing import Pool\ndef f(k):\n"
         "    return np.random.rand()\nPool(2).map(f, x)\n",

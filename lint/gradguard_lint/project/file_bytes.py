@@ -109,6 +109,8 @@ _DOES = (
 )
 """A statement at the left margin that iterates, or calls something."""
 _FOR_BACKEND = rb"[\"']backend[\"'][ \t]*:[ \t]*\Z"
+_BACKEND_BY_NAME = rb"\bbackend[ \t]*=[ \t]*[^\W\d]"
+_RETURNED = rb"\breturn\b"
 _DEFINED = rb"\n[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)"
 _LOOP_GRADIENT = (b"GradientTape", b".backward(", b"autograd.grad")
 _DASK_ARRAY = rb"dask\.(?:array|dataframe)|from[ \t]+dask[ \t]+import"
@@ -491,6 +493,8 @@ def _wrong_backend(data: bytes) -> bool:
     for quoted in matches(data, (b'"dask"', b"'dask'"), rb"."):
         line = before(data, quoted.start())
         if re.search(_FOR_BACKEND, line):
+            return True
+        if re.search(_RETURNED, line) and re.search(_BACKEND_BY_NAME, data):
             return True
         name = given_to(data, quoted.start())
         if name and name != b"backend":

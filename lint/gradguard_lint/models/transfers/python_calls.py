@@ -33,7 +33,7 @@ from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers import estimators, frozen
-from gradguard_lint.models.transfers.tensors import operation, written
+from gradguard_lint.models.transfers.tensors import operation
 from pytest_gradguard.records import replace
 
 
