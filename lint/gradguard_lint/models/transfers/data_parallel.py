@@ -78,11 +78,12 @@ def backward(
     known = bool(tensors) and not any(isinstance(atom, Unknown) for atom in inner(target))
     for top in wrapped:
         forwards = [
-            {ident for ident in tensor.severed if _number(m, ident, AROUND) == top}
+            {ident for ident in tensor.severed if top in _numbers(m, ident, AROUND)}
             for tensor in tensors
             if tensor.framework == "torch"
         ]
         common = set.intersection(*forwards) if forwards and known else set()
+        common = {ident for ident in common if _number(m, ident, AROUND) == top}
         past = sorted(ident for ident in common if (ident, WRAPPED) not in m.store)
         if inputs is not None:
             own = any(
@@ -133,12 +134,32 @@ def _is(m: Machine, ident: int, note: str, wanted: object) -> bool:
     )
 
 
+def _numbers(m: Machine, ident: int, note: str) -> set[int]:
+    """The numbers that a note may hold."""
+    value = m.read(ident, note)
+    return {it for it in value.constants() if isinstance(it, int)} if value is not None else set()
+
+
 def _number(m: Machine, ident: int, note: str) -> int:
     """The number that a note is known to hold; 0 where it is not."""
     value = m.read(ident, note)
     only = value.only if value is not None else None
     number = only.value if isinstance(only, Const) else 0
     return number if isinstance(number, int) else 0
+
+
+def _wrapped_in(m: Machine, ident: int) -> int:
+    """The module, known by its number, that is wrapped and that this one is, or is a part of; 0
+    where there is none.
+
+    What the same expression has made since is another module, which nobody has wrapped yet.
+    """
+    value = m.read(ident, WRAPPED) if ident else None
+    if value is None or any(isinstance(atom, Unknown) for atom in value.atoms):
+        return 0
+    now = m.made.get(ident, 0)
+    tops = {it[0] for it in value.constants() if isinstance(it, tuple) and it[1] == now}
+    return tops.pop() if len(tops) == 1 else 0
 
 
 def data_parallel(
@@ -167,7 +188,7 @@ def wrap(m: Machine, node: ast.AST, name: str, atom: Atom) -> Value:
     else:
         return UNKNOWN
     for ident in _parts(m, atom):
-        m.store[ident, WRAPPED] = constant(atom.ident)
+        m.store[ident, WRAPPED] = constant((atom.ident, m.made.get(ident, 0)))
     m.store[atom.ident, AVERAGED] = constant(False)
     m.store[atom.ident, WRAPPER] = constant(name)
     m.store[atom.ident, ALONE] = NOTHING
@@ -272,7 +293,7 @@ def direct_call(
     modes = m.modes
     if (0, WRAPPED) not in m.store or modes.averaged or not modes.grad:
         return forward()
-    top = _number(m, ident, WRAPPED)
+    top = _wrapped_in(m, ident)
     if not top:
         return forward()
     m.modes = replace(modes, averaged=True)
@@ -294,7 +315,7 @@ def _entered(m: Machine, frame: Frame, top: int) -> Site | None:
         owner = m.receiver(inside)
         if step.frame is None or not isinstance(owner, Instance):
             break
-        if _number(m, owner.ident, WRAPPED) != top:
+        if _wrapped_in(m, owner.ident) != top:
             break
         place, inside = step.site, step.frame
     return place
@@ -354,7 +375,7 @@ def _steps_over(m: Machine, optimizer: Thing) -> list[int]:
 
 def _wrapped_around(m: Machine, parameter: Tensor) -> set[int]:
     """The wrapped modules that a parameter belongs to."""
-    tops = {_number(m, ident, WRAPPED) for ident in {parameter.ident, *parameter.sources}}
+    tops = {_wrapped_in(m, ident) for ident in {parameter.ident, *parameter.sources}}
     return tops - {0}
 
 
@@ -396,7 +417,7 @@ def handed_over(m: Machine, name: str, args: Args) -> None:
             if isinstance(atom, Thing) and atom.kind == "optimizer":
                 tops = _steps_over(m, atom)
             elif isinstance(atom, (Thing, Instance, Tensor)) and atom.ident > 0:
-                tops = [_number(m, atom.ident, WRAPPED)]
+                tops = [_wrapped_in(m, atom.ident)]
             else:
                 continue
             for top in tops:
