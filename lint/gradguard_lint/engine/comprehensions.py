@@ -75,20 +75,25 @@ def _one_by_one(
     """What a comprehension makes of items that pass its tests; whether they certainly do."""
     results = []
     whole = True
-    for item in known:
-        inner = scope_of(m, frame, node)
-        m.assign(inner, generator.target, item)
-        inner.loop_names.append(names_in(generator.target))
-        before = m.state.assumed
-        m.state.assumed = before.copy()
-        for test in generator.ifs:
-            value = m.eval(inner, test)
-            whole = whole and definite(value) is not None
-            if not enter_branch(m, inner, test, value, True):
-                break
-        else:
-            results.append(element(inner))
-        m.state.assumed = before
+    several = len(known) > 1
+    m.loop_depth += several
+    try:
+        for item in known:
+            inner = scope_of(m, frame, node)
+            m.assign(inner, generator.target, item)
+            inner.loop_names.append(names_in(generator.target))
+            before = m.state.assumed
+            m.state.assumed = before.copy()
+            for test in generator.ifs:
+                value = m.eval(inner, test)
+                whole = whole and definite(value) is not None
+                if not enter_branch(m, inner, test, value, True):
+                    break
+            else:
+                results.append(element(inner))
+            m.state.assumed = before
+    finally:
+        m.loop_depth -= several
     return results, whole
 
 

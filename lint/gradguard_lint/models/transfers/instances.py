@@ -59,6 +59,8 @@ def made(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args
         parallel.keep_arguments(m, instance, args)
     if what in _MADE and m.find_in_class(instance.cls, "__init__") is None:
         _MADE[what](m, frame, node, instance, args)
+    if what in ("process", "thread"):
+        processes.made_instance(m, frame, instance)
     if what == "torch" and any(
         part.gpu for _, value in m.fields(instance.ident) for part in value.things("model")
     ):

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import ast
+from itertools import chain
 
+from gradguard_lint.domain.conditions import consistent
+from gradguard_lint.domain.effects import ParallelCall
 from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import (
     NOTHING,
     UNKNOWN,
+    Bound,
     Class,
     External,
     Frame,
+    Function,
     Instance,
     Method,
     Site,
@@ -33,6 +38,9 @@ from gradguard_lint.models.transfers.work import made_pool, task_given
 _TARGET = "<target>"
 """The name under which an object of a subclass of ``Process`` has what it was given to run."""
 
+_SEVERAL = "<several>"
+"""The name under which it has whether the expression that made it makes several."""
+
 
 def process(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``Process(target=f, args=(...))``: it runs once it is started."""
@@ -44,7 +52,7 @@ def _process(
 ) -> Value:
     assert row.hands is not None
     task = task_given(m, frame, node, row.hands, args, name)
-    parts = [("start", start), ("many", constant(in_loop(m, frame)))]
+    parts = [("start", start), ("several", constant(in_loop(m, frame)))]
     if "daemon" in args.keywords:
         parts.append(("daemon", args.keywords["daemon"]))
     if task is not None:
@@ -67,7 +75,7 @@ def process_method(
     """``process.start()``."""
     task = thing.part("task")
     if name == "start" and task is not None:
-        many, daemon = thing.part("many"), thing.part("daemon")
+        daemon = thing.part("daemon")
         tasks = list(task.of(TaskCall))
         run_processes(
             m,
@@ -76,7 +84,7 @@ def process_method(
             tasks,
             thing.part("start"),
             thing.name.rpartition(".")[0],
-            many=in_loop(m, frame) or (many is not None and bool(many.constant)),
+            several=thing.part("several"),
             row=registry_of(m).row(thing.name),
             maker=thing.site,
             daemons=daemon is not None and daemon.constant is True,
@@ -108,17 +116,27 @@ def run_processes(
     how: Value | None,
     library: str,
     *,
-    many: bool,
+    several: Value | None,
     row: Row | None = None,
     maker: Site | None = None,
     daemons: bool = False,
     ident: int = 0,
 ) -> None:
-    """Run `tasks` in processes of their own, which give nothing back; `ident` is that of what is
-    joined."""
+    """Run `tasks` in processes of their own, which give nothing back.
+
+    Args:
+        several: whether there are several of them: as many as were made, as none starts twice.
+        ident: the identity of what is joined.
+    """
     starts = starts_of(m, how)
     if not starts:
         in_line(m, frame, tasks, apart=True)
+    again = in_loop(m, frame)
+    many = again if several is None else several.constant is not False
+    others = _started_before(m, frame, node, tasks, ident) if again and not many else []
+    for other in others:
+        other.many = True
+    many = many or bool(others)
     for start, when in starts:
         hand_out(
             m,
@@ -140,6 +158,42 @@ def run_processes(
         )
 
 
+def _started_before(
+    m: Machine, frame: Frame, node: ast.AST, tasks: list[TaskCall], ident: int
+) -> list[ParallelCall]:
+    """The starts of other processes by `node`, in other turns of a loop, that run the same code."""
+    function = node.func if isinstance(node, ast.Call) else None
+    started = function.value if isinstance(function, ast.Attribute) else None
+    found = m.lookup(frame, started.id) if isinstance(started, ast.Name) else None
+    if found is None or found[0].only is None:
+        return []  # it may be that one of them alone is ever made
+    code = _code(tasks)
+    return [
+        call
+        for call in m.program.calls
+        if call.site.node is node
+        and call.worker is m.worker
+        and ident not in call.until
+        and consistent(call.when, m.assumed.facts)
+        and not code.isdisjoint(_code([task.task for task in call.tasks]))
+    ]
+
+
+def _code(tasks: list[TaskCall]) -> set[ast.AST]:
+    """The functions that `tasks` may run."""
+    found: set[ast.AST] = set()
+    for atom in chain.from_iterable(task.function.atoms for task in tasks):
+        function = atom.function if isinstance(atom, Bound) else atom
+        if isinstance(function, Function):
+            found.add(function.node)
+    return found
+
+
+def made_instance(m: Machine, frame: Frame, instance: Instance) -> None:
+    """An object of a project's subclass of ``Process`` is made: alone, or several of them."""
+    m.store[instance.ident, _SEVERAL] = constant(in_loop(m, frame))
+
+
 def start_instance(m: Machine, frame: Frame, node: ast.AST, instance: Instance) -> Value:
     """``start()`` of an object of a project's subclass of ``Process``: it calls ``run``."""
     run = m.find_in_class(instance.cls, "run")
@@ -158,7 +212,7 @@ def start_instance(m: Machine, frame: Frame, node: ast.AST, instance: Instance) 
             tasks,
             start,
             "multiprocessing",
-            many=in_loop(m, frame),
+            several=m.read(instance.ident, _SEVERAL),
             row=row,
             daemons=daemon is not None and daemon.constant is True,
             ident=instance.ident,
@@ -216,7 +270,7 @@ def spawn(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
         [task] if task is not None else [],
         method if method is not None else constant(row.start),
         name.rpartition(".")[0],
-        many=count is None or count.constant != 1,
+        several=constant(count is None or count.constant != 1),
         row=row,
         daemons=daemon is not None and daemon.constant is True,
     )
