@@ -823,6 +823,32 @@ if __name__ == "__main__":
         assert other["fix"].startswith("Give every task its own seed")
 
 
+def test_the_trace_shows_what_creates_tensorflows_generator_in_the_parent(project):
+    project.write(
+        "program.py",
+        """\
+from multiprocessing import Pool
+
+import tensorflow as tf
+
+
+def draw(k):
+    return float(tf.random.normal(()) * k)
+
+
+if __name__ == "__main__":
+    tf.random.set_seed(1)
+    with Pool(2) as pool:
+        print(pool.map(draw, [1.0, 2.0]))
+""",
+    )
+    (found,) = project.lint("--select", "GG304", json_output=True).json["findings"]
+    assert (found["trace"][-1]["line"], found["trace"][-1]["message"]) == (
+        11,
+        "`tensorflow.random.set_seed()` creates that generator in the parent",
+    )
+
+
 def test_what_stands_below_the_fork_was_done_in_an_earlier_iteration(project):
     project.write(
         "program.py",

@@ -144,13 +144,34 @@ def _inherited(program: Program, task: TaskRun, draw: Effect) -> Why | None:
     once = ""
     if draw.framework == "numpy" and not _is_there(program, call, "numpy", "generator-loaded"):
         once = _ONCE_LOADED
-    elif (
-        draw.framework == "tensorflow"
-        and call.root == 1
-        and not _is_there(program, call, "tensorflow", "compute", "generator-loaded", "seed")
-    ):
-        once = _ONCE_USED
+    elif draw.framework == "tensorflow":
+        used = _made_there(program, call)
+        if used is not None:
+            step = Step(used.site, f"{code(used.what)} creates that generator in the parent")
+            return f"all {call.workers} start with a copy of its state", (step,)
+        if call.root == 1 or _of_a_test(call):
+            once = _ONCE_USED
     return f"all {call.workers} start with a copy of its state{once}", ()
+
+
+def _made_there(program: Program, call: ParallelCall) -> Effect | None:
+    """What makes TensorFlow's global generator in the parent before the workers are forked."""
+    made = _before(program, call, _brought(program, call), "compute", "generator-loaded", "seed")
+    return next((effect for effect in made if effect.framework == "tensorflow"), None)
+
+
+def _of_a_test(call: ParallelCall) -> bool:
+    """Whether the program comes to `call` by a test: whatever runs that computes nothing before."""
+    around = (call.site, *(step.site for step in call.chain))
+    return any(
+        name.lower().startswith("test") or name.endswith(_TESTS)
+        for site in around
+        for name in (site.function or "").split(".")
+    )
+
+
+_TESTS = ("Test", "Tests", "TestCase")
+"""How the names of classes end whose methods are tests."""
 
 
 def _may_be_there(program: Program, call: ParallelCall, framework: str) -> bool:
