@@ -43,7 +43,8 @@ if TYPE_CHECKING:
         "gpu-chosen",  # a block, or what prepares a worker, may say which GPU is used
         "gpu-driver",  # the GPU's driver is started, without a context
         "element-backward",  # a gradient is asked for of one element of a tensor
-        "gpu-grown",  # the GPU's memory is taken as it is needed, in all children too
+        "gpu-grown",  # the GPU's memory is taken as it is needed: in all children too, or in this
+        # process alone, if `framework` is given
         "gpu-hidden",  # no GPU is seen from here on; in this process alone, if `framework` is given
         "gpu-hint",  # another library is told to use a GPU
         "gpu-implied",  # `framework` takes the GPU without being told
@@ -377,6 +378,8 @@ class Effect:
     that is given again, whether somebody asked for that."""
     bare: bool = False
     """Whether CUDA is initialised, and no context is made on a GPU."""
+    grown: bool = False
+    """Whether the GPU's memory is taken as it is needed."""
     unknown: bool = False
     target: Value = UNKNOWN
     value: Value = UNKNOWN

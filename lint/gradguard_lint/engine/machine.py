@@ -376,6 +376,7 @@ class Machine:
         always: bool = False,
         asks: bool = False,
         bare: bool = False,
+        grown: bool = False,
         unknown: bool = False,
         target: Value = UNKNOWN,
         value: Value = UNKNOWN,
@@ -420,6 +421,7 @@ class Machine:
                 always=always,
                 asks=asks,
                 bare=bare,
+                grown=grown,
                 unknown=unknown,
                 target=target,
                 value=value,
@@ -441,6 +443,7 @@ class Machine:
             effect.when &= when
             effect.heavy = effect.heavy or heavy
             effect.always = effect.always and always
+            effect.grown = effect.grown and grown
         past = self.state.past
         calls = {event: event.ident for event in past if isinstance(event, ParallelCall)}
         effect.calls.update(calls.values())

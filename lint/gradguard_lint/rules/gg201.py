@@ -62,6 +62,7 @@ def _reports(
             for other, _ in ways
             if other.task.site.node is not task.task.site.node
         }
+        unasked = effect.kind == "gpu-implied" and not meant
         what = effect.what.strip("`")
         workers = task.call.workers
         does = "initialises the GPU here"
@@ -97,7 +98,7 @@ def _reports(
                 *_on_other_branches([*branches[node].values()]),
                 *(handed_out(other) for other in others.values()),
             ),
-            severity="info" if lone or (effect.kind == "gpu-implied" and not meant) else None,
+            severity="info" if lone or unasked or all(it.grown for _, it in ways) else None,
             call=task.call,
             when=effect.when,
             what=what,

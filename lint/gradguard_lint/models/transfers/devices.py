@@ -135,13 +135,24 @@ def gpu_hidden(m: Machine, *, config: bool = False) -> bool:
 
     `config`: TensorFlow's own configuration counts too, where it reaches this process.
     """
-    if config:
-        for event, when in m.state.past.items():
-            if isinstance(event, Effect) and not when - WITH_A_GPU and _reaches(m, event):
-                grown = event.kind == "gpu-grown"
-                if grown or (event.kind == "gpu-hidden" and event.framework and _holds(m, event)):
-                    return True
-    return gpu_seen(m) is None
+    return (config and _configured(m, "gpu-hidden")) or gpu_seen(m) is None
+
+
+def memory_grown(m: Machine) -> bool:
+    """Whether TensorFlow takes the GPU's memory as it needs it, in the process that asks."""
+    return _configured(m, "gpu-grown")
+
+
+def _configured(m: Machine, kind: Kind) -> bool:
+    """Whether TensorFlow was told so, on the way here, and that reaches this process."""
+    return any(
+        isinstance(event, Effect)
+        and event.kind == kind
+        and not when - WITH_A_GPU
+        and _reaches(m, event)
+        and (_holds(m, event) if event.framework else kind == "gpu-grown")
+        for event, when in m.state.past.items()
+    )
 
 
 def gpu_seen(m: Machine) -> Conditions | None:
@@ -270,6 +281,7 @@ def gpu_touched(
     told: bool = True,
     asks: bool = False,
     bare: bool = False,
+    grown: bool = False,
 ) -> None:
     """Record that the expression makes a GPU context, unless there is no GPU here.
 
@@ -280,6 +292,7 @@ def gpu_touched(
         told: whether the expression names the GPU itself.
         asks: whether it asks or waits, and puts nothing there.
         bare: whether it initialises CUDA alone, and makes no context.
+        grown: whether the GPU's memory is taken as it is needed.
     """
     seen = gpu_seen(m)
     if far_fetched_here(m) or seen is None or m.conflicts(when | seen | WITH_A_GPU):
@@ -294,6 +307,7 @@ def gpu_touched(
         framework=framework,
         asks=asks,
         bare=bare,
+        grown=grown,
         origin=origin,
         value=chosen,
         under=when | seen,

@@ -33,7 +33,13 @@ from gradguard_lint.engine.truth import truthy
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.tensorflow import FITS, STOPS
 from gradguard_lint.models.torch import HEAVY
-from gradguard_lint.models.transfers.devices import gpu_absent, gpu_hidden, gpu_touched, placed
+from gradguard_lint.models.transfers.devices import (
+    gpu_absent,
+    gpu_hidden,
+    gpu_touched,
+    memory_grown,
+    placed,
+)
 from gradguard_lint.models.transfers.tensors import combine, operation_placed, tensors_in, worked
 from gradguard_lint.models.transfers.wrapping import mark
 from pytest_gradguard.records import replace
@@ -71,7 +77,7 @@ def gpu_list(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
         return unknown(CPUS)
     m.effect(frame, "gpu-meant", node, name)
     if row.gpu:
-        if not gpu_hidden(m, config=True):
+        if not gpu_hidden(m, config=True) and not memory_grown(m):
             gpu_touched(m, frame, node, f"{name}(...)", "tensorflow")
         return UNKNOWN
     return unknown(("gpu-list",))
@@ -98,7 +104,7 @@ def grown(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
     enable = args.get(1, "enable")
     if enable is not None and enable.constant is False:
         return NOTHING
-    m.effect(frame, "gpu-hidden", node, name, framework="tensorflow")
+    m.effect(frame, "gpu-grown", node, name, framework="tensorflow")
     return NOTHING
 
 
@@ -111,8 +117,10 @@ def session_options(
     gpus = table.get("GPU") if isinstance(table, Table) else None
     share = args.keywords.get("per_process_gpu_memory_fraction")
     grows = args.keywords.get("allow_growth")
-    if (gpus is not None and gpus.constant == 0) or share is not None or truthy(grows):
+    if gpus is not None and gpus.constant == 0:
         m.effect(frame, "gpu-hidden", node, name, framework="tensorflow")
+    elif share is not None or truthy(grows):
+        m.effect(frame, "gpu-grown", node, name, framework="tensorflow")
     return UNKNOWN
 
 
@@ -124,7 +132,7 @@ def session_option(m: Machine, frame: Frame, target: ast.Attribute, value: Value
     if target.attr == "per_process_gpu_memory_fraction" or (
         target.attr == "allow_growth" and truthy(value)
     ):
-        m.effect(frame, "gpu-hidden", target, ast.unparse(target), framework="tensorflow")
+        m.effect(frame, "gpu-grown", target, ast.unparse(target), framework="tensorflow")
 
 
 def map_fn(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -165,15 +173,15 @@ def operation_call(
 
 def keras_model(m: Machine, frame: Frame, node: ast.AST, name: str) -> Value:
     """A Keras model is made or loaded."""
-    if m.modes.gpu:
-        gpu_touched(m, frame, node, f"{name}(...)", "tensorflow")
+    operation_placed(m, frame, node, f"{name}(...)")
     implied(m, frame, node, f"{name}(...)")
     return of(Thing("keras-model", name, m.ident_at(node), m.worker_ident, m.modes.gpu))
 
 
 def implied(m: Machine, frame: Frame, node: ast.AST, what: str) -> None:
     """TensorFlow takes the GPU here without being told."""
-    if not gpu_absent(m) and not far_fetched_here(m) and not gpu_hidden(m, config=True):
+    told = gpu_hidden(m, config=True) or memory_grown(m)
+    if not told and not gpu_absent(m) and not far_fetched_here(m):
         m.effect(frame, "gpu-implied", node, what, framework="tensorflow")
 
 

@@ -32,7 +32,9 @@ from gradguard_lint.models.torch import ALONG, HEAVY, NOT_SMOOTH, SEVERAL, TO_ON
 from gradguard_lint.models.transfers.devices import (
     cpu_when,
     gpu_absent,
+    gpu_hidden,
     gpu_touched,
+    memory_grown,
     placed,
 )
 from pytest_gradguard.records import replace
@@ -383,8 +385,8 @@ def viewed(m: Machine, view: Tensor, tensor: Tensor) -> Tensor:
 
 def operation_placed(m: Machine, frame: Frame, node: ast.AST, what: str) -> None:
     """An operation was placed: on the GPU, where a device scope around it says so."""
-    if m.modes.gpu:
-        gpu_touched(m, frame, node, what, "tensorflow")
+    if m.modes.gpu and not gpu_hidden(m, config=True):
+        gpu_touched(m, frame, node, what, "tensorflow", grown=memory_grown(m))
 
 
 def requires_grad(args: Args) -> str:
