@@ -206,6 +206,10 @@ class ParallelCall:
         made: the identity of the call that made the object whose method is called, which lives in
             the worker since; 0 for other calls.
         single: whether each task has a worker of its own, which ends with it.
+        each: whether it gives out one task each time that it is made.
+        turn: the turn of the loops around in which it is made.
+        awaited: whether its end is waited for in that turn.
+        overlaps: whether it runs while another of the same loop does.
         until: where the program goes on meanwhile, what it waits with for the end of the tasks, by
             identity: the thread, the future, the executor.
         worker: the task that makes the call, or None in the parent.
@@ -236,6 +240,10 @@ class ParallelCall:
     daemons: bool = False
     made: int = 0
     single: bool = False
+    each: bool = False
+    turn: tuple[int, ...] = ()
+    awaited: bool = False
+    overlaps: bool = False
     until: frozenset[int] = frozenset()
     worker: TaskRun | None = None
     chain: tuple[Step, ...] = ()
@@ -442,6 +450,14 @@ class Program:
     def of_object(self, made: int) -> list[TaskRun]:
         """The tasks that are methods of the object which the call of that identity made."""
         return [task for task in self.process_tasks() if made and task.call.made == made]
+
+    def in_turn(self, call: ParallelCall) -> bool:
+        """Whether each task of `call`, which a loop makes again and again, has ended before another
+        one of that loop starts."""
+        if not call.each or not call.until:
+            return call.each  # the call itself waits
+        same = (it for it in self.calls if it.site == call.site and it.worker is call.worker)
+        return all(it.awaited and not it.overlaps for it in same)
 
     def thread_tasks(self) -> list[TaskRun]:
         """The tasks that worker threads run."""

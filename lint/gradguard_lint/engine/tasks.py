@@ -204,7 +204,28 @@ def moment_of(m: Machine, ident: int) -> Moment | None:
 def wait_for(m: Machine, ident: int) -> None:
     """What runs under that identity has come to its end here, on this way."""
     if not m.dead:
-        m.state.past[Waited(ident)] = m.assumed.facts
+        facts = m.state.past[Waited(ident)] = m.assumed.facts
+        for call in _running(m):
+            if ident in call.until and call.turn == _turn(m) and facts <= call.when:
+                call.awaited = True
+
+
+def _running(m: Machine) -> list[ParallelCall]:
+    """What loops have given to threads on the way here, one task after the other, and for whose end
+    nobody has waited in the same turn."""
+    return [
+        it
+        for it in m.state.past
+        if isinstance(it, ParallelCall)
+        and (it.kind, it.each, it.awaited) == (THREAD, True, False)
+        and it.many
+        and it.until
+    ]
+
+
+def _turn(m: Machine) -> tuple[int, ...]:
+    """The turn of the loops around."""
+    return (*m.turns, m.turn)
 
 
 def was_before(m: Machine, effects: frozenset[Effect]) -> None:
@@ -258,6 +279,7 @@ def hand_out(
     daemons: bool = False,
     made: int = 0,
     single: bool = False,
+    each: bool = False,
     until: frozenset[int] = frozenset(),
 ) -> Value:
     """Hand `tasks` to workers; what they return.
@@ -275,6 +297,7 @@ def hand_out(
         daemons: whether the workers are daemons, which may start no processes.
         made: the identity of the call that made the object whose method is called, in the worker.
         single: whether each task has a worker of its own, which ends with it.
+        each: whether one task is given out each time that the call is made.
         until: where the program goes on meanwhile, what it waits with for the end of the tasks, by
             identity.
     """
@@ -314,10 +337,17 @@ def hand_out(
         daemons=daemons,
         made=made,
         single=single,
+        each=each,
+        turn=_turn(m),
         until=until,
         worker=m.worker,
         chain=m.chain,
     )
+    if call.kind == THREAD:
+        for other in _running(m):
+            if other.site != call.site and other.turn != call.turn:
+                continue  # another loop made it
+            other.overlaps = call.overlaps = True
     m.program.calls.append(call)
     with m.budget.reserve(node):
         results = [run_task(m, frame, call, start, task, initializer) for task in tasks[:TASKS]]

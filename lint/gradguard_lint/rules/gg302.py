@@ -14,7 +14,7 @@ CODE = "GG302"
 
 def check(program: Program) -> Iterator[Report]:
     for task in program.thread_tasks():
-        if not task.call.many or task.call.start != "thread":
+        if not task.call.many or task.call.start != "thread" or program.in_turn(task.call):
             continue
         for effect in task.effects:
             if (

@@ -154,6 +154,7 @@ def run_processes(
             maker=maker,
             daemons=daemons,
             single=True,
+            each=True,
             until=frozenset({ident} if ident else ()),
         )
 

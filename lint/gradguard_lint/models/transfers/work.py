@@ -163,6 +163,7 @@ def method(
             meant=row.gpu or thing.part("meant") is not None,
             maker=thing.site,
             daemons=daemons and row.does == "pool",
+            each=not hands.many,
             until=frozenset(until),
         )
         for start, when in starts
