@@ -849,6 +849,43 @@ if __name__ == "__main__":
     )
 
 
+def test_a_loop_over_single_batches_begins_a_pass_at_the_end_of_the_last(project):
+    project.write(
+        "program.py",
+        """\
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+
+data = list(range(99))
+loader = DataLoader(data, sampler=DistributedSampler(data))
+net = DistributedDataParallel(torch.nn.Linear(1, 1))
+
+
+def train(batch):
+    net(batch).sum().backward()
+
+
+batches = iter(loader)
+for step in range(1000):
+    try:
+        batch = next(batches)
+    except StopIteration:
+        batches = iter(loader)
+        batch = next(batches)
+    train(batch)
+for epoch in range(10):
+    for batch in loader:
+        train(batch)
+""",
+    )
+    found = project.lint("--select", "GG503", json_output=True).json["findings"]
+    by_step, by_epoch = sorted(found, key=lambda it: it["location"]["line"])
+    assert " the same order each time it is iterated anew in this loop: " in by_step["message"]
+    assert " the same order in each iteration of this loop: " in by_epoch["message"]
+
+
 def test_what_stands_below_the_fork_was_done_in_an_earlier_iteration(project):
     project.write(
         "program.py",

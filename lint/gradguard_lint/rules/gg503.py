@@ -40,12 +40,13 @@ def check(program: Program) -> Iterator[Report]:
         for effect in effects:
             sampler = next(effect.value.things("sampler"))
             made = () if sampler.site is None else (Step(sampler.site, "the sampler is made here"),)
+            anew = _at_its_end(effect, loop)
+            often = "each time it is iterated anew in" if anew else "in each iteration of"
             called = "gets the same epoch each time" if effect.asks else "is not called"
             yield Report(
                 loop,
-                f"`{effect.what}` ({place(effect.site, loop)}) gives the same order in each "
-                "iteration of this loop: its DistributedSampler shuffles, but `set_epoch` "
-                f"{called}.",
+                f"`{effect.what}` ({place(effect.site, loop)}) gives the same order {often} "
+                f"this loop: its DistributedSampler shuffles, but `set_epoch` {called}.",
                 (*made, *effect.chain, Step(effect.site, "the loader is iterated here")),
                 when=effect.when,
                 what=effect.what,
@@ -64,6 +65,16 @@ def _advice(effect: Effect, loop: Site) -> str:
     epoch = _counter(loop) or "_"
     written = f"`{found.name}.set_epoch({'epoch' if epoch == '_' else epoch})`"
     return get(CODE).advice.replace("`set_epoch(epoch)` on the sampler", written)
+
+
+def _at_its_end(effect: Effect, loop: Site) -> bool:
+    """Whether a loop over single batches begins a pass where the one before has ended."""
+    sites = [*(step.site for step in effect.chain), effect.site]
+    return any(
+        isinstance(node, ast.ExceptHandler) and site.module is loop.module and site.stands_in(node)
+        for node in ast.walk(loop.node)
+        for site in sites
+    )
 
 
 def _at_times(effect: Effect, loop: Site) -> bool:
