@@ -753,6 +753,32 @@ Parallel(2)(delayed(evaluate)(f"{k}.pt") for k in range(4))
     assert evaluate["fix"].startswith('Load with `map_location="cpu"`')
 
 
+def test_each_function_that_a_task_may_be_is_named(project):
+    project.write(
+        "program.py",
+        """\
+import sys
+
+import torch
+from joblib import Parallel, delayed
+
+
+def one(k):
+    return torch.ones(3, device="cuda").sum().item()
+
+
+def two(k):
+    return torch.ones(k).cuda().sum().item()
+
+
+work = {"one": one, "two": two}[sys.argv[1]]
+Parallel(2)(delayed(work)(k) for k in range(3))
+""",
+    )
+    (finding,) = project.lint("--select", "GG201", json_output=True).json["findings"]
+    assert (finding["location"]["line"], finding["trace"][-1]["line"]) == (8, 12)
+
+
 def test_tasks_of_ray_are_told_to_ask_for_the_gpu(project):
     project.write(
         "program.py",

@@ -274,6 +274,8 @@ def _instead(first: Effect, other: Effect) -> bool:
     one, two = ways[parting]
     if one.site == two.site:  # one of several functions is called there
         return one.message != two.message
+    if (one.site.module, one.site.function) != (two.site.module, two.site.function):
+        return True  # the task is one of several functions
     return one.site.module is two.site.module and any(
         _parted(node, one.site.line, two.site.line)
         if isinstance(node, ast.If)

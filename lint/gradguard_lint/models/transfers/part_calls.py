@@ -26,7 +26,7 @@ from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.torch import GIVE_THEMSELVES, HOOKS, PARAMETERS
 from gradguard_lint.models.transfers import frozen, module_parts, torch_modules
-from gradguard_lint.models.transfers.torch_tensors import hooked
+from gradguard_lint.models.transfers.torch_tensors import hooked, unknown_method
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
@@ -79,10 +79,17 @@ def method(
     if name in ("parameters", "named_parameters"):
         return _parameters(m, node, part, whole, modules, name)
     only = modules.only if modules is not None else None
-    if isinstance(only, (Instance, Thing)) and name in (*module_parts.GIVES, "apply"):
+    if isinstance(only, (Instance, Thing)) and name in (*module_parts.GIVES, *_MOVES, "apply"):
         gpu = isinstance(whole, Thing) and whole.gpu
         return torch_modules.model_method(m, frame, node, only, only.ident, gpu, name, args)
+    if name in _MOVES:
+        unknown_method(m, frame, node, name, args)
+        return of(part)
     return None
+
+
+_MOVES = words("cpu cuda to to_empty")
+"""Methods that take a module to another device."""
 
 
 def _frozen(m: Machine, whole: Instance | Thing, modules: Value | None, state: Value) -> None:
@@ -126,7 +133,7 @@ def each_method(
     """A method of each of the modules in `whole`: what it does to each it does to the whole."""
     if name in ("train", "eval"):
         torch_modules.set_training(m, whole, UNKNOWN)
-    elif name in ("parameters", "named_parameters"):
+    elif name in ("parameters", "named_parameters", *_MOVES):
         gpu = isinstance(whole, Thing) and whole.gpu
         return torch_modules.model_method(m, frame, node, whole, whole.ident, gpu, name, args)
     elif name == "requires_grad_":
