@@ -560,6 +560,9 @@ GRADIENTS = -405
 FIGURE = -3
 """The source of a tensor that is one number computed from gradients, such as their norm."""
 
+ANYTHING = -5
+"""The source of a tensor that is computed from something of which nothing is known."""
+
 MARKS = frozenset({OUTPUT, GRADIENT, FIGURE})
 """The sources that stay where a tensor is taken out of its graph."""
 

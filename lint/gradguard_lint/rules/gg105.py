@@ -6,7 +6,16 @@ from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import ParallelCall, Program, Step, TaskRun
 from gradguard_lint.domain.shapes import idents, inner
-from gradguard_lint.domain.values import Atom, Instance, Method, Tensor, Thing, Unknown, of
+from gradguard_lint.domain.values import (
+    ANYTHING,
+    Atom,
+    Instance,
+    Method,
+    Tensor,
+    Thing,
+    Unknown,
+    of,
+)
 from gradguard_lint.rules.base import Examples, Report, severed_by
 
 CODE = "GG105"
@@ -74,11 +83,11 @@ def _severity(program: Program, call: ParallelCall) -> str | None:
 
 
 def _behind(task: TaskRun) -> set[int] | None:
-    """What the results of `task` were computed from, and a gradient would reach; None where it
-    hands its tensors over in another way."""
+    """What the results of `task` were computed from, and a gradient would reach; None where that
+    may be anything, or it hands its tensors over in another way."""
     results = () if task.result is None else inner(task.result)
     tensors = [atom for atom in results if isinstance(atom, Tensor)]
-    if not tensors:
+    if not tensors or any(ANYTHING in tensor.sources for tensor in tensors):
         return None
     return {ident for tensor in tensors for ident in (tensor.ident, *tensor.sources)}
 

@@ -40,7 +40,13 @@ from gradguard_lint.models.transfers.devices import (
     memory_grown,
     placed,
 )
-from gradguard_lint.models.transfers.tensors import combine, operation_placed, tensors_in, worked
+from gradguard_lint.models.transfers.tensors import (
+    combine,
+    operation_placed,
+    tensors_in,
+    with_anything,
+    worked,
+)
 from gradguard_lint.models.transfers.wrapping import mark
 from pytest_gradguard.records import replace
 
@@ -194,6 +200,7 @@ def function(m: Machine, frame: Frame, node: ast.AST, name: str, short: str, arg
     operation_placed(m, frame, node, f"{name}(...)")
     smooth = short not in STOPS and not (short == "cast" and _to_integers(args))
     value = combine(m, found, framework="tensorflow", smooth=smooth)
+    value = with_anything(value, args.values())
     ident = 0 if found else m.ident_at(node)  # a tape may be told to watch it
 
     def made(atom: Atom) -> Value:

@@ -9,6 +9,7 @@ from math import prod
 from gradguard_lint.domain.conditions import NONE, WITH_A_GPU, Conditions, any_of
 from gradguard_lint.domain.shapes import inner, items, result_call, sequence
 from gradguard_lint.domain.values import (
+    ANYTHING,
     FIGURE,
     GRADIENT,
     GRADIENTS,
@@ -18,6 +19,7 @@ from gradguard_lint.domain.values import (
     Const,
     Frame,
     Items,
+    Method,
     Tensor,
     Thing,
     Unknown,
@@ -236,10 +238,25 @@ def operation(
         found = tensors_in(values)
     worked(m, frame, node, found, heavy=matmul or name in HEAVY)
     value = combine(m, found, smooth=smooth and name not in NOT_SMOOTH)
+    value = with_anything(value, values)
     if len(found) == 1 and found[0][0].framework == "numpy" and not matmul:
         made = replace(found[0][0], memory=("array", m.ident_at(node)))
         return value.map(lambda atom: of(made if isinstance(atom, Tensor) else atom))
     return value
+
+
+def with_anything(value: Value, given: Iterable[Value]) -> Value:
+    """`value`, a TensorFlow tensor, with what it is computed from beside the tensors in `given`."""
+    told = [atom for each in given for atom in inner(each, 1)]
+    if not any(isinstance(atom, (Method, Unknown)) for atom in told):
+        return value
+
+    def marked(atom: Atom) -> Value:
+        if not isinstance(atom, Tensor) or atom.framework != "tensorflow":
+            return of(atom)
+        return of(replace(atom, sources=atom.sources | {ANYTHING}))
+
+    return value.map(marked)
 
 
 def _of_results(values: list[Value]) -> Value | None:
