@@ -142,10 +142,13 @@ class Modes(Record):
 
     def met(self, other: Modes) -> Modes:
         """What is in force where two ways meet: nothing that only one of them put in force."""
-        device = self.device if self.device == other.device else None
-        if self.grad == other.grad:
-            return self if device == self.device else replace(self, device=device)
-        return replace(self, device=device, grad=True, grad_site=None)
+        met = replace(
+            self,
+            device=self.device if self.device == other.device else None,
+            backend=self.backend if self.backend == other.backend else UNKNOWN,
+            n_jobs=self.n_jobs if self.n_jobs == other.n_jobs else UNKNOWN,
+        )
+        return met if self.grad == other.grad else replace(met, grad=True, grad_site=None)
 
 
 @record

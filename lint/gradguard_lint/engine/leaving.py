@@ -8,6 +8,7 @@ from collections.abc import Callable
 from itertools import combinations
 
 from gradguard_lint.domain.conditions import assume, consistent
+from gradguard_lint.domain.effects import Modes
 from gradguard_lint.domain.state import Error, Past, Raised, State, loosened
 from gradguard_lint.domain.values import UNKNOWN, Frame, Value, of
 from gradguard_lint.engine.assignments import assign
@@ -208,19 +209,20 @@ def _leave(m: Machine, exits: list[tuple[list[Any], int]], last: Callable[[], No
 
 
 def do_With(m: Machine, frame: Frame, node: ast.With | ast.AsyncWith) -> None:
+    outside = m.modes
     first = node.items[0].context_expr
     value = m.filtered(m.iterated(frame, first, m.eval(frame, first)))
     choices = value.choices
     if not 1 < len(choices) <= SEVERAL or any(
         consistent(one.when, other.when) for one, other in combinations(choices, 2)
     ):
-        _with(m, frame, node, value)
+        _with(m, frame, node, value, outside)
         return
     before, ends = m.state, []
     for choice in choices:  # the block runs in one or the other
         m.state = before.copy()
         assume(m.assumed, choice.when)
-        _with(m, frame, node, of(choice.atom))
+        _with(m, frame, node, of(choice.atom), outside)
         ends.append(m.state)
     m.meet(ends)
 
@@ -229,9 +231,13 @@ SEVERAL = 3
 """Of so many contexts of which one is entered, each has a run of the block."""
 
 
-def _with(m: Machine, frame: Frame, node: ast.With | ast.AsyncWith, first: Value) -> None:
-    """Run a ``with`` statement, the `first` of whose contexts is known."""
-    modes = m.modes
+def _with(
+    m: Machine, frame: Frame, node: ast.With | ast.AsyncWith, first: Value, outside: Modes
+) -> None:
+    """Run a ``with`` statement, the `first` of whose contexts is known.
+
+    `outside` is what was in force before that was made.
+    """
     exits = _exits(m, frame)
     entered = []
     for item in node.items:
@@ -246,7 +252,9 @@ def _with(m: Machine, frame: Frame, node: ast.With | ast.AsyncWith, first: Value
     def leave() -> None:
         for value in reversed(entered):
             m.models.exit_context(m, frame, node, value)
-        m.modes = modes
+        m.modes = outside
+        for value in reversed(entered):
+            m.models.put_back(m, value)
 
     if not any(m.models.swallows(m, value) for value in entered):
         m.block(frame, node.body)

@@ -224,6 +224,10 @@ class Models(Protocol[M]):
     def exit_context(self, m: M, frame: Frame, node: ast.AST, value: Value) -> None:
         """Leave a ``with`` block; the modes are put back by the caller."""
 
+    def put_back(self, m: M, value: Value) -> None:
+        """Put back what was in force before the context `value` was made, if making it has changed
+        that: what held around its block is in force again."""
+
     def lacks(self, m: M, value: Value, name: Value) -> bool:
         """Whether `value`, something of a library, certainly has no attribute called `name`."""
 

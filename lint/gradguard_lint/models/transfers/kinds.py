@@ -178,6 +178,7 @@ METHODS: dict[str, Methods] = {
     "model": _model,
     "no-memory": _memory,
     "optimizer": torch_modules.optimizer_method,
+    "parallel-config": parallel.config_method,
     "parser": options.parser_method,
     "pool": work.method,
     "process": processes.process_method,

@@ -379,6 +379,9 @@ class Meaning(Known):
     def exit_context(self, m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
         contexts.exit_context(m, frame, node, value)
 
+    def put_back(self, m: Machine, value: Value) -> None:
+        parallel.put_back(m, value)
+
     def lacks(self, m: Machine, value: Value, name: Value) -> bool:
         asked, only = name.constant, value.only
         return only is not None and isinstance(asked, str) and options.lacks(m, only, asked)

@@ -39,6 +39,9 @@ from pytest_gradguard.records import replace
 MAPPING = ("max_nbytes", "mmap_mode")
 """Arguments that say how arrays are sent."""
 
+OUTSIDE = "outside-"
+"""What the names of the parts of a context begin with that was in force before it was made."""
+
 POOL = "multiprocessing"
 """The backend that makes a pool, whose workers start as the program lets them."""
 
@@ -85,9 +88,32 @@ def task(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Ro
 
 def config(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``parallel_config(...)``."""
-    made = Thing("parallel-config", name, parts=_config(args))
+    before = m.modes
+    told = (("backend", before.backend), ("n_jobs", before.n_jobs), *before.maps)
+    outside = ((OUTSIDE + it, value) for it, value in told if value is not None)
+    parts = (*_config(args), *outside)
+    made = Thing("parallel-config", name, parts=parts)
     configured(m, made)  # from here on, or until the block ends that it opens
     return of(made)
+
+
+def put_back(m: Machine, value: Value) -> None:
+    """Let what was in force before a context was made be so again, where `value` is one."""
+    made = value.only
+    if not isinstance(made, Thing) or made.kind != "parallel-config":
+        return
+    told = {name[len(OUTSIDE) :]: it for name, it in made.parts if name.startswith(OUTSIDE)}
+    maps = tuple((name, told[name]) for name in MAPPING if name in told)
+    m.modes = replace(m.modes, backend=told.get("backend"), n_jobs=told.get("n_jobs"), maps=maps)
+
+
+def config_method(
+    m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
+) -> Value | None:
+    """``config.unregister()``, by itself or as a block is left by hand."""
+    if name in ("unregister", "__exit__"):
+        put_back(m, of(thing))
+    return None
 
 
 def configured(m: Machine, made: Thing) -> None:
