@@ -46,6 +46,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.containers import hold
 from gradguard_lint.engine.fields import parts_of
 from gradguard_lint.engine.imports import module_frame, star_import
+from gradguard_lint.engine.keeping import KEPT_AS_ATTRIBUTE, keep_as_attribute
 from gradguard_lint.engine.machine import ARRIVED, HEAP, Machine
 from gradguard_lint.engine.ports import Args
 from pytest_gradguard.records import replace
@@ -156,7 +157,10 @@ def bind(m: Machine, frame: Frame, node: ast.AST, value: Value, receiver: Atom) 
             if "class" in atom.marks and isinstance(receiver, Instance):
                 return of(Bound(atom, receiver.cls))
             if "property" in atom.marks:
-                return m.call(frame, node, of(Bound(atom, receiver)), Args())
+                made = m.call(frame, node, of(Bound(atom, receiver)), Args())
+                if KEPT_AS_ATTRIBUTE in atom.marks and isinstance(receiver, Instance):
+                    keep_as_attribute(m, receiver, atom.name, made)
+                return made
             return of(Bound(atom, receiver))
         if isinstance(atom, Partial) and atom.method and isinstance(receiver, Instance):
             inner = atom.function.map(lambda part: bind(m, frame, node, of(part), receiver))

@@ -34,6 +34,7 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
+from gradguard_lint.engine import keeping
 from gradguard_lint.engine.arguments import arguments, bind_arguments, takes
 from gradguard_lint.engine.fields import give_fields
 from gradguard_lint.engine.machine import DEPTH, HEAP, Machine
@@ -220,6 +221,9 @@ def _not_seen(atom: Atom) -> bool:
 
 def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Args) -> Value:
     """Run the body of `function` on `args`."""
+    if keeping.KEPT in function.marks:
+        plain = replace(function, marks=function.marks - {keeping.KEPT})
+        return keeping.again(m, function, args, lambda: apply(m, frame, node, plain, args))
     code = function.node
     if m.budget.used_up:
         m.budget.cut.add(id(code))
@@ -368,6 +372,7 @@ def _forget(m: Machine, inner: Frame, mark: Mark | None) -> None:
 def instantiate(m: Machine, frame: Frame, node: ast.AST, cls: Class, args: Args) -> Value:
     """Make an object of a class of the project."""
     instance = Instance(cls, m.ident_at(node, id(cls.node)), m.worker_ident)
+    keeping.anew(m, instance)
     init = m.find_in_class(cls, "__init__")
     if m.find_in_class(cls, "__new__") is not None or any(
         part.node.keywords or part.node.decorator_list for part in (cls, *cls.above)

@@ -197,6 +197,8 @@ class Machine:
         """Each time that the workers of a pool came into being."""
         self.later: list[Past] = []
         """What is done where blocks of context managers are left."""
+        self.asked_before: dict[int, dict[tuple[Hashable, ...], int]] = {}
+        """What functions that keep what they gave were asked for, on any way."""
         self.making: tuple[tuple[Instance, ast.AST], ...] = ()
         """The objects whose ``__init__`` is being run, each with the expression that makes it."""
         self.importing = ""

@@ -38,11 +38,11 @@ LIBRARY = Library(
     },
     rows=(
         Row(
-            "functools.lru_cache functools.cache copy.copy "
-            "builtins.sorted builtins.set builtins.frozenset",
+            "copy.copy builtins.sorted builtins.set builtins.frozenset",
             "identity",
             argument=(0, "iterable"),
         ),
+        Row("functools.lru_cache functools.cache", "keeping", flag="functools.cache"),
         Row("builtins.reversed", "identity", argument=(0, "sequence"), flag="reversed"),
         Row(
             "tqdm.tqdm tqdm.auto.tqdm tqdm.notebook.tqdm tqdm.contrib.tqdm tqdm.std.tqdm "

@@ -157,7 +157,7 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     if short == "isinstance":
         return is_of(m, *args.positional) if len(args.positional) == 2 else UNKNOWN
     if short in OF_CLASSES:
-        return mark(first or UNKNOWN, OF_CLASSES[short])
+        return mark(first or UNKNOWN, *OF_CLASSES[short])
     if short == "vars" and first is not None:
         return first.map(attributes_of)
     return UNKNOWN

@@ -21,6 +21,7 @@ from gradguard_lint.domain.values import (
     Value,
     of,
 )
+from gradguard_lint.engine.keeping import KEPT
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import SETTER, Args
 from gradguard_lint.engine.tasks import started, wait_for
@@ -220,7 +221,7 @@ def decorate(
 ) -> Value:
     """The value of a function or method under `decorator`."""
     if isinstance(decorator, ast.Name) and decorator.id in OF_CLASSES:
-        return mark(value, OF_CLASSES[decorator.id])
+        return mark(value, *OF_CLASSES[decorator.id])
     if isinstance(decorator, ast.Attribute) and decorator.attr == "setter":
         m.store[frame.ident, function.name + SETTER] = value
         return m.eval(frame, decorator.value)
@@ -230,7 +231,7 @@ def decorate(
         "getter",
         "cached_property",
     ):
-        return mark(value, "property") if decorator.attr == "cached_property" else value
+        return mark(value, *OF_CLASSES.get(decorator.attr, ()))
     wrapper = m.eval(frame, decorator)
     for atom in wrapper.atoms:
         if isinstance(atom, External):
@@ -288,6 +289,8 @@ def _external(m: Machine, frame: Frame, node: ast.AST, name: str, value: Value) 
         return of(Delayed(value, row.flag or "joblib"))
     if row.does == "grad-mode":
         return mark(value, "enable_grad" if name.endswith("enable_grad") else "no_grad")
+    if row.does == "keeping":
+        return mark(value, KEPT)
     if row.does == "context-manager":
         return mark(value, "context")
     if row.does == "dispatch":

@@ -8,6 +8,7 @@ import sys
 from gradguard_lint.domain.effects import ParallelCall
 from gradguard_lint.domain.values import (
     GRADIENT,
+    NOTHING,
     UNKNOWN,
     Atom,
     Choice,
@@ -29,6 +30,7 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
+from gradguard_lint.engine import keeping
 from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
@@ -194,6 +196,9 @@ class Meaning(Known):
             if part is not None:
                 return part
             return remote.method_of_method(m, frame, node, receiver, name, args) or UNKNOWN
+        if isinstance(receiver, Function) and name == "cache_clear":
+            keeping.forget(m, receiver)
+            return NOTHING
         if isinstance(receiver, TaskCall) and name == "compute":
             return element_of(m, dask_work.compute(m, frame, node, [of(receiver)], args))
         if isinstance(receiver, (Items, Table)):

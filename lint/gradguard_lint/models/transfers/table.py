@@ -41,7 +41,7 @@ from gradguard_lint.models.transfers import (
     work,
 )
 from gradguard_lint.models.transfers.devices import asked_for_gpus, driver_started
-from gradguard_lint.models.transfers.wrapping import mark
+from gradguard_lint.models.transfers.wrapping import keeping, mark
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ TRANSFERS: dict[str, Transfer] = {
     "compiled": tensorflow_calls.compiled,
     "computes": jax_calls.computes,
     "constant": python_calls.told,
+    "keeping": keeping,
     "context-manager": python_calls.identity,
     "copied": python_calls.copied,
     "current-process": starting.current_process,
