@@ -21,6 +21,17 @@ BEGINS = words("device-scope generator model optimizer variable")
 """Transfers of its names that begin to use it, which makes its global generator, without computing
 anything; and so do those which use the GPU."""
 
+CONFIGURES = words(
+    "backend cast_to_floatx clear_session count_params dtype epsilon floatx get_session get_uid "
+    "image_data_format image_dim_ordering int_shape is_float_dtype is_int_dtype is_keras_tensor "
+    "is_placeholder is_sparse is_tensor learning_phase learning_phase_scope "
+    "manual_variable_initialization name_scope ndim placeholder reset_uids result_type "
+    "set_epsilon set_floatx set_image_data_format set_image_dim_ordering set_learning_phase "
+    "set_session standardize_dtype"
+)
+"""What Keras's backend has besides operations, in any version: settings, and questions about them,
+about graphs, and about the shapes and types of tensors. None of them computes."""
+
 LIBRARY = Library(
     tops=("tensorflow", "keras", "tf_keras"),
     framework=True,
@@ -104,7 +115,7 @@ LIBRARY = Library(
             "tensorflow.data.* tensorflow.io.* tensorflow.summary.* tensorflow.train.* "
             "tensorflow.compat.* tensorflow.distribute.* tensorflow.python.* tensorflow.errors.* "
             "tensorflow.logging.* tensorflow.config.* tensorflow.version.* tensorflow.gfile.* "
-            "tensorflow.saved_model.*",
+            "tensorflow.saved_model.* tensorflow.autograph.* tensorflow.sysconfig.*",
             "nothing",
         ),
         Row(
@@ -112,7 +123,11 @@ LIBRARY = Library(
                 "tensorflow",
                 "float16 float32 float64 int32 int64 bool string print summary compat "
                 "version errors bfloat16 uint8 saved_model io gfile keras data "
-                "config distribute train",
+                "config distribute train executing_eagerly enable_eager_execution "
+                "enable_v2_behavior disable_eager_execution disable_v2_behavior get_logger "
+                "init_scope is_tensor name_scope debugging.enable_check_numerics "
+                "debugging.disable_check_numerics debugging.disable_traceback_filtering "
+                "debugging.enable_traceback_filtering debugging.set_log_device_placement",
             ),
             "nothing",
         ),
@@ -140,6 +155,17 @@ LIBRARY = Library(
         Row("keras.layers.*", "thing", only="class", kind="keras-layer"),
         Row("keras.optimizers.*", "optimizer", only="class"),
         Row("keras.losses.*", "thing", only="class", kind="keras-loss"),
+        Row(
+            under("keras.backend", " ".join(sorted(CONFIGURES)))
+            + " "
+            + under("keras.backend.tensorflow_backend", " ".join(sorted(CONFIGURES)))
+            + " "
+            + under("keras.losses", "deserialize get serialize")
+            + " "
+            + under("keras.activations", "deserialize get serialize")
+            + " keras.ops.is_tensor",
+            "nothing",
+        ),
         Row("keras.losses.* keras.backend.* keras.ops.* keras.activations.*", "operation"),
     ),
     bases={
