@@ -142,7 +142,10 @@ def passed(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
     if _calls(node, "next") or (_calls(node, "iter") and id(node) in _only_looked_at(frame.module)):
         return
     turns = tuple(m.turns)
-    for thing in samplers(m, value):
+    given = list(samplers(m, value))
+    if any(_keeps_order(thing) for thing in given):
+        return  # as for an evaluation: which of several loaders this is, is not known
+    for thing in given:
         shuffle = thing.part("shuffle")
         before = m.read(thing.ident, PASSED)
         if before is None or shuffle is None or shuffle.constants() != [True]:
@@ -174,6 +177,12 @@ def passed(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
                     named=tuple(_names(m, frame, node, m.loops[place], thing)),
                 )
         m.store[thing.ident, PASSED] = constant(turns)
+
+
+def _keeps_order(sampler: Thing) -> bool:
+    """Whether a sampler is told not to shuffle."""
+    shuffle = sampler.part("shuffle")
+    return shuffle is not None and False in shuffle.constants()
 
 
 def _trains_alone(m: Machine) -> bool:
