@@ -24,6 +24,8 @@ from gradguard_lint.models.rows import (
     registry,
 )
 from gradguard_lint.models.rows import TRAINS as TRAINING_WORDS
+from gradguard_lint.models.tensorflow import FITS
+from gradguard_lint.models.torch import HEAVY
 from gradguard_lint.project.literals import before, has, matches, words_of
 
 _CALLED = rb"(?:[ \t]*\(|[ \t]+as\b)"
@@ -440,7 +442,8 @@ def changes_what_threads_share(data: bytes) -> bool:
     return any(has(data, *it) for it in _CHANGES)
 
 
-_FUNCTION = rb"[ \t]*(?:async[ \t]+)?def\b"
+_FUNCTION = rb"[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)"
+_MAIN = b"if __name__"
 
 
 _SETTERS = (
@@ -455,26 +458,54 @@ _SETTING_UP = (
 compute, not in a string that only names CuPy: literals, and their pattern."""
 
 
+_COMPUTING = (
+    (
+        b" @ ",
+        b"tf.",
+        b"jnp.",
+        *(f".{name}".encode() for name in (*sorted(HEAVY | FITS), "backward")),
+    ),
+    rb"(?<=[\w)\]]) @ |(?<![\w.])(?:tf|jnp)(?:\.\w+)+[ \t]*\(|\.\w+[ \t]*\(",
+)
+"""What computes with a framework, as it is mostly written: literals, and their pattern."""
+
+
 def sets_up(data: bytes) -> bool:
-    """Whether a module's own code, or what a parameter is by default, does one of these.
+    """Whether a module's own code, or what a parameter is by default, does one of these, or
+    computes, itself or in a function of the module that it calls.
 
     `data` has no comments and docstrings.
     """
-    return any(_runs_on_import(data, it.start()) for it in matches(data, *_SETTING_UP))
+    return any(_function_around(data, it.start()) == b"" for it in matches(data, *_SETTING_UP)) or (
+        any(_runs_on_import(data, it.start()) for it in matches(data, *_COMPUTING))
+    )
 
 
 def _runs_on_import(data: bytes, place: int) -> bool:
-    """Whether what stands at `place` is in no function's body."""
+    """Whether what stands at `place` runs as the module is imported."""
+    around = _function_around(data, place)
+    if not around:
+        return around is not None
+    called = rb"(?<![\w.])" + re.escape(around) + rb"[ \t]*\("
+    return any(_function_around(data, it.start()) == b"" for it in re.finditer(called, data))
+
+
+def _function_around(data: bytes, place: int) -> bytes | None:
+    """The name of the function that has in its body what stands at `place`, b"" where none does;
+    None where a program does it that is started, and is not imported."""
     start = data.rfind(b"\n", 0, place) + 1
     indent = _indent(data, start)
     while indent and start:
         start = data.rfind(b"\n", 0, start - 1) + 1
         around = _indent(data, start)
         if 0 <= around < indent:
-            if re.compile(_FUNCTION).match(data, start):
-                return False
+            function = re.compile(_FUNCTION).match(data, start)
+            if function is not None:
+                return function.group(1)
+            if data.startswith(_MAIN, start):
+                return None
             indent = around
-    return True
+    return b""
 
 
 def _indent(data: bytes, start: int) -> int:
