@@ -501,6 +501,77 @@ def test_modules_between_a_program_and_what_starts_workers(between, end, project
     assert "no findings" in read
 
 
+GATHERING = (
+    "import torch\nimport torch.distributed as dist\n\n\ndef concat_all(t):\n"
+    "    parts = [torch.empty_like(t) for _ in range(dist.get_world_size())]\n"
+    "    dist.all_gather(parts, t)\n    return torch.cat(parts)\n\n\n"
+    "def concat_own(t):\n    return torch.cat([t])\n"
+)
+STEP = (
+    "import torch\nfrom gathering import {0}\n\n\ndef step(x):\n    net = torch.nn.Linear(4, 4)\n"
+    "    y = net(x)\n    loss = (y @ {0}(y).T).sum()\n    loss.backward()\n"
+)
+
+
+def test_a_function_gathers_by_another_module(project):
+    project.write("gathering.py", GATHERING)
+    project.write("train.py", STEP.format("concat_all"))
+    assert project.codes() == [("GG501", "gathering.py", 7)]
+    project.write("train.py", STEP.format("concat_own"))
+    assert project.codes() == []
+    project.write(
+        "train.py", STEP.format("concat_all").replace("y = net(x)", "y = net(x).detach()")
+    )
+    assert project.codes() == []
+
+
+LOADER = (
+    "from torch.utils.data import DataLoader, DistributedSampler\n\n\ndef make(ds, bs):\n"
+    "    return DataLoader(ds, bs, sampler=DistributedSampler(ds))\n\n\n"
+    "def plain(ds, bs):\n    return DataLoader(ds, bs, shuffle=True)\n"
+)
+EPOCHS = (
+    "from loaders import make\n\n\ndef fit(model, ds, opt, epochs):\n    loader = make(ds, 8)\n"
+    "    for epoch in range(epochs):\n        for x, y in loader:\n            opt.zero_grad()\n"
+    "            (model(x) - y).pow(2).mean().backward()\n            opt.step()\n"
+)
+
+
+def test_epochs_over_a_loader_from_another_module(project):
+    project.write("loaders.py", LOADER)
+    project.write("train.py", EPOCHS)
+    assert project.codes() == [("GG503", "train.py", 6)]
+    told = "epochs):\n        loader.sampler.set_epoch(epoch)\n"
+    for silent in (
+        EPOCHS.replace("epochs):\n        for", told + "        for"),
+        EPOCHS.replace("make", "plain"),
+        EPOCHS.replace(".backward()", ".item()").replace("            opt.step()\n", ""),
+    ):
+        project.write("train.py", silent)
+        assert project.codes() == []
+
+
+REMEMBERING = (
+    "import torch\nfrom joblib import Memory\n\nmemory = Memory('.cache')\n"
+    "proj = torch.nn.Linear(8, 4)\n\n\nclass Features:\n    def __init__(self):\n"
+    "        self.encode = memory.cache(self._encode, ignore=['self'])\n\n"
+    "    def _encode(self, x):\n        return proj(x)\n"
+)
+USING = (
+    "import torch\nfrom features import Features, proj\n\nf = Features()\n"
+    "opt = torch.optim.SGD(proj.parameters(), lr=0.1)\nfor _ in range(3):\n"
+    "    f.encode(torch.ones(2, 8)).sum().backward()\n    opt.step()\n"
+)
+
+
+def test_what_another_module_caches_is_trained_through(project):
+    project.write("features.py", REMEMBERING)
+    project.write("main.py", USING)
+    assert project.codes() == [("GG108", "features.py", 12)]
+    project.write("features.py", REMEMBERING.replace("proj(x)", "proj(x).detach()"))
+    assert project.codes() == []
+
+
 @pytest.mark.parametrize("checked", ["main.py", "."])
 def test_what_a_file_imports_is_followed_where_it_alone_is_checked(checked, project):
     """As an editor and a hook check it."""

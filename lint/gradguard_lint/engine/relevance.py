@@ -207,16 +207,15 @@ class Relevance:
         }
 
     def _together(self, ranks: set[str]) -> set[int]:
-        """The ids of the definitions that mention one of `ranks`, and train; and `OWN_CODE`, where
-        the module's own code leads to a module of the project that has one."""
+        """The ids of the definitions that mention one of `ranks`, here or in a module of the
+        project that they lead to, and train."""
         found = _mentioning(self.seen, self._said(ranks))
         if self._has_star or not ranks:
             return found
         training = self.words.trains | self._brought(self._project.trains)
         training_here = _mentioning(self.seen, self._said(training))
-        if OWN_CODE in training_here - found:
-            brought = self._brought(self._project.trains_together)
-            found |= _mentioning(self.seen, brought) & {OWN_CODE}
+        if training_here - found:
+            found |= _mentioning(self.seen, self._brought(self._project.trains_together))
         return found & training_here
 
     def _said(self, words: Set[str]) -> set[str]:

@@ -349,6 +349,17 @@ def makes_loaders(data: bytes) -> bool:
     return b"num_workers" in data and any(made in data for made in LOADERS)
 
 
+def samples_together(data: bytes) -> bool:
+    """Whether a module makes a loader of processes that train together: what iterates it has to
+    tell its sampler of the epochs."""
+    return b"DistributedSampler" in data and any(made in data for made in LOADERS)
+
+
+def makes_loaders_that_matter(data: bytes) -> bool:
+    """Whether a module makes a loader of either kind."""
+    return makes_loaders(data) or samples_together(data)
+
+
 def remembers(data: bytes) -> bool:
     """Whether a module makes what keeps the results of functions in files."""
     return has(data, (b"Memory",), rb"\bMemory\b")

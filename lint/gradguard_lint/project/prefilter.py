@@ -123,7 +123,7 @@ class Prefilter:
             return True
         if self._is_given(path, file):
             return True
-        if self._has_cached(path, file):
+        if self._has_cached(path, file) or self._trains_through_cached(path, file):
             return True
         if self.helpers == set():
             return False
@@ -170,6 +170,12 @@ class Prefilter:
             or self._caches(self._links.path_of(file), file)
         )
 
+    def _trains_through_cached(self, path: str, file: File) -> bool:
+        """Whether it trains what a module with a framework keeps the results of."""
+        if not file.trains or (len(self.files) > MANY and file.words.isdisjoint(self._remembering)):
+            return False
+        return self._imports_one(path, lambda it: it.remembers and b".cache" in it.data)
+
     def _caches(self, path: str, file: File) -> bool:
         """Whether it keeps results in what it has from a module of the project."""
         return b".cache" in file.data and self._imports_one(path, _remembers)
@@ -197,13 +203,15 @@ class Prefilter:
 
     def _is_given_a_loader(self, path: str, file: File) -> bool:
         """Whether it has a loader from a module of the project, whose dataset, there or here, may
-        do harm."""
+        do harm, or whose sampler is not told of the epochs of what trains here."""
         if len(self.files) > MANY and (not self._loading or file.words.isdisjoint(self._loading)):
             return False
         if not any(word in file.data for word in _ITERATES):
             return False
 
         def wanted(other: File) -> bool:
+            if other.samples_together and (file.trains or self._imports_one(path, _trains)):
+                return True
             return (
                 other.loads
                 and other.framework
@@ -217,9 +225,13 @@ class Prefilter:
 
     @cached_property
     def _loading(self) -> set[bytes]:
-        """The names of the modules that make loaders with workers, and of the packages that import
-        them."""
-        names = {module_name(path) for path, file in self.files.items() if file.loads}
+        """The names of the modules that make loaders with workers, or of processes that train
+        together, and of the packages that import them."""
+        names = {
+            module_name(path)
+            for path, file in self.files.items()
+            if file.loads or file.samples_together
+        }
         return names | self._packages_giving(names)
 
     @cached_property

@@ -33,7 +33,7 @@ STARTING = Sought(marks.starts_workers, lambda module, name: name in marks.START
 STARTING_PROCESSES = Sought(
     marks.starts_processes, lambda module, name: name in marks.STARTING_PROCESSES, 2
 )
-LOADING = Sought(marks.makes_loaders, lambda module, name: False)
+LOADING = Sought(marks.makes_loaders_that_matter, lambda module, name: False)
 REMEMBERING = Sought(marks.remembers, lambda module, name: False)
 FITTING = Sought(marks.fits_models, lambda module, name: False)
 TRAINING = Sought(marks.trains, lambda module, name: False)
