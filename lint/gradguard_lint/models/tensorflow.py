@@ -17,6 +17,9 @@ STOPS = words(
 )
 """Operations through which no gradient goes."""
 
+REARRANGES = words("concat stack reshape squeeze expand_dims transpose identity")
+"""Operations that put the elements of tensors together, or in another shape."""
+
 BEGINS = words("device-scope generator model optimizer variable")
 """Transfers of its names that begin to use it, which makes its global generator, without computing
 anything; and so do those which use the GPU."""

@@ -8,6 +8,7 @@ from gradguard_lint.domain.conditions import NONE, Conditions, parts_of
 from gradguard_lint.domain.shapes import inner, sequence
 from gradguard_lint.domain.values import (
     GRADIENT,
+    GRADIENTS,
     NOTHING,
     UNKNOWN,
     Atom,
@@ -31,7 +32,7 @@ from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.truth import truthy
 from gradguard_lint.models.rows import Row
-from gradguard_lint.models.tensorflow import FITS, STOPS
+from gradguard_lint.models.tensorflow import FITS, REARRANGES, STOPS
 from gradguard_lint.models.torch import HEAVY
 from gradguard_lint.models.transfers.devices import (
     gpu_absent,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from typing import TypeGuard
 
 _FROZEN = "<frozen>"
+_GRADIENTS = (GRADIENT, GRADIENTS)
 PAUSES = "stop_recording"
 """The method of a tape that gives the block in which it does not record."""
 
@@ -202,6 +204,8 @@ def function(m: Machine, frame: Frame, node: ast.AST, name: str, short: str, arg
     value = combine(m, found, framework="tensorflow", smooth=smooth)
     value = with_anything(value, args.values())
     ident = 0 if found else m.ident_at(node)  # a tape may be told to watch it
+    if found and short in REARRANGES and all(it.ident in _GRADIENTS for it, _ in found):
+        ident = GRADIENTS
 
     def made(atom: Atom) -> Value:
         if not isinstance(atom, Tensor):
