@@ -375,7 +375,7 @@ class File:
         """Whether its own code calls anything, as that of a program does."""
         return self.starts_program or re.search(_DOES, self.data) is not None
 
-    @property
+    @cached_property
     def samples_together(self) -> bool:
         """Whether it loads the data of processes that train together."""
         return b"DistributedSampler" in self.data and b"DataLoader" in self.data and self.together
