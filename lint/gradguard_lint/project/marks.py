@@ -349,7 +349,7 @@ def makes_loaders(data: bytes) -> bool:
     return b"num_workers" in data and any(made in data for made in LOADERS)
 
 
-def samples_together(data: bytes) -> bool:
+def makes_sampling_loaders(data: bytes) -> bool:
     """Whether a module makes a loader of processes that train together: what iterates it has to
     tell its sampler of the epochs."""
     return b"DistributedSampler" in data and any(made in data for made in LOADERS)
@@ -357,7 +357,7 @@ def samples_together(data: bytes) -> bool:
 
 def makes_loaders_that_matter(data: bytes) -> bool:
     """Whether a module makes a loader of either kind."""
-    return makes_loaders(data) or samples_together(data)
+    return makes_loaders(data) or makes_sampling_loaders(data)
 
 
 def remembers(data: bytes) -> bool:

@@ -50,9 +50,7 @@ def each_called(m: Machine, frame: Frame, node: ast.AST, whole: Atom, args: Args
     """A call of one of the modules in `whole`, which of them is not known."""
     if not isinstance(whole, (Instance, Thing)):
         return UNKNOWN
-    gpu = isinstance(whole, Thing) and whole.gpu
-    if isinstance(whole, Instance):
-        gpu = torch_modules.instance_on_gpu(m, whole)
+    gpu = torch_modules.instance_on_gpu(m, whole) if isinstance(whole, Instance) else whole.gpu
     model = Thing("model", "Module", whole.ident, whole.born, gpu)
     return torch_modules.forward(m, frame, node, model, args)
 
@@ -80,12 +78,18 @@ def method(
         return _parameters(m, node, part, whole, modules, name)
     only = modules.only if modules is not None else None
     if isinstance(only, (Instance, Thing)) and name in (*module_parts.GIVES, *_MOVES, "apply"):
-        gpu = isinstance(whole, Thing) and whole.gpu
-        return torch_modules.model_method(m, frame, node, only, only.ident, gpu, name, args)
+        return torch_modules.model_method(
+            m, frame, node, only, only.ident, _is_on_gpu(whole), name, args
+        )
     if name in _MOVES:
         unknown_method(m, frame, node, name, args)
         return of(part)
     return None
+
+
+def _is_on_gpu(module: Instance | Thing) -> bool:
+    """Whether it is a module of the library's that is known to be on the GPU."""
+    return isinstance(module, Thing) and module.gpu
 
 
 _MOVES = words("cpu cuda to to_empty")
@@ -110,8 +114,7 @@ def _parameters(
     name: str,
 ) -> Value:
     """Some of the parameters of `whole`: what is done to these is done to no others."""
-    gpu = isinstance(whole, Thing) and whole.gpu
-    own = Tensor("torch", "parameter", gpu, whole.born, m.ident_of(part))
+    own = Tensor("torch", "parameter", _is_on_gpu(whole), whole.born, m.ident_of(part))
     found = []
     for atom in modules.atoms if modules is not None else ():
         if isinstance(atom, (Instance, Thing)) and frozen.weighted(atom):
@@ -134,8 +137,9 @@ def each_method(
     if name in ("train", "eval"):
         torch_modules.set_training(m, whole, UNKNOWN)
     elif name in ("parameters", "named_parameters", *_MOVES):
-        gpu = isinstance(whole, Thing) and whole.gpu
-        return torch_modules.model_method(m, frame, node, whole, whole.ident, gpu, name, args)
+        return torch_modules.model_method(
+            m, frame, node, whole, whole.ident, _is_on_gpu(whole), name, args
+        )
     elif name == "requires_grad_":
         flag = args.get(0, "requires_grad") or constant(True)
         frozen.freeze(m, whole.ident, frozen.frozen_by(flag))
@@ -156,8 +160,9 @@ def of_list(
     found = []
     for part in frozen.modules_in(m, of(held)):
         if isinstance(part, (Instance, Thing)):
-            gpu = isinstance(part, Thing) and part.gpu
-            given = torch_modules.model_method(m, frame, node, part, part.ident, gpu, name, args)
+            given = torch_modules.model_method(
+                m, frame, node, part, part.ident, _is_on_gpu(part), name, args
+            )
             found.append(given or UNKNOWN)
     if not found:
         return None
