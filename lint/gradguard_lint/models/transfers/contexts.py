@@ -24,8 +24,8 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.keeping import KEPT
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import SETTER, Args
-from gradguard_lint.engine.tasks import started, wait_for
 from gradguard_lint.engine.tree import descend
+from gradguard_lint.engine.waiting import started, wait_for
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.transfers.dask_work import CLIENT, leave_config
 from gradguard_lint.models.transfers.devices import driver_started, gpu_absent, gpu_touched

@@ -18,7 +18,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.calls import call_back
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.tasks import ask_for_end, wait_for
+from gradguard_lint.engine.waiting import ask_for_end, wait_for
 from gradguard_lint.models.transfers import (
     arrays,
     attribute_tables,

@@ -29,8 +29,9 @@ from gradguard_lint.engine.arguments import SOME
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.quoting import items_text, unpacked_text, written
-from gradguard_lint.engine.tasks import hand_out, in_line, moment_of, tasks_in
+from gradguard_lint.engine.tasks import hand_out, in_line, tasks_in
 from gradguard_lint.engine.turns import in_loop, private_parts
+from gradguard_lint.engine.waiting import moment_of
 from gradguard_lint.models.known import start_called
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers import starting

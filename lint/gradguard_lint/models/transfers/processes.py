@@ -28,8 +28,9 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.tasks import ask_for_end, hand_out, in_line, wait_for
+from gradguard_lint.engine.tasks import hand_out, in_line
 from gradguard_lint.engine.turns import in_loop
+from gradguard_lint.engine.waiting import ask_for_end, wait_for
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers.starting import default_start, start_value, starts_of

@@ -10,7 +10,7 @@ from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.values import NOTHING, Frame, Value, unknown
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.tasks import ask_for, was_before
+from gradguard_lint.engine.waiting import ask_for, was_before
 from gradguard_lint.models.rows import Row
 
 SIGNAL = "signal"

@@ -38,16 +38,10 @@ from gradguard_lint.engine.quoting import (
     unpacked_texts,
     written,
 )
-from gradguard_lint.engine.tasks import (
-    forget_start,
-    hand_out,
-    in_line,
-    moment_of,
-    started,
-    wait_for,
-)
+from gradguard_lint.engine.tasks import hand_out, in_line
 from gradguard_lint.engine.truth import truthy
 from gradguard_lint.engine.turns import in_loop, made_in_turn, private_items, private_parts
+from gradguard_lint.engine.waiting import forget_start, moment_of, started, wait_for
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Hands, Row
 from gradguard_lint.models.transfers.devices import RANK
