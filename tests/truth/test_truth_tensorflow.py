@@ -203,3 +203,16 @@ def test_operations_before_and_after_a_fork_hang(hangs):
     hang = hangs("tf_fork", "large_in_parent_and_workers", after="forking")
     assert hang.hung
     assert hang.workers_outlive_the_parent
+
+
+@linux
+def test_what_has_variables_starts_the_threads_as_an_operation_does(facts_of):
+    awake = facts_of("tf_awake")["awake"]
+    assert {name for name, yes in awake.items() if not yes} == {
+        "layer",
+        "Input",
+        "Sequential",
+        "Sequential without weights",
+        "schedule",
+        "loss",
+    }

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     Kind = Literal[
         "autograd",  # autograd runs: where there is a GPU, it starts threads and the driver
+        "awake",  # `framework` has its threads from here on, without a computation
         "backward",  # a backward, or the asking for gradients, of `target` (to `value`)
         "capture",  # a worker uses a variable from outside: `value`, of module `home`
         "collective",  # a collective gives `target` to other processes, as `ident`
@@ -94,6 +95,7 @@ if TYPE_CHECKING:
 ORDERED: frozenset[Kind] = frozenset(
     {
         "autograd",
+        "awake",
         "compute",
         "exact-write",
         "generator-loaded",

@@ -153,11 +153,12 @@ def compare(op: ast.cmpop, left: Atom, right: Atom) -> Atom:
             if all(isinstance(item, Const) for item in values):
                 found = any(isinstance(item, Const) and item.value == left.value for item in values)
                 return Const(found is not negative, "bool")
-        if isinstance(left, Const) and isinstance(right, Table) and right.keywords:
-            # Any other dict may be changed where nobody looks.
+        if isinstance(left, Const) and isinstance(right, Table):
             if right.get(left.value) is not None:
                 return Const(not negative, "bool")
-            return Unknown() if may_have(right, left.value) else Const(negative, "bool")
+            if right.keywords and not may_have(right, left.value):
+                return Const(negative, "bool")
+            return Unknown()  # any other dict may be given more where nobody looks
         if isinstance(left, Unknown) and left.key is not None and isinstance(right, Items):
             names = [item.constant for item in right.items or ()]
             key = ("among", left.key, tuple(names))

@@ -20,9 +20,12 @@ STOPS = words(
 REARRANGES = words("concat stack reshape squeeze expand_dims transpose identity")
 """Operations that put the elements of tensors together, or in another shape."""
 
-BEGINS = words("device-scope generator model optimizer variable")
+BEGINS = words("awakens device-scope generator keras-optimizer model variable")
 """Transfers of its names that begin to use it, which makes its global generator, without computing
 anything; and so do those which use the GPU."""
+
+AWAKENS = "awakens"
+"""The flag of models that are made with their weights, so that TensorFlow starts its threads."""
 
 CONFIGURES = words(
     "backend cast_to_floatx clear_session count_params dtype epsilon floatx get_session get_uid "
@@ -107,12 +110,19 @@ LIBRARY = Library(
             "compiled",
             argument=(0, "func"),
         ),
-        Row("tensorflow.saved_model.load", "model", framework="tensorflow"),
+        Row("tensorflow.saved_model.load", "model", framework="tensorflow", flag=AWAKENS),
         Row("tensorflow.train.*", "optimizer", only="class"),
         Row(
             "tensorflow.Session tensorflow.InteractiveSession tensorflow.compat.v1.Session",
             "thing",
             kind="session",
+        ),
+        Row(
+            under("tensorflow.data.Dataset", "from_generator from_tensor_slices from_tensors range")
+            + " "
+            + under("tensorflow.data", "TextLineDataset TFRecordDataset"),
+            "awakens",
+            framework="tensorflow",
         ),
         Row(
             "tensorflow.data.* tensorflow.io.* tensorflow.summary.* tensorflow.train.* "
@@ -149,14 +159,28 @@ LIBRARY = Library(
         Row("keras.wrappers.scikit_learn.*", "nothing"),
         Row(
             "keras.Model keras.Sequential keras.models.Model keras.models.Sequential "
-            "tensorflow.Module keras.models.load_model keras.models.clone_model "
-            "keras.models.model_from_json keras.saving.load_model",
+            "tensorflow.Module keras.models.clone_model keras.models.model_from_json",
             "model",
             framework="tensorflow",
         ),
-        Row("keras.applications.*", "model", only="class", framework="tensorflow"),
-        Row("keras.layers.*", "thing", only="class", kind="keras-layer"),
-        Row("keras.optimizers.*", "optimizer", only="class"),
+        Row(
+            "keras.models.load_model keras.saving.load_model",
+            "model",
+            framework="tensorflow",
+            flag=AWAKENS,
+        ),
+        Row(
+            "keras.applications.*",
+            "model",
+            only="class",
+            framework="tensorflow",
+            flag=AWAKENS,
+        ),
+        Row("keras.Input keras.layers.Input", "symbol"),
+        Row("keras.layers.*", "layer", only="class"),
+        Row("keras.optimizers.schedules.*", "nothing"),
+        Row("keras.optimizers.*", "keras-optimizer", only="class"),
+        Row("keras.metrics.*", "awakens", only="class", framework="tensorflow"),
         Row("keras.losses.*", "thing", only="class", kind="keras-loss"),
         Row(
             under("keras.backend", " ".join(sorted(CONFIGURES)))

@@ -28,13 +28,14 @@ def check(program: Program) -> Iterator[Report]:
             continue
         first, task, work = found
         framework = work.framework
+        does = "computes" if first.kind == "compute" else f"starts its threads ({first.what})"
         yield Report(
             call.site,
             f"`{task.doer(work)}` computes with {framework} in {call.workers}, after the parent "
             f"has started {framework}'s compute threads: a fork does not copy these, and the "
             "worker can wait for them forever.",
             (
-                *before_fork(call, first, f"{framework} computes in the parent here"),
+                *before_fork(call, first, f"{framework} {does} in the parent here"),
                 *come_to(work, f"{framework} computes in the worker here"),
             ),
             call=call,
@@ -104,9 +105,10 @@ def _found(call: ParallelCall) -> tuple[Effect, TaskRun, Effect] | None:
         effect.kind == "several-threads" for task in call.tasks for effect in task.effects
     ):
         limited.add("torch")  # a loader's workers compute in one thread
-    for first in call.certain("compute"):
+    for first in (*call.certain("compute"), *call.certain("awake")):
         framework = first.framework
-        if framework in limited or not (first.heavy or framework in _STARTED_AT_ONCE):
+        small = first.kind == "compute" and not first.heavy
+        if framework in limited or (small and framework not in _STARTED_AT_ONCE):
             continue
         if framework == "torch" and first.worker is not call.worker:
             continue  # its compute threads belong to the thread that computes, and none to others

@@ -83,7 +83,7 @@ def _marks(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
 
 def _model(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     if row.framework == "tensorflow":
-        return tensorflow_calls.keras_model(m, frame, node, name)
+        return tensorflow_calls.keras_model(m, frame, node, name, args, row)
     return torch_calls.module(m, frame, node, name, args, row)
 
 
@@ -97,6 +97,7 @@ TRANSFERS: dict[str, Transfer] = {
     "accelerator": trainers.accelerator,
     "array": arrays.array,
     "asks-grad": torch_calls.asks_grad,
+    "awakens": tensorflow_calls.awakens,
     "asks-gpu": _tells(("gpu-present",), False),
     "asks-module": python_calls.asks_module,
     "asks-group": _tells(("process-group",)),
@@ -164,6 +165,8 @@ TRANSFERS: dict[str, Transfer] = {
     "gathered": python_calls.gathered,
     "is-tensor": builtin_calls.is_tensor,
     "islice": python_calls.islice,
+    "keras-optimizer": tensorflow_calls.optimizer,
+    "layer": tensorflow_calls.layer,
     "load": torch_calls.load,
     "loader": loaders.loader,
     "map-fn": tensorflow_calls.map_fn,
@@ -214,6 +217,7 @@ TRANSFERS: dict[str, Transfer] = {
     "told-device": unknown_calls.told_device,
     "total-norm": torch_calls.total_norm,
     "tensor-function": torch_calls.tensor_function,
+    "symbol": tensorflow_calls.symbol,
     "thing": python_calls.thing,
     "threads": torch_calls.threads,
     "variable": torch_calls.variable,

@@ -32,8 +32,9 @@ from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.truth import truthy
 from gradguard_lint.models.rows import Row
-from gradguard_lint.models.tensorflow import FITS, REARRANGES, STOPS
+from gradguard_lint.models.tensorflow import AWAKENS, FITS, REARRANGES, STOPS
 from gradguard_lint.models.torch import HEAVY
+from gradguard_lint.models.transfers import torch_calls
 from gradguard_lint.models.transfers.devices import (
     gpu_absent,
     gpu_hidden,
@@ -179,11 +180,71 @@ def operation_call(
     return function(m, frame, node, name, name.rpartition(".")[2], args)
 
 
-def keras_model(m: Machine, frame: Frame, node: ast.AST, name: str) -> Value:
+def keras_model(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """A Keras model is made or loaded."""
     operation_placed(m, frame, node, f"{name}(...)")
     implied(m, frame, node, f"{name}(...)")
-    return of(Thing("keras-model", name, m.ident_at(node), m.worker_ident, m.modes.gpu))
+    if row.flag == AWAKENS:
+        awake(m, frame, node, f"`{name}()`")
+    model = Thing("keras-model", name, m.ident_at(node), m.worker_ident, m.modes.gpu)
+    layers = (args.get(0, "layers") or UNKNOWN).only
+    if name.endswith("Sequential") and isinstance(layers, Items):
+        for layer in layers.items or ():
+            _added(m, frame, node, model, layer)
+    return of(model)
+
+
+def awakens(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """What has variables or operations of its own once it is made."""
+    awake(m, frame, node, f"`{name}()`")
+    return UNKNOWN
+
+
+def optimizer(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """An optimizer of Keras's, which has variables from the beginning."""
+    awake(m, frame, node, f"`{name}()`")
+    return torch_calls.optimizer(m, frame, node, name, args, row)
+
+
+def awake(m: Machine, frame: Frame, node: ast.AST, what: str) -> None:
+    """TensorFlow starts its threads here, however little it computes."""
+    m.effect(frame, "awake", node, what, framework="tensorflow")
+
+
+def layer(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """A layer, and whether it is told the shape of what it gets."""
+    told = name.endswith(".InputLayer") or any(word in args.keywords for word in _SHAPES)
+    parts = ((_SHAPED, NOTHING),) if told else ()
+    return of(Thing("keras-layer", name, m.ident_at(node), m.worker_ident, parts=parts))
+
+
+def symbol(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``keras.Input(...)``, which stands for a tensor."""
+    return of(Tensor("tensorflow"))
+
+
+_SHAPES = ("batch_input_shape", "input_dim", "input_shape")
+"""The arguments of a model's first layer that tell the shape of what it gets."""
+
+_SHAPED = "<shaped>"
+"""Where it is kept that a layer, or a Sequential, knows the shape of what it gets."""
+
+
+def _added(m: Machine, frame: Frame, node: ast.AST, model: Thing, added: Value) -> None:
+    """Something was added to a Sequential: a layer makes its weights once the shape is known."""
+    only = added.only
+    if isinstance(only, Tensor):  # what `keras.Input` gives
+        m.store[model.ident, _SHAPED] = NOTHING
+    if not isinstance(only, Thing) or only.kind != "keras-layer":
+        return
+    if only.part(_SHAPED) is not None:
+        m.store[model.ident, _SHAPED] = NOTHING
+    if m.stored(model.ident, _SHAPED) is not None and not only.name.endswith(_WITHOUT_WEIGHTS):
+        awake(m, frame, node, f"weights of `{only.name}()`")
+
+
+_WITHOUT_WEIGHTS = (".Flatten", ".InputLayer", ".Reshape", ".Activation", ".ReLU", ".Rescaling")
+"""Layers that often come first, and have no weights."""
 
 
 def implied(m: Machine, frame: Frame, node: ast.AST, what: str) -> None:
@@ -251,6 +312,11 @@ def model_method(
     if name in ("set_weights", "load_weights"):
         m.effect(frame, "model-change", node, f"`.{name}()`", target=of(model))
         return NOTHING
+    if name in ("build", "compile"):
+        awake(m, frame, node, f"`.{name}()`")
+        return UNKNOWN
+    if name == "add" and isinstance(model, Thing):
+        _added(m, frame, node, model, args.get(0, "layer") or UNKNOWN)
     if name in (
         "get_weights",
         "summary",
@@ -259,9 +325,7 @@ def model_method(
         "to_json",
         "get_config",
         "count_params",
-        "build",
         "add",
-        "compile",
         "pop",
     ):
         return UNKNOWN
