@@ -14,20 +14,25 @@ from gradguard_lint.domain.conditions import (
     plain,
     plain_condition,
 )
+from gradguard_lint.domain.shapes import where_absent
 from gradguard_lint.domain.values import (
     UNKNOWN,
     Choice,
+    Const,
     External,
     Frame,
+    Table,
     Unknown,
     Value,
     constant,
     of,
 )
+from gradguard_lint.engine.containers import hold
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import descend
 from gradguard_lint.engine.truth import compare, denies_gpu, truth_of
+from pytest_gradguard.records import replace
 
 YES = constant(True)
 NO = constant(False)
@@ -106,6 +111,8 @@ def refine(m: Machine, frame: Frame, node: ast.expr, truth: bool) -> bool:
         m.assumed[GPU_PRESENT] = False
     elif GPU_PRESENT not in m.assumed and denies_gpu(node, not truth):
         m.assumed[GPU_PRESENT] = True
+    if isinstance(node, ast.Compare) and type(node.ops[0]) is (ast.In if truth else ast.NotIn):
+        _has_key(m, frame, node)
     if isinstance(node, ast.Call):
         _narrow(m, frame, node, truth)
     elif isinstance(node, ast.Name) or (
@@ -202,6 +209,18 @@ def _narrow_by_attribute(
         if definite(m.eval(frame, node)) is not (not truth):
             kept.append(choice)
     m.store[home.ident, asked.id] = Value(tuple(kept)) if kept else value
+
+
+def _has_key(m: Machine, frame: Frame, node: ast.Compare) -> None:
+    """A dict has the key that a test has found in it, whatever stands there."""
+    if len(node.ops) > 1 or not is_plain(m, node):
+        return
+    table, key = m.eval(frame, node.comparators[0]).only, m.eval(frame, node.left).only
+    if not isinstance(table, Table) or not table.ident or not isinstance(key, Const):
+        return
+    if table.get(key.value) is None:
+        told = where_absent(dict(table.perhaps).get(key.value, UNKNOWN), UNKNOWN)
+        hold(m, replace(table, entries=(*table.entries, (key.value, told))))
 
 
 _ASKS = ("isinstance", "is_", "hasattr")
