@@ -113,6 +113,12 @@ LIBRARY = Library(
         Row("tensorflow.saved_model.load", "model", framework="tensorflow", flag=AWAKENS),
         Row("tensorflow.train.*", "optimizer", only="class"),
         Row(
+            under("tensorflow", "disable_eager_execution disable_v2_behavior")
+            + " "
+            + under("tensorflow.compat.v1", "disable_eager_execution disable_v2_behavior"),
+            "graphs",
+        ),
+        Row(
             "tensorflow.Session tensorflow.InteractiveSession tensorflow.compat.v1.Session",
             "thing",
             kind="session",
@@ -137,7 +143,7 @@ LIBRARY = Library(
                 "float16 float32 float64 int32 int64 bool string print summary compat "
                 "version errors bfloat16 uint8 saved_model io gfile keras data "
                 "config distribute train executing_eagerly enable_eager_execution "
-                "enable_v2_behavior disable_eager_execution disable_v2_behavior get_logger "
+                "enable_v2_behavior get_logger "
                 "init_scope is_tensor name_scope debugging.enable_check_numerics "
                 "debugging.disable_check_numerics debugging.disable_traceback_filtering "
                 "debugging.enable_traceback_filtering debugging.set_log_device_placement",

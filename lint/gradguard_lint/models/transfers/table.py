@@ -156,6 +156,7 @@ TRANSFERS: dict[str, Transfer] = {
     "gpu-list": tensorflow_calls.gpu_list,
     "grad-mode": torch_calls.grad_mode,
     "gradients": torch_calls.gradients,
+    "graphs": tensorflow_calls.graphs,
     "grown": tensorflow_calls.grown,
     "identity": python_calls.identity,
     "jax-devices": jax_calls.devices,

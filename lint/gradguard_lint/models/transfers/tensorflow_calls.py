@@ -43,6 +43,7 @@ from gradguard_lint.models.transfers.devices import (
     placed,
 )
 from gradguard_lint.models.transfers.tensors import (
+    GRAPHS,
     combine,
     operation_placed,
     tensors_in,
@@ -206,9 +207,16 @@ def optimizer(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
     return torch_calls.optimizer(m, frame, node, name, args, row)
 
 
+def graphs(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """From here on TensorFlow computes nothing outside sessions."""
+    m.store[GRAPHS] = NOTHING
+    return NOTHING
+
+
 def awake(m: Machine, frame: Frame, node: ast.AST, what: str) -> None:
     """TensorFlow starts its threads here, however little it computes."""
-    m.effect(frame, "awake", node, what, framework="tensorflow")
+    if m.stored(*GRAPHS) is None:
+        m.effect(frame, "awake", node, what, framework="tensorflow")
 
 
 def layer(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:

@@ -274,6 +274,10 @@ def _of_results(values: list[Value]) -> Value | None:
     return of(Unknown(("result", calls.pop()))) if len(calls) == 1 else None
 
 
+GRAPHS = (0, "<graphs>")
+"""Where it is kept that TensorFlow's operations only make a graph, which a session runs later."""
+
+
 def worked(
     m: Machine,
     frame: Frame,
@@ -297,6 +301,8 @@ def worked(
         what = _of_jax(node)
         always = is_shared_out(what.removesuffix("()"), tensors)
         m.effect(frame, "compute", node, what, framework="jax", heavy=True, always=always)
+    if m.stored(*GRAPHS) is not None:
+        names.discard("tensorflow")
     for framework in ("torch", "tensorflow"):
         if framework in names:
             m.effect(
