@@ -346,4 +346,12 @@ def _item(m: Machine, frame: Frame, node: ast.AST, atom: Atom, index: Value) -> 
             return unknown(("item", atom.key, ast.unparse(written)))
     if isinstance(atom, External) and atom.name == "os.environ":
         return unknown(("env", index.constant))
+    if isinstance(atom, Const) and isinstance(atom.value, str):
+        place: object = index.constant
+        if isinstance(written, ast.Slice):
+            place = _cut(m, frame, written)
+        if isinstance(place, slice) or (
+            isinstance(place, int) and -len(atom.value) <= place < len(atom.value)
+        ):
+            return constant(atom.value[place])
     return UNKNOWN

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 
 from gradguard_lint.domain.shapes import EMPTY, items, known_items, sequence
 from gradguard_lint.domain.values import (
@@ -124,7 +125,7 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         only = first.only
         if isinstance(only, Unknown) and only.key is not None and not args.positional[1:]:
             return unknown(("number", short, only.key))
-        return first if isinstance(only, Const) else NUMBER
+        return _number(short, only.value) if isinstance(only, Const) else NUMBER
     if short in ("round", "abs", "pow") and any(first.things("number") if first else ()):
         return NUMBER
     if short in ("all", "any") and first is not None:
@@ -253,6 +254,14 @@ def _one_turn(args: Args) -> bool:
         return bounds == [1]
     first, last = bounds if len(bounds) == 2 else (None, None)
     return isinstance(first, int) and isinstance(last, int) and last - first == 1
+
+
+def _number(kind: str, value: object) -> Value:
+    """``int(value)``, ``float(value)``, ``bool(value)``."""
+    try:
+        return constant(getattr(builtins, kind)(value))
+    except (TypeError, ValueError, OverflowError):
+        return NUMBER
 
 
 def _as_text(atom: Atom) -> Value:

@@ -39,6 +39,7 @@ from gradguard_lint.engine.containers import adopted, element_of, grown, of_pair
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.texts import filled_in, joined
+from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
 
@@ -119,14 +120,26 @@ def _is_for(site: Site) -> bool:
     return isinstance(site.node, (ast.For, ast.AsyncFor))
 
 
+_OF_TEXTS = words(
+    "capitalize casefold count endswith find index isalpha isdigit isnumeric lower lstrip "
+    "partition removeprefix removesuffix replace rpartition rsplit rstrip split splitlines "
+    "startswith strip title upper"
+)
+"""Methods of strings that give what is known wherever the string and all arguments are."""
+
+
 def _string(text: str, name: str, args: Args) -> Value:
-    if name in ("lower", "upper", "strip"):
-        return constant(getattr(text, name)())
-    if name in ("startswith", "endswith") and isinstance(args.get(0, ""), Value):
-        first = args.get(0)
-        other = first.constant if first is not None else None
-        if isinstance(other, str):
-            return constant(getattr(text, name)(other))
+    if name in _OF_TEXTS and args.rest is None and not args.open and not args.keywords:
+        given = [value.only for value in args.positional]
+        known = [atom.value for atom in given if isinstance(atom, Const)]
+        if len(known) == len(given):
+            try:
+                made = getattr(text, name)(*known)
+            except (TypeError, ValueError):
+                return UNKNOWN
+            if isinstance(made, (list, tuple)):
+                return items(type(made).__name__, map(constant, made))
+            return constant(made)
     if name == "format" and args.rest is None and not args.open:
         return filled_in(text, args.positional, args.keywords)
     if name == "format":
