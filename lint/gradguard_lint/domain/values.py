@@ -545,6 +545,9 @@ def _plain(value: Hashable) -> Value:
 NUMBER = of(Thing("number", "number"))
 """A plain number."""
 
+COUNT = of(Thing("number", "count"))
+"""How many there are of something."""
+
 NUMBERS = of(Thing("number", "numbers"))
 """A list of them."""
 

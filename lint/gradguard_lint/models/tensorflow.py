@@ -20,7 +20,7 @@ STOPS = words(
 REARRANGES = words("concat stack reshape squeeze expand_dims transpose identity")
 """Operations that put the elements of tensors together, or in another shape."""
 
-BEGINS = words("awakens device-scope generator keras-optimizer model variable")
+BEGINS = words("awakens device-scope generator keras-optimizer model tf-variable")
 """Transfers of its names that begin to use it, which makes its global generator, without computing
 anything; and so do those which use the GPU."""
 
@@ -103,7 +103,7 @@ LIBRARY = Library(
             "generator",
             flag="tensorflow.random.Generator",
         ),
-        Row("tensorflow.Variable", "variable", framework="tensorflow"),
+        Row("tensorflow.Variable", "tf-variable", framework="tensorflow"),
         Row("tensorflow.map_fn", "map-fn"),
         Row(
             "tensorflow.function tensorflow.autograph.experimental.do_not_convert",

@@ -19,6 +19,7 @@ def _added(*parts):
 
 MADE = {
     "optimizer": keras.optimizers.Adam,
+    "variable": lambda: tf.Variable(1.0),
     "metric": keras.metrics.Mean,
     "pretrained network": lambda: keras.applications.MobileNet(
         weights=None, input_shape=(32, 32, 3)

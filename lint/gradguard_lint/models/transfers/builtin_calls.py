@@ -7,6 +7,7 @@ import builtins
 
 from gradguard_lint.domain.shapes import EMPTY, items, known_items, sequence
 from gradguard_lint.domain.values import (
+    COUNT,
     NOTHING,
     NUMBER,
     UNKNOWN,
@@ -112,7 +113,8 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
             return NUMBER
         return operation(m, frame, node, [element]) or UNKNOWN
     if short in ("min", "max") and first is not None:
-        return join([element_of(m, first)]) if len(args.positional) == 1 else join(args.positional)
+        one = len(args.positional) == 1
+        return join([element_of(m, first)]) if one else _extreme(short, args.positional)
     if short == "next" and first is not None:
         return element_of(m, first)
     if short == "str" and first is not None:
@@ -139,7 +141,7 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
             return constant(modules)
         if isinstance(only, Unknown) and only.key == ("gpu-list",):
             return unknown(("gpu-count",))
-        return NUMBER
+        return COUNT
     if short == "getattr" and len(args.positional) >= 2:
         wanted = args.positional[1].constant
         if isinstance(wanted, str):
@@ -254,6 +256,17 @@ def _one_turn(args: Args) -> bool:
         return bounds == [1]
     first, last = bounds if len(bounds) == 2 else (None, None)
     return isinstance(first, int) and isinstance(last, int) and last - first == 1
+
+
+def _extreme(name: str, values: list[Value]) -> Value:
+    """``min(...)`` or ``max(...)`` of several values."""
+    known = [value.constant for value in values]
+    numbers = [number for number in known if isinstance(number, (int, float))]
+    if len(numbers) == len(values):
+        return constant(min(numbers) if name == "min" else max(numbers))
+    if name == "min" and 1 in numbers and all(value in (constant(1), COUNT) for value in values):
+        return constant(1)  # of nothing there is nothing to do
+    return join(values)
 
 
 def _number(kind: str, value: object) -> Value:

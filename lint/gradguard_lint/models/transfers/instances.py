@@ -52,6 +52,8 @@ _MADE = {
 def made(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args) -> None:
     """An object is made, by its class or by the one that this extends."""
     what = instance.cls.what
+    if what == "torch" and isinstance(node, ast.Call):  # not what stands for any object of it
+        torch_modules.set_training(m, instance, constant(True), depth=0)
     after = m.find_in_class(instance.cls, "__attrs_post_init__")
     if after is not None and m.find_in_class(instance.cls, "__init__") is None:
         m.call(frame, node, m.bind(frame, node, after, instance), Args())

@@ -75,6 +75,8 @@ def attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) ->
     if kind == "model":
         if name == "grad":
             return UNKNOWN
+        if name == "training" and atom.name.startswith("torch.nn."):
+            return m.read(atom.ident, torch_modules.TRAINING) or constant(True)
         if name in BUFFERS and atom.part("statistics") is not None:
             return of(torch_modules.buffer_of(m, atom.ident))
         if name in PARAMETERS:
@@ -128,8 +130,8 @@ def inherited_attribute(
     if name == "__dict__":
         return attribute_tables.attributes_of(atom)
     if name == "training" and atom.cls.what == "torch":
-        flag = m.read(atom.ident, "<training>")
-        return flag if flag is not None else of(Method(atom, name))
+        told = m.read(atom.ident, torch_modules.TRAINING)
+        return told if told is not None else unknown(("attr", ("instance", atom.ident), name))
     if name == "param_groups" and atom.cls.what == optimizers.KIND:
         return optimizers.inherited(m, atom).map(lambda it: m.attribute(frame, node, of(it), name))
     if atom.cls.what == "keras" and name in tensorflow_calls.VARIABLES:

@@ -32,7 +32,7 @@ from gradguard_lint.engine.flows import chained, cut, flow, lazy
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
-from gradguard_lint.models.transfers import estimators, frozen
+from gradguard_lint.models.transfers import estimators, frozen, torch_modules
 from gradguard_lint.models.transfers.tensors import operation
 from pytest_gradguard.records import replace
 
@@ -264,7 +264,9 @@ def _copied(m: Machine, node: ast.AST, value: Value, made: set[int]) -> Value:
 
 def _noted(m: Machine, old: int, new: int) -> None:
     """What is noted of the object `old` is so of its copy."""
-    for name in ("<gpu>", frozen.FROZEN, "<training>", estimators.ON_GPU) if old > 0 else ():
+    for name in (
+        ("<gpu>", frozen.FROZEN, torch_modules.TRAINING, estimators.ON_GPU) if old > 0 else ()
+    ):
         told = frozen.state_of(m, old) if name == frozen.FROZEN else m.stored(old, name)
         if told is not None:
             m.store[new, name] = told

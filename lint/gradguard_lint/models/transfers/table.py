@@ -219,6 +219,7 @@ TRANSFERS: dict[str, Transfer] = {
     "total-norm": torch_calls.total_norm,
     "tensor-function": torch_calls.tensor_function,
     "symbol": tensorflow_calls.symbol,
+    "tf-variable": tensorflow_calls.variable,
     "thing": python_calls.thing,
     "threads": torch_calls.threads,
     "variable": torch_calls.variable,

@@ -201,6 +201,16 @@ def awakens(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     return UNKNOWN
 
 
+def variable(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``tf.Variable(...)``."""
+    awake(m, frame, node, "`tf.Variable()`")
+    operation_placed(m, frame, node, "tf.Variable(...)")
+    trainable = args.get(1, "trainable")
+    if trainable is not None and trainable.constant is False:
+        return of(Tensor("tensorflow", "none", m.modes.gpu, m.worker_ident))  # no tape watches it
+    return of(Tensor("tensorflow", "variable", m.modes.gpu, m.worker_ident, m.ident_at(node)))
+
+
 def optimizer(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """An optimizer of Keras's, which has variables from the beginning."""
     awake(m, frame, node, f"`{name}()`")

@@ -74,7 +74,6 @@ from gradguard_lint.models.transfers.tensors import (
     as_figure,
     combine,
     known_small,
-    operation_placed,
     requires_grad,
     several,
     tensors_in,
@@ -163,15 +162,8 @@ def parameter(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
 
 
 def variable(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``Variable(...)``."""
-    if row.framework == "torch":
-        grad = requires_grad(args)
-        return of(Tensor("torch", grad, False, m.worker_ident, m.ident_at(node)))
-    operation_placed(m, frame, node, "tf.Variable(...)")
-    trainable = args.get(1, "trainable")
-    if trainable is not None and trainable.constant is False:
-        return of(Tensor(row.framework, "none", m.modes.gpu, m.worker_ident))  # no tape watches it
-    return of(Tensor(row.framework, "variable", m.modes.gpu, m.worker_ident, m.ident_at(node)))
+    """``torch.autograd.Variable(...)``."""
+    return of(Tensor("torch", requires_grad(args), False, m.worker_ident, m.ident_at(node)))
 
 
 def gradients(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -337,8 +329,9 @@ def default_device(
 
 
 def asks_grad(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``torch.is_grad_enabled()``: known where it is off, and in workers that begin with it on."""
-    fresh = m.worker is not None and m.worker.call.start not in INHERITING
+    """``torch.is_grad_enabled()``: known where it is off, and in what begins with it on: workers,
+    and the program itself, but for functions of which nobody knows who calls them."""
+    fresh = m.root == 1 if m.worker is None else m.worker.call.start not in INHERITING
     return constant(m.modes.grad) if fresh or not m.modes.grad else UNKNOWN
 
 

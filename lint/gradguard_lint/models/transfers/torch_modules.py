@@ -245,9 +245,13 @@ def buffer_of(m: Machine, owner: int) -> Tensor:
     return Tensor("torch", "none", False, m.worker_ident, ident)
 
 
+TRAINING = "<training>"
+"""Where it is kept whether a module is in training mode."""
+
+
 def training(m: Machine, ident: int) -> bool | None:
     """Whether the module is in training mode, as it is made; None where that is not known."""
-    flag = m.read(ident, "<training>")
+    flag = m.read(ident, TRAINING)
     if flag is None:
         return True
     return flag.constant if isinstance(flag.constant, bool) else None
@@ -256,7 +260,7 @@ def training(m: Machine, ident: int) -> bool | None:
 def set_training(m: Machine, module: Atom, flag: Value, depth: int = 4) -> None:
     """Note that a module, and all in it, is in training mode from here on, or not."""
     if isinstance(module, (Thing, Instance)) and module.ident > 0:
-        m.store[module.ident, "<training>"] = flag
+        m.store[module.ident, TRAINING] = flag
     if isinstance(module, Instance) and depth:
         for _, value in list(m.fields(module.ident)):
             for part in inner(value):
@@ -284,7 +288,7 @@ def returned(m: Machine, atom: Thing | Instance, call: ParallelCall) -> Atom:
     here, m.state = m.state, after
     state = frozen.state_of(m, atom.ident)
     m.state = here
-    for name in ("<gpu>", frozen.FROZEN, "<training>"):
+    for name in ("<gpu>", frozen.FROZEN, TRAINING):
         told = state if name == frozen.FROZEN else after.store.get((atom.ident, name))
         if told is not None:
             m.store[ident, name] = told
