@@ -103,7 +103,7 @@ def _future(
         call_back(m, frame, node, callback, Args([of(thing)]))
     if name in ("result", "get", "compute"):
         return work.result_of(m, of(thing))
-    if name == "exception" or (name == "wait" and next(args.values(), None) is None):
+    if name == "exception" or (name == "wait" and all(value.is_none for value in args.values())):
         wait_for(m, thing.ident)
     if name in ("done", "ready") and not args.positional:
         return unknown(ask_for_end(m, node, thing.ident))

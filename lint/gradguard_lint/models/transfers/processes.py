@@ -100,7 +100,7 @@ def process_method(
 
 def joined(m: Machine, ident: int, args: Args) -> None:
     """``process.join()``: with a limit of time, the process may run still."""
-    if next(args.values(), None) is None:
+    if all(value.is_none for value in args.values()):
         wait_for(m, ident)
 
 
