@@ -9,13 +9,13 @@ PITFALL = Pitfall(
     title="Forked workers compute after the parent's compute threads have started",
     severity=Severity.ERROR,
     happens=(
-        "The program hangs forever (Linux): a large operation in the parent started native "
-        "compute threads, and the same kind of operation in a forked worker waits for threads "
-        "that do not exist there. Small operations start none and work, so the hang often "
-        "appears with the first real data. With a GPU, once the parent has taken gradients, even "
-        "on the CPU, a worker's backward pass raises `RuntimeError: Unable to handle autograd's "
-        "threading in combination with fork-based multiprocessing`. Of JAX, one operation in the "
-        "parent is enough: a forked worker waits at each new or large one."
+        "The program hangs forever (Linux): a large operation in the parent started native compute "
+        "threads, and a large one in a forked worker waits for threads that do not exist there. "
+        "Small ones start none, so the hang often appears with the first real data; of TensorFlow "
+        "and JAX any operation starts them, of Keras an optimizer or a model with weights too. "
+        "With a GPU, once the parent has taken gradients, even on the CPU, a worker's backward "
+        "pass raises `RuntimeError: Unable to handle autograd's threading in combination with "
+        "fork-based multiprocessing`."
     ),
     why=(
         "A fork copies only the thread that forks. The copied thread pool still expects its "
