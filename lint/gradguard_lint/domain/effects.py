@@ -88,6 +88,8 @@ if TYPE_CHECKING:
         "tape-gradient",  # a tape is asked for gradients
         "unhook",  # the hook of the tensor `target` is removed
         "unknown-call",  # a worker calls something unknown
+        "unknown-step",  # something unknown goes `backward`, or makes a `step` (`what`), in the
+        # innermost loop at `place`
         "visible-devices",  # TensorFlow's devices are set, to `value`
         "zero-grad",  # the gradients of `target` are cleared
     ]

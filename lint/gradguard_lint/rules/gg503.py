@@ -108,15 +108,24 @@ def _trains(program: Program, effect: Effect, loop: Site) -> bool:
         return True
     # A loop over batches may be that of an epoch and of an evaluation: it trains in this call.
     links = [site.node for site in sites] if place is around else []
-    trains = False
-    for other in program.kinds("backward", "step"):
-        trains = True
+    epochs = {it.place for it in program.kinds("epoch-repeated")}
+    trains, by_epoch = False, set()
+    for other in program.kinds("backward", "step", "unknown-step"):
+        if other.kind != "unknown-step":
+            trains = True
+        elif other.what == "step":
+            # Once in each epoch, as a learning rate is changed, nothing is trained.
+            by_epoch |= {id(other.site.node)} if other.place in epochs else set()
+            continue
+        elif place is not around:
+            continue  # it may train with another loader of that epoch
         if [step.site.node for step in other.chain[: len(links)]] != links:
             continue
         if any(id(step.site.node) in inside for step in (*other.chain, Step(other.site, ""))):
             return True
     modules = {effect.site.module, loop.module}
-    return not trains and not any(_steps(node) for m in modules for node in ast.walk(m.tree))
+    texts = (node for module in modules for node in ast.walk(module.tree) if _steps(node))
+    return not trains and all(id(node) in by_epoch for node in texts)
 
 
 def _hands_on(loop: ast.AST | None, taker: Site) -> bool:

@@ -284,6 +284,15 @@ def taken(m: Machine, element: Value) -> None:
                 m.store[thing.ident, PASSED] = NOTHING
 
 
+def may_train(m: Machine, frame: Frame, node: ast.AST) -> None:
+    """A method of something unknown is called: it may be part of a training step, by its name."""
+    if (0, PASSED) not in m.store or not isinstance(node, ast.Call):
+        return
+    if isinstance(node.func, ast.Attribute) and node.func.attr in ("backward", "step"):
+        place = m.loops[-1] if m.loops else None
+        m.effect(frame, "unknown-step", node, node.func.attr, place=place)
+
+
 def epoch_set(m: Machine, receiver: Atom, epoch: Value | None) -> None:
     """``something.set_epoch(epoch)``: of a sampler, or of what may hold any."""
     known = [thing.ident for thing in samplers(m, of(receiver))]

@@ -71,6 +71,7 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
         if answer is not None:
             return answer
     result = result_call(atom)
+    samplers.may_train(m, frame, node)
     if name == "backward":
         data_parallel.unknown_backward(m)
     if name == "set_epoch":
