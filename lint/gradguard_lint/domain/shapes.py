@@ -333,10 +333,8 @@ def owned(value: Value, worker: int, shared: Set[int] = frozenset()) -> Value:
             return replace(atom, born=worker, parts=parts)
         if isinstance(atom, (Tensor, Instance)):
             return replace(atom, born=worker)
-        if isinstance(atom, Bound) and isinstance(atom.receiver, Instance):
-            return Bound(atom.function, replace(atom.receiver, born=worker))
-        if isinstance(atom, Method) and isinstance(atom.receiver, (Thing, Tensor)):
-            return Method(replace(atom.receiver, born=worker), atom.name)
+        if isinstance(atom, (Bound, Method)):
+            return replace(atom, receiver=change(atom.receiver))
         if isinstance(atom, Items):
             known = atom.items
             element = owned(atom.element, worker, shared)
