@@ -74,6 +74,8 @@ def _holds(atom: Atom, hook: Effect) -> bool:
         if isinstance(target, Tensor):
             if target.ident <= 0 or not isinstance(atom, (Instance, Tensor, Thing)):
                 continue
+            if isinstance(atom, Thing) and atom.kind == "state":
+                continue  # what it holds is detached
             kept = not isinstance(atom, Tensor) or atom.tracked  # else it was detached
             if atom.ident == target.ident and kept:
                 return True
