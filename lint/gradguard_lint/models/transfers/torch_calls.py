@@ -81,7 +81,7 @@ from gradguard_lint.models.transfers.tensors import (
     worked,
     written,
 )
-from gradguard_lint.models.transfers.torch_modules import LOCKS
+from gradguard_lint.models.transfers.torch_modules import LOCKS, does
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
@@ -497,15 +497,16 @@ def module(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
         gpu_touched(m, frame, node, told, "torch", device, when, told=written)
     if name.startswith("torch.nn.") and ("Loss" in short or short in ("CosineSimilarity",)):
         return of(Thing("loss", name, m.ident_at(node), m.worker_ident))
-    parts = [atom for value in args.values() for atom in inner(value) if isinstance(atom, Thing)]
-    gpu = gpu or any(part.gpu for part in parts if part.kind == "model")
+    given = [atom for value in args.values() for atom in inner(value)]
+    gpu = gpu or any(atom.gpu for atom in given if isinstance(atom, Thing) and atom.kind == "model")
+    parts = [atom for atom in given if isinstance(atom, Thing) or short == "Sequential"]
     small = bool(args.positional) and all(
         _small_part(value) for value in (*args.positional, *args.keywords.values())
     )
     small = small and known_small(value for value in args.positional if not any(value.of(Thing)))
-    kept = _keeps_statistics(short, args) or any(part.part("statistics") for part in parts)
+    kept = _keeps_statistics(short, args) or any(does(m, part, "statistics") for part in parts)
     about = (("statistics", constant(True)),) if kept else ()
-    if _drops(short, args) or any(part.part("drops") for part in parts):
+    if _drops(short, args) or any(does(m, part, "drops") for part in parts):
         about = (*about, ("drops", constant(True)))
     inplace = args.get(None, "inplace")
     if inplace is not None and inplace.constant is True:

@@ -107,16 +107,31 @@ def keep_parts(m: Machine, instance: Instance, args: Args) -> None:
 
 def about_parts(m: Machine, instance: Instance) -> tuple[tuple[str, Value], ...]:
     """What the modules tell that a container calls one after the other."""
-    parts = [
-        part
-        for _, value in m.fields(instance.ident)
-        for part in inner(value)
-        if isinstance(part, Thing) and part.kind == "model"
-    ]
+    parts = [part for _, value in m.fields(instance.ident) for part in inner(value)]
     return tuple(
         (what, constant(True))
         for what in ("statistics", "drops")
-        if any(part.part(what) is not None for part in parts)
+        if any(does(m, part, what) for part in parts)
+    )
+
+
+def does(m: Machine, module: Atom, what: str, depth: int = 4) -> bool:
+    """Whether a module in training mode keeps ``statistics``, or ``drops``: one of the library's by
+    itself, one of the program's by a part that it has in any case, and in that mode."""
+    if isinstance(module, Thing):
+        return module.kind == "model" and module.part(what) is not None
+    if module_of(module) is not module or not isinstance(module, Instance) or not depth:
+        return False
+    if m.find_in_class(module.cls, "train") is not None:
+        return False  # it may leave some of its parts as they are
+    return any(
+        all(
+            not choice.when
+            and training(m, getattr(choice.atom, "ident", 0))
+            and does(m, choice.atom, what, depth - 1)
+            for choice in m.filtered(value).choices
+        )
+        for _, value in m.fields(module.ident)
     )
 
 
