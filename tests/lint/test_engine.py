@@ -114,7 +114,7 @@ def test_what_many_raises_differ_in(raises, handler, tmp_path):
 
 
 def said(path, meaning):
-    """What the rules say of the program that `path` starts."""
+    """What the rules say of the program that `path` starts, by the paths of the files."""
     modules = Modules(str(path), Reader())
     entry = parse(path.read_bytes(), str(path), modules.name, modules.package)
     relevance = Relevance(entry, modules, meaning.registry.words)
@@ -123,7 +123,7 @@ def said(path, meaning):
     for rule in rules(codes()):
         for report in rule.check(program):
             info = (report.severity or get(rule.CODE).severity.name.lower()) == "info"
-            place = (Path(report.site.path).name, report.site.line)
+            place = (report.site.path, report.site.line)
             found.add((*place, "info" if info else rule.CODE))
     return found
 
@@ -135,6 +135,7 @@ def test_a_program_of_the_pages(text, tmp_path):
     if parts[0]:
         files = {"program.py": parts[0], **files}
     for name, source in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("from reveal import reveal\n" * ("reveal(" in source) + source)
     meaning = Revealing()
     found = set()
@@ -147,6 +148,7 @@ def test_a_program_of_the_pages(text, tmp_path):
             if comment.startswith("reveals: "):
                 expected[number] = comment.removeprefix("reveals: ")
             else:
-                wanted |= {(name, number, code) for code in re.findall(r"GG\d{3}|info", comment)}
+                path = str(tmp_path / name)
+                wanted |= {(path, number, code) for code in re.findall(r"GG\d{3}|info", comment)}
     assert found == wanted
     assert meaning.revealed == expected

@@ -307,6 +307,41 @@ def test_the_cache_is_used_and_forgets_what_changed(project, monkeypatch):
     assert project.codes() == []
 
 
+AROUND = """\
+from multiprocessing import Pool
+
+from app.ops import trace
+
+if __name__ == "__main__":
+    print(trace(2000))
+    with Pool(2) as pool:
+        print(pool.map(trace, [1500, 1600]))
+"""
+TRACE = """\
+import torch
+
+
+def trace(n):
+    return (torch.ones(n, n) @ torch.ones(n, n)).trace().item()
+"""
+
+
+def test_what_is_cached_hangs_on_the_packages_around_a_module(project):
+    project.write("main.py", AROUND)
+    project.write("app/ops.py", TRACE)
+    found = [("GG303", "main.py", 8)]
+    assert project.codes() == found
+    method = 'import multiprocessing\n\nmultiprocessing.set_start_method("spawn", force=True)\n'
+    package = project.write("app/__init__.py", method)
+    assert project.codes() == []
+    package.write_text(method.replace("spawn", "fork"))
+    assert project.codes() == found
+    package.write_text(method)
+    assert project.codes() == []
+    package.unlink()
+    assert project.codes() == found
+
+
 def squared_or_dead(item):
     if item == 7 and os.getpid() != PARENT:
         os._exit(1)

@@ -20,6 +20,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.reading.source import Module
+from gradguard_lint.words import outermost_first
 
 
 def module_frame(m: Machine, name: str) -> Frame | None:
@@ -125,21 +126,21 @@ def _noted(m: Machine, frame: Frame, node: ast.AST, *names: str) -> None:
         return
     found = m.program.imports.setdefault(frame.module.name, set()) if own else set()
     for name in filter(m.project.is_module, filter(None, names)):
-        parts = name.split(".")
-        found.update(".".join(parts[:count]) for count in range(1, len(parts) + 1))
+        found.update(outermost_first(name))
     for name in () if own else found:
         m.effect(frame, "imports", node, name, home=name)
 
 
 def _run_early(m: Machine, frame: Frame, module: str) -> bool:
-    """Run a module that is imported where that may start the GPU, set up what workers find, or
-    fill a container of another one: it counts from here on, wherever a name of it is used first."""
-    if frame.parent is not None:
-        return False
-    if not m.project.sets_up(module) and not m.project.registers(module):
-        return False
-    module_frame(m, module)
-    return True
+    """Run a module that is imported, after the packages around it, each where that may start the
+    GPU, set up what workers find, or fill a container of another module: it counts from here on,
+    wherever a name of it is used first."""
+    runs = False
+    for name in outermost_first(module) if frame.parent is None else ():
+        runs = m.project.sets_up(name) or m.project.registers(name)
+        if runs:
+            module_frame(m, name)
+    return runs
 
 
 def _run_unnamed(m: Machine, frame: Frame, module: str, name: str) -> None:

@@ -23,7 +23,7 @@ from gradguard_lint.project.sought import (
     Sought,
 )
 from gradguard_lint.reading.source import Module, SourceError, parse
-from gradguard_lint.words import words
+from gradguard_lint.words import outermost_first, words
 
 LIBRARIES = LIBRARY_TOPS | words(
     "jaxlib numba matplotlib pytest abc logging time math json re pickle queue subprocess pathlib "
@@ -145,6 +145,8 @@ class Modules:
         )
         if at is None:
             self._absent[base] = None
+        elif at == base:  # its own code may come
+            self._absent[os.path.join(base, "__init__")] = None
         return at
 
     @property
@@ -249,7 +251,8 @@ class Modules:
             file = self._file_of(name) if depth and not found else None
             if file is not None:
                 package = _package_of(name, file[0])
-                inner = (absolute_name(it, package) for it in self.read.names(*file).imports)
+                imported = (absolute_name(it, package) for it in self.read.names(*file).imports)
+                inner = dict.fromkeys(part for it in imported for part in outermost_first(it))
                 found = any(self._imports_what(does, it, depth - 1) for it in inner)
             self._importing[does, name, depth] = found
         return found
@@ -386,12 +389,12 @@ class Modules:
                 return True
             for imported in self.read.names(path, data).imports:
                 name = absolute_name(imported, package)
-                parts = name.split(".")
-                if not self.is_module(parts[0]):
-                    if not joins_none(parts[0]):
+                top = name.partition(".")[0]
+                if not self.is_module(top):
+                    if not joins_none(top):
                         return True
                     continue
-                for outer in (".".join(parts[:count]) for count in range(1, len(parts) + 1)):
+                for outer in outermost_first(name):
                     at = None if outer in seen else self.path_of(outer)
                     seen.add(outer)
                     if at is not None and at.endswith(".py"):
