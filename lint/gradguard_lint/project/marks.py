@@ -460,13 +460,14 @@ _MAIN = b"if __name__"
 _SETTERS = (
     *(b"cuda", b"VISIBLE_DEVICES", b"set_visible_devices", b"set_memory_growth"),
     *(b"set_start_method", b"JOBLIB_START_METHOD", b"OMP_NUM_THREADS", b"set_num_threads"),
+    *(b"random.seed", b"manual_seed", b"seed_everything"),
 )
 _SETTING_UP = (
     (*_SETTERS, b"cupy"),
     b"|".join(_SETTERS) + rb"|(?<![\w\"'.])cupy\b(?![\"'])",
 )
-"""What asks for a GPU, or says which are seen, how processes start and in how many threads they
-compute, not in a string that only names CuPy: literals, and their pattern."""
+"""What asks for a GPU, or says which are seen, how processes start, in how many threads they
+compute and what they draw, not in a string that only names CuPy: literals, and their pattern."""
 
 
 _COMPUTING = (
