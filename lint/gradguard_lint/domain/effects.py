@@ -144,6 +144,20 @@ class Modes(Record):
     averaged: bool = False
     """Whether a forward of a wrapper is running, after which the gradients are averaged."""
 
+    def after(self, inner: Modes) -> Modes:
+        """What is in force after a function or module that left `inner`: what calls put in force
+        lasts."""
+        if inner is self:
+            return self
+        return replace(
+            self,
+            grad=inner.grad,
+            grad_site=inner.grad_site,
+            backend=inner.backend,
+            n_jobs=inner.n_jobs,
+            maps=inner.maps,
+        )
+
     def met(self, other: Modes) -> Modes:
         """What is in force where two ways meet: nothing that only one of them put in force."""
         met = replace(

@@ -7,6 +7,7 @@ import re
 from itertools import islice
 
 from gradguard_lint.domain.conditions import Assumed
+from gradguard_lint.domain.effects import Modes
 from gradguard_lint.domain.state import State
 from gradguard_lint.domain.values import (
     UNKNOWN,
@@ -23,8 +24,11 @@ from gradguard_lint.reading.source import Module
 from gradguard_lint.words import outermost_first
 
 
-def module_frame(m: Machine, name: str) -> Frame | None:
-    """The frame of a project module, which is run on first use; None where it has none."""
+def module_frame(m: Machine, name: str, *, lasts: bool = False) -> Frame | None:
+    """The frame of a project module, which is run on first use; None where it has none.
+
+    `lasts`: it is run where it is imported, and what it puts in force stays so.
+    """
     if name in m.frames:
         return m.frames[name]
     module = m.project.load(name)
@@ -35,24 +39,27 @@ def module_frame(m: Machine, name: str) -> Frame | None:
     m.frames[name] = frame
     before = m.state
     mark = before.store.mark()
-    run_module(m, frame, module, constant(name))
+    run_module(m, frame, module, constant(name), before.modes if lasts else None)
     after = m.state.store
+    modes = before.modes.after(m.modes) if lasts else before.modes
     for place in after.since(mark):
         value = after.get(place)
         if value is not None:
             m.loaded[place] = value
-    m.state = State(after, before.assumed, m.state.past, before.modes, before.dead)
+    m.state = State(after, before.assumed, m.state.past, modes, before.dead)
     return frame
 
 
-def run_module(m: Machine, frame: Frame, module: Module, name: Value) -> None:
-    """Run the code of a module, from the start of a program."""
+def run_module(
+    m: Machine, frame: Frame, module: Module, name: Value, modes: Modes | None = None
+) -> None:
+    """Run the code of a module, from the start of a program, or with these `modes` in force."""
     saved = (m.worker, m.chain, m.statement, m.loop_depth, m.raised)
     importing, m.importing = m.importing, module.name
     making, m.making = m.making, ()
     m.worker, m.chain, m.loop_depth, m.raised = None, (), 0, []
     m.program.imports.setdefault(module.name, set())
-    m.state = State(m.store, Assumed(), m.state.past)
+    m.state = State(m.store, Assumed(), m.state.past, modes or Modes())
     m.store[frame.ident, "__name__"] = name
     try:
         m.block(frame, module.tree.body)
@@ -139,7 +146,7 @@ def _run_early(m: Machine, frame: Frame, module: str) -> bool:
     for name in outermost_first(module) if frame.parent is None else ():
         runs = m.project.sets_up(name) or m.project.registers(name)
         if runs:
-            module_frame(m, name)
+            module_frame(m, name, lasts=True)
     return runs
 
 
@@ -155,7 +162,7 @@ def _run_unnamed(m: Machine, frame: Frame, module: str, name: str) -> None:
         places = re.finditer(pattern, frame.module.data)
         named = len(list(islice(places, 2))) > 1
     if not named:
-        module_frame(m, module)
+        module_frame(m, module, lasts=True)
 
 
 def resolve(m: Machine, ident: int, name: str, value: Value) -> Value:

@@ -56,7 +56,8 @@ class Project(Protocol):
 
     def sets_up(self, name: str) -> bool:
         """Whether importing it, and what it imports, may start the driver of a GPU, or say which
-        GPUs are seen, how processes start or in how many threads they compute."""
+        GPUs are seen, how processes start, in how many threads they compute, or what is in force
+        from there on."""
 
     def registers(self, name: str) -> bool:
         """Whether importing it puts what it defines into a container of another module."""

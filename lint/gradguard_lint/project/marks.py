@@ -470,6 +470,11 @@ _SETTING_UP = (
 compute and what they draw, not in a string that only names CuPy: literals, and their pattern."""
 
 
+_PUTS_IN_FORCE = (b"parallel_config", b"parallel_backend", b"set_grad_enabled")
+_IN_FORCE = (_PUTS_IN_FORCE, rb"(?:" + b"|".join(_PUTS_IN_FORCE) + rb")[ \t]*\(")
+"""What holds from its call on: literals, and their pattern."""
+
+
 _COMPUTING = (
     (
         b" @ ",
@@ -484,12 +489,17 @@ _COMPUTING = (
 
 def sets_up(data: bytes) -> bool:
     """Whether a module's own code, or what a parameter is by default, does one of these, or
-    computes, itself or in a function of the module that it calls.
+    computes or puts in force what holds from there on, itself or in a function of the module that
+    it calls.
 
     `data` has no comments and docstrings.
     """
     return any(_function_around(data, it.start()) == b"" for it in matches(data, *_SETTING_UP)) or (
-        any(_runs_on_import(data, it.start()) for it in matches(data, *_COMPUTING))
+        any(
+            _runs_on_import(data, it.start())
+            for what in (_IN_FORCE, _COMPUTING)
+            for it in matches(data, *what)
+        )
     )
 
 
