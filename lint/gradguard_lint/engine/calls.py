@@ -251,7 +251,7 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
     mark = entry.store.mark()
     assumed, modes, depth = entry.assumed.copy(), entry.modes, m.loop_depth
     bind_arguments(m, inner, node, function, args)
-    m.modes = entered = marked_modes(m, frame, node, function, modes)
+    m.modes = begun = marked_modes(m, frame, node, function, modes)
     m.stack.append(code)
     around = m.around.get(code)
     try:
@@ -281,7 +281,7 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
         m.gone.add(inner.ident)
         _forget(m, inner, mark)
     m.last_modes = m.modes
-    if entered is modes and around is None and not left.yields:
+    if begun is modes and around is None and not left.yields:
         modes = modes.after(m.modes)
     told, m.state.assumed, m.state.modes = m.assumed, assumed, modes
     assume(m.assumed, lasting(told, assumed))
