@@ -276,8 +276,4 @@ class Outcomes:
 
     returns: list[tuple[Value, ast.AST, State]] = field(default_factory=list)
     yields: list[Value] = field(default_factory=list)
-    inside: Modes | None = None
-    """What was in force where it yielded last."""
-    entered: Past | None = None
-    """What had happened where it yielded first."""
     loops: list[Exits] = field(default_factory=list)

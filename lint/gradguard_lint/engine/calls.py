@@ -7,7 +7,7 @@ import ast
 from gradguard_lint.domain.conditions import assume, lasting
 from gradguard_lint.domain.effects import Modes
 from gradguard_lint.domain.shapes import ABSENT, sequence, where_absent
-from gradguard_lint.domain.state import Mark, Past, State
+from gradguard_lint.domain.state import Mark, State
 from gradguard_lint.domain.values import (
     NOTHING,
     UNKNOWN,
@@ -28,7 +28,6 @@ from gradguard_lint.domain.values import (
     Thing,
     Unknown,
     Value,
-    constant,
     guarded,
     join,
     of,
@@ -244,7 +243,7 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
     elif isinstance(node, ast.ClassDef):
         message = f"an object of `{node.name}` is made"
     inner = Frame(m.new_ident(), function.module, function.frame, function, born=m.worker_ident)
-    if "context" not in function.marks and _makes_generator(m, function):
+    if _makes_generator(m, function):
         bind_arguments(m, inner, node, function, args)
         return of(Generator(function, inner))
     entry = m.state
@@ -270,13 +269,7 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
         m.loop_depth = depth
     result = _returned(m, inner)
     if around is not None:
-        m.models.exit_context(m, inner, *around)
-    left = m.outcomes(inner)
-    if "context" in function.marks and left.inside is not None:
-        entered = left.entered or {}
-        later = [event for event in m.state.past if event not in entered]
-        events = {event: m.state.past.pop(event) for event in later}
-        result = _context(m, function, join(left.yields), modes, left.inside, events)
+        m.models.exit_context(m, inner, *around, None)
     if not inner.shared and not inner.lent:
         m.gone.add(inner.ident)
         _forget(m, inner, mark)
@@ -303,28 +296,6 @@ def _makes_generator(m: Machine, function: Function) -> bool:
         lines = function.module.byte_lines[code.lineno - 1 : code.end_lineno]
         known = m.yielding[code] = any(b"yield" in line for line in lines) and yields(code)
     return known
-
-
-def _context(
-    m: Machine, function: Function, given: Value, outside: Modes, inside: Modes, later: Past
-) -> Value:
-    """What a generator function is good for that a ``with`` statement enters.
-
-    It is called in the modes `outside` and yields in those `inside`. What it does after its
-    ``yield`` happens `later`, where the block is left.
-    """
-    parts = [("as", given), ("grad", constant(inside.grad))]
-    for name, on in (("autocast", inside.autocast), ("tape", inside.tape)):
-        parts.append((name, constant(on is not None)))
-    parts.append(("pauses", constant(outside.tape is not None and inside.tape is None)))
-    parts.append(("locked", constant(inside.locked)))
-    for name, told in (("backend", inside.backend), ("n_jobs", inside.n_jobs)):
-        if told is not None:
-            parts.append((name, told))
-    if later:
-        m.later.append(later)
-        parts.append(("later", constant(len(m.later) - 1)))
-    return of(Thing("own-context", function.name, parts=tuple(parts)))
 
 
 def marked_modes(

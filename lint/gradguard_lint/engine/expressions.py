@@ -432,9 +432,6 @@ def on_Yield(m: Machine, frame: Frame, node: ast.Yield) -> Value:
         return UNKNOWN
     left = m.outcomes(frame)
     left.yields.append(given)
-    left.inside = m.modes
-    if left.entered is None:
-        left.entered = dict(m.state.past)
     return UNKNOWN
 
 

@@ -28,6 +28,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.calls import marked_modes
 from gradguard_lint.engine.machine import DEPTH, Machine
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.resuming import enter, is_context, leave
 from pytest_gradguard.records import replace
 
 TAKEN = "<taken>"
@@ -38,6 +39,10 @@ SOME, ALL = -1, -2
 
 KEPT = frozenset({"append", "appendleft", "add", "insert", "setdefault"})
 """What containers do with a generator without iterating it."""
+
+
+ENTERING = frozenset({"enter_context", "enter_async_context"})
+"""What enters a context that it is given."""
 
 
 class _Place:
@@ -92,6 +97,10 @@ def run(
     again = taken if isinstance(taken, int) and taken > 0 else 0
     before = Before(m) if again else None
     outside, modes, assumed = _Place(m), m.modes, m.assumed.copy()
+    message = f"iterates `{function.name}`"
+    if is_context(atom):  # it is given to what is not seen
+        name = f"`{function.name}`"
+        message = f"{name} is called" if node is code else f"calls {name}"
     passed = 0
 
     def give(value: Value) -> None:
@@ -115,7 +124,7 @@ def run(
     m.stack, m.raised = [*m.stack, code], [*m.raised]
     m.loops, m.turns, m.elements = [*m.loops], [*m.turns], [*m.elements]
     try:
-        with m.called_from(frame, node, f"iterates `{function.name}`"):
+        with m.called_from(frame, node, message):
             m.block(inner, code.body)
     finally:
         outside.go(m)
@@ -211,6 +220,11 @@ def following(
 
 def method(m: Machine, frame: Frame, node: ast.AST, atom: Generator, name: str) -> Value:
     """A method of a generator."""
+    if name in ("__enter__", "__aenter__"):
+        return enter(m, frame, node, atom)
+    if name in ("__exit__", "__aexit__"):
+        leave(m, frame, node, atom, None)
+        return NOTHING
     if name in ("send", "asend", "__next__", "__anext__"):
         return following(m, frame, node, atom, None)
     return of(atom) if name in ("__iter__", "__aiter__") else UNKNOWN
@@ -240,6 +254,8 @@ def given_away(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) 
     ):
         return args
     if isinstance(atom, External) and m.models.keeps(atom):
+        return args
+    if isinstance(atom, Method) and atom.name in ENTERING:
         return args
     if isinstance(atom, Method) and atom.name in KEPT and isinstance(atom.receiver, (Items, Table)):
         return args

@@ -34,6 +34,7 @@ from gradguard_lint.engine import (
     leaving,
     loops,
     patterns,
+    resuming,
     statements,
 )
 from gradguard_lint.engine.arguments import standalone_arguments
@@ -69,6 +70,7 @@ PARTS = Parts(
         ast.AsyncFor: loops.do_For,
         ast.AsyncFunctionDef: statements.do_FunctionDef,
         ast.AsyncWith: leaving.do_With,
+        resuming.Rest: leaving.rest_of_with,
         getattr(ast, "TryStar", ast.Try): leaving.do_Try,
     },
     calls.call,

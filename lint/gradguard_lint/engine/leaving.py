@@ -13,6 +13,7 @@ from gradguard_lint.domain.state import Error, Past, Raised, State, loosened
 from gradguard_lint.domain.values import UNKNOWN, Frame, Value, of
 from gradguard_lint.engine.assignments import assign
 from gradguard_lint.engine.machine import Machine
+from gradguard_lint.engine.resuming import Rest, is_context
 from gradguard_lint.engine.tree import descend
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -78,6 +79,7 @@ def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
     before = m.state.copy()
     exits = _exits(m, frame)
     guarded = m.guarded_import
+    stops = m.stops.get(frame.ident)
     m.guarded_import = guarded or any(_catches_imports(item) for item in node.handlers)
     raised: list[Raised] = []
     if node.handlers:
@@ -94,6 +96,9 @@ def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
         if node.handlers:
             m.raised.pop()
         bound_nothing = m.last.pop(last, None) if last is not None else None
+    if m.dead and m.stops.get(frame.ident) != stops:  # it stands at a `yield`, to go on there
+        m.guarded_import = guarded
+        return
     after = bound_nothing or m.state.copy()
     after.dead = False
     m.block(frame, node.orelse)
@@ -118,7 +123,7 @@ def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
     m.guarded_import = guarded
     if m.raised:
         m.raised[-1] += passed
-    left = node.finalbody and _leave(m, exits, lambda: m.block(frame, node.finalbody))
+    left = node.finalbody and _leave(m, exits, lambda _: m.block(frame, node.finalbody))
     if any(not state.dead for state in ends):
         m.meet(ends)
         m.block(frame, node.finalbody)
@@ -192,8 +197,13 @@ def _exits(m: Machine, frame: Frame) -> list[tuple[list[Any], int]]:
     return [(way, len(way)) for way in ways]
 
 
-def _leave(m: Machine, exits: list[tuple[list[Any], int]], last: Callable[[], None]) -> bool:
-    """Do `last` on each way out that was taken since; whether there is one."""
+def _leave(
+    m: Machine, exits: list[tuple[list[Any], int]], last: Callable[[str | None], None]
+) -> bool:
+    """Do `last` on each way out that was taken since; whether there is one.
+
+    `last` is told what is raised: None where nothing is, "" where that is not known.
+    """
     here = m.state
     taken: list[tuple[list[Any], list[Exit]]] = [(way, way[known:]) for way, known in exits]
     for way, known in exits:
@@ -201,17 +211,24 @@ def _leave(m: Machine, exits: list[tuple[list[Any], int]], last: Callable[[], No
     for way, ends in taken:
         for end in ends:
             m.state = end[-1] if isinstance(end, tuple) else end
-            last()
+            last(_raised(end))
             if not m.dead:  # else `last` leads elsewhere itself
                 way.append((*end[:-1], m.state) if isinstance(end, tuple) else m.state)
     m.state = here
     return any(ends for _, ends in taken)
 
 
+def _raised(end: Exit) -> str | None:
+    """The name of what is raised on this way out: None where nothing is, "" where that is not
+    known."""
+    if not isinstance(end, tuple) or len(end) == 3:
+        return None
+    return "" if end[0] is None else end[0].__name__
+
+
 def do_With(m: Machine, frame: Frame, node: ast.With | ast.AsyncWith) -> None:
     outside = m.modes
-    first = node.items[0].context_expr
-    value = m.filtered(m.iterated(frame, first, m.eval(frame, first)))
+    value = m.filtered(_context(m, frame, node.items[0].context_expr))
     choices = value.choices
     if not 1 < len(choices) <= SEVERAL or any(
         consistent(one.when, other.when) for one, other in combinations(choices, 2)
@@ -243,15 +260,40 @@ def _with(
     for item in node.items:
         value = first
         if item is not node.items[0]:
-            value = m.iterated(frame, item.context_expr, m.eval(frame, item.context_expr))
+            value = _context(m, frame, item.context_expr)
         bound = m.models.enter_context(m, frame, item.context_expr, value)
         entered.append(value)
         if item.optional_vars is not None:
             assign(m, frame, item.optional_vars, bound)
+    if frame.ident in m.givers:
+        m.within[frame.ident, node] = entered, outside
+    _inside(m, frame, node, entered, outside, exits)
 
-    def leave() -> None:
+
+def rest_of_with(m: Machine, frame: Frame, node: Rest) -> None:
+    _inside(m, frame, node, *m.within[frame.ident, node.of], _exits(m, frame))
+
+
+def _context(m: Machine, frame: Frame, node: ast.expr) -> Value:
+    """What a ``with`` statement is to enter."""
+    value = m.eval(frame, node)
+    return value if any(map(is_context, value.atoms)) else m.iterated(frame, node, value)
+
+
+def _inside(
+    m: Machine,
+    frame: Frame,
+    node: ast.With | ast.AsyncWith,
+    entered: list[Value],
+    outside: Modes,
+    exits: list[tuple[list[Any], int]],
+) -> None:
+    """Run the block of a ``with`` statement that has `entered` contexts, and leave them on each of
+    its ways out."""
+
+    def leave(raised: str | None = None) -> None:
         for value in reversed(entered):
-            m.models.exit_context(m, frame, node, value)
+            m.models.exit_context(m, frame, node, value, raised)
         m.modes = outside
         for value in reversed(entered):
             m.models.put_back(m, value)

@@ -195,8 +195,13 @@ class Machine:
         """The names that each loop takes from one turn to the next."""
         self.moments: list[Moment] = []
         """Each time that the workers of a pool came into being."""
-        self.later: list[Past] = []
-        """What is done where blocks of context managers are left."""
+        self.stops: dict[int, int] = {}
+        """How often the generator of a context manager has come to a ``yield``, by its frame."""
+        self.within: dict[tuple[int, ast.AST], tuple[list[Value], Modes]] = {}
+        """What ``with`` statements have entered in such generators, by the frame of these, and
+        what was in force before."""
+        self.rests: dict[tuple[ast.AST, object, str | None], list[ast.stmt]] = {}
+        """What is left of such a generator to run, by its ``yield`` and what is raised there."""
         self.asked_before: dict[int, dict[tuple[Hashable, ...], int]] = {}
         """What functions that keep what they gave were asked for, on any way."""
         self.making: tuple[tuple[Instance, ast.AST], ...] = ()

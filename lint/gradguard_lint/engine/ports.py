@@ -222,8 +222,13 @@ class Models(Protocol[M]):
     def enter_context(self, m: M, frame: Frame, node: ast.expr, value: Value) -> Value:
         """Enter a ``with`` item: change the modes; what ``as`` gives."""
 
-    def exit_context(self, m: M, frame: Frame, node: ast.AST, value: Value) -> None:
-        """Leave a ``with`` block; the modes are put back by the caller."""
+    def exit_context(
+        self, m: M, frame: Frame, node: ast.AST, value: Value, raised: str | None
+    ) -> None:
+        """Leave a ``with`` block; the modes are put back by the caller.
+
+        `raised` is what is raised in it: None where nothing is, "" where that is not known.
+        """
 
     def put_back(self, m: M, value: Value) -> None:
         """Put back what was in force before the context `value` was made, if making it has changed

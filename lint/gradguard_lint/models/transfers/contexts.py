@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from gradguard_lint.domain.shapes import items, known_items
 from gradguard_lint.domain.values import (
     NOTHING,
     UNKNOWN,
@@ -13,6 +14,7 @@ from gradguard_lint.domain.values import (
     External,
     Frame,
     Function,
+    Generator,
     Instance,
     Method,
     Partial,
@@ -21,10 +23,12 @@ from gradguard_lint.domain.values import (
     Value,
     of,
 )
+from gradguard_lint.engine import resuming
 from gradguard_lint.engine.keeping import KEPT
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import SETTER, Args
 from gradguard_lint.engine.tree import descend
+from gradguard_lint.engine.turns import from_before
 from gradguard_lint.engine.waiting import started, wait_for
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.transfers.dask_work import CLIENT, leave_config
@@ -45,6 +49,8 @@ def enter_context(m: Machine, frame: Frame, node: ast.expr, value: Value) -> Val
     for atom in value.atoms:
         if isinstance(atom, Thing):
             result = _enter(m, frame, node, atom) or result
+        elif isinstance(atom, Generator):
+            result = resuming.enter(m, frame, node, atom)
         elif isinstance(atom, Instance):
             enter = m.find_in_class(atom.cls, "__enter__")
             if enter is None:
@@ -116,8 +122,6 @@ def _enter(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value | Non
         m.modes = replace(modes, locked=modes.locked or not _of_task(m, atom))
     elif kind == PATCH:
         enter_patch(m, frame, atom)
-    elif kind == "own-context":
-        return _enter_own(m, frame, node, atom)
     elif kind == "parallel-config":
         configured(m, atom)
     elif kind == "parallel":
@@ -135,43 +139,34 @@ def _enter(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value | Non
     return None
 
 
-def _enter_own(m: Machine, frame: Frame, node: ast.expr, atom: Thing) -> Value:
-    """Enter what a function of the project gives: the modes are those that it yields in."""
-    here = m.site(frame, node)
-
-    def says(name: str) -> bool:
-        part = atom.part(name)
-        return part is not None and part.constant is True
-
-    if m.modes.grad and not says("grad"):
-        m.modes = replace(m.modes, grad=False, grad_site=here)
-    if m.modes.autocast is None and says("autocast"):
-        m.modes = replace(m.modes, autocast=here)
-    if m.modes.tape is None and says("tape"):
-        m.modes = replace(m.modes, tape=here)
-    elif says("pauses"):
-        m.modes = replace(m.modes, tape=None)
-    if says("locked"):
-        m.modes = replace(m.modes, locked=True)
-    for name in ("backend", "n_jobs"):
-        told = atom.part(name)
-        if told is not None:
-            m.modes = replace(m.modes, **{name: told})
-    return atom.part("as") or of(Unknown())
-
-
 def stack_method(
     m: Machine, frame: Frame, node: ast.AST, thing: Thing, name: str, args: Args
 ) -> Value | None:
     """``ExitStack().enter_context(...)``: it is left with the block of the stack."""
+    if name in ("close", "aclose", "__exit__", "__aexit__"):
+        exit_context(m, frame, node, of(thing), None)
     if name not in ("enter_context", "enter_async_context") or not isinstance(node, ast.Call):
         return None
     given = args.get(0, "cm")
-    return enter_context(m, frame, node.args[0], given) if given and node.args else None
+    if given is None or not node.args:
+        return None
+    if not from_before(m, of(thing)):  # else there is no telling how often this is done
+        known = known_items(m.read(thing.ident, ENTERED) or items("tuple", ())) or ()
+        m.store[thing.ident, ENTERED] = items("tuple", (*known, given))
+    return enter_context(m, frame, node.args[0], given)
 
 
-def exit_context(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
+ENTERED = "<entered>"
+"""The name under which a stack of contexts has what it has entered."""
+
+
+def exit_context(m: Machine, frame: Frame, node: ast.AST, value: Value, raised: str | None) -> None:
     """Leave a ``with`` block; the modes are put back by the caller."""
+    for thing in value.things("exit-stack"):
+        inside = m.read(thing.ident, ENTERED)
+        for one in reversed(known_items(inside) or () if inside is not None else ()):
+            exit_context(m, frame, node, one, raised)
+        m.store.drop((thing.ident, ENTERED))
     for thing in value.things("hook"):
         unhooked(m, frame, node, thing)
     for thing in value.things("dask-config"):
@@ -184,12 +179,8 @@ def exit_context(m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
             m.store.drop(CLIENT)
     if m.dead:
         return
-    for thing in value.things("own-context"):
-        later = thing.part("later")
-        number = later.constant if later is not None else None
-        if isinstance(number, int):
-            past = m.state.past
-            past.update((it, when) for it, when in m.later[number].items() if it not in past)
+    for generator in value.of(Generator):
+        resuming.leave(m, frame, node, generator, raised)
     for instance in value.of(Instance):
         leave = _exit_method(m, instance)
         if leave is not None:
@@ -205,6 +196,8 @@ def swallows(m: Machine, value: Value) -> bool:
     """Whether an exception of its body ends where ``with value`` is left."""
     for atom in value.atoms:
         if isinstance(atom, Thing) and atom.kind == "suppress":
+            return True
+        if isinstance(atom, Generator) and resuming.swallows(m, atom):
             return True
         leave = _exit_method(m, atom) if isinstance(atom, Instance) else None
         for function in leave.of(Function) if leave is not None else ():
@@ -248,7 +241,7 @@ def decorate(
             return marked(value, atom)
         elif isinstance(atom, Thing) and atom.kind == "autocast":
             return mark(value, "autocast")
-        elif isinstance(atom, Thing) and atom.kind == PATCH:
+        elif resuming.is_context(atom) or (isinstance(atom, Thing) and atom.kind == PATCH):
             m.around[function.node] = (decorator, of(atom))
         elif isinstance(atom, Thing) and atom.kind == "remote":
             return of(replace(atom, parts=(*atom.parts, ("function", value))))

@@ -381,8 +381,10 @@ class Meaning(Known):
     def enter_context(self, m: Machine, frame: Frame, node: ast.expr, value: Value) -> Value:
         return contexts.enter_context(m, frame, node, value)
 
-    def exit_context(self, m: Machine, frame: Frame, node: ast.AST, value: Value) -> None:
-        contexts.exit_context(m, frame, node, value)
+    def exit_context(
+        self, m: Machine, frame: Frame, node: ast.AST, value: Value, raised: str | None
+    ) -> None:
+        contexts.exit_context(m, frame, node, value, raised)
 
     def put_back(self, m: Machine, value: Value) -> None:
         parallel.put_back(m, value)
