@@ -230,7 +230,7 @@ class ParallelCall:
         each: whether it gives out one task each time that it is made.
         turn: the turn of the loops around in which it is made.
         awaited: whether its end is waited for in that turn.
-        overlaps: whether it runs while another of the same loop does.
+        overlaps: the others of the same loop that run while it does.
         until: where the program goes on meanwhile, what it waits with for the end of the tasks, by
             identity: the thread, the future, the executor.
         worker: the task that makes the call, or None in the parent.
@@ -264,7 +264,7 @@ class ParallelCall:
     each: bool = False
     turn: tuple[int, ...] = ()
     awaited: bool = False
-    overlaps: bool = False
+    overlaps: list[ParallelCall] = field(default_factory=list)
     until: frozenset[int] = frozenset()
     worker: TaskRun | None = None
     chain: tuple[Step, ...] = ()
@@ -472,13 +472,22 @@ class Program:
         """The tasks that are methods of the object which the call of that identity made."""
         return [task for task in self.process_tasks() if made and task.call.made == made]
 
-    def in_turn(self, call: ParallelCall) -> bool:
+    def in_turn(self, call: ParallelCall, *kinds: str) -> bool:
         """Whether each task of `call`, which a loop makes again and again, has ended before another
-        one of that loop starts."""
+        one of that loop starts that has such effects."""
         if not call.each or not call.until:
             return call.each  # the call itself waits
         same = (it for it in self.calls if it.site == call.site and it.worker is call.worker)
-        return all(it.awaited and not it.overlaps for it in same)
+        return all(
+            it.awaited
+            and not any(
+                effect.kind in kinds
+                for other in it.overlaps
+                for task in other.tasks
+                for effect in task.effects
+            )
+            for it in same
+        )
 
     def thread_tasks(self) -> list[TaskRun]:
         """The tasks that worker threads run."""

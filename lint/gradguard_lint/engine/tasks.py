@@ -261,7 +261,8 @@ def hand_out(
         for other in running(m):
             if other.site != call.site and other.turn != call.turn:
                 continue  # another loop made it
-            other.overlaps = call.overlaps = True
+            other.overlaps.append(call)
+            call.overlaps.append(other)
     m.program.calls.append(call)
     with m.budget.reserve(node):
         results = [run_task(m, frame, call, start, task, initializer) for task in tasks[:TASKS]]

@@ -11,23 +11,22 @@ from gradguard_lint.rules.base import Examples, Report, chain, code
 
 CODE = "GG302"
 
+WRITES = ("step", "zero-grad", "in-place")
+
 
 def check(program: Program) -> Iterator[Report]:
     for task in program.thread_tasks():
-        if not task.call.many or task.call.start != "thread" or program.in_turn(task.call):
+        call = task.call
+        if not call.many or call.start != "thread" or program.in_turn(call, *WRITES, "backward"):
             continue
         for effect in task.effects:
-            if (
-                effect.kind in ("step", "zero-grad", "in-place")
-                and not effect.modes.locked
-                and (_shared(effect, task))
-            ):
+            if effect.kind in WRITES and not effect.modes.locked and (_shared(effect, task)):
                 yield Report(
                     effect.site,
                     f"{code(effect.what)} changes an object that all {task.call.workers} share: "
                     "the threads overwrite each other's work.",
                     chain(effect),
-                    call=task.call,
+                    call=call,
                 )
 
 

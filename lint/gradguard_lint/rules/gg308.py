@@ -12,7 +12,11 @@ CODE = "GG308"
 
 def check(program: Program) -> Iterator[Report]:
     for task in program.thread_tasks():
-        if not task.call.many or task.call.start != "thread" or program.in_turn(task.call):
+        if (
+            not task.call.many
+            or task.call.start != "thread"
+            or program.in_turn(task.call, "seed", "draw")
+        ):
             continue
         for first, *more in _together(_seeding(task)):
             frameworks = {effect.framework for effect in (first, *more)}
