@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
 from gradguard_lint.domain.shapes import idents, inner
 from gradguard_lint.domain.values import (
+    FIGURE,
     GRADIENT,
     OUTPUT,
     Atom,
@@ -90,10 +91,11 @@ def _brings_back(program: Program, task: TaskRun, sent: set[int]) -> bool:
     parameters = False
     for atom in inner(task.result):
         if isinstance(atom, Tensor):
-            of_it = {atom.ident, *atom.sources}
+            of_it = {atom.ident, *atom.sources, *program.copies.get(atom.ident, ())}
             if not of_it.isdisjoint(program.buffers):
                 return True
-            parameters = parameters or (atom.ident in sent)
+            copied = atom.grad == "none" and of_it.isdisjoint((FIGURE, OUTPUT))
+            parameters = parameters or not sent.isdisjoint(of_it if copied else (atom.ident,))
             if atom.framework == "numpy" and atom.ident not in (GRADIENT, OUTPUT, *sent):
                 return True
         elif isinstance(atom, Thing) and atom.kind == "number":

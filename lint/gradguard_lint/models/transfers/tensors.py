@@ -169,6 +169,7 @@ def combine(
 
 
 def as_figure(
+    m: Machine,
     found: list[tuple[Tensor, Conditions]],
     short: str,
     others: list[Value],
@@ -176,20 +177,25 @@ def as_figure(
     value: Value,
 ) -> Value:
     """What the operation `short` makes of `found`, which is `value`: one number of gradients is no
-    gradient.
+    gradient, and one of parameters no copy of them.
 
     Args:
         others: its arguments, but for the tensor itself.
     """
-    of_gradients = any(GRADIENT in (tensor.ident, *tensor.sources) for tensor, _ in found)
     told = others[1:] if short.endswith("norm") else others
-    if short not in TO_ONE or not of_gradients or told or not args.keywords.keys() <= _WHOLE:
+    if short not in TO_ONE or told or not args.keywords.keys() <= _WHOLE:
         return value
+    of_gradients = any(GRADIENT in (tensor.ident, *tensor.sources) for tensor, _ in found)
 
     def marked(atom: Atom) -> Value:
         if not isinstance(atom, Tensor):
             return of(atom)
-        return of(replace(atom, sources=atom.sources - {GRADIENT, GRADIENTS} | {FIGURE}))
+        if of_gradients:
+            return of(replace(atom, sources=atom.sources - {GRADIENT, GRADIENTS} | {FIGURE}))
+        if atom.grad == "none":
+            kept = {it for it in atom.sources if it < 0 or it in m.program.buffers}
+            return of(replace(atom, sources=frozenset(kept)))
+        return of(atom)
 
     return value.map(marked)
 

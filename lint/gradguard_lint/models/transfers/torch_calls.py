@@ -269,7 +269,7 @@ def function(
         written(m, frame, node, f"`{short}(..., out=...)`", out)
         return out
     value = combine(m, found, smooth=smooth, framework="torch")
-    value = as_figure(found, short, args.positional[1:], args, value)
+    value = as_figure(m, found, short, args.positional[1:], args, value)
     if smooth and anything and m.modes.grad:
         value = value.map(
             lambda atom: (

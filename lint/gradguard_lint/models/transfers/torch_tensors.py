@@ -220,7 +220,7 @@ def tensor_method(
     if name not in OF_MODULES:
         worked(m, frame, node, found, heavy=name in HEAVY)
     value = combine(m, found, smooth=smooth, framework="torch")
-    value = as_figure(found, name, args.positional, args, value)
+    value = as_figure(m, found, name, args.positional, args, value)
     same = name in CASTS and same_element(tensor.memory, constant(name))
     is_view = same or (name in VIEWS and not (tensor.strided and name in RESHAPES))
     if is_view and tensor.memory is not None:
