@@ -70,6 +70,8 @@ def _left_behind(program: Program, task: TaskRun) -> Iterator[Report]:
         return
     if not all(map(_returns_numbers, program.of_object(task.call.made))):
         return  # another method may give them back
+    if any(map(_leaves_gradients, task.effects)):
+        return
     cleared: set[int] = set()
     # What an actor has are copies of what it was made with.
     given_as = program.sent_back if task.call.made else {}
@@ -146,6 +148,15 @@ def _returns_numbers(task: TaskRun) -> bool:
             continue
         return False
     return True
+
+
+def _leaves_gradients(effect: Effect) -> bool:
+    """Whether gradients are saved, or given to something unknown: the parent may read them from a
+    file."""
+    return effect.kind in ("handed-on", "model-use") and any(
+        isinstance(atom, Tensor) and GRADIENT in (atom.ident, *atom.sources)
+        for atom in inner(effect.target)
+    )
 
 
 _LETS_OUT = (
