@@ -27,7 +27,8 @@ if TYPE_CHECKING:
         "autograd",  # autograd runs: where there is a GPU, it starts threads and the driver
         "awake",  # `framework` has its threads from here on, without a computation
         "backward",  # a backward, or the asking for gradients, of `target` (to `value`)
-        "capture",  # a worker uses a variable from outside: `value`, of module `home`
+        "capture",  # a worker uses a variable from outside: `value`, of module `home`; where that
+        # is not known, `values` holds what the module's import gave it
         "collective",  # a collective gives `target` to other processes, as `ident`
         "compute",  # a computation with `framework`
         "cut-off",  # `target` is detached, or wants no gradient, for all who have it

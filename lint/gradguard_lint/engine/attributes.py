@@ -56,13 +56,15 @@ def captured(
     m: Machine, frame: Frame, node: ast.AST, name: str, value: Value, home: Frame
 ) -> Value:
     """`value` from outside the worker, as the worker sees it."""
-    if any(map(_of_a_library, inner(value, 2))):
+    first = m.loaded.get((home.ident, name)) if value.is_unknown else None
+    if any(map(_of_a_library, inner(value if first is None else first, 2))):
         m.effect(
             frame,
             "capture",
             node,
             name,
             value=value,
+            values=() if first is None else (first,),
             home=home.module.name,
             is_global=home.parent is None,
         )

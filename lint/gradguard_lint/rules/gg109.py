@@ -31,7 +31,7 @@ def check(program: Program) -> Iterator[Report]:
                 continue
             home = effect.home
             used = _used(effect)
-            if home == program.entry or not _trainable(used):
+            if home == program.entry or not any(map(_trainable, (used, *effect.values))):
                 continue
             if (home, effect.what) in own:
                 continue
