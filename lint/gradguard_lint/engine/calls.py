@@ -274,7 +274,7 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
         m.gone.add(inner.ident)
         _forget(m, inner, mark)
     m.last_modes = m.modes
-    if begun is modes and around is None and not left.yields:
+    if begun is modes and around is None:
         modes = modes.after(m.modes)
     told, m.state.assumed, m.state.modes = m.assumed, assumed, modes
     assume(m.assumed, lasting(told, assumed))
