@@ -63,7 +63,7 @@ if TYPE_CHECKING:
         "gpu-shown",  # the environment no longer says which GPUs are to be seen
         "handed-on",  # a worker gives a module, parameters or gradients to something unknown
         "hook",  # a hook is put on the tensor `target`
-        "in-place",  # a write to `target`
+        "in-place",  # a write to `target`: a "whole" one, as `framework` says, if nothing is left of it
         "imports",  # a function of the parent's imports the module `home` of the project
         "keras-fit",  # a Keras model fits or predicts on `values`
         "loader-workers",  # the loader `target` starts workers of its own
@@ -73,7 +73,8 @@ if TYPE_CHECKING:
         "mode-set",  # a mode called `framework` is put in force
         "memory-shared",  # `target` is made on the memory of an array
         "memory-write",  # the memory of `target` is written to
-        "model-change",  # the model `target` is changed as a whole, or as far as `value` has it
+        "model-change",  # the model `target` is changed; by `value`, as a whole or in part, as
+        # `framework` says
         "model-use",  # the model `target` is saved, or its state is asked for
         "optimizer-change",  # the optimizer `target` may get other parameters
         "parameter",  # `target`, on the memory of an array, becomes a parameter

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
 from gradguard_lint.domain.shapes import idents
 from gradguard_lint.domain.starts import INHERITING
-from gradguard_lint.domain.values import UNKNOWN, Table, Tensor, Thing, Value
+from gradguard_lint.domain.values import UNKNOWN, Atom, Instance, Table, Tensor, Thing, Value
 from gradguard_lint.rules.base import Examples, Report, chain
 from gradguard_lint.rules.seeds import imported
 
@@ -45,7 +45,7 @@ def check(program: Program) -> Iterator[Report]:
                 if change.on_import not in known and not _done_in(change, home, setter)
             )
             change = next(changes, None)
-            if change is not None:
+            if change is not None and not _replaced(task, effect, used):
                 yield Report(
                     effect.site,
                     f"`{effect.what}` is a global of `{home}`, which {task.call.workers} import "
@@ -117,6 +117,35 @@ def _changes(task: TaskRun, read: Effect, used: Value) -> Iterator[Effect]:
                 yield effect
         elif wanted & idents(effect.target):
             yield effect
+
+
+def _replaced(task: TaskRun, read: Effect, used: Value) -> bool:
+    """Whether the worker replaces all of what is `used`: before that `read`, or by a method that it
+    is read for."""
+    passed = False
+    for effect in task.effects:
+        passed = passed or effect is read
+        if (
+            effect.framework == "whole"
+            and effect.kind in ("in-place", "model-change")
+            and effect.when <= read.when
+            and all(any(_same(atom, it) for it in effect.target.atoms) for atom in used.atoms)
+        ):
+            return not passed or _receiver(effect) is read.site.node
+    return False
+
+
+def _same(one: Atom, other: Atom) -> bool:
+    """Whether the two are one tensor or model, and not a part of it."""
+    if not isinstance(one, (Instance, Tensor, Thing)) or type(one) is not type(other):
+        return False
+    return one.ident > 0 and one.ident == getattr(other, "ident", 0)
+
+
+def _receiver(change: Effect) -> ast.AST | None:
+    """What the method is called of that makes `change`."""
+    receiver: ast.AST | None = getattr(getattr(change.site.node, "func", None), "value", None)
+    return receiver.value if isinstance(receiver, ast.Subscript) else receiver
 
 
 BAD: Examples = {

@@ -328,7 +328,8 @@ def model_method(
             return of(Tensor("numpy"))
         return UNKNOWN
     if name in ("set_weights", "load_weights"):
-        m.effect(frame, "model-change", node, f"`.{name}()`", target=of(model))
+        how = "whole" if name == "set_weights" else ""
+        m.effect(frame, "model-change", node, f"`.{name}()`", framework=how, target=of(model))
         return NOTHING
     if name in ("build", "compile"):
         awake(m, frame, node, f"`.{name}()`")

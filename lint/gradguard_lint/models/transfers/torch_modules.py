@@ -198,7 +198,7 @@ def model_method(
             "model-change",
             node,
             "`.load_state_dict()`",
-            framework="partial" if strict is not None and strict.constants() == [False] else "",
+            framework="whole" if strict is None else _AS_FAR.get(strict.constant, ""),
             target=me,
             value=args.get(0, "state_dict") or UNKNOWN,
         )
@@ -220,6 +220,10 @@ def model_method(
     if name in STATEFUL:
         return me
     return None
+
+
+_AS_FAR: dict[object, str] = {True: "whole", False: "partial"}
+"""How far a state replaces what a module has, by whether it must have all of it."""
 
 
 def all_of(m: Machine, node: ast.AST, name: str, parameter: Tensor) -> Value:

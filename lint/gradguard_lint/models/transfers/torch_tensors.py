@@ -80,6 +80,7 @@ from gradguard_lint.models.transfers.tensors import (
     worked,
     written,
 )
+from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
 
@@ -199,7 +200,8 @@ def tensor_method(
     if name.endswith("_") and not name.endswith("__"):
         if name not in NOT_WRITING:
             written(m, frame, node, f"`.{name}()`", of(tensor))
-        m.effect(frame, "in-place", node, f"`.{name}()`", target=of(tensor))
+        how = "whole" if name in _REPLACING else ""
+        m.effect(frame, "in-place", node, f"`.{name}()`", framework=how, target=of(tensor))
         if tensor.ident == GRADIENT and name in (*CLEARS, *GIVES):
             owner = _owner_of_gradient(m, frame, node)
             if name in CLEARS:
@@ -236,6 +238,10 @@ def tensor_method(
         value = value.map(lambda it: of(viewed(m, it, tensor) if isinstance(it, Tensor) else it))
     value = collectives.with_own_slot(m, node, [of(tensor), *args.values()], value, name)
     return several(m, found, name, args.get(0, "dim"), value)
+
+
+_REPLACING = words("copy_ fill_ zero_")
+"""Methods after which nothing is left of what a tensor held."""
 
 
 def _of_whole_numbers(kind: Value) -> bool:
