@@ -294,6 +294,15 @@ def forked(m: Machine) -> Value:
     return m.read(0, AT_FORK) or NOTHING
 
 
+def _afresh(m: Machine, call: ParallelCall) -> Modes:
+    """What is in force where a worker begins by itself: what a module that is imported puts in
+    force on its import, it does in each process."""
+    site = call.inherited.grad_site
+    if call.kind != PROCESS or site is None or site.function is not None:
+        return Modes()
+    return Modes() if site.module.name == m.program.entry else Modes(False, site)
+
+
 def run_task(
     m: Machine,
     frame: Frame,
@@ -325,7 +334,7 @@ def run_task(
     chain, loop_depth, statement, raised = m.chain, m.loop_depth, m.statement, m.raised
     outer, outer_returned = m.worker, m.returned
     m.state = parent.copy()
-    m.modes = replace(call.inherited, tape=None) if call.start in INHERITING else Modes()
+    m.modes = replace(call.inherited, tape=None) if call.start in INHERITING else _afresh(m, call)
     making, m.making = m.making, ()
     m.worker, m.raised = run, []
     m.last_returns = None
