@@ -63,7 +63,7 @@ if TYPE_CHECKING:
         "gpu-shown",  # the environment no longer says which GPUs are to be seen
         "handed-on",  # a worker gives a module, parameters or gradients to something unknown
         "hook",  # a hook is put on the tensor `target`
-        "in-place",  # a write to `target`: a "whole" one, as `framework` says, if nothing is left of it
+        "in-place",  # a write to `target`: a "whole" one, by `framework`, if nothing is left of it
         "imports",  # a function of the parent's imports the module `home` of the project
         "keras-fit",  # a Keras model fits or predicts on `values`
         "loader-workers",  # the loader `target` starts workers of its own
