@@ -36,7 +36,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine import keeping
 from gradguard_lint.engine.arguments import arguments, bind_arguments, takes
 from gradguard_lint.engine.fields import give_fields
-from gradguard_lint.engine.machine import DEPTH, HEAP, Machine
+from gradguard_lint.engine.machine import HEAP, Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.same_object import changed_in_place
 from gradguard_lint.engine.tree import yields
@@ -234,7 +234,7 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
     place = (function.module.path, code.lineno)
     if m.worker is None and place not in m.reached_in:
         m.reached_in[place] = (id(code), m.root_line)
-    if len(m.stack) >= DEPTH or m.stack.count(code) >= 2:
+    if m.is_deep_in(code):
         return UNKNOWN
     is_lambda = isinstance(code, ast.Lambda)
     message = "calls a lambda" if is_lambda else f"calls `{function.name}`"

@@ -26,7 +26,7 @@ from gradguard_lint.domain.values import (
     of,
 )
 from gradguard_lint.engine.calls import marked_modes
-from gradguard_lint.engine.machine import DEPTH, Machine
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.resuming import enter, is_context, leave
 from pytest_gradguard.records import replace
@@ -91,7 +91,7 @@ def run(
     taken = (m.store.get((inner.ident, TAKEN)) or constant(0)).constant
     if taken == ALL or isinstance(code, ast.Lambda):
         return NOTHING
-    if len(m.stack) >= DEPTH or m.stack.count(code) >= 2 or m.budget.used_up:
+    if m.is_deep_in(code) or m.budget.used_up:
         each(UNKNOWN)
         return UNKNOWN
     again = taken if isinstance(taken, int) and taken > 0 else 0

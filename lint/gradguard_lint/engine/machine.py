@@ -353,6 +353,10 @@ class Machine:
             ident = self.idents[key] = self.new_ident()
         return ident
 
+    def is_deep_in(self, code: ast.AST) -> bool:
+        """Whether so many calls are being run, or so many of `code`, that it is run no more."""
+        return len(self.stack) >= DEPTH or self.stack.count(code) >= 2
+
     @property
     def worker_ident(self) -> int:
         return self.worker.ident if self.worker is not None else 0

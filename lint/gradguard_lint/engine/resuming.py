@@ -20,7 +20,8 @@ from gradguard_lint.domain.values import (
     of,
 )
 from gradguard_lint.engine.calls import marked_modes
-from gradguard_lint.engine.machine import DEPTH, Machine
+from gradguard_lint.engine.machine import Machine
+from gradguard_lint.engine.tree import TRIES
 from pytest_gradguard.records import replace
 
 STOPPED = "<stopped>"
@@ -123,8 +124,7 @@ def _body(function: Function) -> list[ast.stmt]:
 
 
 def _may_run(m: Machine, function: Function) -> bool:
-    code = function.node
-    return len(m.stack) < DEPTH and m.stack.count(code) < 2 and not m.budget.used_up
+    return not m.is_deep_in(function.node) and not m.budget.used_up
 
 
 def _run(m: Machine, frame: Frame, node: ast.AST, atom: Generator, body: list[ast.stmt]) -> None:
@@ -207,6 +207,3 @@ def _within(node: ast.stmt, name: str, rest: list[ast.stmt]) -> list[ast.stmt]:
     else:
         return rest
     return [ast.copy_location(made, node)]
-
-
-TRIES = (ast.Try, getattr(ast, "TryStar", ast.Try))

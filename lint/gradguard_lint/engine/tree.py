@@ -8,6 +8,9 @@ from collections.abc import Iterator
 OWN_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 """What has statements and expressions of its own."""
 
+TRIES = (ast.Try, getattr(ast, "TryStar", ast.Try))
+"""What has handlers, in any version of Python."""
+
 
 def descend(node: ast.AST) -> Iterator[ast.AST]:
     """`node` and everything below it, in no particular order."""

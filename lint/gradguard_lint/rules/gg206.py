@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
 from gradguard_lint.domain.values import Site, Thing
+from gradguard_lint.engine.tree import TRIES
 from gradguard_lint.fixes.changes import Change, Fix, RemoveKeyword, Replace, SetKeyword
 from gradguard_lint.fixes.recipes import is_open, keyword
 from gradguard_lint.rules.base import Examples, Report, chain
@@ -66,7 +67,7 @@ def _in_a_try(site: Site) -> bool:
         any(_goes_on(handler) for handler in node.handlers)
         and node.body[0].lineno <= site.line <= (node.body[-1].end_lineno or site.line)
         for node in ast.walk(site.module.tree)
-        if isinstance(node, _TRIES)
+        if isinstance(node, TRIES)
     )
 
 
@@ -81,7 +82,6 @@ def _goes_on(handler: ast.ExceptHandler) -> bool:
     return catches and not isinstance(handler.body[-1], ast.Raise)
 
 
-_TRIES = (ast.Try, getattr(ast, "TryStar", ast.Try))
 _RAISED = ("AttributeError", "AssertionError", "RuntimeError", "Exception", "BaseException")
 """What catches the errors of loaders that cannot start their workers."""
 

@@ -11,16 +11,16 @@ from gradguard_lint.rules.base import Examples, Report, chain, code
 
 CODE = "GG302"
 
-WRITES = ("step", "zero-grad", "in-place")
+_WRITES = ("step", "zero-grad", "in-place")
 
 
 def check(program: Program) -> Iterator[Report]:
     for task in program.thread_tasks():
         call = task.call
-        if not call.many or call.start != "thread" or program.in_turn(call, *WRITES, "backward"):
+        if not call.many or call.start != "thread" or program.in_turn(call, *_WRITES, "backward"):
             continue
         for effect in task.effects:
-            if effect.kind in WRITES and not effect.modes.locked and (_shared(effect, task)):
+            if effect.kind in _WRITES and not effect.modes.locked and _shared(effect, task):
                 yield Report(
                     effect.site,
                     f"{code(effect.what)} changes an object that all {task.call.workers} share: "
