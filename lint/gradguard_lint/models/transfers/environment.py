@@ -25,6 +25,8 @@ from gradguard_lint.models.transfers.starting import STARTS_POOLS
 IMPORTED = (0, "<torch>")
 """Where it is kept that torch was imported: it has read the environment then."""
 
+_KERAS = (0, "backend of Keras")
+"""Where it is kept what Keras was told to compute with, before it was imported."""
 
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 """The variables that say which GPUs are to be seen."""
@@ -132,8 +134,16 @@ def environ_set(m: Machine, frame: Frame, node: ast.AST, key: Value, value: Valu
         m.effect(frame, "set-threads", node, f'os.environ["{name}"] = ...', framework="torch")
     elif name == "JOBLIB_START_METHOD":
         m.store[STARTS_POOLS] = value
+    elif name == "KERAS_BACKEND":
+        m.store[_KERAS] = value
     elif name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"):
         m.effect(frame, "process-group", node, f'os.environ["{name}"] = ...')
+
+
+def keras_elsewhere(m: Machine) -> bool:
+    """Whether Keras was told to compute with something else than TensorFlow."""
+    told = m.read(*_KERAS)
+    return told is not None and told.constants() != ["tensorflow"]
 
 
 def _forget_shown(m: Machine) -> None:

@@ -134,6 +134,8 @@ class Meaning(Known):
         return None
 
     def external(self, m: Machine, name: str) -> Value:
+        if self.registry.canonical(name).startswith("keras.") and environment.keras_elsewhere(m):
+            return UNKNOWN
         known = self.registry.constants.get(name)
         if known is None or (known and m.options.start_method == "spawn"):  # as on other systems
             return of(External(name))
