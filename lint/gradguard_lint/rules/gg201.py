@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradguard_lint.domain.conditions import consistent
+from gradguard_lint.domain.conditions import NONE, consistent
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
 from gradguard_lint.domain.values import Atom, Const, Site, Thing, is_own
 from gradguard_lint.engine.truth import names_gpu
@@ -39,7 +39,8 @@ def check(program: Program) -> Iterator[Report]:
         if not task.call.meant and not _has_a_gpu_of_its_own(task, chosen)
     ]
     used = [(task, first) for task, first in used if first]
-    return _reports(program, used, lone=_is_lone(program, [task for task, _ in used]))
+    lone = _is_lone(program, [task for task, _ in used])
+    return _reports(program, [it for it in used if not _is_apart(program, it[0])], lone=lone)
 
 
 def _reports(
@@ -212,9 +213,46 @@ def _differs(devices: set[Atom]) -> bool:
     return len(named) < len(devices) or len(named - {"cpu"}) > 1
 
 
+def _is_apart(program: Program, task: TaskRun) -> bool:
+    """Whether no other process of the program uses the GPU that the one of `task` is told by its
+    number, and some use others."""
+    if not task.call.single or task.call.many:
+        return False
+    own = _numbers(_certain(task))
+    here = [it for it in program.effects if it.worker is None]
+    others = [
+        _numbers(effects)
+        for effects, when in (
+            (here, NONE),
+            *((_certain(it), it.call.when) for it in program.process_tasks() if it is not task),
+        )
+        if consistent(when, task.call.when)
+    ]
+    return bool(own) and any(others) and all(map(own.isdisjoint, others))
+
+
+def _certain(task: TaskRun) -> list[Effect]:
+    """What `task` does wherever it comes to its first use of a GPU."""
+    first = _first(task)
+    return [it for it in task.effects if any(it.when <= one.when for one in first)]
+
+
+def _numbers(effects: list[Effect]) -> set[str]:
+    """The numbers of the GPUs that one process uses with these `effects`, as far as that is known:
+    that of the first, where it names none."""
+    told: dict[bool, set[str]] = {True: set(), False: set()}
+    for effect in effects:
+        if effect.kind in _USING or effect.kind in _CHOOSING:
+            names = effect.value.constants() or ([] if effect.kind in _CHOOSING else [None])
+            told[effect.kind == "set-visible"].update(map(str, names))
+    visible = {number for names in told[True] for number in names.split(",")}
+    named = {name.rpartition(":")[2] for name in told[False] if name[-1:].isdigit()}
+    return visible or named or ({"0"} if told[False] else set())
+
+
 def _names_gpu(atom: Atom) -> bool:
     if isinstance(atom, Thing):
-        return atom.kind == "device" and atom.gpu
+        return atom.kind == "device" and atom.gpu and not atom.name[-1:].isdigit()
     return isinstance(atom, Const) and isinstance(atom.value, str) and names_gpu(atom.value)
 
 

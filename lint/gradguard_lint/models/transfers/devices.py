@@ -387,17 +387,20 @@ def chosen_gpu(device: Value | None) -> Value:
         if not gpu_name(atom):
             continue
         index = atom.part("index") if isinstance(atom, Thing) else None
+        name = atom.name if isinstance(atom, Thing) else getattr(atom, "value", None)
         if index is not None:
             computed.append(index)
         elif isinstance(atom, Unknown) and _computed(atom):
             computed.append(of(atom))
+        elif _has_number(name):
+            computed.append(constant(name))
         else:
             plain.append(constant("cuda"))
     return join((*computed, *plain)) if computed else NOTHING
 
 
 def _has_number(name: Hashable) -> bool:
-    return isinstance(name, str) and name[-1:].isdigit()
+    return str(name)[-1:].isdigit()
 
 
 def numbered(index: Value) -> Value:
@@ -408,9 +411,10 @@ def numbered(index: Value) -> Value:
 def cuda_argument(args: Args) -> Value:
     """The device that ``.cuda(...)`` names."""
     given = args.get(0, "device")
-    if given is None or given.constants() or any(given.of(Thing)):
+    known = given.constants() if given is not None else [None]
+    if given is None or None in known or any(given.of(Thing)):
         return constant("cuda")
-    return numbered(given)
+    return numbered(join(map(constant, known)) if known else given)
 
 
 def device_argument(args: Args) -> Value | None:
