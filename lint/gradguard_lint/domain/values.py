@@ -594,6 +594,11 @@ def of_own(*parts: Hashable) -> Value:
     return unknown((OWN, *parts))
 
 
+def own_text(text: str) -> Value:
+    """A text with ``{}`` for what differs so."""
+    return unknown(("text", text, OWN))
+
+
 def is_own(value: Value) -> bool:
     """Whether `value` may differ so, or be a text with such a part."""
     keys = (atom.key for atom in value.atoms if isinstance(atom, Unknown))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 
 from gradguard_lint.domain.conditions import Conditions
+from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import known_items
 from gradguard_lint.domain.values import OWN, UNKNOWN, Choice, Const, Unknown, Value, is_own
 
@@ -42,6 +43,14 @@ def put_together(parts: Iterable[str | Value]) -> Value:
             for text, whole, when in ways
         )
     )
+
+
+def may_be(key: Key, value: Hashable) -> bool:
+    """Whether what has that key may be `value`, where it is a text that is known in part."""
+    if not isinstance(key, tuple) or key[0] != "text":
+        return True
+    pattern = ".*".join(map(re.escape, str(key[1]).split(GAP)))
+    return isinstance(value, str) and re.fullmatch(pattern, value, re.DOTALL) is not None
 
 
 def _shown(choice: Choice) -> tuple[str, bool]:

@@ -25,6 +25,7 @@ from gradguard_lint.domain.values import (
     Unknown,
     Value,
 )
+from gradguard_lint.engine.texts import may_be
 from gradguard_lint.words import words
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -133,6 +134,8 @@ def compare(op: ast.cmpop, left: Atom, right: Atom) -> Atom:
         if isinstance(left, Unknown) and left.key == ("gpu-count",) and right == Const(0, "int"):
             return Unknown(GPU_PRESENT if negative else ("not", GPU_PRESENT))
         if isinstance(left, Unknown) and left.key is not None and isinstance(right, Const):
+            if not may_be(left.key, right.value):
+                return Const(negative, "bool")
             key: Key = ("eq", left.key, right.value)
             if right.value == "cuda" and isinstance(left.key, tuple) and left.key[-1] == "type":
                 key = names_cuda(left.key[1])

@@ -23,6 +23,7 @@ from gradguard_lint.domain.values import (
     join,
     of,
     of_own,
+    own_text,
 )
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
@@ -192,13 +193,13 @@ def current_process(
     m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
 ) -> Value:
     """``multiprocessing.current_process()``: its name and numbers, and whether it is a daemon."""
-    own, daemon = "MainProcess", False
+    own, daemon = constant("MainProcess"), False
     if m.worker is not None and m.in_process_worker:
         if m.worker.call.start not in _OF_MULTIPROCESSING:
             return UNKNOWN
-        own, daemon = "Process-1", m.worker.call.daemons
-    parts = (("name", constant(own)), ("daemon", constant(daemon)), *_numbers(m, node))
-    return of(Thing("namespace", name, m.ident_at(node, own), parts=parts))
+        own, daemon = own_text("{}-{}"), m.worker.call.daemons
+    parts = (("name", own), ("daemon", constant(daemon)), *_numbers(m, node))
+    return of(Thing("namespace", name, m.ident_at(node, m.in_process_worker), parts=parts))
 
 
 def _numbers(m: Machine, node: ast.AST) -> Iterator[tuple[str, Value]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 
-from gradguard_lint.domain.shapes import inner, result_call
+from gradguard_lint.domain.shapes import inner, result_call, sequence
 from gradguard_lint.domain.values import (
     GRADIENT,
     ONE,
@@ -17,6 +17,7 @@ from gradguard_lint.domain.values import (
     Thing,
     Unknown,
     Value,
+    is_own,
     of,
     of_own,
     unknown,
@@ -41,9 +42,16 @@ from gradguard_lint.models.transfers import (
 from gradguard_lint.models.transfers.attribute_tables import may_get_more
 from gradguard_lint.models.transfers.devices import gpu_hinted, placed, shown
 from gradguard_lint.models.transfers.frozen import whole_of
+from gradguard_lint.words import words
 
 SPREADS = frozenset({"auto", "balanced", "balanced_low_0", "sequential", "cuda"})
 """Words by which a model is put on the GPUs that there are."""
+
+_PARTS = words(
+    "lower lstrip partition removeprefix removesuffix replace rpartition rsplit rstrip split strip "
+    "upper"
+)
+"""Methods that take a text apart."""
 
 _BUILTIN = frozenset(dir(builtins)) - {"eval", "exec"}
 """Names of Python's own, exceptions above all, which compute nothing with tensors."""
@@ -70,6 +78,9 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
         answer = signals.method(m, node, owner, name, args)
         if answer is not None:
             return answer
+    if name in _PARTS and is_own(unknown(owner)):
+        part = of_own(id(node))
+        return sequence(part) if str(name).endswith(("split", "partition")) else part
     result = result_call(atom)
     samplers.may_train(m, frame, node)
     if name == "backward":
