@@ -129,7 +129,7 @@ def bind_arguments(m: Machine, inner: Frame, node: ast.AST, function: Function, 
         if index < len(args.positional):
             value = _told_apart(args.positional[index], inner, name)
         elif name in keywords:
-            value = keywords.pop(name)
+            value = _told_apart(keywords.pop(name), inner, name)
         elif args.rest is not None:
             value = at_one_place(args.rest)
         else:
@@ -145,7 +145,7 @@ def bind_arguments(m: Machine, inner: Frame, node: ast.AST, function: Function, 
         if value is None:
             value = function.kw_defaults[index] if index < len(function.kw_defaults) else None
             value = perhaps_given(m, function.node, item.arg, args, value)
-        m.store[(inner.ident, item.arg)] = value
+        m.store[(inner.ident, item.arg)] = _told_apart(value, inner, item.arg)
     if spec.vararg is not None:
         extra_items = args.positional[len(names) :]
         if args.rest is not None:

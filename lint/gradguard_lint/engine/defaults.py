@@ -9,15 +9,21 @@ from gradguard_lint.domain.questions import Key
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.truth import names_gpu
 
+_HANDED = ("given", "sent")
+"""How the keys of what a call gives begin of which nothing is known: that it is None, nothing
+shows."""
+
 
 def far_fetched(m: Machine, when: Conditions) -> bool:
-    """Whether `when` asks for an argument that nobody here gives, or of an option of the program
-    that it names a GPU, against the default."""
+    """Whether `when` asks for an argument that nobody here gives, or for None in place of one, or
+    of an option of the program that it names a GPU, against the default."""
     for key, truth in when:
         if not truth or not isinstance(key, tuple) or not key or _chooses(key):
             continue
         if key[0] == "eq":
             if isinstance(key[2], str) and key[2] not in _defaults(m, key[1], key[2:]):
+                return True
+            if key[2] is None and isinstance(key[1], tuple) and key[1][0] in _HANDED:
                 return True
         elif key[0] == "contains" or (key[0] == "cmp" and key[2] == "startswith"):
             texts = [it for it in m.defaults.get(key[1], ()) if isinstance(it, str)]

@@ -133,12 +133,13 @@ def compare(op: ast.cmpop, left: Atom, right: Atom) -> Atom:
             left, right = right, left
         if isinstance(left, Unknown) and left.key == ("gpu-count",) and right == Const(0, "int"):
             return Unknown(GPU_PRESENT if negative else ("not", GPU_PRESENT))
-        if isinstance(left, Unknown) and left.key is not None and isinstance(right, Const):
-            if not may_be(left.key, right.value):
+        asked = left.key or left.sent if isinstance(left, Unknown) else None
+        if asked is not None and isinstance(right, Const):
+            if not may_be(asked, right.value):
                 return Const(negative, "bool")
-            key: Key = ("eq", left.key, right.value)
-            if right.value == "cuda" and isinstance(left.key, tuple) and left.key[-1] == "type":
-                key = names_cuda(left.key[1])
+            key: Key = ("eq", asked, right.value)
+            if right.value == "cuda" and isinstance(asked, tuple) and asked[-1] == "type":
+                key = names_cuda(asked[1])
             return Unknown(("not", key) if negative else key)
         if isinstance(right, Const) and right.value is None and not isinstance(left, Unknown):
             return Const(negative, "bool")
