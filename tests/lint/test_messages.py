@@ -112,6 +112,86 @@ Parallel(2)(delayed(count)(a, b, c, d, e, batch, last=batch) for k in range(3))
     assert "tensor.cpu()" in seven["fix"]
 
 
+def test_what_is_on_the_gpu_came_there_before_it_was_sent(project):
+    """Neither the worker nor what comes later has put there what was sent."""
+    source = """\
+import copy
+import multiprocessing
+
+import torch
+
+spawn = multiprocessing.get_context("spawn")
+
+
+class Net(torch.nn.Module):
+    def __init__(self, device):
+        super().__init__()
+        self.head = torch.nn.Linear(3, 1)
+        self.to(device)
+
+
+class Evaluator:
+    def __init__(self, net):
+        self.net = net
+
+    def run(self):
+        self.net.to("cuda")
+        return self.net(torch.ones(3, device="cuda"))
+
+
+def evaluate(net):
+    return net.cuda()
+
+
+def main():
+    evaluators = [Evaluator(Net("cuda")) for _ in range(2)]
+    for _ in range(2):
+        for it in evaluators:
+            spawn.Process(target=it.run).start()
+
+
+def later():
+    net = torch.nn.Linear(3, 1)
+    net.cuda()
+    other = copy.deepcopy(net)
+    made = torch.nn.Linear(3, 1, device="cuda")
+    for _ in range(3):
+        spawn.Process(target=evaluate, args=(net,)).start()
+        spawn.Process(target=evaluate, args=(other,)).start()
+        spawn.Process(target=evaluate, args=(made,)).start()
+    net.cpu()
+    net.to("cuda:1")
+
+
+def back():
+    with spawn.Pool(2) as pool:
+        returned = pool.apply(evaluate, (torch.nn.Linear(3, 1),))
+        pool.apply(evaluate, (returned,))
+
+
+if __name__ == "__main__":
+    main()
+    later()
+    back()
+"""
+    project.write("program.py", source)
+    found = project.lint("--select", "GG202", json_output=True).json["findings"]
+    lines = source.splitlines()
+    put = {
+        step["message"].split("`")[1]: lines[step["line"] - 1].strip()
+        for finding in found
+        for step in finding["trace"]
+        if step["message"].endswith("put on the GPU here")
+    }
+    assert len(found) == 5
+    assert put == {
+        "it.net": "self.to(device)",
+        "net": "net.cuda()",
+        "other": "net.cuda()",
+        "returned": "return net.cuda()",
+    }
+
+
 GIVEN = """\
 import asyncio
 import multiprocessing

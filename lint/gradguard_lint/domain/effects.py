@@ -318,6 +318,8 @@ class TaskRun:
     """What crosses with the task: the path, the object, and whether each task has its own."""
     given: list[tuple[str, Atom, bool]] = field(default_factory=list)
     """The same where nothing is pickled: what the task is given."""
+    places: dict[int, Site] = field(default_factory=dict)
+    """Where the models that the parent had on the GPU came there, by their identity."""
     own_pickling: bool = False
     """Whether the class of something that crosses says itself what pickling takes along."""
     first_at_start: int = 0
@@ -434,8 +436,8 @@ class Program:
     entry: str
     calls: list[ParallelCall] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
-    moved: dict[int, Site] = field(default_factory=dict)
-    """Where each model or estimator was moved to the GPU, by its identity."""
+    moved: dict[int, set[ast.AST]] = field(default_factory=dict)
+    """What moves each model or estimator to the GPU, by its identity."""
     shared: set[int] = field(default_factory=set)
     """The models and tensors whose memory the program shares between processes, by identity."""
     buffers: dict[int, int] = field(default_factory=dict)

@@ -553,6 +553,16 @@ class Machine:
                 )
         return None
 
+    def moved(self, ident: int, site: Site) -> None:
+        """Note where the model or estimator of that identity came onto the GPU."""
+        self.store[ident, PLACE] = of(Thing("place", "", site=site))
+        self.program.moved.setdefault(ident, set()).add(site.node)
+
+    def place_of(self, ident: int) -> Site | None:
+        """Where it came there, on the way here."""
+        told = self.store.get((ident, PLACE))
+        return next((it.site for it in told.of(Thing) if it.site), None) if told else None
+
     # -- assumptions ----------------------------------------------------------------------------
 
     def conflicts(self, when: Conditions) -> bool:
@@ -624,6 +634,9 @@ QUESTIONS = ("eq", "is", "lt", "le", "cmp", "gpu-present", "not")
 """Keys that stand for a truth value themselves."""
 
 _PICKLING = ("__getstate__", "__reduce__", "__reduce_ex__", "__setstate__")
+
+PLACE = "<place>"
+"""What is noted under this name of a model: where it came onto the GPU."""
 
 _MAY_CHANGE = frozenset({Items, Table, Thing})
 """What may be something else by now."""

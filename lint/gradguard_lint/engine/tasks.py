@@ -316,6 +316,8 @@ def run_task(
     call.tasks.append(run)
     run.given = _shipped(m, call, task)
     run.first_at_start = len(run.given)
+    places = ((ident, m.place_of(ident)) for ident in m.program.moved)
+    run.places = {ident: place for ident, place in places if place is not None}
     themselves = pickling_themselves(m, (it for _, it, _ in run.given)) if call.ships else []
     pickled = sent_as(m, themselves)
     pickled_at_start: list[tuple[Instance, Value]] = []

@@ -143,7 +143,7 @@ def _case(program: Program, task: TaskRun, effect: Effect) -> str:
         return task.call.library
     if task.call.single or any(it.kind in ("backward", "step") for it in task.effects):
         return "whole program"
-    models = {site.node for site in program.moved.values()}
+    models = set[ast.AST]().union(*program.moved.values())
     return "whole program" if any(it.site.node in models for it in own) else ""
 
 

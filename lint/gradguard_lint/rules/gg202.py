@@ -61,7 +61,7 @@ def _report(program: Program, task: TaskRun, sent: TaskCall, found: dict[str, At
     return Report(
         sent.site,
         f"{listed(named)} {are} on the GPU and {are} pickled for {task.call.workers}: {each}.",
-        (*_put_there(program, found), sent_with(task, sent)),
+        (*_put_there(task, found), sent_with(task, sent)),
         call=task.call,
         case=_case(found.values()),
         what=next(iter(found)),
@@ -116,11 +116,11 @@ def _as_written(task: TaskCall, path: str) -> str:
     return ast.unparse(function) + dot + rest
 
 
-def _put_there(program: Program, found: dict[str, Atom]) -> Iterator[Step]:
+def _put_there(task: TaskRun, found: dict[str, Atom]) -> Iterator[Step]:
     """Where what is `found` came onto the GPU."""
     places: dict[Site, list[str]] = {}
     for name, atom in found.items():
-        place = _place(program, atom)
+        place = _place(task, atom)
         if place is not None:
             places.setdefault(place, []).append(f"`{name}`")
     for place, names in list(places.items())[:MOST]:
@@ -139,10 +139,9 @@ def _case(found: Iterable[Atom]) -> str:
     return (cases.pop() if len(cases) == 1 else "") or "other arrays"
 
 
-def _place(program: Program, atom: Atom) -> Site | None:
-    if isinstance(atom, Tensor):
-        return atom.place or program.moved.get(atom.ident)
-    return program.moved.get(atom.ident) if isinstance(atom, Thing) else None
+def _place(task: TaskRun, atom: Atom) -> Site | None:
+    place = atom.place if isinstance(atom, Tensor) else None
+    return place or task.places.get(getattr(atom, "ident", 0))
 
 
 def _on_the_cpu(task: TaskRun) -> Fix | None:

@@ -65,7 +65,7 @@ def _note(m: Machine, estimator: Thing | Instance, on_gpu: list[Conditions], sit
     if on_gpu:
         when = any_of(on_gpu)
         told = join((guarded(constant(True), when), told)) if when else constant(True)
-        m.program.moved[estimator.ident] = site
+        m.moved(estimator.ident, site)
     m.store[estimator.ident, ON_GPU] = told
 
 
@@ -169,6 +169,6 @@ def search(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
         both = (jobs | gpu for gpu in on_gpu if consistent(jobs, gpu))
         under = next((when for when in both if not m.conflicts(when)), None)
         if under is not None:
-            place = next(filter(None, (m.program.moved.get(it.ident) for it in made)), None)
+            place = next(filter(None, (m.place_of(it.ident) for it in made)), None)
             m.effect(frame, "gpu-search", node, name.rpartition(".")[2], under=under, place=place)
     return _estimator(m, frame, node, name, list(_on_gpu(m, estimator)), estimator)

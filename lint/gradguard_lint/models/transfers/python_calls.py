@@ -270,5 +270,6 @@ def _noted(m: Machine, old: int, new: int) -> None:
         told = frozen.state_of(m, old) if name == frozen.FROZEN else m.stored(old, name)
         if told is not None:
             m.store[new, name] = told
-    if old in m.program.moved:
-        m.program.moved[new] = m.program.moved[old]
+    place = m.place_of(old)
+    if place is not None:
+        m.moved(new, place)

@@ -305,7 +305,7 @@ def returned(m: Machine, atom: Thing | Instance, call: ParallelCall) -> Atom:
         m.program.returned[ident] = (call.ident, atom.ident)
     after = m.last_task_state or m.state
     here, m.state = m.state, after
-    state = frozen.state_of(m, atom.ident)
+    state, place = frozen.state_of(m, atom.ident), m.place_of(atom.ident)
     m.state = here
     for name in ("<gpu>", frozen.FROZEN, TRAINING):
         told = state if name == frozen.FROZEN else after.store.get((atom.ident, name))
@@ -315,8 +315,8 @@ def returned(m: Machine, atom: Thing | Instance, call: ParallelCall) -> Atom:
         value = after.store.get((atom.ident, name))
         if value is not None:
             m.set_field(ident, name, sent_back(m, value, call))
-    if atom.ident in m.program.moved:
-        m.program.moved[ident] = m.program.moved[atom.ident]
+    if place is not None:
+        m.moved(ident, place)
     m.coming_back.discard(ident)
     return copy
 
@@ -348,7 +348,7 @@ def moved_model(
     now = guarded(constant(gpu), when)
     m.store[ident, "<gpu>"] = join((now, before)) if when else now
     if site is not None:
-        m.program.moved[ident] = site
+        m.moved(ident, site)
     return m.filtered(of(model))
 
 
