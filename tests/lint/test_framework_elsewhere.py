@@ -590,6 +590,79 @@ def work(k, draw=True):
         return np.random.rand() + k
     return k
 """,
+    "tensors and models of another file that its functions change": """
+# file: main.py
+from joblib import Parallel, delayed
+import state
+
+if __name__ == "__main__":
+    state.scale(2.0)
+    state.set_up()
+    Parallel(n_jobs=2)(delayed(state.scaled)(x) for x in [1.0, 2.0])
+    Parallel(n_jobs=2)(delayed(state.shifted)(x) for x in [1.0, 2.0])
+    Parallel(n_jobs=2)(delayed(state.asked)(x) for x in [1.0, 2.0])
+    Parallel(n_jobs=2)(delayed(state.kept)(x) for x in [1.0, 2.0])
+    Parallel(n_jobs=2)(delayed(state.counted)(x) for x in [1.0, 2.0])
+# file: state.py
+import torch
+from nets import build
+
+SCALE, FIXED = torch.ones(1), torch.ones(1)
+FIRST = SHIFT = torch.zeros(1)
+NET = build(1)
+COUNTS = [1]
+
+def scale(value):
+    SCALE.fill_(value)
+    SHIFT.fill_(value)
+    COUNTS.append(value)
+
+def set_up():
+    NET.weight.data.fill_(1.0)
+
+def scaled(x):
+    return (SCALE * x).item()  # GG109
+
+def shifted(x):
+    return (SHIFT + x).item()  # GG109
+
+def asked(x):
+    return NET(x).item()  # GG109
+
+def kept(x):
+    return (FIXED * x).item()
+
+def counted(x):
+    return x * len(COUNTS)
+# file: nets.py
+import torch
+
+def build(size):
+    return torch.nn.Linear(size, 1)
+""",
+    "a model of another file that comes from a third": """
+# file: main.py
+from joblib import Parallel, delayed
+import state
+
+state.set_up(2.0)
+Parallel(n_jobs=2)(delayed(state.asked)(x) for x in [1.0, 2.0])
+# file: state.py
+from nets import build
+
+NET = build(1)
+
+def set_up(value):
+    NET.weight.data.fill_(value)
+
+def asked(x):
+    return NET(x).item()  # GG109
+# file: nets.py
+import torch
+
+def build(size):
+    return torch.nn.Linear(size, 1)
+""",
     "a cache of a third file": """
 # file: main.py
 import torch

@@ -36,8 +36,8 @@ _IMPORT = (
     rb"(?:from[ \t]+[\w.]+[ \t]+import[ \t]*(?:\([^)]*\)|[^\n;]*)|import[ \t][^\n;]*)"
 )
 
-_SET = rb"(\w+)[ \t]*(?::[^=\n]*)?=(?!=)"
-"""What sets a name at the left margin."""
+_SET = rb"(\w+(?:[ \t]*[,=][ \t]*\w+)*)[ \t]*(?::[^=\n]*)?=(?!=)"
+"""What sets names at the left margin."""
 
 _FILLS = (
     rb"(?m)^[ \t]+(\w+)(?:[ \t]*\[[^\]\n]*\][ \t]*=(?!=)"
@@ -141,10 +141,10 @@ class Names:
 
 
 class _Part:
-    """A function, a method, or what a class is besides its methods.
+    """A function, a method, what a class is besides its methods, or a variable of the module.
 
     Attributes:
-        name: the function's or the class's.
+        name: the function's, the class's or the variable's.
         said: what is said where it is used: the name, or the method with a dot before it.
         text: its code.
         words: what that mentions, but for the names that it defines.
@@ -167,28 +167,35 @@ class Definitions:
     """
 
     def __init__(self, code: bytes) -> None:
-        self.mentions: dict[str, set[bytes]] = {}
-        """What each function and class mentions, with what follows it up to the next, by its
-        name."""
         self._texts, own = _parts(code)
-        for name, _, text in self._texts:
-            self.mentions.setdefault(name, set()).update(words_of(text))
+        self._defined = {name for name, _, _ in self._texts}
         self._own = [
             (text, words_of(text) | _said(text))
             for text in re.split(_STATEMENT, re.sub(_IMPORT, b"", own))
         ]
         """The statements of the module's own code, but for its imports, and what each mentions."""
+        self._variables: set[bytes] = set()
+        for text, _ in self._own:
+            setting = re.match(_SET, text)
+            for word in words_of(setting.group(1)) if setting else ():
+                self._variables.add(word)
+                self._texts.append((word.decode("utf-8", "replace"), False, text))
+        self.mentions: dict[str, set[bytes]] = {}
+        """What each function and class mentions, with what follows it up to the next, and what is
+        mentioned where a variable is set; by the name."""
+        for name, _, text in self._texts:
+            self.mentions.setdefault(name, set()).update(words_of(text))
         self._doing: dict[tuple[Tells, frozenset[bytes]], list[_Part]] = {}
         self._given: dict[tuple[str, Tells, frozenset[bytes]], frozenset[str]] = {}
 
     def have(self, name: str) -> bool:
         """Whether a function or class has that name."""
-        return name in self.mentions
+        return name in self._defined
 
     def leads_to(self, name: str) -> set[bytes] | None:
-        """What the function or class `name` mentions, and what the functions and classes of the
-        module mention that it leads to; None where there is none of that name."""
-        if name not in self.mentions:
+        """What the function or class `name` mentions, and what the functions, classes and variables
+        of the module mention that it leads to; None where there is none of that name."""
+        if not self.have(name):
             return None
         found: set[bytes] = set()
         reached = {name}
@@ -203,7 +210,8 @@ class Definitions:
 
     @cached_property
     def _named(self) -> dict[str, set[str]]:
-        """The functions and classes of the module that each mentions, not as an attribute."""
+        """The functions, classes and variables of the module that each mentions, not as an
+        attribute."""
         found: dict[str, set[str]] = {}
         for name, _, text in self._texts:
             said = {word.decode("utf-8", "replace") for word in _said(text)}
@@ -222,7 +230,7 @@ class Definitions:
         doing = self._those(of, words)
         whole = {part.said for part in doing if part.said == part.name}
         whole = whole.union(*(self._registered.get(it, ()) for it in whole))
-        if name not in self.mentions:
+        if not self.have(name):
             if name.encode() in whole:
                 return ALONE
             giving = self._giving(name.encode())
@@ -237,7 +245,8 @@ class Definitions:
         return frozenset(it.said[1:].decode() for it in methods)
 
     def _reached(self, names: set[bytes]) -> set[bytes]:
-        """The functions and classes among `names`, and those that these mention, and so on."""
+        """The functions, classes and variables among `names`, and those that these mention, and so
+        on."""
         found: set[bytes] = set()
         new = names
         while new:
@@ -290,11 +299,10 @@ class Definitions:
     @cached_property
     def fillers(self) -> dict[bytes, set[bytes]]:
         """The functions that put something into containers of the module, and which these are."""
-        names = {it.group(1) for it in (re.match(_SET, text) for text, _ in self._own) if it}
         found = {
-            name.encode(): names.intersection(re.findall(_FILLS, text))
+            name.encode(): self._variables.intersection(re.findall(_FILLS, text))
             for name, is_class, text in self._texts
-            if names and not is_class
+            if self._variables and not is_class
         }
         return {name: filled for name, filled in found.items() if filled}
 
