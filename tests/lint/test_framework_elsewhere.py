@@ -696,6 +696,47 @@ memory = Memory(".c", verbose=0)
 def feats(net, x):  # GG108
     return net(x)
 """,
+    "a cache of another file's function in a program without a framework": """
+# file: main.py
+from joblib import Memory
+from encoder import Encoder, detached, encode
+memory = Memory(".c", verbose=0)
+cached = [memory.cache(encode), memory.cache(detached)]
+encoder = Encoder(memory)
+for _ in range(2):
+    print([f([1.0, 2.0, 3.0, 4.0]) for f in cached])
+    encoder.encode([1.0, 2.0, 3.0, 4.0]).sum().backward()
+# file: encoder.py
+import torch
+net = torch.nn.Linear(4, 2)
+def encode(x):  # GG108
+    return net(torch.tensor(x))
+def detached(x):
+    return net(torch.tensor(x)).detach()
+class Encoder:
+    def __init__(self, memory):
+        self.encode = memory.cache(self.encoded)
+    @staticmethod
+    def encoded(x):  # GG108
+        return net(torch.tensor(x))
+""",
+    "a cache of a third file in a program without a framework": """
+# file: main.py
+from cache import memory
+from features import encode
+cached = memory.cache(encode)
+print(cached([1.0, 2.0, 3.0, 4.0]))
+# file: cache.py
+from joblib import Memory
+memory = Memory(".c", verbose=0)
+# file: features.py
+from encoder import net
+def encode(x):  # GG108
+    return net(x)
+# file: encoder.py
+import torch
+net = torch.nn.Linear(4, 2)
+""",
     "a cache of what has no history": """
 # file: main.py
 import torch

@@ -106,6 +106,7 @@ class Prefilter:
                 self._brings_together(path, file)
                 or self._runs_both(path, file)
                 or self._gives_generator(path, file)
+                or self._caches_what_matters(path, file)
             )
         if (file.starts_program or file.trains) and self._comes_to(
             path, self._starts, self._calls_workers
@@ -153,9 +154,16 @@ class Prefilter:
     def _has_cached(self, path: str, file: File) -> bool:
         """Whether it keeps the results of functions, its own or those of modules that import no
         framework, in what a module of the project gives."""
-        if len(self.files) > MANY and file.words.isdisjoint(self._remembering):
+        if not self._may_import_memory(file):
             return False
         return self._caches(path, file) or self._imports_one(path, self._is_cached)
+
+    def _caches_what_matters(self, path: str, file: File) -> bool:
+        """Whether it makes or has what keeps the results of functions, and comes over a few modules
+        to a framework."""
+        return (file.remembers or self._caches(path, file)) and any(
+            self._reaches(name, path, "") for name in file.imports
+        )
 
     @cached_property
     def _remembering(self) -> set[bytes]:
@@ -172,13 +180,20 @@ class Prefilter:
 
     def _trains_through_cached(self, path: str, file: File) -> bool:
         """Whether it trains what a module with a framework keeps the results of."""
-        if not file.trains or (len(self.files) > MANY and file.words.isdisjoint(self._remembering)):
+        if not file.trains or not self._may_import_memory(file):
             return False
         return self._imports_one(path, lambda it: it.remembers and b".cache" in it.data)
 
     def _caches(self, path: str, file: File) -> bool:
         """Whether it keeps results in what it has from a module of the project."""
-        return b".cache" in file.data and self._imports_one(path, _remembers)
+        if b".cache" not in file.data:
+            return False
+        return self._may_import_memory(file) and self._imports_one(path, _remembers)
+
+    def _may_import_memory(self, file: File) -> bool:
+        """Whether it names a module that makes what remembers results, or one that imports such a
+        module, where there are many files."""
+        return len(self.files) <= MANY or not file.words.isdisjoint(self._remembering)
 
     def _is_given(self, path: str, file: File) -> bool:
         """Whether it calls what starts workers, and has the name from a module of the project."""
