@@ -290,6 +290,11 @@ def inner(value: Value, depth: int = 4) -> Iterator[Atom]:
                 yield from inner(item, depth - 1)
 
 
+def of_a_library(atom: Atom) -> bool:
+    """Whether `atom` is an object of a library's class, or of one that extends such a class."""
+    return isinstance(atom, (Tensor, Thing)) or (isinstance(atom, Instance) and bool(atom.cls.what))
+
+
 def idents(value: Value) -> set[int]:
     """The identities of the models and tensors in `value`."""
     found: set[int] = set()

@@ -20,6 +20,9 @@ UNTOLD = "unknown"
 INHERITING = frozenset({"fork", UNTOLD})
 """The start methods by which workers may have what is in the parent's memory."""
 
+IMPORTING = ("spawn", "forkserver")
+"""The start methods by which workers import the program itself."""
+
 
 @record
 class Start(Record):

@@ -86,7 +86,7 @@ def assign(m: Machine, frame: Frame, target: ast.expr, value: Value) -> None:
     if isinstance(target, ast.Name):
         holder = frame.outer.get(target.id)
         if holder is not None:
-            m.models.global_written(m, frame, target, target.id, holder)
+            m.rebinds(frame, target, target.id, holder)
         m.write(frame, target.id, value)
         m.origins[(holder or frame).ident, target.id] = m.site(frame, target)
     elif isinstance(target, (ast.Tuple, ast.List)):
@@ -115,7 +115,7 @@ def assign(m: Machine, frame: Frame, target: ast.expr, value: Value) -> None:
             elif isinstance(atom, ProjectModule):
                 home = module_frame(m, atom.name)
                 if home is not None:
-                    m.models.global_written(m, frame, target, target.attr, home)
+                    m.rebinds(frame, target, target.attr, home)
                     m.store[(home.ident, target.attr)] = value
             else:
                 changed = m.models.set_attribute(m, frame, target, atom, value)

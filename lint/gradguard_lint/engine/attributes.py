@@ -11,6 +11,7 @@ from gradguard_lint.domain.shapes import (
     at_one_place,
     inner,
     items,
+    of_a_library,
     owned,
     rest_of,
     sequence,
@@ -57,7 +58,7 @@ def captured(
 ) -> Value:
     """`value` from outside the worker, as the worker sees it."""
     first = m.loaded.get((home.ident, name)) if value.is_unknown else None
-    if any(map(_of_a_library, inner(value if first is None else first, 2))):
+    if any(map(of_a_library, inner(value if first is None else first, 2))):
         m.effect(
             frame,
             "capture",
@@ -71,11 +72,6 @@ def captured(
     if m.in_process_worker:
         return arrived(value, m.worker_ident)
     return value
-
-
-def _of_a_library(atom: Atom) -> bool:
-    """Whether `atom` is an object of a library's class, or of one that extends such a class."""
-    return isinstance(atom, (Tensor, Thing)) or (isinstance(atom, Instance) and bool(atom.cls.what))
 
 
 def on_Attribute(m: Machine, frame: Frame, node: ast.Attribute) -> Value:
@@ -124,7 +120,7 @@ def instance_attribute(m: Machine, frame: Frame, node: ast.AST, atom: Instance, 
             shipped = m.in_process_worker and m.worker.call.ships
             if shipped and m.pickles_itself(atom) and (atom.ident, ARRIVED) not in m.store:
                 return UNKNOWN
-            if any(map(_of_a_library, value.atoms)):
+            if any(map(of_a_library, value.atoms)):
                 m.effect(
                     frame,
                     "capture",

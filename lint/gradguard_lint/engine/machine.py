@@ -143,6 +143,9 @@ class Machine:
         """What each module imports all names of: of the project, and (negative) of others."""
         self.loaded: dict[tuple[int, str], Value] = {}
         """What modules held when they were imported: it outlives the branch that did so."""
+        self.rebound: dict[tuple[int, str], set[str]] = {}
+        """The globals of imported modules that this process binds anew, and by whose import: ""
+        where none does."""
         self.defaults: dict[Key, tuple[Hashable, ...]] = {}
         """What options of the program, and arguments that nobody here gives, are by default."""
         self.mentioned: dict[str, set[str]] = {}
@@ -467,6 +470,14 @@ class Machine:
 
     def write(self, frame: Frame, name: str, value: Value) -> None:
         self.store[frame.outer.get(name, frame).ident, name] = value
+
+    def rebinds(self, frame: Frame, node: ast.AST, name: str, holder: Frame) -> None:
+        """Note that a global of a module is bound anew."""
+        self.models.global_written(self, frame, node, name, holder)
+        if holder.parent is None and not self.in_process_worker:
+            by = self.importing if self.on_import else ""
+            if by in ("", self.program.entry):
+                self.rebound.setdefault((holder.ident, name), set()).add(by)
 
     def stored(self, ident: int, name: str) -> Value | None:
         """The value as it stands in the store."""

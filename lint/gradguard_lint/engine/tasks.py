@@ -14,9 +14,10 @@ from gradguard_lint.domain.shapes import (
     inner,
     items,
     known_items,
+    of_a_library,
     owned,
 )
-from gradguard_lint.domain.starts import INHERITING, PROCESS, THREAD, Start
+from gradguard_lint.domain.starts import IMPORTING, INHERITING, PROCESS, THREAD, Start
 from gradguard_lint.domain.state import Moment
 from gradguard_lint.domain.values import (
     NOTHING,
@@ -303,6 +304,18 @@ def _afresh(m: Machine, call: ParallelCall) -> Modes:
     return Modes() if site.module.name == m.program.entry else Modes(False, site)
 
 
+def _import_again(m: Machine, call: ParallelCall) -> None:
+    """Give globals of imported modules, but for models and tensors, the values that they have in
+    workers which import these modules themselves."""
+    importing = m.program.entry if call.start in IMPORTING else None
+    for place, by in m.rebound.items():
+        first, now = m.loaded.get(place), m.store.get(place)
+        if first is None or now is None or importing in by:
+            continue
+        if not any(map(of_a_library, (*inner(first, 2), *inner(now, 2)))):
+            m.store[place] = first
+
+
 def run_task(
     m: Machine,
     frame: Frame,
@@ -336,6 +349,8 @@ def run_task(
     chain, loop_depth, statement, raised = m.chain, m.loop_depth, m.statement, m.raised
     outer, outer_returned = m.worker, m.returned
     m.state = parent.copy()
+    if call.kind == PROCESS and call.start not in INHERITING:
+        _import_again(m, call)
     m.modes = replace(call.inherited, tape=None) if call.start in INHERITING else _afresh(m, call)
     making, m.making = m.making, ()
     m.worker, m.raised = run, []

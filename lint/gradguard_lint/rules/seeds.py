@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gradguard_lint.domain.effects import Effect, Program, TaskRun
+from gradguard_lint.domain.starts import IMPORTING
 from gradguard_lint.domain.values import Const, Function, Unknown, Value
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -11,9 +12,6 @@ if TYPE_CHECKING:
 
 FRESH = ("loky", "spawn", "forkserver")
 """The workers that inherit no generator."""
-
-_IMPORTING = ("spawn", "forkserver")
-"""Those of them that import the program itself."""
 
 
 def seeds_on_import(program: Program, task: TaskRun, draw: Effect) -> list[Effect]:
@@ -60,7 +58,7 @@ def imported(program: Program, task: TaskRun, effect: Effect) -> set[str]:
     called = [getattr(atom, "function", atom) for atom in task.task.function.atoms]
     homes = {atom.module.name for atom in called if isinstance(atom, Function)}
     homes |= {site.module.name for site in (effect.site, *(it.site for it in effect.chain[1:]))}
-    if task.call.start in _IMPORTING:
+    if task.call.start in IMPORTING:
         homes.add(program.entry)
     elif program.guarded or task.call.root == 1:
         homes.discard(program.entry)  # what it defines is pickled by value
