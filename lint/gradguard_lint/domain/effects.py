@@ -28,7 +28,8 @@ if TYPE_CHECKING:
         "awake",  # `framework` has its threads from here on, without a computation
         "backward",  # a backward, or the asking for gradients, of `target` (to `value`)
         "capture",  # a worker uses a variable from outside: `value`, of module `home`; where that
-        # is not known, `values` holds what the module's import gave it
+        # is not known, `values` holds what the module's import gave it; or an attribute of the
+        # object `ident`
         "collective",  # a collective gives `target` to other processes, as `ident`
         "compute",  # a computation with `framework`
         "cut-off",  # `target` is detached, or wants no gradient, for all who have it

@@ -58,7 +58,9 @@ def captured(
 ) -> Value:
     """`value` from outside the worker, as the worker sees it."""
     first = m.loaded.get((home.ident, name)) if value.is_unknown else None
-    if any(map(of_a_library, inner(value if first is None else first, 2))):
+    is_global = home.parent is None
+    held = inner(value if first is None else first, 2)
+    if any(of_a_library(atom) or (is_global and isinstance(atom, Instance)) for atom in held):
         m.effect(
             frame,
             "capture",
@@ -67,7 +69,7 @@ def captured(
             value=value,
             values=() if first is None else (first,),
             home=home.module.name,
-            is_global=home.parent is None,
+            is_global=is_global,
         )
     if m.in_process_worker:
         return arrived(value, m.worker_ident)
@@ -127,6 +129,7 @@ def instance_attribute(m: Machine, frame: Frame, node: ast.AST, atom: Instance, 
                     node,
                     f"self.{name}",
                     value=value,
+                    ident=atom.ident,
                 )
             if m.in_process_worker:
                 return arrived(value, m.worker_ident)

@@ -9,7 +9,7 @@ from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
 from gradguard_lint.domain.shapes import idents
 from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import UNKNOWN, Atom, Instance, Table, Tensor, Thing, Value
-from gradguard_lint.rules.base import Examples, Report, chain
+from gradguard_lint.rules.base import Examples, Report, brought, chain
 from gradguard_lint.rules.seeds import imported
 
 CODE = "GG109"
@@ -24,21 +24,30 @@ def check(program: Program) -> Iterator[Report]:
         setters: dict[tuple[str, str], str | None] = {}
         """The functions that ask whether a global is set, and in which the parent set it: the
         worker does the same there."""
+        reached: dict[int, Effect] = {}
+        """The objects that globals hold, themselves or in others, each with the read of that."""
+        given = {atom.ident for _, atom, _ in task.given if isinstance(atom, Instance)}
         for effect in task.effects:
             if effect.kind == "global-change":
                 own.add((effect.home, effect.what))
-            if effect.kind != "capture" or not effect.is_global:
+            if effect.kind != "capture":
                 continue
-            home = effect.home
+            read = effect if effect.is_global else reached.get(effect.ident)
+            if read is None or read.home == program.entry or (read.home, read.what) in own:
+                continue
+            if next(brought(task, effect.value), None) is None:
+                continue
+            home = read.home
             used = _used(effect)
-            if home == program.entry or not any(map(_trainable, (used, *effect.values))):
-                continue
-            if (home, effect.what) in own:
+            for atom in used.atoms:
+                if isinstance(atom, Instance) and atom.ident not in given:
+                    reached.setdefault(atom.ident, read)
+            if not any(map(_trainable, (used, *effect.values))):
                 continue
             if _asked(effect):
-                setters.setdefault((home, effect.what), effect.site.function)
+                setters.setdefault((home, read.what), effect.site.function)
             known = imported(program, task, effect) | {home}
-            setter = setters.get((home, effect.what))
+            setter = setters.get((home, read.what))
             changes = (
                 change
                 for change in _changes(task, effect, used)
@@ -47,11 +56,11 @@ def check(program: Program) -> Iterator[Report]:
             change = next(changes, None)
             if change is not None and not _replaced(task, effect, used):
                 yield Report(
-                    effect.site,
-                    f"`{effect.what}` is a global of `{home}`, which {task.call.workers} import "
+                    read.site,
+                    f"`{read.what}` is a global of `{home}`, which {task.call.workers} import "
                     f"again: `{task.name}` does not see what the parent has changed since its "
                     "own import.",
-                    (*chain(effect), Step(change.site, f"`{effect.what}` is changed here")),
+                    (*chain(read), Step(change.site, f"`{read.what}` is changed here")),
                     call=task.call,
                 )
                 break
@@ -72,6 +81,7 @@ def _used(read: Effect) -> Value:
 def _trainable(value: Value) -> bool:
     return any(
         isinstance(atom, Tensor)
+        or (isinstance(atom, Instance) and atom.cls.what in ("torch", "keras"))
         or (
             isinstance(atom, Thing)
             and atom.kind in ("model", "keras-model", "keras-layer", "optimizer")
