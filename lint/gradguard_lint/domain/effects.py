@@ -17,7 +17,7 @@ from pytest_gradguard.records import Record, field, fields, record, replace
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
     import ast
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Hashable, Iterable, Iterator
     from typing import Literal
 
     from gradguard_lint.domain.questions import Key
@@ -215,6 +215,7 @@ class ParallelCall:
         library: ``joblib``, ``multiprocessing``, ``concurrent.futures``, ``dask`` ...
         many: whether it gives out more than one task.
         before: what the parent did on the way to where the workers come into being.
+        past: what it did on the way to the call, where the workers were there already.
         inherited: what was in force there, which forked workers keep.
         when: the conditions that the call is made under.
         ships: whether the arguments are pickled, or inherited.
@@ -251,6 +252,7 @@ class ParallelCall:
     many: bool = True
     tasks: list[TaskRun] = field(default_factory=list)
     before: dict[Effect | ParallelCall | Waited | Told, Conditions] = field(default_factory=dict)
+    past: dict[Effect | ParallelCall | Waited | Told, Conditions] | None = None
     inherited: Modes = field(default_factory=Modes)
     when: Conditions = NONE
     ships: bool = True
@@ -274,9 +276,19 @@ class ParallelCall:
 
     def earlier(self, *kinds: Kind) -> list[Effect]:
         """What the parent did, on one way with this call, before the workers came into being."""
+        return self._on_one_way(self.before.items(), kinds)
+
+    def so_far(self, *kinds: Kind) -> list[Effect]:
+        """The same before the call itself."""
+        past = self.before if self.past is None else self.past
+        return self._on_one_way(past.items(), kinds)
+
+    def _on_one_way(
+        self, past: Iterable[tuple[object, Conditions]], kinds: tuple[Kind, ...]
+    ) -> list[Effect]:
         return [
             event
-            for event, when in self.before.items()
+            for event, when in past
             if isinstance(event, Effect) and event.kind in kinds and consistent(when, self.when)
         ]
 

@@ -239,6 +239,7 @@ def hand_out(
         m.root,
         many,
         before=dict(m.state.past) if since is None else since.past,
+        past=None if since is None else dict(m.state.past),
         inherited=m.modes if since is None else since.modes,
         when=m.assumed.facts,
         ships=ships,

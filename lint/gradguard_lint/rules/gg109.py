@@ -116,10 +116,10 @@ def _done_in(change: Effect, home: str, function: str | None) -> bool:
 
 
 def _changes(task: TaskRun, read: Effect, used: Value) -> Iterator[Effect]:
-    """What the parent did to the global of `read`, or what of it is `used`, before the workers came
-    into being."""
+    """What the parent did to the global of `read`, or what of it is `used`, before the call: where
+    the workers were there already, they do not hear of it either."""
     wanted = idents(used)
-    for effect in task.call.earlier(
+    for effect in task.call.so_far(
         "global-change", "in-place", "exact-write", "model-change", "step"
     ):
         if effect.kind == "global-change":
