@@ -144,7 +144,7 @@ def _run_early(m: Machine, frame: Frame, module: str) -> bool:
     wherever a name of it is used first."""
     runs = False
     for name in outermost_first(module) if frame.parent is None else ():
-        runs = m.project.sets_up(name) or m.project.registers(name)
+        runs = not m.project.setting_up(name) <= m.frames.keys() or m.project.registers(name)
         if runs:
             module_frame(m, name, lasts=True)
     return runs

@@ -54,10 +54,10 @@ class Project(Protocol):
     def is_inner(self, package: str, name: str) -> bool:
         """Whether what the package gives as `name` is its module of that name."""
 
-    def sets_up(self, name: str) -> bool:
-        """Whether importing it, and what it imports, may start the driver of a GPU, or say which
-        GPUs are seen, how processes start, in how many threads they compute, or what is in force
-        from there on."""
+    def setting_up(self, name: str) -> frozenset[str]:
+        """Which of it, and what it imports, may start the driver of a GPU as they are imported, or
+        say which GPUs are seen, how processes start, in how many threads they compute, or what is
+        in force from there on."""
 
     def registers(self, name: str) -> bool:
         """Whether importing it puts what it defines into a container of another module."""

@@ -508,7 +508,7 @@ def _runs_on_import(data: bytes, place: int) -> bool:
     around = _function_around(data, place)
     if not around:
         return around is not None
-    called = rb"(?<![\w.])" + re.escape(around) + rb"[ \t]*\("
+    called = rb"(?<![\w.])(?<!def )" + re.escape(around) + rb"[ \t]*\("
     return any(_function_around(data, it.start()) == b"" for it in re.finditer(called, data))
 
 

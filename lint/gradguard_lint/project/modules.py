@@ -97,7 +97,7 @@ class Modules:
         self._paths: dict[str, str | None] = {}
         self._modules: dict[str, Module | None] = {}
         self._packages: dict[tuple[str, int], set[str]] = {}
-        self._importing: dict[tuple[Callable[[Modules, str], bool], str, int], bool] = {}
+        self._importing: dict[tuple[Callable[[Modules, str], bool], str, int], frozenset[str]] = {}
         self._origins: dict[tuple[str, int], str | None] = {}
         self._giving: dict[
             tuple[Sought, str, str | None], list[tuple[int, int, frozenset[str]]]
@@ -216,10 +216,10 @@ class Modules:
         share, or a mode that they do not have."""
         return bool(self._gives(CHANGING, name, wanted))
 
-    def sets_up(self, name: str) -> bool:
-        """Whether importing the module of that name, and what it imports, may ask for a GPU, or
-        sets up what workers find."""
-        return self._imports_what(Modules._sets_up_itself, name, 3)
+    def setting_up(self, name: str) -> frozenset[str]:
+        """Which of the module of that name, and what it imports, may ask for a GPU as they are
+        imported, or set up what workers find."""
+        return self._imported_that(Modules._sets_up_itself, name, 3)
 
     def _sets_up_itself(self, name: str) -> bool:
         file = self._file_of(name)
@@ -240,20 +240,22 @@ class Modules:
 
     def brings_registered(self, name: str) -> bool:
         """Whether the module of that name, or one that it imports, registers what it defines."""
-        return self._imports_what(Modules.registers, name, 2)
+        return bool(self._imported_that(Modules.registers, name, 2))
 
-    def _imports_what(self, does: Callable[[Modules, str], bool], name: str, depth: int) -> bool:
-        """Whether the module of that name, or one that it imports, through `depth` others, `does`
+    def _imported_that(
+        self, does: Callable[[Modules, str], bool], name: str, depth: int
+    ) -> frozenset[str]:
+        """Which of the module of that name, and those that it imports, through `depth` others, do
         that."""
         found = self._importing.get((does, name, depth))
         if found is None:
-            found = does(self, name)
-            file = self._file_of(name) if depth and not found else None
+            found = frozenset((name,)) if does(self, name) else frozenset()
+            file = self._file_of(name) if depth else None
             if file is not None:
                 package = _package_of(name, file[0])
                 imported = (absolute_name(it, package) for it in self.read.names(*file).imports)
                 inner = dict.fromkeys(part for it in imported for part in outermost_first(it))
-                found = any(self._imports_what(does, it, depth - 1) for it in inner)
+                found = found.union(*(self._imported_that(does, it, depth - 1) for it in inner))
             self._importing[does, name, depth] = found
         return found
 
