@@ -566,6 +566,9 @@ FIGURE = -3
 ANYTHING = -5
 """The source of a tensor that is computed from something of which nothing is known."""
 
+COPIED = -6
+"""The source of a tensor that has the values of its other sources, each or some of them."""
+
 MARKS = frozenset({OUTPUT, GRADIENT, FIGURE})
 """The sources that stay where a tensor is taken out of its graph."""
 

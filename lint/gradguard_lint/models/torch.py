@@ -123,6 +123,9 @@ IN_ORDER = RESHAPES | words("view view_as squeeze unsqueeze")
 TURNS = words("t transpose permute swapaxes movedim")
 """Those of them that change the order of the dimensions."""
 
+ORDERS = ARRANGES | VIEWS | CASTS | words("contiguous parameters_to_vector")
+"""Operations that give the values they are given, in another order or type, or together."""
+
 NOT_WRITING = words(
     "requires_grad_ detach_ squeeze_ unsqueeze_ t_ transpose_ swapaxes_ swapdims_ as_strided_ "
     "rename_ resize_ share_memory_ set_ retain_grad_ sparse_resize_"

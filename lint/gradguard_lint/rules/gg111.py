@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
 from gradguard_lint.domain.shapes import idents, inner
 from gradguard_lint.domain.values import (
+    COPIED,
     FIGURE,
     GRADIENT,
     OUTPUT,
@@ -94,9 +95,10 @@ def _brings_back(program: Program, task: TaskRun, sent: set[int]) -> bool:
             of_it = {atom.ident, *atom.sources, *program.copies.get(atom.ident, ())}
             if not of_it.isdisjoint(program.buffers):
                 return True
-            copied = atom.grad == "none" and of_it.isdisjoint((FIGURE, OUTPUT))
+            copied = atom.grad == "none" or COPIED in of_it
+            copied = copied and of_it.isdisjoint((FIGURE, OUTPUT))
             parameters = parameters or not sent.isdisjoint(of_it if copied else (atom.ident,))
-            if atom.framework == "numpy" and atom.ident not in (GRADIENT, OUTPUT, *sent):
+            if atom.framework == "numpy" and of_it.isdisjoint((FIGURE, GRADIENT, OUTPUT, *sent)):
                 return True
         elif isinstance(atom, Thing) and atom.kind == "number":
             continue
@@ -134,7 +136,7 @@ def _leaves_buffers(program: Program, load: Effect, sent: set[int]) -> bool:
     taken = [atom for atom in inner(load.value) if not isinstance(atom, (Items, Table))]
     return bool(taken) and all(
         isinstance(atom, Tensor)
-        and (made_from := {atom.ident, *atom.sources} - {0})
+        and (made_from := {atom.ident, *atom.sources} - {0, COPIED})
         and {program.sent_back.get(ident, ident) for ident in made_from} <= sent
         for atom in taken
     )

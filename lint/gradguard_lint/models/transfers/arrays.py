@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 
+from gradguard_lint.domain.conditions import NONE
 from gradguard_lint.domain.effects import Effect
 from gradguard_lint.domain.shapes import inner, sequence
 from gradguard_lint.domain.values import (
@@ -39,6 +40,7 @@ from gradguard_lint.models.numpy import (
 )
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.tensorflow import BEGINS
+from gradguard_lint.models.torch import TO_ONE
 from gradguard_lint.models.transfers import jax_calls
 from gradguard_lint.models.transfers.devices import driver_started, gpu_touched, placed
 from gradguard_lint.models.transfers.extents import (
@@ -52,7 +54,7 @@ from gradguard_lint.models.transfers.extents import (
     memory_of,
     retyped,
 )
-from gradguard_lint.models.transfers.tensors import tensors_in
+from gradguard_lint.models.transfers.tensors import as_figure, tensors_in
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
@@ -245,6 +247,10 @@ def array_method(
         strided=viewed and (tensor.strided or name in TURNS),
     )
     found = [value for value, _ in tensors_in(args.values())]
+    if name in TO_ONE:
+        of_it = tensor.sources | {tensor.ident} - {0}
+        one = of(replace(tensor, ident=0, sources=of_it))
+        return as_figure(m, [(tensor, NONE)], name, args.positional, args, one)
     return join([of(tensor), *(of(item) for item in found)])
 
 

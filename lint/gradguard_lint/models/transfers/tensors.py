@@ -10,6 +10,7 @@ from gradguard_lint.domain.conditions import NONE, WITH_A_GPU, Conditions, any_o
 from gradguard_lint.domain.shapes import inner, items, result_call, sequence
 from gradguard_lint.domain.values import (
     ANYTHING,
+    COPIED,
     FIGURE,
     GRADIENT,
     GRADIENTS,
@@ -30,7 +31,15 @@ from gradguard_lint.engine.branches import is_plain
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.jax import LARGE, OPERATORS, SHARED_OUT
-from gradguard_lint.models.torch import ALONG, HEAVY, NOT_SMOOTH, SEVERAL, TO_ONE, WITH_INDICES
+from gradguard_lint.models.torch import (
+    ALONG,
+    HEAVY,
+    NOT_SMOOTH,
+    ORDERS,
+    SEVERAL,
+    TO_ONE,
+    WITH_INDICES,
+)
 from gradguard_lint.models.transfers.devices import (
     cpu_when,
     gpu_absent,
@@ -136,7 +145,7 @@ def combine(
                 tensor.sources | ({tensor.ident} if tensor.ident else frozenset())
                 for tensor in tensors
             )
-        )
+        ) - {COPIED}
         if framework == "torch" and not m.modes.grad:
             severed = frozenset()
         if framework == "tensorflow" and m.worker is not None:
@@ -177,19 +186,22 @@ def as_figure(
     value: Value,
 ) -> Value:
     """What the operation `short` makes of `found`, which is `value`: one number of gradients is no
-    gradient, and one of parameters no copy of them.
+    gradient, and one of parameters no copy of them; in another order, or joined, they are copies.
 
     Args:
         others: its arguments, but for the tensor itself.
     """
+    copies = short in ORDERS and bool(found) and all(_has_values(tensor) for tensor, _ in found)
     told = others[1:] if short.endswith("norm") else others
-    if short not in TO_ONE or told or not args.keywords.keys() <= _WHOLE:
+    if not copies and (short not in TO_ONE or told or not args.keywords.keys() <= _WHOLE):
         return value
     of_gradients = any(GRADIENT in (tensor.ident, *tensor.sources) for tensor, _ in found)
 
     def marked(atom: Atom) -> Value:
         if not isinstance(atom, Tensor):
             return of(atom)
+        if copies:
+            return of(replace(atom, sources=atom.sources | {COPIED}))
         if of_gradients:
             return of(replace(atom, sources=atom.sources - {GRADIENT, GRADIENTS} | {FIGURE}))
         if atom.grad == "none":
@@ -198,6 +210,11 @@ def as_figure(
         return of(atom)
 
     return value.map(marked)
+
+
+def _has_values(tensor: Tensor) -> bool:
+    """Whether `tensor` is a parameter, or has the values of some."""
+    return tensor.grad == "parameter" or COPIED in tensor.sources
 
 
 _WHOLE = frozenset({"p", "ord", "dtype", "correction", "unbiased", "input"})
@@ -399,7 +416,9 @@ def derived(m: Machine, tensor: Tensor) -> Tensor:
         tensor,
         grad=grad,
         ident=0,
-        sources=tensor.sources | ({tensor.ident} if tensor.ident else frozenset()),
+        sources=tensor.sources
+        | ({tensor.ident} if tensor.ident else frozenset())
+        | ({COPIED} if tensor.grad == "parameter" else frozenset()),
         whole=0,
         extent=() if tensor.framework == "jax" else tensor.extent,
     )

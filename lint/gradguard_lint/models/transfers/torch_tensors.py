@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from gradguard_lint.domain.conditions import NONE, Conditions
 from gradguard_lint.domain.shapes import sequence
 from gradguard_lint.domain.values import (
+    COPIED,
     GRADIENT,
     GRADIENTS,
     MARKS,
@@ -132,8 +133,8 @@ def tensor_method(
         gpu_used(m, frame, node, [tensor])
     if name in STOPS:
         if name == "numpy":
-            kept = tensor.sources & MARKS
-            return of(Tensor("numpy", ident=tensor.ident, born=m.worker_ident, sources=kept))
+            of_it = tensor.sources
+            return of(Tensor("numpy", ident=tensor.ident, born=m.worker_ident, sources=of_it))
         if name == "tolist":
             known = tensor.ident > 0 or GRADIENT in (tensor.ident, *tensor.sources)
             return UNKNOWN if known else NUMBERS
@@ -251,7 +252,8 @@ def _of_whole_numbers(kind: Value) -> bool:
 
 def _without_history(tensor: Tensor) -> Tensor:
     """What has the values of `tensor` alone."""
-    kept = tensor.sources & MARKS
+    whole = tensor.grad == "none" or COPIED in tensor.sources
+    kept = tensor.sources if whole else tensor.sources & MARKS
     return replace(tensor, grad="none", severed=frozenset(), sources=kept, maybe=frozenset())
 
 
