@@ -183,13 +183,13 @@ def model_method(
     if name in module_parts.GIVES:
         return module_parts.given(m, model, name)
     if name in ("parameters", "named_parameters"):
-        born = getattr(model, "born", m.worker_ident)
-        tensor = Tensor("torch", "parameter", gpu, born, ident, frozenset(), frozenset({ident}))
-        tensor, _ = frozen.parameters_of(m, ident, tensor)[-1]
-        frozen.as_made(m, ident)
-        return all_of(m, node, name, tensor)
+        return all_of(m, node, name, _parameter_of(m, model, ident, gpu))
     if name == "state_dict":
         m.effect(frame, "model-use", node, "`.state_dict()`", target=me)
+        themselves = args.get(2, "keep_vars")
+        if themselves is not None and themselves.constant is True:
+            parameter = of(_parameter_of(m, model, ident, gpu))
+            return of(Table((), join((parameter, of(buffer_of(m, ident))))))
         return of(Thing(STATE, "state_dict", ident, m.worker_ident, gpu))
     if name == "load_state_dict":
         strict = args.get(1, "strict")
@@ -220,6 +220,15 @@ def model_method(
     if name in STATEFUL:
         return me
     return None
+
+
+def _parameter_of(m: Machine, model: Atom, ident: int, gpu: bool) -> Tensor:
+    """What stands for the parameters of `model`."""
+    born = getattr(model, "born", m.worker_ident)
+    tensor = Tensor("torch", "parameter", gpu, born, ident, frozenset(), frozenset({ident}))
+    tensor, _ = frozen.parameters_of(m, ident, tensor)[-1]
+    frozen.as_made(m, ident)
+    return tensor
 
 
 _AS_FAR: dict[object, str] = {True: "whole", False: "partial"}
