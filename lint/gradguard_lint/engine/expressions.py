@@ -240,6 +240,9 @@ def operate(
         if isinstance(op, ast.Add) and isinstance(a, str) and isinstance(b, str):
             return constant(a + b)
         if isinstance(a, (int, float)) and isinstance(b, (int, float)):
+            if b == 0 and isinstance(op, (ast.Div, ast.FloorDiv, ast.Mod)):
+                m.leave_by(ZeroDivisionError)
+                return UNKNOWN
             try:
                 if isinstance(op, ast.Add):
                     return constant(a + b)
