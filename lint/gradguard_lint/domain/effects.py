@@ -77,6 +77,7 @@ if TYPE_CHECKING:
         "model-change",  # the model `target` is changed; by `value`, as a whole or in part, as
         # `framework` says
         "model-use",  # the model `target` is saved, or its state is asked for
+        "one-job",  # the search `ident` is told to fit in one job
         "optimizer-change",  # the optimizer `target` may get other parameters
         "parameter",  # `target`, on the memory of an array, becomes a parameter
         "process-group",  # this process joins a group of processes that train together

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradguard_lint.domain.effects import Program, Step
+from gradguard_lint.domain.effects import Effect, Program, Step
 from gradguard_lint.domain.values import Site
 from gradguard_lint.fixes.changes import Fix, SetKeyword
 from gradguard_lint.fixes.recipes import keyword
@@ -15,7 +15,10 @@ CODE = "GG205"
 
 
 def check(program: Program) -> Iterator[Report]:
-    for effect in program.kinds("gpu-search"):
+    told = program.kinds("gpu-search", "one-job")
+    for index, effect in enumerate(told):
+        if effect.kind == "one-job" or any(_serial(it, effect) for it in told[index:]):
+            continue
         made = effect.place
         trace = () if made is None else (Step(made, "the estimator is given the GPU here"),)
         yield Report(
@@ -25,6 +28,11 @@ def check(program: Program) -> Iterator[Report]:
             trace,
             fix=_one_job(effect.site),
         )
+
+
+def _serial(later: Effect, search: Effect) -> bool:
+    """Whether `later`, before it begins, the `search` is told to run one job at a time."""
+    return later.kind == "one-job" and later.ident == search.ident and later.when <= search.when
 
 
 def _one_job(site: Site) -> Fix | None:

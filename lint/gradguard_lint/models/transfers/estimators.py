@@ -34,6 +34,9 @@ ON_GPU = "<estimator on gpu>"
 _HELD = "<held estimators>"
 """What is noted under this name of an estimator: those that it fits."""
 
+_SEARCHED = "<searched estimators>"
+"""What is noted under this name of a search that has not begun: those that it fits in jobs."""
+
 _KEYS = ("device", "task_type", "tree_method", "device_type", "predictor")
 """The parameters that say so."""
 
@@ -92,6 +95,10 @@ def method(
             told = list(_told(Args(keywords=asked)))
             _note(m, estimator, told, m.site(frame, node))
             m.store[estimator.ident, _HELD] = NOTHING  # what one of them was told is not seen
+        if isinstance(estimator, Thing):
+            _in_jobs(m, frame, node, estimator, args)
+    elif name == "fit":
+        m.store.drop((estimator.ident, _SEARCHED))  # what it is told later is too late
     return of(estimator) if name in ("fit", "set_params") else None
 
 
@@ -101,6 +108,8 @@ def set_attribute(
     """``estimator.name = value``."""
     if name in _KEYS:
         _note(m, estimator, list(_told(Args(keywords={name: value}))), m.site(frame, node))
+    elif name == "n_jobs" and isinstance(estimator, Thing):
+        _in_jobs(m, frame, node, estimator, Args(keywords={name: value}))
 
 
 def _on_gpu(m: Machine, value: Value) -> Iterator[Conditions]:
@@ -158,17 +167,31 @@ def _told(args: Args) -> Iterator[Conditions]:
 
 def search(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """What runs estimators in several jobs."""
-    n_jobs = args.keywords.get("n_jobs")  # several jobs are meant where it is written
-    jobs = where_not(n_jobs, (1, None)) if n_jobs is not None else None
     estimator = args.get(0, "estimator", "base_estimator") or UNKNOWN
-    on_gpu = list(_on_gpu(m, estimator))
-    if jobs is not None:
-        made = [*dict.fromkeys(_fitted(m, estimator))]
-        for it in made:
-            on_gpu += _fits_on_gpu(m, frame, node, it) if isinstance(it, Instance) else ()
-        both = (jobs | gpu for gpu in on_gpu if consistent(jobs, gpu))
-        under = next((when for when in both if not m.conflicts(when)), None)
-        if under is not None:
-            place = next(filter(None, (m.place_of(it.ident) for it in made)), None)
-            m.effect(frame, "gpu-search", node, name.rpartition(".")[2], under=under, place=place)
-    return _estimator(m, frame, node, name, list(_on_gpu(m, estimator)), estimator)
+    made = _estimator(m, frame, node, name, list(_on_gpu(m, estimator)), estimator)
+    for it in made.things("estimator"):
+        m.store[it.ident, _SEARCHED] = estimator
+        _in_jobs(m, frame, node, it, args)
+    return made
+
+
+def _in_jobs(m: Machine, frame: Frame, node: ast.AST, search: Thing, args: Args) -> None:
+    """The `search` is told by these arguments in how many jobs it fits what it searches."""
+    n_jobs = args.keywords.get("n_jobs")  # several jobs are meant where it is written
+    searched = m.read(search.ident, _SEARCHED)
+    if n_jobs is None or searched is None:
+        return
+    jobs = where_not(n_jobs, (1, None))
+    if jobs is None:
+        m.effect(frame, "one-job", node, "", ident=search.ident)
+        return
+    on_gpu = list(_on_gpu(m, searched))
+    made = [*dict.fromkeys(_fitted(m, searched))]
+    for it in made:
+        on_gpu += _fits_on_gpu(m, frame, node, it) if isinstance(it, Instance) else ()
+    both = (jobs | gpu for gpu in on_gpu if consistent(jobs, gpu))
+    under = next((when for when in both if not m.conflicts(when)), None)
+    if under is not None:
+        what = search.name.rpartition(".")[2]
+        place = next(filter(None, (m.place_of(it.ident) for it in made)), None)
+        m.effect(frame, "gpu-search", node, what, ident=search.ident, under=under, place=place)
