@@ -9,7 +9,7 @@ from gradguard_lint.domain.conditions import (
     alternatives,
     consistent,
 )
-from gradguard_lint.domain.shapes import name_of
+from gradguard_lint.domain.shapes import idents, name_of
 from gradguard_lint.domain.starts import PROCESS, THREAD
 from gradguard_lint.domain.values import UNKNOWN, Atom, Frame, Instance, Site, TaskCall, Value
 from pytest_gradguard.records import Record, field, fields, record, replace
@@ -234,8 +234,12 @@ class ParallelCall:
         single: whether each task has a worker of its own, which ends with it.
         each: whether it gives out one task each time that it is made.
         turn: the turn of the loops around in which it is made.
+        loops: where these are.
         awaited: whether its end is waited for in that turn.
-        overlaps: the others of the same loop that run while it does.
+        relayed: whether the next one is made in that loop, once it has ended; None: it is not known
+            to end before another one.
+        over: whether its end is waited for at all.
+        overlaps: the others that run while it does; those of loops before are not told.
         until: where the program goes on meanwhile, what it waits with for the end of the tasks, by
             identity: the thread, the future, the executor.
         worker: the task that makes the call, or None in the parent.
@@ -269,7 +273,10 @@ class ParallelCall:
     single: bool = False
     each: bool = False
     turn: tuple[int, ...] = ()
+    loops: tuple[Site, ...] = ()
     awaited: bool = False
+    relayed: bool | None = None
+    over: bool = False
     overlaps: list[ParallelCall] = field(default_factory=list)
     until: frozenset[int] = frozenset()
     worker: TaskRun | None = None
@@ -443,6 +450,12 @@ class Effect:
     on_import: str = ""
 
 
+def _is_in(effect: Effect, loop: Site) -> bool:
+    """Whether a turn of `loop` has `effect`."""
+    places = (effect.site, *(step.site for step in effect.chain))
+    return any(it.module is loop.module and it.stands_in(loop.node) for it in places)
+
+
 @fields
 class Program:
     """All that was seen of one program."""
@@ -492,12 +505,13 @@ class Program:
 
     def in_turn(self, call: ParallelCall, *kinds: str) -> bool:
         """Whether each task of `call`, which a loop makes again and again, has ended before another
-        one of that loop starts that has such effects."""
+        one, or the program itself, has such effects."""
         if not call.each or not call.until:
             return call.each  # the call itself waits
-        same = (it for it in self.calls if it.site == call.site and it.worker is call.worker)
+        same = [it for it in self.calls if it.site == call.site and it.worker is call.worker]
+        relayed = {it.loops for it in same if it.relayed}  # nobody waits for the last one there
         return all(
-            it.awaited
+            (it.awaited or it.loops in relayed)
             and not any(
                 effect.kind in kinds
                 for other in it.overlaps
@@ -505,6 +519,19 @@ class Program:
                 for effect in task.effects
             )
             for it in same
+        ) and not (relayed and any(self._joins_in(it, kinds) for it in same))
+
+    def _joins_in(self, call: ParallelCall, kinds: tuple[str, ...]) -> bool:
+        """Whether the program itself has such effects on the same objects while `call` may run."""
+        effects = [effect for task in call.tasks for effect in task.effects if effect.kind in kinds]
+        shared = set[int]().union(*(idents(effect.target) for effect in effects))
+        return any(
+            effect.kind in kinds
+            and effect.worker is call.worker
+            and call.ident in effect.calls
+            and not shared.isdisjoint(idents(effect.target))
+            and not (call.over and call.loops and not _is_in(effect, call.loops[-1]))
+            for effect in self.effects
         )
 
     def thread_tasks(self) -> list[TaskRun]:

@@ -47,7 +47,7 @@ from gradguard_lint.engine.containers import whole
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.pickling import arrive, pickling_themselves, sent_as, state_of
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.waiting import running, turn_of
+from gradguard_lint.engine.waiting import given_to_threads, turn_of
 from pytest_gradguard.records import replace
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -255,16 +255,13 @@ def hand_out(
         single=single,
         each=each,
         turn=turn_of(m),
+        loops=tuple(m.loops),
         until=until,
         worker=m.worker,
         chain=m.chain,
     )
     if call.kind == THREAD:
-        for other in running(m):
-            if other.site != call.site and other.turn != call.turn:
-                continue  # another loop made it
-            other.overlaps.append(call)
-            call.overlaps.append(other)
+        given_to_threads(m, call)
     m.program.calls.append(call)
     with m.budget.reserve(node):
         results = [run_task(m, frame, call, start, task, initializer) for task in tasks[:TASKS]]

@@ -8,7 +8,7 @@ from gradguard_lint.domain.effects import Effect, ParallelCall, Told, Waited
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.starts import THREAD
 from gradguard_lint.domain.state import Moment, met_pasts
-from gradguard_lint.domain.values import UNKNOWN, Const, of
+from gradguard_lint.domain.values import UNKNOWN, Const, constant, of
 from gradguard_lint.engine.machine import Machine
 
 
@@ -48,18 +48,40 @@ def wait_for(m: Machine, ident: int) -> None:
     if not m.dead:
         facts = m.state.past[Waited(ident)] = m.assumed.facts
         for call in running(m):
-            if ident in call.until and call.turn == turn_of(m) and facts <= call.when:
-                call.awaited = True
+            if ident in call.until:
+                m.store[ident, _OVER] = constant(True)
+                if facts <= call.when:
+                    call.over = True
+                    call.awaited = call.awaited or call.turn == turn_of(m)
+
+
+_OVER = "<over>"
+"""The name under which is kept whether what last runs under an identity has ended."""
+
+
+def given_to_threads(m: Machine, call: ParallelCall) -> None:
+    """Note of `call`, which is made here, and of others that loops have made, which of them run at
+    the same time."""
+    for other in running(m):
+        ended = [m.read(ident, _OVER) for ident in other.until]
+        if other.awaited or any(it is not None and it.constant is True for it in ended):
+            other.relayed = in_loop_of(m, other)
+            continue
+        other.overlaps.append(call)
+        if call.turn == other.turn or call.site == other.site or in_loop_of(m, other):
+            call.overlaps.append(other)
+    for ident in call.until:
+        m.store[ident, _OVER] = constant(False)
 
 
 def running(m: Machine) -> list[ParallelCall]:
-    """What loops have given to threads on the way here, one task after the other, and for whose end
-    nobody has waited in the same turn."""
+    """What loops have given to threads on the way here, one task after the other, and which has not
+    ended before another one."""
     return [
         it
         for it in m.state.past
         if isinstance(it, ParallelCall)
-        and (it.kind, it.each, it.awaited) == (THREAD, True, False)
+        and (it.kind, it.each, it.relayed) == (THREAD, True, None)
         and it.many
         and it.until
     ]
@@ -68,6 +90,15 @@ def running(m: Machine) -> list[ParallelCall]:
 def turn_of(m: Machine) -> tuple[int, ...]:
     """The turn of the loops around."""
     return (*m.turns, m.turn)
+
+
+def in_loop_of(m: Machine, call: ParallelCall) -> bool:
+    """Whether this is, or is in, a turn of the loop that made `call` in one of its turns."""
+    around = len(call.loops)
+    outer = around - 1
+    return 0 < around <= len(m.loops) and (
+        call.loops == tuple(m.loops[:around]) and call.turn[:outer] == tuple(m.turns[:outer])
+    )
 
 
 def was_before(m: Machine, effects: frozenset[Effect]) -> None:
