@@ -184,6 +184,25 @@ def meant(m: Machine, part: Atom) -> Value | None:
     return join([it for it in found if it is not None]) if found else None
 
 
+_AWAY = "<away>"
+"""The name under which is kept of a module whether it may have left the CPU."""
+
+
+def moved(m: Machine, module: Atom, *, away: bool, depth: int = 4) -> None:
+    """Note that a module, and all in it, may have left the CPU, or is there again."""
+    if frozen.module_itself(module) and isinstance(module, (Instance, Thing)):
+        m.store[module.ident, _AWAY] = constant(away)
+        for _, value in list(m.fields(module.ident)) if depth else ():
+            for part in frozen.modules_in(m, value):
+                moved(m, part, away=away, depth=depth - 1)
+
+
+def is_away(m: Machine, ident: int) -> bool:
+    """Whether the module `ident` may have left the CPU."""
+    told = m.read(ident, _AWAY)
+    return told is not None and told.constant is not False
+
+
 def _picked(m: Machine, part: Method) -> tuple[Thing | None, list[tuple[int, str]] | None]:
     """The container of which `part` is, and the places and names of what it picks there."""
     modules = meant(m, part.receiver)

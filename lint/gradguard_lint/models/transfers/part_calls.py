@@ -26,7 +26,11 @@ from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.torch import GIVE_THEMSELVES, HOOKS, PARAMETERS
 from gradguard_lint.models.transfers import frozen, module_parts, torch_modules
-from gradguard_lint.models.transfers.torch_tensors import hooked, unknown_method
+from gradguard_lint.models.transfers.torch_tensors import (
+    hooked,
+    tensor_method,
+    unknown_method,
+)
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
@@ -69,6 +73,11 @@ def method(
     if name in HOOKS:
         parameter = Tensor("torch", "parameter", ident=whole.ident)
         return hooked(m, frame, node, parameter, args)
+    if name.endswith("_") and name != "requires_grad_":
+        own = part.receiver if part.name == "data" else part
+        if isinstance(own, Method) and own.name in PARAMETERS:
+            parameter = Tensor("torch", "none", _is_on_gpu(whole), whole.born, whole.ident)
+            return tensor_method(m, frame, node, parameter, name, args)
     modules = module_parts.meant(m, part)
     if name == "requires_grad_":
         state = frozen.frozen_by(args.get(0, "requires_grad") or constant(True))

@@ -165,6 +165,8 @@ def model_method(
             isinstance(a, Const) or (isinstance(a, Thing) and not a.gpu) for a in device.atoms
         ):
             return moved_model(m, model, False)
+        if device is not None:
+            module_parts.moved(m, model, away=True)
         return me
     if name == "share_memory":
         m.program.shared.add(ident)
@@ -347,7 +349,11 @@ def module_of(atom: Atom) -> Thing | Instance | None:
 
 
 def moved_model(
-    m: Machine, model: Atom, gpu: bool, site: Site | None = None, when: Conditions = NONE
+    m: Machine,
+    model: Atom,
+    gpu: bool,
+    site: Site | None = None,
+    when: Conditions = NONE,
 ) -> Value:
     """`model` on the GPU (under `when`), or off it: it moves in place, for all its names."""
     ident = model.ident if isinstance(model, (Thing, Instance)) else 0
@@ -358,6 +364,7 @@ def moved_model(
     m.store[ident, "<gpu>"] = join((now, before)) if when else now
     if site is not None:
         m.moved(ident, site)
+    module_parts.moved(m, model, away=gpu)
     return m.filtered(of(model))
 
 

@@ -48,6 +48,7 @@ from gradguard_lint.models.torch import (
     NOT_SMOOTH,
     NOT_WRITING,
     OF_MODULES,
+    PARAMETERS,
     QUESTIONS,
     RESHAPES,
     STAYS_BEHIND,
@@ -56,7 +57,13 @@ from gradguard_lint.models.torch import (
     VIEWS,
     WHOLE,
 )
-from gradguard_lint.models.transfers import collectives, data_parallel, frozen, own_gradients
+from gradguard_lint.models.transfers import (
+    collectives,
+    data_parallel,
+    frozen,
+    module_parts,
+    own_gradients,
+)
 from gradguard_lint.models.transfers.devices import (
     as_written,
     counted,
@@ -334,14 +341,33 @@ def filled(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     The decomposition in ``orthogonal_`` starts the compute threads at any size (seen at 4 x 4).
     """
     value = args.get(0, "tensor") or UNKNOWN
-    written(m, frame, node, f"`{name.rpartition('.')[2]}`", value)
+    what = f"`{name.rpartition('.')[2]}`"
+    written(m, frame, node, what, value)
+    target = value.map(lambda atom: _of_part(m, atom))
+    m.effect(frame, "in-place", node, what, target=target)
     if row.flag == "heavy":
         data = [
             (replace(tensor, small=False, grad="none"), when)
-            for tensor, when in tensors_in([value])
+            for tensor, when in tensors_in([target])
+            if not module_parts.is_away(m, tensor.ident)
         ]
         worked(m, frame, node, data, heavy=True)
     return value
+
+
+def _of_part(m: Machine, atom: Atom) -> Value:
+    """A parameter of a module in another one, or its data, where it is known which module that
+    is."""
+    part = atom
+    while isinstance(part, Method) and part.name == "data":
+        part = part.receiver
+    if not isinstance(part, Method) or part.name not in PARAMETERS:
+        return of(atom)
+    modules = module_parts.meant(m, part.receiver)
+    only = modules.only if modules is not None else None
+    if not isinstance(only, Thing):
+        return of(atom)
+    return of(Tensor("torch", "parameter", only.gpu, only.born, only.ident))
 
 
 def taken_over(m: Machine, tensor: Tensor, given: Iterable[Value]) -> Value | None:
