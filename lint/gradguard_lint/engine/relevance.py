@@ -276,7 +276,7 @@ class Relevance:
             return starting
         if self._has_star:
             return starting | in_threads
-        shared = self._brought(self._project.changes_what_threads_share)
+        shared = self._said(self._brought(self._project.changes_what_threads_share))
         shared |= set(map(asked, words.shared))
         telling = tuple(map(called, words.telling))
         shared |= {it for it in mentioned if it.endswith(telling)}
