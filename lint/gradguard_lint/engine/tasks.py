@@ -47,6 +47,7 @@ from gradguard_lint.engine.containers import whole
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.pickling import arrive, pickling_themselves, sent_as, state_of
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.tree import descend, stored_names
 from gradguard_lint.engine.waiting import given_to_threads, turn_of
 from pytest_gradguard.records import replace
 
@@ -541,12 +542,33 @@ def _shipped(m: Machine, call: ParallelCall, task: TaskCall) -> list[tuple[str, 
     shipped += [(name, value, name in task.private_names) for name, value in task.keywords]
     if not call.made:
         shipped.append((CALLED, task.function, -1 in task.private))
+        if call.ships:
+            shipped += ((name, value, False) for name, value in _enclosed(m, task.function))
     return [
         (path, atom, private)
         for name, value, private in shipped
         for path, atom, when in contents(m, value, name)
         if not m.conflicts(when)
     ]
+
+
+def _enclosed(m: Machine, called: Value) -> Iterator[tuple[str, Value]]:
+    """The objects of the program's own that functions take along from the functions around them."""
+    for atom in _functions(called):
+        if not isinstance(atom, Function) or atom.frame.parent is None or atom.frame.is_class:
+            continue
+        for name in _free_names(atom.node):
+            value, home = m.lookup(atom.frame, name) or (UNKNOWN, None)
+            if home is not None and home.parent is not None:
+                own = [it for it in value.choices if isinstance(it.atom, Instance)]
+                yield name, Value(tuple(it for it in own if not it.atom.cls.what))
+
+
+def _free_names(node: ast.AST) -> list[str]:
+    """The names that a function reads, and does not bind itself."""
+    bound = {it.arg for it in descend(node) if type(it) is ast.arg} | stored_names(node)
+    read = (it.id for it in descend(node) if type(it) is ast.Name)
+    return [name for name in dict.fromkeys(read) if name not in bound]
 
 
 def sent_back(m: Machine, value: Value, call: ParallelCall) -> Value:
