@@ -544,6 +544,37 @@ def test_a_size_is_not_shown_as_a_device(project):
     assert not any("is set here" in step["message"] for step in default["trace"])
 
 
+METHODS_OF_WHAT_CROSSES = """\
+from functools import partial
+
+import numpy as np
+import torch
+from joblib import Parallel, delayed
+
+weights = torch.ones(3, requires_grad=True)
+losses = [(weights * k).sum() for k in range(3)]
+rng = np.random.default_rng(0)
+scaled = weights.mul
+Parallel(n_jobs=2)(delayed(loss.backward)() for loss in losses)
+Parallel(n_jobs=2)(delayed(losses[0].mul)(k) for k in range(3))
+Parallel(n_jobs=2)(delayed(scaled)(k) for k in range(3))
+Parallel(n_jobs=2)(delayed(partial(weights.mul, 3))() for k in range(3))
+Parallel(n_jobs=2)(delayed(rng.normal)(size=3) for k in range(3))
+"""
+
+
+def test_what_travels_with_a_method_of_a_library_is_called_as_the_program_calls_it(project):
+    project.write("program.py", METHODS_OF_WHAT_CROSSES)
+    found = project.lint("--select=GG101,GG305", json_output=True).json["findings"]
+    assert [it["message"].partition(" for ")[0] for it in found] == [
+        "`loss` has history and is pickled",
+        "`losses[0]` has history and is pickled",
+        "What `mul` belongs to requires grad and is pickled",
+        "What `mul` belongs to requires grad and is pickled",
+        "`rng` is one generator",
+    ]
+
+
 def test_an_object_that_travels_with_its_method_is_called_as_the_program_calls_it(project):
     source = """\
 import multiprocessing

@@ -14,8 +14,19 @@ from collections.abc import Iterator, Sequence
 
 from gradguard_lint.domain.conditions import NONE, Conditions
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun
-from gradguard_lint.domain.shapes import inner
-from gradguard_lint.domain.values import Atom, Instance, Site, TaskCall, Tensor, Thing, Value
+from gradguard_lint.domain.shapes import inner, name_of
+from gradguard_lint.domain.values import (
+    Atom,
+    Bound,
+    Instance,
+    Method,
+    Site,
+    TaskCall,
+    Tensor,
+    Thing,
+    Value,
+)
+from gradguard_lint.engine.tasks import CALLED
 from pytest_gradguard.records import fields
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -99,6 +110,11 @@ def place(site: Site, seen_from: Site) -> str:
 def code(what: str) -> str:
     """`what`, an expression, as messages quote it."""
     return what if "`" in what else f"`{what}`"
+
+
+def capitalised(text: str) -> str:
+    """`text` as a sentence begins with it."""
+    return text[:1].upper() + text[1:]
 
 
 MOST = 5
@@ -203,6 +219,33 @@ def variables(task: TaskRun) -> Iterator[Effect]:
     for effect in task.effects:
         if effect.kind == "capture" and not effect.what.startswith("self."):
             yield effect
+
+
+def as_written(sent: TaskCall, path: str) -> str:
+    """`path`; where it begins with what the task calls, or with the object whose method that is,
+    as the program writes these, or `code` quotes them."""
+    head, dot, rest = path.partition(".")
+    bound = isinstance(sent.function.only, Bound)
+    if head != ("self" if bound else CALLED):
+        return path
+    name = next(filter(None, map(name_of, sent.function.atoms)), "")
+    written = _called(sent)
+    if all(isinstance(atom, (Bound, Method)) for atom in sent.function.atoms):
+        method = isinstance(written, ast.Attribute) and written.attr == name
+        written = written.value if isinstance(written, ast.Attribute) and method else None
+    if isinstance(written, (ast.Name, ast.Attribute, ast.Subscript)):
+        return ast.unparse(written) + dot + rest
+    return path if bound else f"what `{name}` belongs to"
+
+
+def _called(sent: TaskCall) -> ast.expr | None:
+    """The expression of what the task calls, where the call that sends it has that."""
+    call = sent.site.node
+    if not isinstance(call, ast.Call):
+        return None
+    inner = call.func if isinstance(call.func, ast.Call) else call  # delayed(f)(…)
+    given = [item.value for item in call.keywords if item.arg in ("target", "func", "fn")]
+    return next(iter((*given, *inner.args)), None)
 
 
 def severed_by(value: Value) -> set[int]:

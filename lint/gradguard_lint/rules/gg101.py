@@ -6,7 +6,17 @@ from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Program, Step, TaskRun
 from gradguard_lint.domain.values import Atom, TaskCall, Tensor
-from gradguard_lint.rules.base import Examples, Report, brought, captures, handed_out, sent_with
+from gradguard_lint.rules.base import (
+    Examples,
+    Report,
+    as_written,
+    brought,
+    capitalised,
+    captures,
+    code,
+    handed_out,
+    sent_with,
+)
 
 CODE = "GG101"
 
@@ -48,18 +58,18 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _happens(task: TaskRun, sent: TaskCall, path: str, *, history: bool) -> str:
-    workers = task.call.workers
+    workers, named = task.call.workers, capitalised(code(as_written(sent, path)))
     if history and task.call.forking_pickler:
         fails = "the call fails with an error" if sent is task.task else "no worker starts"
         return (
-            f"`{path}` has history and goes to {workers}: torch refuses to pickle it, and {fails}."
+            f"{named} has history and goes to {workers}: torch refuses to pickle it, and {fails}."
         )
     if task.call.forking_pickler:
         gets = "the worker shares its memory, not its graph, and no gradient comes back."
     else:
         gets = "the worker gets a copy, and no gradient comes back to the graph here."
     kind = "has history" if history else "requires grad"
-    return f"`{path}` {kind} and is pickled for {workers}: {gets}"
+    return f"{named} {kind} and is pickled for {workers}: {gets}"
 
 
 BAD: Examples = {

@@ -6,7 +6,16 @@ from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
 from gradguard_lint.domain.values import Atom, Instance, Tensor, Thing, Unknown
-from gradguard_lint.rules.base import Examples, Report, captures, place, sent_with
+from gradguard_lint.rules.base import (
+    Examples,
+    Report,
+    as_written,
+    capitalised,
+    captures,
+    code,
+    place,
+    sent_with,
+)
 
 CODE = "GG113"
 
@@ -31,9 +40,11 @@ def check(program: Program) -> Iterator[Report]:
         for sent, path, atom in crossing:
             hook = next((hook for hook in hooks if _holds(atom, hook)), None)
             if hook is not None:
+                path = as_written(sent, path)
+                named = capitalised(code(path))
                 yield Report(
                     sent.site,
-                    f"`{path}` goes to {task.call.workers} without its hooks: the hook registered "
+                    f"{named} goes to {task.call.workers} without its hooks: the hook registered "
                     f"at {place(hook.site, sent.site)} does not run in `{task.name}`.",
                     (Step(hook.site, "the hook is registered here"), sent_with(task, sent)),
                     call=task.call,

@@ -8,16 +8,18 @@ from collections.abc import Iterable, Iterator
 from gradguard_lint.domain.conditions import GPU_PRESENT
 from gradguard_lint.domain.effects import Program, Step, TaskRun
 from gradguard_lint.domain.shapes import inner
-from gradguard_lint.domain.values import Atom, Bound, Method, Site, TaskCall, Tensor, Thing
-from gradguard_lint.engine.tasks import CALLED
+from gradguard_lint.domain.values import Atom, Site, TaskCall, Tensor, Thing
 from gradguard_lint.fixes.changes import Fix, Wrap
 from gradguard_lint.fixes.recipes import argument, asks, function_of
 from gradguard_lint.rules.base import (
     MOST,
     Examples,
     Report,
+    as_written,
     brought,
+    capitalised,
     captures,
+    code,
     listed,
     on_gpu,
     returns_to_gpu,
@@ -47,8 +49,9 @@ def check(program: Program) -> Iterator[Report]:
 def _report(program: Program, task: TaskRun, sent: TaskCall, found: dict[str, Atom]) -> Report:
     """What is said of what is `found` to cross with the task, or with its worker's initializer."""
     own = sent is task.task
-    found = {_as_written(sent, path): atom for path, atom in found.items()}
-    named = [f"`{name}`" for name in found]
+    found = {as_written(sent, path): atom for path, atom in found.items()}
+    named = [*map(code, found)]
+    these = capitalised(listed(named))
     are, them = ("is", "it") if len(named) == 1 else ("are", "them")
     copied = "" if _handed_over(task, found.values()) else ", and its own copy of the data"
     gets = f"each worker that gets {them}" if own else f"each worker gets {them} as it starts and"
@@ -60,7 +63,7 @@ def _report(program: Program, task: TaskRun, sent: TaskCall, found: dict[str, At
         )
     return Report(
         sent.site,
-        f"{listed(named)} {are} on the GPU and {are} pickled for {task.call.workers}: {each}.",
+        f"{these} {are} on the GPU and {are} pickled for {task.call.workers}: {each}.",
         (*_put_there(task, found), sent_with(task, sent)),
         call=task.call,
         case=_case(found.values()),
@@ -96,35 +99,16 @@ def _found(
     return found
 
 
-def _as_written(task: TaskCall, path: str) -> str:
-    """`path`; where it begins with what the task calls, or with the object whose method that is,
-    as the program writes these."""
-    head, dot, rest = path.partition(".")
-    called, call = task.function.only, task.site.node
-    if head != ("self" if isinstance(called, Bound) else CALLED) or not isinstance(call, ast.Call):
-        return path
-    inner = call.func if isinstance(call.func, ast.Call) else call  # delayed(f)(…)
-    given = [item.value for item in call.keywords if item.arg in ("target", "func", "fn")]
-    function = next(iter((*given, *inner.args)), None)
-    if isinstance(called, (Bound, Method)):
-        name = called.function.name if isinstance(called, Bound) else called.name
-        if not isinstance(function, ast.Attribute) or function.attr != name:
-            return path
-        function = function.value
-    if not isinstance(function, (ast.Name, ast.Attribute)):
-        return path
-    return ast.unparse(function) + dot + rest
-
-
 def _put_there(task: TaskRun, found: dict[str, Atom]) -> Iterator[Step]:
     """Where what is `found` came onto the GPU."""
     places: dict[Site, list[str]] = {}
     for name, atom in found.items():
         place = _place(task, atom)
         if place is not None:
-            places.setdefault(place, []).append(f"`{name}`")
+            places.setdefault(place, []).append(code(name))
     for place, names in list(places.items())[:MOST]:
-        yield Step(place, f"{listed(names)} {'are' if names[1:] else 'is'} put on the GPU here")
+        these = capitalised(listed(names))
+        yield Step(place, f"{these} {'are' if names[1:] else 'is'} put on the GPU here")
 
 
 def _case(found: Iterable[Atom]) -> str:

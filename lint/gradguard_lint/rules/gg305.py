@@ -8,7 +8,16 @@ from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
 from gradguard_lint.domain.values import TaskCall, Thing
 from gradguard_lint.fixes.changes import Change, Fix, Replace, Wrap
 from gradguard_lint.fixes.recipes import argument, importing, source_of, spelled
-from gradguard_lint.rules.base import Examples, Report, captures, sent_with, variables
+from gradguard_lint.rules.base import (
+    Examples,
+    Report,
+    as_written,
+    capitalised,
+    captures,
+    code,
+    sent_with,
+    variables,
+)
 
 CODE = "GG305"
 
@@ -69,10 +78,11 @@ def _shared(
 ) -> Report:
     """The report of a generator that all tasks have, or all workers, and that `by` draws from: the
     task itself, or a method of the object that it makes."""
+    named = capitalised(code(as_written(sent, name)))
     got = "all workers draw" if by_worker else "every task gets"
     return Report(
         sent.site,
-        f"`{name}` is one generator for all tasks: each worker draws from a copy of it, and "
+        f"{named} is one generator for all tasks: each worker draws from a copy of it, and "
         f"{got} the same numbers.",
         (sent_with(task, sent), Step(draw.site, f"`{by.name}` draws from it here")),
         call=task.call,
