@@ -133,6 +133,25 @@ def test_a_table_holds_where_the_project_has_the_source_too(project):
     assert {(code, line) for code, _, line in project.codes()} == marks(USES_IT)
 
 
+@pytest.mark.parametrize(
+    "home",
+    [
+        "from crewlib import Crew, Fleet, hand\n",
+        "from crewlib import *\n",
+        "import crewlib\n\nCrew = crewlib.Crew\nFleet, hand = crewlib.Fleet, crewlib.hand\n",
+        "try:\n    from crewlib import Crew, Fleet, hand\n"
+        "except ImportError:\n    from othercrew import Crew, Fleet, hand\n",
+    ],
+)
+def test_a_table_holds_where_a_module_has_it_from_what_is_not_there(project, home):
+    project.write("pyproject.toml", OWN)
+    project.write("program.py", USES_IT)
+    project.write("fleet.py", home)
+    assert {(code, line) for code, _, line in project.codes()} == marks(USES_IT)
+    project.write("pyproject.toml", OWN.replace("fleet.", "other."))
+    assert project.codes() == []
+
+
 HOME = """\
 class Crew:
     def sail(self, function, items): ...

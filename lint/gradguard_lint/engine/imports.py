@@ -63,6 +63,8 @@ def run_module(
     m.store[frame.ident, "__name__"] = name
     try:
         m.block(frame, module.tree.body)
+        for own, what in m.models.described_in(module.name):
+            m.store[frame.ident, own] = what
     finally:
         m.worker, m.chain, m.statement, m.loop_depth, m.raised = saved
         m.importing, m.making = importing, making

@@ -298,6 +298,10 @@ class Models(Protocol[M]):
     def described(self, m: M, frame: Frame, name: str) -> Value | None:
         """What the configuration says that a definition of the project is."""
 
+    def described_in(self, module: str) -> list[tuple[str, Value]]:
+        """The names of a module that others import, and what the configuration says they are,
+        wherever the module has them from."""
+
     def external(self, m: M, name: str) -> Value:
         """What a library's name stands for, by its full name."""
 

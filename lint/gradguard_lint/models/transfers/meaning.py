@@ -133,6 +133,10 @@ class Meaning(Known):
                 return of(External(known))
         return None
 
+    def described_in(self, module: str) -> list[tuple[str, Value]]:
+        parts = ((full, *full.rpartition(".")) for full in self.registry.described)
+        return [(own, of(External(full))) for full, home, _, own in parts if home == module]
+
     def external(self, m: Machine, name: str) -> Value:
         if self.registry.canonical(name).startswith("keras.") and environment.keras_elsewhere(m):
             return UNKNOWN
