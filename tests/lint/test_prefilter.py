@@ -195,6 +195,28 @@ def test_loaders_over_tensors_are_kept():
     assert not kept(loader + "d.DataLoader(load(), num_workers=2)\n")
 
 
+def test_datasets_are_followed_to_what_they_extend_and_are_passed_on_from():
+    program = (
+        "import torch\nfrom torch.utils.data import DataLoader\nfrom sets import Frames\n"
+        "for x in DataLoader(Frames(), num_workers=2):\n    print(x)\n"
+    )
+    base = (
+        "import torch\nfrom torch.utils.data import Dataset\n\n\nclass Base(Dataset):\n"
+        "    def __getitem__(self, i):\n        return torch.ones(8){}\n"
+    )
+    on_gpu, plain = base.format(".cuda()"), base.format("")
+    extending = "from ops import Base\n\n\nclass Frames(Base):\n    pass\n"
+    assert kept(program, sets=extending, ops=on_gpu)
+    assert kept(program, sets="from ops import Base as Frames\n", ops=on_gpu)
+    assert kept(program, sets=extending, ops="from far import *\n", far=on_gpu)
+    assert kept(program, sets=extending.replace("(B", "(ops.B").replace("from ops import Base",
+                "import ops"), ops=on_gpu)  # fmt: skip
+    assert not kept(program, sets=extending, ops=plain)
+    assert not kept(program, sets="from ops import Base, Frames\n", ops=plain)
+    other = "from ops import Base\nfrom far import Other\n\n\nclass Frames(Base):\n    pass\n"
+    assert not kept(program, sets=other, ops=plain, far=on_gpu)
+
+
 def test_loaders_whose_workers_may_be_seeded_alike_are_kept():
     loader = (
         "from torch.utils.data import DataLoader, Dataset\nimport torch\nclass D(Dataset):\n"

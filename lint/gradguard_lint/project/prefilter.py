@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property, partial
 from operator import attrgetter
 
@@ -421,8 +421,27 @@ class Prefilter:
     def _loads_with_harm(self, path: str, file: File) -> bool:
         """Whether a dataset, or what it calls, may use a GPU or a generator of its own."""
         return all(
-            wanted(file) or self._imports_one(path, wanted) for wanted in (_may_harm, _samples)
+            wanted(file)
+            or self._imports_one(path, wanted)
+            or any(map(wanted, self._passing_names(path)))
+            for wanted in (_may_harm, _samples)
         )
+
+    def _passing_names(self, path: str) -> Iterator[File]:
+        """The modules from which those that `path` imports have what it takes of them, or classes
+        that theirs extend; and those from which these have it."""
+        near = self._links.asked(path)
+        for _ in range(FAR):
+            further: dict[File, set[str] | None] = {}
+            for file, asked in near.items():
+                passed = [
+                    it
+                    for it in file.imported_names
+                    if asked is None or it[2] in ("*", *asked) or os.fsencode(it[2]) in file.bases
+                ]
+                further.update(self._links.asked_by(self._links.path_of(file), passed))
+            near = further
+            yield from near
 
     @cached_property
     def _giving_helpers(self) -> set[bytes]:
