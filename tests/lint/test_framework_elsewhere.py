@@ -200,6 +200,54 @@ import torch
 def f4(k):
     return torch.zeros(3, device="cuda").sum().item()  # GG201
 """,
+    "a function and a class that modules without a framework only pass on": """
+# file: main.py
+from joblib import Parallel, delayed
+import shared
+from ops import Model, total
+
+model = Model()
+print(Parallel(n_jobs=2)(delayed(total)(k) for k in range(3)))
+print(Parallel(n_jobs=2)(delayed(model.run)(k) for k in range(3)))
+print(Parallel(n_jobs=2)(delayed(shared.mean)(k) for k in range(3)))
+print(Parallel(n_jobs=2)(delayed(shared.plain)(k) for k in range(3)))
+# file: ops.py
+from kernels import Network as Model
+from kernels import total
+# file: shared.py
+from kernels import mean, plain
+# file: kernels.py
+import torch
+
+def total(k):
+    return torch.ones(3, device="cuda").sum().item() * k  # GG201
+
+def mean(k):
+    return torch.ones(3, device="cuda").mean().item() * k  # GG201
+
+def plain(k):
+    return torch.ones(3).sum().item() * k
+
+class Network:
+    def run(self, k):
+        return torch.zeros(3).cuda().sum().item()  # GG201
+""",
+    "a generator that another library makes": """
+# file: main.py
+from joblib import Parallel, delayed
+from sklearn.utils import check_random_state
+
+def drawn(k, rng):
+    return rng.normal() + k
+
+def seeded(k, seed):
+    return check_random_state(seed).normal() + k
+
+rng = check_random_state(0)
+print(Parallel(n_jobs=2)(delayed(drawn)(k, rng) for k in range(4)))  # GG305
+seeds = rng.randint(2**31, size=4)
+print(Parallel(n_jobs=2)(delayed(seeded)(k, seed) for k, seed in enumerate(seeds)))
+""",
     "a loader's workers, whose number a program passes on": """
 # file: main.py
 from runner import run

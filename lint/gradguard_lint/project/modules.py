@@ -334,7 +334,9 @@ class Modules:
             if ITSELF in found:
                 return found
         elif not _is_package(path) and not names.have_star:
-            if not through or wanted is None or not names.definitions.have(wanted):
+            if not through or wanted is None:
+                return frozenset()
+            if not (names.definitions.have(wanted) or names.imported_as(wanted)):
                 return frozenset()
             through -= 1
         package = _package_of(name, path)
