@@ -104,9 +104,28 @@ def any_of(worlds: Iterable[Conditions]) -> Conditions:
     if len(possible) == 1:
         return common
     apart = AnyOf(plain(world - common) for world in possible)
-    if NONE in apart or not 1 < len(apart) <= MOST:
+    if NONE in apart:
+        return common
+    if (among := _among(apart)) is not None:
+        return common | {among}
+    if not 1 < len(apart) <= MOST:
         return common
     return common | {(apart, True)}
+
+
+def _among(groups: AnyOf) -> Condition | None:
+    """That one thing has one of several values, where that is all that `groups` ask for."""
+    subjects: set[Key] = set()
+    values: set[Hashable] = set()
+    for group in groups:
+        ((key, truth),) = group if len(group) == 1 else [(None, False)]
+        if not truth or not isinstance(key, tuple) or key[0] not in ("eq", "among"):
+            return None
+        subjects.add(key[1])
+        values.update(key[2:] if key[0] == "eq" else key[2])
+    if len(subjects) > 1 or None in values:
+        return None
+    return (("among", subjects.pop(), tuple(sorted(values, key=repr))), True)
 
 
 def plain(when: Conditions) -> Conditions:

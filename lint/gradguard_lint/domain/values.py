@@ -12,7 +12,7 @@ import ast
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import lru_cache
 
-from gradguard_lint.domain.conditions import NONE, Conditions
+from gradguard_lint.domain.conditions import NONE, Conditions, any_of
 from gradguard_lint.domain.questions import Key
 from pytest_gradguard.records import Record, fields, record
 
@@ -642,6 +642,6 @@ def join(values: Iterable[Value]) -> Value:
     choices: list[Choice] = []
     for atom, ways in seen.items():
         if len(ways) > WAYS:
-            ways = [frozenset.intersection(*ways)]
+            ways = [any_of(ways)]
         choices.extend(Choice(atom, when) for when in ways)
     return Value(tuple(choices))

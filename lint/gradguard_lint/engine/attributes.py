@@ -9,6 +9,7 @@ from gradguard_lint.domain.shapes import (
     arrived,
     as_key,
     at_one_place,
+    closed,
     inner,
     items,
     of_a_library,
@@ -48,6 +49,7 @@ from gradguard_lint.engine.containers import hold
 from gradguard_lint.engine.fields import parts_of
 from gradguard_lint.engine.imports import module_frame, star_import
 from gradguard_lint.engine.keeping import KEPT_AS_ATTRIBUTE, keep_as_attribute
+from gradguard_lint.engine.lookups import looked_up
 from gradguard_lint.engine.machine import ARRIVED, HEAP, Machine
 from gradguard_lint.engine.ports import Args
 from pytest_gradguard.records import replace
@@ -305,6 +307,8 @@ def _is_fixed(index: ast.Slice) -> bool:
 
 def _item(m: Machine, frame: Frame, node: ast.AST, atom: Atom, index: Value) -> Value:
     written = node.slice if isinstance(node, ast.Subscript) else ast.Constant(None)
+    if len(index.choices) > 1 and isinstance(atom, (Items, Table)):
+        return index.map(lambda part: _item(m, frame, node, atom, of(part)))
     if isinstance(atom, Items):
         position = index.constant
         if isinstance(written, ast.Slice):
@@ -318,7 +322,11 @@ def _item(m: Machine, frame: Frame, node: ast.AST, atom: Atom, index: Value) -> 
             and -len(atom.items) <= position < len(atom.items)
         ):
             return atom.items[position]
-        return at_one_place(atom.element) if isinstance(position, int) else atom.element
+        if isinstance(position, int):
+            return at_one_place(atom.element)
+        if atom.items is None or _stored(node):
+            return atom.element
+        return looked_up(m, frame, written, index, tuple(enumerate(atom.items)), atom.element)
     if isinstance(atom, Table):
         index = as_key(index)
         known = atom.get(index.constant) if isinstance(index.only, Const) else None
@@ -328,7 +336,12 @@ def _item(m: Machine, frame: Frame, node: ast.AST, atom: Atom, index: Value) -> 
             return filled(m, atom, index, m.call(frame, node, atom.missing, Args()))
         if isinstance(index.only, Const):
             return at_one_place(rest_of(atom))
-        return at_one_place(join([*(value for _, value in atom.entries), rest_of(atom)]))
+        anything = at_one_place(join([*(value for _, value in atom.entries), rest_of(atom)]))
+        if _stored(node):
+            return anything
+        sure = closed(atom)
+        other = None if sure else rest_of(atom)
+        return looked_up(m, frame, written, index, atom.entries, anything, other, closed=sure)
     if isinstance(atom, Instance):
         method = m.find_in_class(atom.cls, "__getitem__")
         if method is not None:

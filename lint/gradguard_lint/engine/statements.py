@@ -8,21 +8,17 @@ from functools import partial
 
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.values import (
-    ONE,
-    UNKNOWN,
     Atom,
     Class,
     External,
     Frame,
     Function,
-    Instance,
     Method,
     Value,
     of,
-    unknown,
 )
 from gradguard_lint.engine.branches import TURN, definite, enter_branch, fork
-from gradguard_lint.engine.calls import rebind
+from gradguard_lint.engine.lookups import identify
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.tree import descend
 from pytest_gradguard.records import replace
@@ -86,20 +82,8 @@ def _identify(m: Machine, frame: Frame, test: ast.expr) -> None:
             waiting += node.values
         elif isinstance(node, ast.Compare):
             waiting.append(node.left)
-        elif isinstance(node, ast.Name):
-            found = m.lookup(frame, node.id)
-            if found is not None and found[1] is frame and found[0] == UNKNOWN:
-                rebind(m, frame, node, _one(m, node))
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            owner = m.lookup(frame, node.value.id)
-            atom = owner[0].only if owner is not None else None
-            if isinstance(atom, Instance) and m.read(atom.ident, node.attr) == UNKNOWN:
-                rebind(m, frame, node, _one(m, node))
-
-
-def _one(m: Machine, node: ast.expr) -> Value:
-    """Something unknown that is not anything else, each time that it is come by."""
-    return unknown((ONE, m.ident_at(node, *m.turns)))
+        else:
+            identify(m, frame, node)
 
 
 def _turns_told(m: Machine, frame: Frame, node: ast.expr, test: Value) -> dict[Key, Hashable]:

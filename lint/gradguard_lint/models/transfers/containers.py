@@ -34,8 +34,10 @@ from gradguard_lint.domain.values import (
     join,
     of,
 )
+from gradguard_lint.engine.arguments import argument_node
 from gradguard_lint.engine.attributes import filled
 from gradguard_lint.engine.containers import adopted, element_of, grown, of_pairs
+from gradguard_lint.engine.lookups import looked_up
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.texts import filled_in, joined
@@ -51,6 +53,13 @@ def container_method(
         first = args.get(0)
         if name in ("get", "pop", "setdefault") and first is not None:
             first = as_key(first)
+            if name == "get" and len(first.choices) > 1:
+                others = args.positional[1:]
+                return first.map(
+                    lambda key: container_method(
+                        m, frame, node, atom, name, Args([of(key), *others])
+                    )
+                )
             known = atom.get(first.constant) if isinstance(first.only, Const) else None
             if name == "setdefault" and atom.ident:
                 return filled(m, atom, first, args.get(1) or constant(None))
@@ -63,7 +72,11 @@ def container_method(
             default = args.get(1)
             if isinstance(first.only, Const) and default is not None:
                 return join((default, UNKNOWN))
-            return join([*(value for _, value in atom.entries), rest_of(atom)])
+            anything = join([*(value for _, value in atom.entries), rest_of(atom)])
+            sure, other = closed(atom), default or constant(None)
+            other = other if sure else join((other, rest_of(atom)))
+            asked = argument_node(node, 0, "key")
+            return looked_up(m, frame, asked, first, atom.entries, anything, other, closed=sure)
         values = [*(value for _, value in atom.entries), rest_of(atom)]
         if name == "values" and closed(atom):
             return items("list", [value for _, value in atom.entries])

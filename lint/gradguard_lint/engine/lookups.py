@@ -1,0 +1,103 @@
+"""What is found under a key that is not known: alternatives, each under the condition that it is
+the one asked for."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Hashable
+
+from gradguard_lint.domain.conditions import Condition, plain_condition
+from gradguard_lint.domain.questions import Key
+from gradguard_lint.domain.values import (
+    ONE,
+    OWN,
+    UNKNOWN,
+    WIDTH,
+    Atom,
+    Const,
+    Frame,
+    Instance,
+    Thing,
+    Unknown,
+    Value,
+    guarded,
+    join,
+    unknown,
+)
+from gradguard_lint.engine.calls import rebind
+from gradguard_lint.engine.machine import QUESTIONS, Machine
+from gradguard_lint.engine.truth import compare
+
+
+def looked_up(
+    m: Machine,
+    frame: Frame,
+    written: ast.expr | None,
+    index: Value,
+    held: Collection[tuple[Hashable, Value]],
+    anything: Value,
+    other: Value | None = None,
+    *,
+    closed: bool = True,
+) -> Value:
+    """What there is under the key `index`, which is not known.
+
+    Args:
+        written: the expression that gives `index`.
+        held: the known keys, and what is there.
+        anything: what there may be, whatever the key.
+        other: what another key gives; None where that raises.
+        closed: whether the known keys are all that there are.
+    """
+    if not held or len(held) > WIDTH or anything == UNKNOWN or index.only is None:
+        return anything
+    key = _identity(m, frame, written, index.only)
+    if key is None:
+        return anything
+    picked = [guarded(value, frozenset({_asks_for(key, name)})) for name, value in held]
+    if other is not None:
+        names = tuple(name for name, _ in held)
+        picked.append(guarded(other, frozenset({(("among", key, names), False)} if closed else ())))
+    return join(picked)
+
+
+def _identity(m: Machine, frame: Frame, written: ast.expr | None, index: Atom) -> Key:
+    """What `index` is known by; None where that may be another each time."""
+    key = index.key if isinstance(index, Unknown) else None
+    if index == Unknown() and written is not None:
+        key = identify(m, frame, written)
+    if key is not None:
+        return None if isinstance(key, tuple) and key[0] == OWN else key
+    return this_time(m) if isinstance(index, (Unknown, Thing)) else None
+
+
+def this_time(m: Machine) -> Key:
+    """What something unknown is known by that is evaluated here; None in a comprehension, whose
+    turns are evaluated all at once."""
+    return None if m.loop_depth > len(m.turns) else (ONE, m.new_ident())
+
+
+def _asks_for(key: Key, name: Hashable) -> Condition:
+    """That `key` is `name`."""
+    if isinstance(key, tuple) and key[0] in QUESTIONS and name in (False, True):
+        return plain_condition(key, bool(name))
+    asked = compare(ast.Eq(), Unknown(key), Const(name, type(name).__name__))
+    assert isinstance(asked, Unknown)
+    return plain_condition(asked.key, True)
+
+
+def identify(m: Machine, frame: Frame, node: ast.expr) -> Key:
+    """Give what a name or attribute has, and is not known, an identity: it stays what it is."""
+    held: Value | None = None
+    if isinstance(node, ast.Name):
+        found = m.lookup(frame, node.id)
+        held = found[0] if found is not None and found[1] is frame else None
+    elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        owner = m.lookup(frame, node.value.id)
+        atom = owner[0].only if owner is not None else None
+        held = m.read(atom.ident, node.attr) if isinstance(atom, Instance) else None
+    if held != UNKNOWN:
+        return None
+    key = (ONE, m.ident_at(node, *m.turns))
+    rebind(m, frame, node, unknown(key))
+    return key
