@@ -143,6 +143,8 @@ def _super(m: Machine, frame: Frame, node: ast.Call) -> Value:
 def call(m: Machine, frame: Frame, node: ast.AST, function: Value, args: Args) -> Value:
     """What calling `function` gives; its effects are recorded."""
     choices = function.choices
+    if len(choices) > 1:
+        choices = m.filtered(function).choices
     if len(choices) == 1 and not choices[0].when:
         return call_atom(m, frame, node, choices[0].atom, args)
     results: list[Value] = []

@@ -113,6 +113,9 @@ def names_cuda(key: Key) -> Key:
     return ("contains", key, "cuda")
 
 
+_KNOWN_APART = (Function, Class)
+"""What one statement of the program makes, of which another makes another."""
+
 _ORDER: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Lt: lambda a, b: a < b,
     ast.LtE: lambda a, b: a <= b,
@@ -146,6 +149,8 @@ def compare(op: ast.cmpop, left: Atom, right: Atom) -> Atom:
         if isinstance(left, Unknown) and isinstance(right, Unknown) and left.key and right.key:
             key = ("same", frozenset((left.key, right.key)))
             return Unknown(("not", key) if negative else key)
+        if isinstance(left, _KNOWN_APART) and isinstance(right, _KNOWN_APART):
+            return Const((left == right) is not negative, "bool")
         if _device(left) and _device(right) and left.gpu is not right.gpu:
             return Const(negative, "bool")
         if _device(left) and isinstance(right, Const):
