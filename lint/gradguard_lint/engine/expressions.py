@@ -40,6 +40,7 @@ from gradguard_lint.domain.values import (
     join,
     of,
     of_own,
+    unknown,
 )
 from gradguard_lint.engine.attributes import captured
 from gradguard_lint.engine.branches import (
@@ -54,6 +55,7 @@ from gradguard_lint.engine.comprehensions import iterated, iterated_object
 from gradguard_lint.engine.containers import adopted, element_of
 from gradguard_lint.engine.generators import run
 from gradguard_lint.engine.imports import star_import
+from gradguard_lint.engine.lookups import this_time
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.texts import put_together, with_percent
@@ -189,6 +191,8 @@ def on_Dict(m: Machine, frame: Frame, node: ast.Dict) -> Value:
 
 def on_IfExp(m: Machine, frame: Frame, node: ast.IfExp) -> Value:
     test = m.eval(frame, node.test)
+    if test == UNKNOWN:
+        test = unknown(this_time(m))
     found: list[Value] = []
     if is_plain(m, node):
         assumed = m.state.assumed
