@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from gradguard_lint.domain.conditions import assume
+from gradguard_lint.domain.conditions import NONE, Conditions, assume
 from gradguard_lint.domain.shapes import items, sequence
 from gradguard_lint.domain.state import State
 from gradguard_lint.domain.values import (
@@ -196,12 +196,13 @@ def following(
     ended: list[State] | None = None,
 ) -> Value:
     """``next(generator)``; `ended` gets the state in which it has no more items."""
-    given: list[Value] = []
+    given: list[tuple[Value, Conditions]] = []
     there: list[State] = []
     known = certain(m, atom)
+    before = m.assumed.facts
 
     def stop(value: Value) -> None:
-        given.append(value)
+        given.append((value, m.assumed.facts - before))
         if known:
             there.append(m.leave())
         else:
@@ -213,9 +214,11 @@ def following(
             ended.append(m.state.copy())
         m.die()  # by StopIteration
     else:
-        given.append(default)
+        given.append((default, NONE))
     m.meet([*there, m.state])
-    return join(given) if given else UNKNOWN
+    if len({atom for value, _ in given for atom in value.atoms}) > 1:
+        return join(guarded(value, when) for value, when in given)
+    return join(value for value, _ in given) if given else UNKNOWN
 
 
 def method(m: Machine, frame: Frame, node: ast.AST, atom: Generator, name: str) -> Value:

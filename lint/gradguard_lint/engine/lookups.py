@@ -26,7 +26,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.calls import rebind
 from gradguard_lint.engine.machine import QUESTIONS, Machine
-from gradguard_lint.engine.truth import compare
+from gradguard_lint.engine.truth import compare, object_key
 
 
 def looked_up(
@@ -66,6 +66,8 @@ def _identity(m: Machine, frame: Frame, written: ast.expr | None, index: Atom) -
     key = index.key if isinstance(index, Unknown) else None
     if index == Unknown() and written is not None:
         key = identify(m, frame, written)
+    if isinstance(index, Instance) and not index.cls.plain:
+        key = object_key(index)
     if key is not None:
         return None if isinstance(key, tuple) and key[0] == OWN else key
     return this_time(m) if isinstance(index, (Unknown, Thing)) else None

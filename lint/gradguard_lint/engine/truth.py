@@ -17,6 +17,7 @@ from gradguard_lint.domain.values import (
     External,
     Function,
     Generator,
+    Instance,
     Items,
     Partial,
     Table,
@@ -106,6 +107,11 @@ def _asked(atom: Atom) -> Atom:
     return Unknown(("external", atom.name)) if isinstance(atom, External) else atom
 
 
+def object_key(atom: Instance) -> Key:
+    """What an object is known by."""
+    return ("object", atom.ident)
+
+
 def names_cuda(key: Key) -> Key:
     """The question whether what `key` stands for, or its text, names a GPU."""
     while isinstance(key, tuple) and key[0] == "str":
@@ -136,6 +142,8 @@ def compare(op: ast.cmpop, left: Atom, right: Atom) -> Atom:
             left, right = right, left
         if isinstance(left, Unknown) and left.key == ("gpu-count",) and right == Const(0, "int"):
             return Unknown(GPU_PRESENT if negative else ("not", GPU_PRESENT))
+        if isinstance(left, Instance) and not left.cls.plain and right != Const(None, "NoneType"):
+            left = Unknown(object_key(left))  # it may be a member of an enumeration
         asked = left.key or left.sent if isinstance(left, Unknown) else None
         if asked is not None and isinstance(right, Const):
             if not may_be(asked, right.value):

@@ -7,7 +7,7 @@ import sys
 
 from gradguard_lint.domain.conditions import NONE
 from gradguard_lint.domain.effects import Effect
-from gradguard_lint.domain.shapes import inner, sequence
+from gradguard_lint.domain.shapes import inner, known_items, sequence
 from gradguard_lint.domain.values import (
     NOTHING,
     NUMBER,
@@ -22,6 +22,7 @@ from gradguard_lint.domain.values import (
     join,
     of,
 )
+from gradguard_lint.engine.attributes import item
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.turns import in_loop
@@ -123,9 +124,12 @@ def seed(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Ro
 def draw(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """A draw from a global generator."""
     m.effect(frame, "draw", node, f"{name}()", framework=row.framework)
-    if row.framework != "numpy":
-        return UNKNOWN
     short = name.rpartition(".")[2]
+    if row.framework != "numpy":
+        among = args.get(0, "seq")
+        if short != "choice" or among is None or known_items(among) is None:
+            return UNKNOWN
+        return item(m, frame, node, among, UNKNOWN)
     return _made(m, node, drawn_extent(short, args), element_made(short, args))
 
 
