@@ -6,7 +6,15 @@ import ast
 from collections.abc import Callable
 from functools import partial
 
-from gradguard_lint.domain.conditions import Assumed, assume, forget, lasting, without
+from gradguard_lint.domain.conditions import (
+    NONE,
+    Assumed,
+    Conditions,
+    assume,
+    forget,
+    lasting,
+    without,
+)
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import known_items
 from gradguard_lint.domain.starts import PROCESS
@@ -125,11 +133,15 @@ def repeat(
         else:
             entry = m.state.copy()
             test = has_turn(m, frame, written)
+            item, told_there = element, NONE
 
             def turn() -> None:
+                nonlocal item, told_there
                 if assume_test(m, test, True):
-                    m.models.taken(m, element)
-                    go(element)
+                    assume(m.assumed, told_there)
+                    m.models.taken(m, item)
+                    go(item)
+                    item, told_there = _after_the_first(m, source, element)
                 else:
                     m.die()
 
@@ -144,6 +156,20 @@ def repeat(
         frame.loop_names.pop()
         m.outcomes(frame).loops.pop()
     return exits
+
+
+def _after_the_first(m: Machine, source: Value, element: Value) -> tuple[Value, Conditions]:
+    """What all turns but the first are given of `source`, and what they are told of the number
+    that counts them: it is greater than that of the first."""
+    only = source.only
+    if isinstance(only, Items) and only.items:
+        return m.filtered(join(only.items[1:])), NONE
+    if isinstance(only, Items) and only.kind in ("range", "generator"):
+        number = (known_items(element) or (element,))[0].only
+        key = number.key if isinstance(number, Unknown) else None
+        if isinstance(key, tuple) and len(key) == 3 and isinstance(key[2], int):
+            return element, frozenset({(("lt", key, key[2] + 1), False)})
+    return element, NONE
 
 
 def _as_given(

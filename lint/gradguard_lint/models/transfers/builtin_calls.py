@@ -101,7 +101,7 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     if short == "range":
         if _one_turn(args):
             return items("range", [args.positional[0] if args.positional[1:] else constant(0)])
-        return sequence(unknown(("int", id(node))), "range")
+        return sequence(unknown(("int", id(node), *_least(args))), "range")
     if short == "sum" and first is not None:
         start = args.get(1, "start")
         if start is not None and any(start.of(Items)):
@@ -175,8 +175,8 @@ def _given(m: Machine, frame: Frame, node: ast.AST, args: Args) -> list[Value]:
 
 def _enumerate(m: Machine, frame: Frame, node: ast.AST, args: Args) -> Value:
     value = _given(m, frame, node, args)[0]
-    number = unknown(("int", id(node)))
     least = (args.get(1, "start") or constant(0)).constant
+    number = unknown(("int", id(node), *((least,) if isinstance(least, int) else ())))
 
     def whole(values: list[Value]) -> Value:
         known = known_items(values[0])
@@ -247,6 +247,14 @@ def _iterator(atom: Atom) -> Value:
     if isinstance(atom, Thing):
         return UNKNOWN
     return of(replace(atom, ident=0) if isinstance(atom, (Items, Table)) else atom)
+
+
+def _least(args: Args) -> tuple[int, ...]:
+    """The first number of ``range(...)``, where it is known and all others are greater."""
+    bounds = [value.constant for value in args.positional]
+    first = bounds[0] if bounds[1:] else 0
+    step = bounds[2] if bounds[2:] else 1
+    return (first,) if isinstance(first, int) and isinstance(step, int) and step > 0 else ()
 
 
 def _one_turn(args: Args) -> bool:
