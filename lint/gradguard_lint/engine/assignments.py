@@ -244,6 +244,7 @@ def do_Delete(m: Machine, frame: Frame, node: ast.Delete) -> None:
             only = m.eval(frame, target.value).only
             if isinstance(only, Instance):
                 m.store.drop((only.ident, target.attr))
+                m.names_of.setdefault(only.ident, {})[target.attr] = None
         elif isinstance(target, ast.Subscript):
             holder = m.eval(frame, target.value)
             only = holder.only

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from gradguard_lint.domain.conditions import compatible
+from gradguard_lint.domain.conditions import Condition, compatible
 from gradguard_lint.domain.values import (
     UNKNOWN,
     Class,
@@ -17,6 +17,7 @@ from gradguard_lint.domain.values import (
     Value,
     constant,
     join,
+    unknown,
 )
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
@@ -68,12 +69,32 @@ def keep_as_attribute(m: Machine, owner: Instance, name: str, made: Value) -> No
 
 
 def anew(m: Machine, instance: Instance) -> None:
-    """`instance` is made: it has no attribute yet of those that its properties make."""
+    """`instance` is made: it has no attribute yet of those that its properties make, or that are
+    made where they are missing."""
     for name in m.names_of.get(instance.ident, ()):
+        if (instance.ident, name) in m.missed:
+            m.store.drop((instance.ident, name))
         found = m.find_in_class(instance.cls, name)
         for function in found.of(Function) if found is not None else ():
             if KEPT_AS_ATTRIBUTE in function.marks:
                 m.store.drop((instance.ident, name))
+
+
+def has(m: Machine, instance: Instance, name: str) -> Value:
+    """Whether `instance` has the attribute `name`; where nobody has set it, that stays unknown."""
+    if m.worker_ident != instance.born:
+        return UNKNOWN  # what of it arrives is not asked here
+    missing = (("has", instance.ident, name), False)
+    m.missed.add((instance.ident, name))
+    value = m.read(instance.ident, name)
+    if value is not None:  # who made it where it was missing has made it for good
+        when = frozenset[Condition].intersection(*(it.when for it in value.choices))
+        return constant(True) if when - {missing} <= m.assumed.facts else UNKNOWN
+    if m.find_in_class(instance.cls, name) is not None:
+        return constant(True)
+    told = name in m.names_of.get(instance.ident, ()) or not instance.cls.plain
+    asks = m.find_in_class(instance.cls, "__getattr__") is not None
+    return UNKNOWN if told or asks else unknown(missing[0])
 
 
 def _ident(m: Machine, function: Function) -> int:

@@ -10,8 +10,10 @@ from itertools import combinations
 from gradguard_lint.domain.conditions import assume, consistent
 from gradguard_lint.domain.effects import Modes
 from gradguard_lint.domain.state import Error, Past, Raised, State, loosened
-from gradguard_lint.domain.values import UNKNOWN, Frame, Value, of
+from gradguard_lint.domain.values import UNKNOWN, Frame, Instance, Value, of
+from gradguard_lint.engine import keeping
 from gradguard_lint.engine.assignments import assign
+from gradguard_lint.engine.branches import YES
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.resuming import Rest, is_context
 from gradguard_lint.engine.tree import descend
@@ -88,6 +90,7 @@ def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
     if missing is not None:
         m.assumed[missing] = False
     last = _last(node.body) if node.handlers else None
+    handlers = [] if _takes_what_is_there(m, frame, node.body) else node.handlers
     if last is not None:
         m.last[last] = None
     try:
@@ -104,7 +107,7 @@ def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
     m.block(frame, node.orelse)
     ends = [m.state]
     passed = raised
-    for handler in node.handlers:
+    for handler in handlers:
         caught = [_catches(m, frame, handler, error) for error, _ in raised]
         pairs = list(zip(raised, caught, strict=True))
         caught_here = [state for (_, state), here in pairs if here is not False]
@@ -132,6 +135,19 @@ def do_Try(m: Machine, frame: Frame, node: ast.Try) -> None:
     if not left:
         m.block(frame, node.finalbody)
     m.die()
+
+
+def _takes_what_is_there(m: Machine, frame: Frame, body: list[ast.stmt]) -> bool:
+    """Whether `body` only reads an attribute that an object certainly has: nothing is raised."""
+    taken = body[0].value if isinstance(body[0], (ast.Return, ast.Assign, ast.Expr)) else None
+    if (
+        len(body) > 1
+        or not isinstance(taken, ast.Attribute)
+        or not isinstance(taken.value, ast.Name)
+    ):
+        return False
+    owner = m.eval(frame, taken.value).only
+    return isinstance(owner, Instance) and keeping.has(m, owner, taken.attr) == YES
 
 
 def _last(body: list[ast.stmt]) -> ast.stmt | None:

@@ -152,6 +152,8 @@ class Machine:
         """The names that modules read, where that is known."""
         self.names_of: dict[int, dict[str, None]] = {}
         """The attributes that were ever written to an object."""
+        self.missed: set[tuple[int, str]] = set()
+        """The attributes of objects of which the program asks whether they are there."""
         self.set_on_unknown: set[str] = set()
         """The attributes that were ever written to what is not known."""
         self.origins: dict[tuple[int, str], Site] = {}

@@ -36,6 +36,7 @@ from gradguard_lint.engine.comprehensions import iterated, iterated_object
 from gradguard_lint.engine.containers import adopted, element_of, strung_together, whole
 from gradguard_lint.engine.flows import flow, lazy
 from gradguard_lint.engine.generators import following
+from gradguard_lint.engine.keeping import has
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
@@ -359,6 +360,8 @@ def has_attribute(m: Machine, value: Value, name: Value) -> Value:
     asked = name.constant
     if isinstance(asked, str) and value.only is not None and options.lacks(m, value.only, asked):
         return constant(False)
+    if isinstance(asked, str) and isinstance(value.only, Instance):
+        return has(m, value.only, asked)
     if name.constant not in OF_TENSORS:
         return data_parallel.has_attribute(value, name)
     return value.map(ask)
