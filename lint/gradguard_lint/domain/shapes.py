@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Set
 
 from gradguard_lint.domain.conditions import Conditions
+from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.values import (
     UNKNOWN,
     Atom,
@@ -17,6 +18,7 @@ from gradguard_lint.domain.values import (
     Items,
     Method,
     Partial,
+    Parts,
     Table,
     Tensor,
     Thing,
@@ -86,14 +88,81 @@ def known_items(value: Value) -> tuple[Value, ...] | None:
     return None
 
 
-def strung(parts: Iterable[tuple[Value, ...] | None]) -> tuple[Value, ...] | None:
-    """The items of `parts`, one after the other, where they are known, and few."""
-    found: tuple[Value, ...] = ()
-    for part in parts:
-        if part is None or len(found) + len(part) > MANY:
-            return None
-        found += part
-    return found
+def parted(atom: Items) -> Parts:
+    """What is known of the places in `atom`."""
+    if atom.items is not None:
+        return atom.items, None, ()
+    return atom.ends or ((), atom.element, ())
+
+
+def parts_of(value: Value, element: Value) -> Parts:
+    """What is known of the places in `value`, of which any item is `element`."""
+    known, only = known_items(value), value.only
+    if known is None:
+        return parted(only) if isinstance(only, Items) else ((), element, ())
+    return known, None, ()
+
+
+def strung(atom: Items, *parts: Parts) -> Items:
+    """`atom` that holds these `parts` one after the other."""
+    head: tuple[Value, ...] = ()
+    tail: tuple[Value, ...] = ()
+    middle: Value | None = None
+    for first, between, last in parts:
+        if middle is None:
+            head, middle, tail = head + first, between, last
+        elif between is None:
+            tail += first
+        else:
+            middle, tail = join((middle, *tail, *first, between)), last
+    if len(head) + len(tail) > MANY:
+        head, middle, tail = (), join((*head, *((middle,) if middle else ()), *tail)), ()
+    if middle is None:
+        return replace(atom, items=head, element=join(head) if head else UNKNOWN, ends=None)
+    element = join((*head, middle, *tail))
+    ends = (head, middle, tail) if (head or tail) and atom.kind != "set" else None
+    return replace(atom, items=None, element=element, ends=ends)
+
+
+def placed(atom: Items, place: int) -> Value | None:
+    """The item at `place`, where it is known which that is."""
+    head, middle, tail = parted(atom)
+    known = head if place >= 0 or middle is None else tail
+    return known[place] if -len(known) <= place < len(known) else None
+
+
+def sliced(atom: Items, cut: slice) -> Items:
+    """``atom[cut]``, a sequence of its own."""
+    new = replace(atom, ident=0)
+    head, middle, tail = parted(atom)
+    start, stop = cut.start or 0, cut.stop
+    if middle is None:
+        return strung(new, (head[cut], None, ()))
+    if cut.step not in (None, 1):
+        return replace(new, ends=None)
+    if start < 0:
+        inside = -start <= len(tail) and (stop is None or stop < 0)
+        return strung(new, (tail[start:stop], None, ())) if inside else replace(new, ends=None)
+    if stop is not None and 0 <= stop <= len(head):
+        return strung(new, (head[start:stop], None, ()))
+    if stop is not None and -stop > len(tail):  # nobody knows which are the first that are left out
+        return strung(new, ((), join((*head[start:], middle)), ()))
+    right = tail[:stop] if stop is None or stop < 0 else tail
+    if start > len(head) or (stop is not None and stop >= 0):  # it may end or begin among these
+        return strung(new, (head[start:], join((middle, *right)), ()))
+    return strung(new, (head[start:], middle, right))
+
+
+def least_of(key: Key) -> int | None:
+    """The least of the numbers of which one has this key, where it counts up from there."""
+    told = isinstance(key, tuple) and len(key) == 3 and key[0] == "int"
+    return key[2] if told and isinstance(key[2], int) else None  # type: ignore[index]
+
+
+def around(atom: Items, place: int) -> tuple[Parts, Parts]:
+    """What is before the item at `place`, and after it."""
+    after = sliced(atom, slice(place + 1, None)) if place != -1 else replace(atom, items=())
+    return parted(sliced(atom, slice(0, place))), parted(after)
 
 
 MANY = 32
@@ -263,12 +332,9 @@ def without_item(atom: Items | Table, index: Value) -> Items | Table | None:
             kept = [choice for choice in keys.choices if choice.atom != index.only]
             rest, keys = (rest, Value(tuple(kept))) if kept else (ABSENT, None)
         return replace(atom, entries=others, rest=rest, keys=keys, perhaps=some)
-    known = atom.items
-    if known is None or not isinstance(place, int) or not -len(known) <= place < len(known):
+    if not isinstance(place, int) or placed(atom, place) is None:
         return None
-    place %= len(known)
-    left = (*known[:place], *known[place + 1 :])
-    return replace(atom, items=left, element=join(left) if left else UNKNOWN)
+    return strung(atom, *around(atom, place))
 
 
 def inner(value: Value, depth: int = 4) -> Iterator[Atom]:
@@ -344,7 +410,7 @@ def owned(value: Value, worker: int, shared: Set[int] = frozenset()) -> Value:
             known = atom.items
             element = owned(atom.element, worker, shared)
             own = None if known is None else tuple(owned(item, worker, shared) for item in known)
-            return replace(atom, items=own, element=element)
+            return replace(atom, items=own, element=element, ends=None)
         return atom
 
     return Value(tuple(Choice(change(choice.atom), choice.when) for choice in value.choices))

@@ -29,6 +29,11 @@ WAYS = 4
 """How many ways to come by one alternative are told apart."""
 
 
+Parts = tuple["tuple[Value, ...]", "Value | None", "tuple[Value, ...]"]
+"""The first items of a sequence, what any of those between may be (None: there are none), and the
+last ones."""
+
+
 class Atom(Record):
     """One alternative of what a value may be."""
 
@@ -61,6 +66,8 @@ class Items(Atom):
     items: tuple[Value, ...] | None
     element: Value
     ident: int = 0
+    ends: Parts | None = None
+    """What is known of the places where `items` is None."""
 
 
 @record

@@ -6,12 +6,17 @@ import ast
 from functools import partial
 
 from gradguard_lint.domain.shapes import (
+    around,
     as_key,
     at_one_place,
     closed,
     items,
     known_items,
+    parts_of,
+    placed,
     sequence,
+    sliced,
+    strung,
     without_item,
 )
 from gradguard_lint.domain.values import (
@@ -70,7 +75,7 @@ def do_AugAssign(m: Machine, frame: Frame, node: ast.AugAssign) -> None:
     only = old.only
     if isinstance(only, Items) and isinstance(node.op, ast.Add):
         value = m.iterated(frame, node.value, value)
-        longer = grown(m, only, (only.items, known_items(value)), element_of(m, value))
+        longer = grown(m, only, parts_of(value, element_of(m, value)))
         if only.ident:
             hold(m, longer)  # a list grows in place, for all its names
         else:
@@ -154,6 +159,13 @@ def _unpack(m: Machine, frame: Frame, target: ast.Tuple | ast.List, value: Value
 
 def _part(m: Machine, index: int, count: int, star: int, atom: Atom) -> Value:
     """What the unpacking of `atom` into `count` names (at `star` what is left) gives one."""
+    if isinstance(atom, Items) and atom.ends:
+        if index == star:
+            left = sliced(atom, slice(star, star + 1 - count or None))
+            return of(replace(left, kind="list"))
+        found = placed(atom, index) if index < star else None
+        found = found or (placed(atom, index - count) if index > star or star == count else None)
+        return found or at_one_place(element_of(m, of(atom)))
     known = known_items(of(atom))
     if star < count:
         more = len(known) - count if known is not None else -2
@@ -190,7 +202,8 @@ def _store_item(m: Machine, frame: Frame, target: ast.Subscript, value: Value) -
             changed = _of_items(atom, value)
         elif isinstance(atom, Items) and takes_all(target.slice):
             given = m.iterated(frame, target, value)
-            changed = of(replace(atom, items=known_items(given), element=element_of(m, given)))
+            held = Items(atom.kind, known_items(given), element_of(m, given), atom.ident)
+            changed = of(held)
         else:
             changed = _with_item(atom, target, index, value)
         if changed is None:
@@ -206,7 +219,7 @@ def _store_item(m: Machine, frame: Frame, target: ast.Subscript, value: Value) -
 def _of_items(atom: Items | Table, value: Value) -> Value:
     """The container `atom` where each of its items is `value`."""
     if isinstance(atom, Items):
-        return of(replace(atom, items=None, element=value))
+        return of(replace(atom, items=None, element=value, ends=None))
     entries = tuple((key, value) for key, _ in atom.entries)
     rest = atom.rest if closed(atom) else value
     return of(replace(atom, entries=entries, rest=rest, perhaps=()))
@@ -224,15 +237,12 @@ def _with_item(atom: Atom, target: ast.Subscript, index: Value, value: Value) ->
         keys = index if atom.keys is None else join((atom.keys, index))
         return of(replace(atom, rest=rest, keys=keys, perhaps=()))
     if isinstance(atom, Items) and not isinstance(target.slice, ast.Slice):
-        place, known = index.constant, atom.items
-        if known is not None and isinstance(place, int) and -len(known) <= place < len(known):
-            changed = list(known)
-            changed[place] = value
-            return of(replace(atom, items=tuple(changed), element=join(changed)))
-        empty = atom.element.is_unknown
-        return of(
-            replace(atom, items=None, element=value if empty else join((atom.element, value)))
-        )
+        place = index.constant
+        if isinstance(place, int) and placed(atom, place) is not None:
+            before, after = around(atom, place)
+            return of(strung(atom, before, ((value,), None, ()), after))
+        element = value if atom.element.is_unknown else join((atom.element, value))
+        return of(Items(atom.kind, None, element, atom.ident))
     return None
 
 

@@ -12,10 +12,14 @@ from gradguard_lint.domain.shapes import (
     closed,
     inner,
     items,
+    least_of,
     of_a_library,
     owned,
+    parted,
+    placed,
     rest_of,
     sequence,
+    sliced,
 )
 from gradguard_lint.domain.values import (
     METHOD,
@@ -312,18 +316,14 @@ def _item(m: Machine, frame: Frame, node: ast.AST, atom: Atom, index: Value) -> 
     if isinstance(atom, Items):
         position = index.constant
         if isinstance(written, ast.Slice):
-            cut = _cut(m, frame, written) if atom.items is not None else None
-            if cut is not None and atom.items is not None:
-                return items(atom.kind, atom.items[cut])
-            return sequence(atom.element, atom.kind)
-        if (
-            atom.items is not None
-            and isinstance(position, int)
-            and -len(atom.items) <= position < len(atom.items)
-        ):
-            return atom.items[position]
+            told = atom.items is not None or atom.ends
+            cut = _cut(m, frame, written) if told else None
+            return sequence(atom.element, atom.kind) if cut is None else of(sliced(atom, cut))
         if isinstance(position, int):
-            return at_one_place(atom.element)
+            others = sliced(atom, slice(position, None)).element if atom.ends else atom.element
+            return placed(atom, position) or at_one_place(others)
+        if atom.ends:
+            return _counted_item(m, atom, index.only)
         if atom.items is None or _stored(node):
             return atom.element
         return looked_up(m, frame, written, index, tuple(enumerate(atom.items)), atom.element)
@@ -369,3 +369,15 @@ def _item(m: Machine, frame: Frame, node: ast.AST, atom: Atom, index: Value) -> 
         ):
             return constant(atom.value[place])
     return UNKNOWN
+
+
+def _counted_item(m: Machine, atom: Items, number: Atom | None) -> Value:
+    """The item at an unknown `number`, which may count from a known one on."""
+    key = number.key if isinstance(number, Unknown) else None
+    least = least_of(key)
+    if least is None or least < 0:
+        return atom.element
+    head, middle, tail = parted(sliced(atom, slice(least, None)))
+    told = enumerate(head, least)
+    may = (it for n, it in told if not m.conflicts(frozenset({(("eq", key, n), True)})))
+    return join((*may, *((middle,) if middle else ()), *tail))

@@ -11,7 +11,9 @@ from gradguard_lint.domain.shapes import (
     items,
     key_value,
     known_items,
+    parted,
     sequence,
+    sliced,
     strung,
 )
 from gradguard_lint.domain.values import (
@@ -20,6 +22,7 @@ from gradguard_lint.domain.values import (
     Choice,
     Const,
     Items,
+    Parts,
     Table,
     Tensor,
     Unknown,
@@ -95,16 +98,19 @@ def strung_together(m: Machine, values: Iterable[Value]) -> Value | None:
     return sequence(join(element_of(m, it) for it in full), kind) if full else items(kind, [])
 
 
-def grown(
-    m: Machine, atom: Items, parts: Iterable[tuple[Value, ...] | None], added: Value
-) -> Items:
-    """A sequence that has grown in place to these `parts`, where they are known, or by `added`: in
-    a loop it is not told what is where."""
-    known = strung(parts) if not m.loop_depth else None
-    if known is not None:
-        return Items(atom.kind, known, join(known) if known else UNKNOWN, atom.ident)
-    empty = atom.items == () or atom.element.is_unknown
-    return Items(atom.kind, None, added if empty else join((atom.element, added)), atom.ident)
+def grown(m: Machine, atom: Items, added: Parts, at: int | None = None) -> Items:
+    """A sequence that has grown in place by what is `added`, at its end or at a place: in a loop
+    nobody knows how much that is."""
+    if m.loop_depth:
+        first, between, last = added
+        several = (*first, *((between,) if between else ()), *last)
+        added = (), join(several) if several else None, ()
+    if atom.items is None and atom.element.is_unknown:
+        return strung(atom, added)
+    if at is None:
+        return strung(atom, parted(atom), added)
+    before, after = sliced(atom, slice(0, at)), sliced(atom, slice(at, None))
+    return strung(atom, parted(before), added, parted(after))
 
 
 def adopted(m: Machine, node: ast.AST, value: Value) -> Value:
@@ -136,7 +142,7 @@ def whole(m: Machine, value: Value, depth: int = 4) -> Value:
     def inside(atom: Atom) -> Atom:
         if isinstance(atom, Items):
             if atom.items is None:
-                return replace(atom, element=whole(m, atom.element, depth - 1))
+                return replace(atom, element=whole(m, atom.element, depth - 1), ends=None)
             held = tuple(whole(m, item, depth - 1) for item in atom.items)
             return replace(atom, items=held, element=join(held) if held else atom.element)
         if isinstance(atom, Table):

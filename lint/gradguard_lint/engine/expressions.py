@@ -14,6 +14,8 @@ from gradguard_lint.domain.shapes import (
     items,
     known_items,
     merged,
+    parted,
+    parts_of,
     rest_of,
     sequence,
     strung,
@@ -31,6 +33,7 @@ from gradguard_lint.domain.values import (
     Generator,
     Instance,
     Items,
+    Parts,
     Table,
     Unknown,
     Value,
@@ -138,18 +141,15 @@ def on_Await(m: Machine, frame: Frame, node: ast.Await) -> Value:
 
 def _display(m: Machine, frame: Frame, node: ast.expr, kind: str, nodes: list[ast.expr]) -> Value:
     if any(isinstance(item, ast.Starred) for item in nodes):
-        parts: list[Value] = []
-        whole = True
+        strings: list[Parts] = []
         for item in nodes:
             value = m.eval(frame, item)
             if not isinstance(item, ast.Starred):
-                parts.append(value)
+                strings.append(((value,), None, ()))
                 continue
             value = iterated(m, frame, item, value)
-            known = known_items(value)
-            parts += known if known is not None else (element_of(m, value),)
-            whole = whole and known is not None
-        made = items(kind, parts) if whole else sequence(join(parts), kind)
+            strings.append(parts_of(value, element_of(m, value)))
+        made = of(strung(Items(kind, (), UNKNOWN), *strings))
     elif len(nodes) > 64:
         parts = [m.eval(frame, item) for item in nodes[:64]]
         made = sequence(join((*parts, UNKNOWN)), kind)
@@ -265,24 +265,15 @@ def operate(
     if _counts(left) and isinstance(right.constant, int):
         return of(Unknown(("int", left.only, type(op).__name__, right.constant)))
     if sequences and isinstance(op, (ast.Add, ast.Mult)):
-        known = _put_together(op, left, right)
-        if known is not None:
-            return items(sequences[0].kind, known)
+        one, other = left.only, right.only
+        new = Items(sequences[0].kind, (), UNKNOWN)
+        if isinstance(op, ast.Add) and isinstance(one, Items) and isinstance(other, Items):
+            return of(strung(new, parted(one), parted(other)))
+        held, times = (one, right.constant) if isinstance(one, Items) else (other, left.constant)
+        if isinstance(held, Items) and isinstance(times, int) and 0 < times <= MANY:
+            return of(strung(new, *[parted(held)] * times))
         return sequence(join(atom.element for atom in sequences), sequences[0].kind)
     return UNKNOWN
-
-
-def _put_together(op: ast.operator, left: Value, right: Value) -> tuple[Value, ...] | None:
-    """The items of a sum or a multiple of sequences, where it is known what is where."""
-    if isinstance(op, ast.Add):
-        return strung((_items_of(left), _items_of(right)))
-    times = right.constant if _items_of(left) is not None else left.constant
-    held = _items_of(left) or _items_of(right)
-    return strung([held] * times) if isinstance(times, int) and 0 < times <= MANY else None
-
-
-def _items_of(value: Value) -> tuple[Value, ...] | None:
-    return value.only.items if isinstance(value.only, Items) else None
 
 
 def _is_text(value: Value) -> bool:

@@ -16,7 +16,7 @@ from gradguard_lint.domain.conditions import (
     without,
 )
 from gradguard_lint.domain.questions import Key
-from gradguard_lint.domain.shapes import known_items
+from gradguard_lint.domain.shapes import known_items, least_of, sliced
 from gradguard_lint.domain.starts import PROCESS
 from gradguard_lint.domain.state import Exits, Mark, Place, State, apart, join_states, widened
 from gradguard_lint.domain.values import (
@@ -164,11 +164,14 @@ def _after_the_first(m: Machine, source: Value, element: Value) -> tuple[Value, 
     only = source.only
     if isinstance(only, Items) and only.items:
         return m.filtered(join(only.items[1:])), NONE
+    if isinstance(only, Items) and only.ends:
+        return m.filtered(sliced(only, slice(1, None)).element), NONE
     if isinstance(only, Items) and only.kind in ("range", "generator"):
         number = (known_items(element) or (element,))[0].only
         key = number.key if isinstance(number, Unknown) else None
-        if isinstance(key, tuple) and len(key) == 3 and isinstance(key[2], int):
-            return element, frozenset({(("lt", key, key[2] + 1), False)})
+        least = least_of(key)
+        if least is not None:
+            return element, frozenset({(("lt", key, least + 1), False)})
     return element, NONE
 
 

@@ -110,5 +110,5 @@ def _unpickled(m: Machine, atom: Atom) -> Value:
         return of(replace(atom, entries=told, ident=0))
     if isinstance(atom, Items):
         known = atom.items and tuple(map(here, atom.items))
-        return of(replace(atom, items=known, element=here(atom.element), ident=0))
+        return of(replace(atom, items=known, element=here(atom.element), ident=0, ends=None))
     return here(of(atom))

@@ -56,7 +56,9 @@ def _with(value: Value, old: Atom, new: Value, depth: int, *, several: bool) -> 
         if isinstance(atom, Items):
             element = _with(atom.element, old, new, depth - 1, several=several)
             if atom.items is None:
-                return of(atom if element is atom.element else replace(atom, element=element))
+                if element is atom.element:
+                    return of(atom)
+                return of(replace(atom, element=element, ends=None))
             if several:
                 return of(atom)
             known = tuple(_with(it, old, new, depth - 1, several=False) for it in atom.items)

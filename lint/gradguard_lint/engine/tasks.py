@@ -129,7 +129,7 @@ def as_data(m: Machine, value: Value, depth: int = 3, *, plain: bool = True) -> 
         if isinstance(atom, Items) and atom.items is not None:
             return items(atom.kind, list(map(within, atom.items)))
         if isinstance(atom, Items):
-            return of(replace(atom, element=within(atom.element)))
+            return of(replace(atom, element=within(atom.element), ends=None))
         if isinstance(atom, Table):
             entries = tuple((key, within(item)) for key, item in atom.entries)
             return of(replace(atom, entries=entries))

@@ -83,7 +83,7 @@ def truth_of(atom: Atom) -> bool | None:
     if isinstance(atom, Const):
         return bool(atom.value)
     if isinstance(atom, Items):
-        return bool(atom.items) if atom.items is not None else None
+        return bool(atom.items) if atom.items is not None else (True if atom.ends else None)
     if isinstance(atom, Table):
         return True if atom.entries else None
     if isinstance(atom, (Function, Class, Bound, Partial, Delayed, TaskCall, Generator)):

@@ -161,7 +161,7 @@ def _unfolded(
         return of(table)
     if isinstance(atom, Items):
         told_items = atom.items and tuple(inside(it, i) for i, it in enumerate(atom.items))
-        held = replace(atom, items=told_items, element=inside(atom.element, None), ident=0)
+        held = Items(atom.kind, told_items, inside(atom.element, None))
         return adopted(m, node, of(held)) if not path else of(held)
     return of(atom)
 

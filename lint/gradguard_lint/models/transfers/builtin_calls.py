@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 
-from gradguard_lint.domain.shapes import EMPTY, items, known_items, sequence
+from gradguard_lint.domain.shapes import EMPTY, items, known_items, parted, sequence, sliced
 from gradguard_lint.domain.values import (
     COUNT,
     NOTHING,
@@ -25,6 +25,7 @@ from gradguard_lint.domain.values import (
     Unknown,
     Value,
     constant,
+    guarded,
     is_own,
     join,
     of,
@@ -90,7 +91,7 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
             return adopted(m, node, items(short, []))
         only = first.only
         if isinstance(only, Items):
-            return adopted(m, node, of(Items(short, only.items, only.element)))
+            return adopted(m, node, of(replace(only, kind=short, ident=0)))
         known = known_items(first)
         if known is not None:
             return adopted(m, node, items(short, known))
@@ -184,7 +185,16 @@ def _enumerate(m: Machine, frame: Frame, node: ast.AST, args: Args) -> Value:
         if known is not None and len(known) <= COUNTED and isinstance(least, int):
             pairs = [items("tuple", [constant(n), item]) for n, item in enumerate(known, least)]
             return items("generator", pairs)
-        return sequence(items("tuple", [number, element_of(m, values[0])]), "generator")
+        only, element = values[0].only, element_of(m, values[0])
+        if isinstance(only, Items) and only.ends and isinstance(least, int):
+            head = parted(only)[0]
+            (count,) = number.of(Unknown)
+            told = [
+                guarded(item, frozenset({(("eq", count.key, n), True)}))
+                for n, item in enumerate(head, least)
+            ]
+            element = join((*told, sliced(only, slice(len(head), None)).element))
+        return sequence(items("tuple", [number, element]), "generator")
 
     if not lazy([value]):
         return whole([value])

@@ -55,7 +55,7 @@ def collective(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, r
     outputs = args.get(*row.output) or UNKNOWN
     for atom in outputs.atoms:
         if isinstance(atom, Items):
-            filled = replace(atom, items=None, element=received)
+            filled = replace(atom, items=None, element=received, ends=None)
             if atom.ident:
                 m.store[atom.ident, HEAP] = of(filled)
             else:

@@ -11,8 +11,9 @@ from gradguard_lint.domain.shapes import (
     inner,
     items,
     key_value,
-    known_items,
     merged,
+    parts_of,
+    placed,
     rest_of,
     sequence,
     without_item,
@@ -109,10 +110,7 @@ def container_method(
             m.effect(frame, "gradient-collected", node, "append", target=first, place=loop)
         if name in ("pop", "popleft"):
             place = _popped(name, args)
-            held = atom.items or ()
-            if isinstance(place, int) and -len(held) <= place < len(held):
-                return held[place]
-            return atom.element
+            return (placed(atom, place) if isinstance(place, int) else None) or atom.element
         if name == "copy":
             return adopted(m, node, of(replace(atom, ident=0)))
         return UNKNOWN
@@ -180,28 +178,27 @@ def changed_container(
     """What a list or dict is after an in-place method; None where it stays as it was."""
     first = args.get(0)
     if isinstance(atom, Items):
-        known: tuple[tuple[Value, ...] | None, ...] = (None,)
-        if name in ("append", "add", "appendleft", "put"):
-            new = first or UNKNOWN
-            if name == "append" and atom.kind == "list":
-                known = (atom.items, (new,))
-        elif name == "insert":
-            new = args.get(1) or UNKNOWN
+        placeless = replace(atom, items=None, ends=None) if atom.items else replace(atom, ends=None)
+        ordered = atom if atom.kind == "list" else placeless
+        if name in ("append", "add", "put"):
+            return of(grown(m, ordered, ((first or UNKNOWN,), None, ())))
+        if name == "appendleft":
+            return of(grown(m, ordered, ((first or UNKNOWN,), None, ()), 0))
+        if name == "insert":
             at = first.constant if first is not None else None
-            if atom.items is not None and isinstance(at, int):
-                known = (atom.items[:at], (new,), atom.items[at:])
-        elif name in ("pop", "popleft") and atom.items is not None:
+            new = ((args.get(1) or UNKNOWN,), None, ())
+            return of(grown(m, atom, new, at) if isinstance(at, int) else grown(m, placeless, new))
+        if name in ("pop", "popleft") and (atom.items is not None or atom.ends):
             place = _popped(name, args)
-            return of(without_item(atom, constant(place)) or atom) if place is not None else None
-        elif name == "clear":
-            return of(replace(atom, items=(), element=UNKNOWN))
-        elif name in ("extend", "update"):
-            new = element_of(m, first) if first is not None else UNKNOWN
-            if atom.kind == "list" and first is not None:
-                known = (atom.items, known_items(first))
-        else:
-            return None
-        return of(grown(m, atom, known, new))
+            left = without_item(atom, constant(place)) if place is not None else None
+            return of(left or replace(atom, ends=None))
+        if name == "clear":
+            return of(replace(atom, items=(), element=UNKNOWN, ends=None))
+        if name in ("extend", "update"):
+            given = parts_of(first, element_of(m, first)) if first else ((), UNKNOWN, ())
+            return of(grown(m, ordered, given))
+        anyhow = atom.ends and name in ("remove", "reverse", "rotate", "sort", "extendleft")
+        return of(replace(atom, ends=None)) if anyhow else None
     if isinstance(atom, Table) and name == "clear":
         return of(replace(atom, entries=(), rest=ABSENT, keys=None, perhaps=()))
     if isinstance(atom, Table) and name == "pop" and first is not None:

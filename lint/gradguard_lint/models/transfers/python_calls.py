@@ -55,8 +55,13 @@ def identity(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
         if isinstance(atom, Items) and atom.items is not None:
             held = atom.items[::-1] if row.flag == "reversed" else atom.items
             return of(replace(atom, items=None if forgets else held, ident=0))
-        if isinstance(atom, Items) and row.flag == "reversed":
-            return of(replace(atom, kind="list", ident=0))  # its numbers become smaller
+        if isinstance(atom, Items):
+            head, middle, tail = atom.ends or ((), None, ())
+            ends = atom.ends if row.flag == "list" and not forgets else None
+            if row.flag != "reversed":
+                return of(replace(atom, ident=0, ends=ends))
+            turned = (tail[::-1], middle, head[::-1]) if atom.ends else None
+            return of(replace(atom, kind="list", ident=0, ends=turned))  # numbers become smaller
         return of(replace(atom, ident=0) if isinstance(atom, (Items, Table)) else atom)
 
     return adopted(m, node, value.map(copied))
