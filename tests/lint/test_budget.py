@@ -38,5 +38,25 @@ def test_the_tasks_of_a_long_program_are_followed(project):
     assert codes(project, "", POOL) == ["GG201"]
 
 
+RUN = """\
+def draw(rng, k, noisy):
+    return rng.normal() if noisy else k"""
+
+TASKS = """\
+import sys
+    import numpy as np
+
+    rng, tasks = np.random.default_rng(0), []
+    for k in range(len(sys.argv)):
+        tasks.append((rng, k, {}))
+    with Pool(2) as pool:
+        print(pool.starmap(draw, tasks))"""
+
+
+def test_the_short_loops_of_a_long_program_come_to_an_end(project):
+    assert codes(project, RUN, TASKS.format(True)) == ["GG305"]
+    assert codes(project, RUN, TASKS.format(False)) == []
+
+
 def test_a_function_that_a_long_program_calls_is_run_by_itself(project):
     assert codes(project, f"def main():\n    {POOL}\n", "main()") == ["GG201"]

@@ -45,6 +45,9 @@ Loop = ast.For | ast.AsyncFor | ast.While
 TURNS = (3, 2, 1)
 """How many turns are run, by how deep the loop is in others."""
 
+SHORT = 60
+"""Expressions that a turn may take which is always run again, as it settles what a list holds."""
+
 UNROLLED = 3
 """Up to this many known items, a loop is run item by item."""
 
@@ -276,10 +279,11 @@ def _turns(
     limit = (
         1 if m.budget.used_up or m.budget.preparing else TURNS[min(m.loop_depth, len(TURNS)) - 1]
     )
+    left = m.budget.left
     entry, modes, mark = m.state, m.modes, m.store.mark()
     exits = m.outcomes(frame).loops[-1]
     ends: list[State] = []
-    for _ in range(limit):
+    for turn in range(1, max(limit, 2) + 1):
         before, newest = m.state, m.fresh
         calls, moments = len(m.program.calls), len(m.moments)
         _turn(m, exits, body)
@@ -293,8 +297,9 @@ def _turns(
         ends.append(m.state)
         if settled:
             break
-    else:
-        widened((ends[-2] if len(ends) > 1 else entry).store, ends[-1].store)
+        if turn >= limit and (turn > 1 or left - m.budget.left > SHORT):
+            widened((ends[-2] if len(ends) > 1 else entry).store, ends[-1].store)
+            break
     for state in exits.breaks:
         state.modes = modes
         _forget_turn(state, keys, mark, entry.assumed)
