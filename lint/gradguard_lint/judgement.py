@@ -142,8 +142,9 @@ def _steps(
     for step, leads in zip(steps, given, strict=True):
         message = step.message
         if call is not None and (step.site.path, step.site.line) in handed_out:
-            message += _against_defaults(program, call.when)
-        if step is told:
+            if not _cut(program, (call.site, *(link.site for link in call.chain))):
+                message += _against_defaults(program, call.when)
+        if step is told and not _cut(program, (it.site for it in report.trace)):
             asked = report.when - (call.when if call is not None else NONE)
             message += _against_defaults(program, asked)
         item = (absolute(step.site.path), step.site.line, message)
@@ -152,6 +153,16 @@ def _steps(
             if leads:
                 ways.append(item)
     return trace, ways
+
+
+def _cut(program: Program, sites: Iterable[Site]) -> bool:
+    """Whether one of `sites` is in a function that other calls may come to: not all of them were
+    followed."""
+    return any(
+        site.path == path and first <= site.line <= last
+        for site in sites
+        for path, first, last in program.cut
+    )
 
 
 def _against_defaults(program: Program, when: Conditions) -> str:

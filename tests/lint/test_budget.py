@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 LONG = "    x = [x + 1, x + 2, x + 3][0]\n" * 1500
 
 PROGRAM = f"""\
@@ -56,6 +58,29 @@ import sys
 def test_the_short_loops_of_a_long_program_come_to_an_end(project):
     assert codes(project, RUN, TASKS.format(True)) == ["GG305"]
     assert codes(project, RUN, TASKS.format(False)) == []
+
+
+SWITCH = """\
+import argparse
+    import numpy as np
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--many", action="store_true")
+    if parser.parse_args().many:
+        main()
+    prepare(prepare(1))
+    {}()"""
+
+
+@pytest.mark.parametrize(
+    ("last", "told"), [("print", ", where `many` is set, which is off by default"), ("main", "")]
+)
+def test_a_switch_is_not_named_where_calls_of_a_function_are_not_followed(project, last, told):
+    functions = f"def draw(k):\n    return np.random.rand()\n\n\ndef main():\n    {POOL}\n"
+    source = PROGRAM.format(functions.replace("work", "draw"), SWITCH.format(last))
+    project.write("program.py", source.replace("prepare(prepare(1))", "", 1))
+    (found,) = project.lint("--select", "GG304", json_output=True).json["findings"]
+    assert found["trace"][0]["message"] == f"`draw` runs in forked workers{told}"
 
 
 def test_a_function_that_a_long_program_calls_is_run_by_itself(project):

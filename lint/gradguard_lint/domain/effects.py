@@ -486,6 +486,8 @@ class Program:
     own function by which it comes there; 0 is the module's own code."""
     defaults: dict[Key, tuple[Hashable, ...]] = field(default_factory=dict)
     """What its options, and arguments that nobody here gives, are by default."""
+    cut: set[tuple[str, int, int]] = field(default_factory=set)
+    """The functions that some calls were not followed to: the path, the first and last line."""
     hides_gpus: bool = False
     """Whether it says in its environment that no GPU is to be seen."""
     guarded: bool = False

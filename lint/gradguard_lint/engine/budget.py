@@ -33,13 +33,14 @@ class Budget:
     Attributes:
         left: the expressions after which it is left as it is.
         preparing: whether methods only set the attributes of an object for others, roughly.
-        cut: the functions that were not run where they were called, for the budget was used up.
+        cut: the functions that were not run where they were called, for the budget was used up:
+            their files, first and last lines.
     """
 
     def __init__(self) -> None:
         self.left = 0
         self.preparing = False
-        self.cut: set[int] = set()
+        self.cut: dict[int, tuple[str, int, int]] = {}
         self._given = 0
         self._kept = 0
         """With fewer left, nothing new is followed."""

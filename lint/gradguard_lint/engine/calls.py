@@ -227,7 +227,8 @@ def apply(m: Machine, frame: Frame, node: ast.AST, function: Function, args: Arg
         return keeping.again(m, function, args, lambda: apply(m, frame, node, plain, args))
     code = function.node
     if m.budget.used_up:
-        m.budget.cut.add(id(code))
+        end = code.end_lineno or code.lineno
+        m.budget.cut[id(code)] = (function.module.path, code.lineno, end)
         return UNKNOWN
     m.reached.add(id(code))
     if args.written and not takes(function, args):

@@ -120,6 +120,7 @@ class _Run:
         program = m.program
         self._functions(loops=False)
         program.defaults = m.defaults
+        program.cut = set(m.budget.cut.values())
         program.calls_elsewhere = {
             place: line
             for place, (ident, line) in m.reached_in.items()
