@@ -125,11 +125,11 @@ def _steps(
 ) -> tuple[list[tuple[str, int, str]], list[tuple[str, int, str]]]:
     """The steps of its trace; and those of them by which the program hands out the work."""
     call = report.call
-    handed_out = set[tuple[str, int]]()
+    sites: list[Site] = []
     if call is not None:  # a process gets its task where it is made, and is started elsewhere
-        sites = [call.site, *(run.task.site for run in call.tasks)]
+        sites += [call.site, *(run.task.site for run in call.tasks)]
         sites += [run.initializer.site for run in call.tasks if run.initializer is not None]
-        handed_out.update((site.path, site.line) for site in sites)
+    handed_out = {(site.path, site.line) for site in sites}
     trace: list[tuple[str, int, str]] = []
     ways: list[tuple[str, int, str]] = []
     given = [(step.site.path, step.site.line) in handed_out for step in report.trace]
@@ -137,7 +137,8 @@ def _steps(
     elsewhere = list(_from_elsewhere(report))
     given[first:first] = [True] * len(elsewhere)
     steps = [*report.trace[:first], *elsewhere, *report.trace[first:]]
-    own = (step for step in report.trace if step.site == report.site)
+    # What is asked for beside the call is asked of what the task does, not of the call.
+    own = (step for step in report.trace if step.site == report.site not in sites)
     told = next(own, report.trace[-1] if report.trace else None)
     for step, leads in zip(steps, given, strict=True):
         message = step.message

@@ -1181,6 +1181,42 @@ def test_what_has_to_be_told_for_what_workers_do_is_said(project, condition, tol
     assert found["trace"][-1]["message"] == f"`.cuda()` initialises the GPU here{told}"
 
 
+@pytest.mark.parametrize(
+    ("condition", "told"),
+    [("args.noise", ", where `noise` is set, which is off by default"), ("not args.noise", "")],
+)
+def test_what_has_to_be_told_for_a_draw_from_a_shared_generator_is_said(project, condition, told):
+    project.write(
+        "drawn.py",
+        f"""\
+import argparse
+from multiprocessing import Pool
+
+import numpy as np
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--noise", action="store_true")
+
+
+def simulate(given):
+    rng, k, args = given
+    return k + rng.normal() if {condition} else k
+
+
+if __name__ == "__main__":
+    args = parser.parse_args()
+    rng = np.random.default_rng(0)
+    with Pool(4) as pool:
+        print(pool.map(simulate, [(rng, k, args) for k in range(8)]))
+""",
+    )
+    (found,) = project.lint("--select", "GG305", json_output=True).json["findings"]
+    assert [step["message"] for step in found["trace"]] == [
+        "`simulate` runs in forked workers",
+        f"`simulate` draws from it here{told}",
+    ]
+
+
 def test_a_switch_of_one_program_of_two_is_not_named(project):
     project.write(
         "drawing.py",

@@ -86,6 +86,7 @@ def _shared(
         f"{got} the same numbers.",
         (sent_with(task, sent), Step(draw.site, f"`{by.name}` draws from it here")),
         call=task.call,
+        when=draw.when,
     )
 
 
