@@ -39,7 +39,11 @@ def check(program: Program) -> Iterator[Report]:
         fix = _set_epoch(effects, loop)
         for effect in effects:
             sampler = next(effect.value.things("sampler"))
-            made = () if sampler.site is None else (Step(sampler.site, "the sampler is made here"),)
+            made: tuple[Step, ...] = ()
+            if sampler.site is not None:
+                inside = sampler.site.module is loop.module and sampler.site.stands_in(loop.node)
+                each = ", anew in each iteration, and begins with epoch 0" if inside else ""
+                made = (Step(sampler.site, f"the sampler is made here{each}"),)
             anew = _at_its_end(effect, loop)
             often = "each time it is iterated anew in" if anew else "in each iteration of"
             called = "gets the same epoch each time" if effect.asks else "is not called"

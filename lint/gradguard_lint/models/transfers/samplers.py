@@ -22,12 +22,14 @@ from gradguard_lint.domain.values import (
     constant,
     of,
 )
+from gradguard_lint.engine.comprehensions import names_in
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers.loaders import loaders_in
 from gradguard_lint.reading.source import Module
+from gradguard_lint.words import words
 
 PASSED = "<passed>"
 """Of a sampler: in which turns of the loops around it was iterated in this epoch."""
@@ -53,7 +55,8 @@ _SHUFFLE = "<shuffle>"
 def sampler(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``DistributedSampler(dataset, ...)``."""
     ident = m.ident_at(node, "sampler")
-    parts: tuple[tuple[str, Value], ...] = (("shuffle", _made(m, ident, args, row)),)
+    anew = _gives_the_same(m, frame, node, ident)
+    parts: tuple[tuple[str, Value], ...] = (("shuffle", _made(m, ident, args, row, anew=anew)),)
     if any(_left_out(args.get(*it)) for it in _SHARES):
         parts = (*parts, (_OF_GROUP, constant(True)))
     site = m.site(frame, node)
@@ -68,12 +71,105 @@ def _left_out(value: Value | None) -> bool:
     return value is None or all(isinstance(it, Const) and it.value is None for it in value.atoms)
 
 
-def _made(m: Machine, ident: int, args: Args, row: Row) -> Value:
-    """A sampler is made, that has given no order so far; whether it shuffles."""
-    m.store[ident, PASSED] = m.store[ident, EPOCH] = NOTHING
+def _made(m: Machine, ident: int, args: Args, row: Row, *, anew: bool = False) -> Value:
+    """A sampler is made, that has given no order so far, unless it is one `anew` that begins with
+    the order of the one before; whether it shuffles."""
+    if not anew:
+        m.store[ident, PASSED] = NOTHING
+    m.store[ident, EPOCH] = constant(0)
+    m.store[ident, AGAIN] = NOTHING
     m.store[0, PASSED] = constant(True)
     shuffle = args.get(*row.argument)
     return shuffle or constant(True)
+
+
+def _gives_the_same(m: Machine, frame: Frame, node: ast.AST, ident: int) -> bool:
+    """Whether a sampler is made anew in each epoch, for the same data and with the same seed as in
+    the turn before, where it was left at the first epoch."""
+    if not frame.loop_names or not m.loops or not isinstance(node, ast.Call):
+        return False
+    loop, around, names = m.loops[-1].node, m.site(frame, node), frame.loop_names[-1]
+    if m.loops[-1].module is not frame.module or not around.stands_in(loop):
+        return False
+    # So that one more turn is run, though all that this one leaves behind is made anew.
+    m.store[0, f"{PASSED} {ident}"] = constant(True)
+    before, epoch = m.read(ident, PASSED), m.read(ident, EPOCH)
+    if before is None or epoch is None or epoch.constant != 0:
+        return False
+    turns, here = before.constant, tuple(m.turns)
+    if not isinstance(turns, tuple) or turns[:-1] != here[:-1] or len(turns) != len(here):
+        return False
+    return (
+        _are_the_same(node, names)
+        and not _changes_data(loop, node)
+        and not _trains_another(m, frame, loop, names)
+    )
+
+
+def _are_the_same(node: ast.Call, names: frozenset[str]) -> bool:
+    """Whether a sampler is made of the same in each turn that binds `names`: which share of the
+    data it gets may be asked for anew."""
+    given = [(number, "", item) for number, item in enumerate(node.args)]
+    given += [(-1, item.arg or "", item.value) for item in node.keywords]
+    for number, word, item in given:
+        share = any(number == place or word == name for place, name in _SHARES)
+        for part in ast.walk(item):
+            if isinstance(part, ast.Name) and part.id in names:
+                return False
+            if isinstance(part, ast.Call) and not share:
+                return False
+    return True
+
+
+def _changes_data(loop: ast.AST, node: ast.Call) -> bool:
+    """Whether a turn of `loop` may do something with the data, but for making the sampler at `node`
+    and a loader."""
+    data = [*node.args[:1], *(it.value for it in node.keywords if it.arg == "dataset")]
+    if not data:
+        return True
+    text = ast.dump(data[0])
+    harmless: set[int] = set()
+    for call in ast.walk(loop):
+        if isinstance(call, ast.Call) and (
+            call is node
+            or _calls(call, "len")
+            or any(item.arg in ("sampler", "batch_sampler") for item in call.keywords)
+        ):
+            harmless.update(id(item) for item in (*call.args, *(it.value for it in call.keywords)))
+    return any(
+        isinstance(part, type(data[0])) and id(part) not in harmless and ast.dump(part) == text
+        for part in ast.walk(loop)
+    )
+
+
+def _trains_another(m: Machine, frame: Frame, loop: ast.AST, names: frozenset[str]) -> bool:
+    """Whether each turn may train a model of its own, which is no epoch of one training: `names`
+    are bound by it."""
+    bound = names - (names_in(loop.target) if isinstance(loop, (ast.For, ast.AsyncFor)) else set())
+    loaders = set[str]()
+    for name in bound:
+        value = m.stored(frame.ident, name)
+        if value is not None and any(True for _ in samplers(m, value)):
+            loaders.add(name)
+    others = bound - loaders
+    for part in ast.walk(loop):
+        if (
+            isinstance(part, ast.Attribute)
+            and part.attr in _OF_TRAINING
+            and isinstance(part.value, ast.Name)
+            and part.value.id in others
+        ):
+            return True
+        if isinstance(part, ast.Call):
+            given = (*part.args, *(item.value for item in part.keywords))
+            known = {item.id for item in given if isinstance(item, ast.Name)}
+            if known & loaders and known & others:
+                return True
+    return False
+
+
+_OF_TRAINING = words("step zero_grad parameters train fit")
+"""What is asked of models and of their optimizers."""
 
 
 def init_instance(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args) -> Value:
@@ -299,7 +395,9 @@ def epoch_set(m: Machine, receiver: Atom, epoch: Value | None) -> None:
     number = epoch.only if epoch is not None and not m.givers else None  # generators begin again
     for ident in known or [it for it, note in m.store.held() if note == PASSED and it]:
         before = m.read(ident, EPOCH)
-        if known and isinstance(number, Const) and before is not None and before.only == number:
+        passed_before = m.read(ident, PASSED) not in (None, NOTHING)
+        same = isinstance(number, Const) and before is not None and before.only == number
+        if known and same and passed_before:
             m.store[ident, AGAIN] = constant(True)
             continue  # the order stays what it was
         m.store[ident, EPOCH] = of(number) if isinstance(number, Const) else UNKNOWN
