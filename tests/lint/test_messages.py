@@ -1283,7 +1283,11 @@ if __name__ == "__main__":
     process = mp.Process(target=probe, args=(queue,))
     process.start()
     print(queue.get())
-    process.join()
+"""
+
+POOL = """\
+    with mp.Pool(2) as pool:
+        print(pool.map(fit, range(3)))
 """
 
 
@@ -1293,10 +1297,11 @@ if __name__ == "__main__":
         ("", "info", "no other process of this program uses it"),
         ("    print(fit(0))\n", "warning", "this process makes a context of its own on it, "),
         ("    print(fit(0))\n", "warning", "beside the parent's."),
+        (POOL, "warning", "beside those of other processes."),
         (
-            "    with mp.Pool(2) as pool:\n        print(pool.map(fit, range(3)))\n",
-            "warning",
-            "beside those of other processes.",
+            "    process.join()\n" + POOL,
+            "info",
+            "no other process of this program uses it meanwhile",
         ),
         (
             "    others = [mp.Process(target=probe, args=(queue,)) for _ in range(2)]\n"

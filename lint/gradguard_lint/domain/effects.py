@@ -239,7 +239,8 @@ class ParallelCall:
         relayed: whether the next one is made in that loop, once it has ended; None: it is not known
             to end before another one.
         over: whether its end is waited for at all.
-        overlaps: the others that run while it does; those of loops before are not told.
+        overlaps: the others that run while it does, threads or processes as it does; threads of
+            loops before are not told.
         until: where the program goes on meanwhile, what it waits with for the end of the tasks, by
             identity: the thread, the future, the executor.
         worker: the task that makes the call, or None in the parent.

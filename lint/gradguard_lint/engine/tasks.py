@@ -48,7 +48,7 @@ from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.pickling import arrive, pickling_themselves, sent_as, state_of
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import descend, stored_names
-from gradguard_lint.engine.waiting import given_to_threads, turn_of
+from gradguard_lint.engine.waiting import given_out, turn_of
 from pytest_gradguard.records import replace
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -261,8 +261,7 @@ def hand_out(
         worker=m.worker,
         chain=m.chain,
     )
-    if call.kind == THREAD:
-        given_to_threads(m, call)
+    given_out(m, call)
     m.program.calls.append(call)
     with m.budget.reserve(node):
         results = [run_task(m, frame, call, start, task, initializer) for task in tasks[:TASKS]]

@@ -59,30 +59,40 @@ _OVER = "<over>"
 """The name under which is kept whether what last runs under an identity has ended."""
 
 
-def given_to_threads(m: Machine, call: ParallelCall) -> None:
-    """Note of `call`, which is made here, and of others that loops have made, which of them run at
-    the same time."""
+def given_out(m: Machine, call: ParallelCall) -> None:
+    """Note of `call`, which is made here, and of others that run on, which of them run at the same
+    time: processes, or threads that loops have made."""
     for other in running(m):
+        same_turn = other.turn == call.turn
+        if other.kind != call.kind:
+            continue
+        if (
+            call.kind != THREAD
+            and same_turn
+            and (other.site, other.until) == (call.site, call.until)
+        ):
+            continue  # the same one, started in another way
         ended = [m.read(ident, _OVER) for ident in other.until]
         if other.awaited or any(it is not None and it.constant is True for it in ended):
             other.relayed = in_loop_of(m, other)
             continue
         other.overlaps.append(call)
-        if call.turn == other.turn or call.site == other.site or in_loop_of(m, other):
+        if call.kind != THREAD or same_turn or call.site == other.site or in_loop_of(m, other):
             call.overlaps.append(other)
     for ident in call.until:
         m.store[ident, _OVER] = constant(False)
 
 
 def running(m: Machine) -> list[ParallelCall]:
-    """What loops have given to threads on the way here, one task after the other, and which has not
-    ended before another one."""
+    """What loops have given to threads on the way here, one task after the other, and processes
+    that were started one by one, which have not ended before another one."""
     return [
         it
         for it in m.state.past
         if isinstance(it, ParallelCall)
-        and (it.kind, it.each, it.relayed) == (THREAD, True, None)
-        and it.many
+        and it.each
+        and it.relayed is None
+        and (it.many if it.kind == THREAD else it.single)
         and it.until
     ]
 

@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from gradguard_lint.domain.conditions import NONE, consistent
-from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
+from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun, Waited
+from gradguard_lint.domain.starts import THREAD
 from gradguard_lint.domain.values import Atom, Const, Site, Thing, is_own
 from gradguard_lint.engine.truth import names_gpu
 from gradguard_lint.fixes.changes import Fix, Replace, Wrap
@@ -39,12 +40,12 @@ def check(program: Program) -> Iterator[Report]:
         if not task.call.meant and not _has_a_gpu_of_its_own(task, chosen)
     ]
     used = [(task, first) for task, first in used if first]
-    lone = _is_lone(program, [task for task, _ in used])
+    lone = _lone(program, [task for task, _ in used])
     return _reports(program, [it for it in used if not _is_apart(program, it[0])], lone=lone)
 
 
 def _reports(
-    program: Program, used: list[tuple[TaskRun, list[Effect]]], *, lone: bool
+    program: Program, used: list[tuple[TaskRun, list[Effect]]], *, lone: list[ParallelCall]
 ) -> Iterator[Report]:
     """What is said of tasks, each with what it uses a GPU by: the first on each of its ways."""
     reached: dict[ast.AST, list[tuple[TaskRun, Effect]]] = {}
@@ -64,13 +65,17 @@ def _reports(
             if other.task.site.node is not task.task.site.node
         }
         unasked = effect.kind == "gpu-implied" and not meant
+        alone = all(way.call in lone for way, _ in ways)
         what = effect.what.strip("`")
         workers = task.call.workers
         does = "initialises the GPU here"
         if effect.kind == "gpu-implied":
+            takes = "each worker process takes its own share of it"
+            if alone:
+                takes = "no other process of this program uses it meanwhile"
             message = (
                 f"`{what}` makes TensorFlow take the GPU's memory inside {workers}, wherever "
-                "there is a GPU: each worker process takes its own share of it."
+                f"there is a GPU: {takes}."
             )
         elif _fails(task, effect):
             message = (
@@ -79,10 +84,11 @@ def _reports(
                 "worker makes a context of its own on it."
             )
             does = "fails here"
-        elif lone:
+        elif alone:
+            there = "there is one context at a time" if len(lone) > 1 else "one context is made"
             message = (
                 f"`{what}` initialises the GPU inside {workers}: no other process of this program "
-                "uses it, and one context is made."
+                f"uses it meanwhile, and {there}."
             )
         else:
             message = (
@@ -99,7 +105,7 @@ def _reports(
                 *_on_other_branches([*branches[node].values()]),
                 *(handed_out(other) for other in others.values()),
             ),
-            severity="info" if lone or unasked or all(it.grown for _, it in ways) else None,
+            severity="info" if alone or unasked or all(it.grown for _, it in ways) else None,
             call=task.call,
             when=effect.when,
             what=what,
@@ -110,9 +116,30 @@ def _reports(
         )
 
 
-def _is_lone(program: Program, tasks: list[TaskRun]) -> bool:
-    """Whether one process alone uses the GPU."""
-    return bool(tasks) and _is_one_process(tasks) and not _used_in_parent(program)
+def _lone(program: Program, tasks: list[TaskRun]) -> list[ParallelCall]:
+    """What starts a process that alone uses the GPU as long as it lives."""
+    calls = list(dict.fromkeys(task.call for task in tasks))
+    if not tasks or _used_in_parent(program):
+        return []
+    return calls if _is_one_process(tasks) else [it for it in calls if _is_alone(it, calls)]
+
+
+def _is_alone(call: ParallelCall, calls: list[ParallelCall]) -> bool:
+    """Whether the process of `call` has ended before the workers of any other of `calls` are there,
+    and those of earlier ones have before it starts."""
+    if not call.single or not call.awaited or any(it in calls for it in call.overlaps):
+        return False
+    return all(
+        other.worker is None
+        and (other.awaited if other.single else other not in call.before or _ended(other, call))
+        for other in calls
+    )
+
+
+def _ended(other: ParallelCall, call: ParallelCall) -> bool:
+    """Whether the workers of `other` have certainly ended where `call` starts its own."""
+    waits = (call.before.get(Waited(ident)) for ident in other.until)
+    return any(when is not None and when <= call.when for when in waits)
 
 
 def _is_one_process(tasks: list[TaskRun]) -> bool:
@@ -122,7 +149,10 @@ def _is_one_process(tasks: list[TaskRun]) -> bool:
 
 
 def _used_in_parent(program: Program) -> bool:
-    return any(it.kind in _USING for it in program.effects if it.worker is None)
+    return any(
+        it.kind in _USING and (it.worker is None or it.worker.call.kind == THREAD)
+        for it in program.effects
+    )
 
 
 def _contexts(program: Program, tasks: list[TaskRun]) -> str:

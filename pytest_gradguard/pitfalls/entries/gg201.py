@@ -70,8 +70,8 @@ print(torch.tensor(prepared, device=device).square().sum().item())  # prints: 7.
         "function that a process worker runs, through any depth of calls in the project. Not in "
         "processes that train together, or that a program starts one by one, each with a GPU of "
         "its own, nor where a worker chooses its GPU by its rank or process number, or an "
-        "initializer may choose it. Info in a process that alone uses the GPU: its context is the "
-        "only one."
+        "initializer may choose it. Info in a process that alone uses the GPU as long as it "
+        "lives: its context is the only one."
     ),
     runtime=(
         "When a task or an initializer of a worker pool initialises CUDA in its process, or "
