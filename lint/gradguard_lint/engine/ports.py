@@ -289,6 +289,9 @@ class Models(Protocol[M]):
     def grad_after_pickling(self, tensor: Tensor) -> str:
         """What `tensor` is for autograd once it was pickled."""
 
+    def refuses_pickling(self, atom: Atom, *, standard: bool) -> bool:
+        """Whether `atom` itself certainly cannot be pickled, by the `standard` pickler or any."""
+
     def in_place(self, m: M, frame: Frame, node: ast.AugAssign, old: Value) -> Value | None:
         """``x += ...``; what `x` is then, where that is not what the operation gives."""
 

@@ -75,42 +75,73 @@ def contents(
             yield path, Thing("model", "Module", m.ident_of(atom.key)), choice.when
         if depth <= 0:
             continue
-        parts: list[tuple[str, Value]] = []
-        if isinstance(atom, Items):
-            if atom.items is not None:
-                parts = [(f"{path}[{index}]", item) for index, item in enumerate(atom.items)]
-            else:
-                parts = [(f"{path}[...]", atom.element)]
-        elif isinstance(atom, Table):
-            parts = [(f"{path}[{key!r}]", item) for key, item in atom.entries]
-            parts.append((f"{path}[...]", atom.rest))
-        elif isinstance(atom, Partial):
-            names = _parameters(atom.function)
-            parts = [
-                (names[index].lstrip("*") if index < len(names) else f"{path}.args[{index}]", item)
-                for index, item in enumerate(atom.args)
-            ]
-            parts += atom.keywords
-            parts.append((path, atom.function))
-        elif isinstance(atom, Function) and isinstance(atom.node, ast.Lambda) and atom.defaults:
-            names = [item.arg for item in atom.node.args.args][-len(atom.defaults) :]
-            parts = list(zip(names, atom.defaults, strict=False))
-        elif isinstance(atom, Bound):
-            parts = [("self", of(atom.receiver))]
-        elif isinstance(atom, Method) and (
-            path == CALLED or not isinstance(atom.receiver, Instance)
-        ):  # what else a class of a library gives its objects may be any attribute
-            parts = [(path, of(atom.receiver))]
-        elif isinstance(atom, Instance) and (state := state_of(m, atom)) is not None:
+        parts = _parts(m, atom, path)
+        if isinstance(atom, Instance) and parts:
             moved = m.read(atom.ident, "<gpu>")
             for part in moved.choices if moved is not None else ():
                 if isinstance(part.atom, Const) and part.atom.value is True:
                     model = Thing("model", atom.cls.name, atom.ident, gpu=True)
                     yield path, model, choice.when | part.when
-            parts = [(f"{path}.{name}", item) for name, item in state.items()]
+        if isinstance(atom, Items) and atom.items is None:
+            parts.append((f"{path}[...]", atom.element))
+        elif isinstance(atom, Table):
+            parts.append((f"{path}[...]", atom.rest))
         for name, item in parts:
             for inner_path, inner_atom, when in contents(m, item, name, depth - 1):
                 yield inner_path, inner_atom, when | choice.when
+
+
+def _parts(m: Machine, atom: Atom, path: str) -> list[tuple[str, Value]]:
+    """What pickling `atom` certainly comes to next, and the paths of that."""
+    if isinstance(atom, Items):
+        return [(f"{path}[{index}]", item) for index, item in enumerate(atom.items or ())]
+    if isinstance(atom, Table):
+        return [(f"{path}[{key!r}]", item) for key, item in atom.entries]
+    if isinstance(atom, Partial):
+        names = _parameters(atom.function)
+        parts = [
+            (names[index].lstrip("*") if index < len(names) else f"{path}.args[{index}]", item)
+            for index, item in enumerate(atom.args)
+        ]
+        return [*parts, *atom.keywords, (path, atom.function)]
+    if isinstance(atom, Function) and isinstance(atom.node, ast.Lambda) and atom.defaults:
+        names = [item.arg for item in atom.node.args.args][-len(atom.defaults) :]
+        return list(zip(names, atom.defaults, strict=False))
+    if isinstance(atom, Bound):
+        return [("self", of(atom.receiver))]
+    if isinstance(atom, Method) and (path == CALLED or not isinstance(atom.receiver, Instance)):
+        # What else a class of a library gives its objects may be any attribute.
+        return [(path, of(atom.receiver))]
+    if isinstance(atom, Instance) and (state := state_of(m, atom)) is not None:
+        return [(f"{path}.{name}", item) for name, item in state.items()]
+    return []
+
+
+def _is_refused(m: Machine, task: TaskCall, call: ParallelCall) -> bool:
+    """Whether a task certainly cannot be pickled, so that no worker ever gets it."""
+    sent = [*task.args, *(value for _, value in task.keywords)]
+    sent += [] if call.made else [task.function]
+    seen = set[int]()
+    return any(_has_refused(m, value, call, seen) for value in sent)
+
+
+def _has_refused(
+    m: Machine, value: Value, call: ParallelCall, seen: set[int], depth: int = 6
+) -> bool:
+    """Whether there is certainly something in `value` that cannot be pickled; `seen` are the
+    objects that nothing more is said of."""
+
+    def refused(atom: Atom) -> bool:
+        if m.models.refuses_pickling(atom, standard=call.forking_pickler):
+            return True
+        if isinstance(atom, Instance):
+            if atom.ident in seen or not atom.cls.plain:
+                return False  # what a class of a library says of pickling is not known
+            seen.add(atom.ident)
+        parts = _parts(m, atom, "") if depth else []
+        return any(_has_refused(m, item, call, seen, depth - 1) for _, item in parts)
+
+    return all(map(refused, m.filtered(value).atoms))
 
 
 def as_data(m: Machine, value: Value, depth: int = 3, *, plain: bool = True) -> Value:
@@ -261,6 +292,11 @@ def hand_out(
         worker=m.worker,
         chain=m.chain,
     )
+    if call.kind == PROCESS and ships:
+        tasks = [task for task in tasks if not _is_refused(m, task, call)]
+        if not tasks:
+            m.state.assumed = assumed
+            return UNKNOWN
     given_out(m, call)
     m.program.calls.append(call)
     with m.budget.reserve(node):

@@ -119,10 +119,12 @@ LIBRARY = Library(
             "graphs",
         ),
         Row(
-            "tensorflow.Session tensorflow.InteractiveSession tensorflow.compat.v1.Session",
+            "tensorflow.Session tensorflow.InteractiveSession tensorflow.compat.v1.Session "
+            "tensorflow.compat.v1.InteractiveSession",
             "thing",
             kind="session",
         ),
+        Row("tensorflow.Graph tensorflow.compat.v1.Graph", "thing", kind="graph"),
         Row(
             under("tensorflow.data.Dataset", "from_generator from_tensor_slices from_tensors range")
             + " "

@@ -345,6 +345,9 @@ class Meaning(Known):
         lost = tensor.framework == "torch" and tensor.grad == "history"
         return "leaf" if lost else tensor.grad
 
+    def refuses_pickling(self, atom: Atom, *, standard: bool) -> bool:
+        return objects.refuses_pickling(atom, standard=standard)
+
     def delete_item(
         self, m: Machine, frame: Frame, target: ast.Subscript, holder: Value, index: Value
     ) -> None:

@@ -10,6 +10,8 @@ from gradguard_lint.domain.values import (
     Class,
     External,
     Frame,
+    Function,
+    Generator,
     Instance,
     Method,
     Tensor,
@@ -45,6 +47,33 @@ from gradguard_lint.models.transfers.kinds import KERAS_KINDS
 from gradguard_lint.models.transfers.tensors import derived, written
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
+
+
+def refuses_pickling(atom: Atom, *, standard: bool) -> bool:
+    """Whether `atom` certainly cannot be pickled: TensorFlow's graphs and what holds one, running
+    generators; by the `standard` pickler, locks of threads and what has no name of its own."""
+    if isinstance(atom, Generator):
+        return isinstance(atom.function, Function)
+    if isinstance(atom, Function):
+        return standard and (isinstance(atom.node, ast.Lambda) or _is_nested(atom))
+    if not isinstance(atom, Thing):
+        return False
+    return atom.kind in ("session", "graph") or (
+        standard and atom.kind == "lock" and atom.name.startswith("threading.")
+    )
+
+
+def _is_nested(function: Function) -> bool:
+    """Whether a function is found by no name: a function defines it that does not say that it is
+    a global."""
+    around = function.frame.function
+    if around is None or function.owner is not None or function.wraps is not None:
+        return False
+    assert not isinstance(function.node, ast.Lambda)
+    return not function.node.decorator_list and not any(
+        isinstance(part, ast.Global) and function.name in part.names
+        for part in ast.walk(around.node)
+    )
 
 
 def attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) -> Value:
