@@ -140,11 +140,13 @@ def _steps(
     # What is asked for beside the call is asked of what the task does, not of the call.
     own = (step for step in report.trace if step.site == report.site not in sites)
     told = next(own, report.trace[-1] if report.trace else None)
+    when = call.when if call is not None else None
+    if call is not None and _cut(program, (call.site, *(link.site for link in call.chain))):
+        when = None
     for step, leads in zip(steps, given, strict=True):
         message = step.message
-        if call is not None and (step.site.path, step.site.line) in handed_out:
-            if not _cut(program, (call.site, *(link.site for link in call.chain))):
-                message += _against_defaults(program, call.when)
+        if when is not None and (step.site.path, step.site.line) in handed_out:
+            message += _against_defaults(program, when)
         if step is told and not _cut(program, (it.site for it in report.trace)):
             asked = report.when - (call.when if call is not None else NONE)
             message += _against_defaults(program, asked)

@@ -595,8 +595,12 @@ def _enclosed(m: Machine, called: Value) -> Iterator[tuple[str, Value]]:
         for name in _free_names(atom.node):
             value, home = m.lookup(atom.frame, name) or (UNKNOWN, None)
             if home is not None and home.parent is not None:
-                own = [it for it in value.choices if isinstance(it.atom, Instance)]
-                yield name, Value(tuple(it for it in own if not it.atom.cls.what))
+                yield name, Value(tuple(it for it in value.choices if _is_own_object(it.atom)))
+
+
+def _is_own_object(atom: Atom) -> bool:
+    """Whether `atom` is an object of a class of the program's that extends none of a library."""
+    return isinstance(atom, Instance) and not atom.cls.what
 
 
 def _free_names(node: ast.AST) -> list[str]:
