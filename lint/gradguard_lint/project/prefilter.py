@@ -421,11 +421,8 @@ class Prefilter:
     def _loads_with_harm(self, path: str, file: File) -> bool:
         """Whether a dataset, or what it calls, may use a GPU or a generator of its own."""
         return all(
-            wanted(file)
-            or self._imports_one(path, wanted)
-            or any(map(wanted, self._passing_names(path)))
-            for wanted in (_may_harm, _samples)
-        )
+            wanted(file) or self._imports_one(path, wanted) for wanted in (_may_harm, _samples)
+        ) or any(_may_harm(it) and _samples(it) for it in self._passing_names(path))
 
     def _passing_names(self, path: str) -> Iterator[File]:
         """The modules from which those that `path` imports have what it takes of them, or classes
