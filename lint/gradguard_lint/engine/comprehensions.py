@@ -5,19 +5,24 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
+from gradguard_lint.domain.conditions import without
+from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import ABSENT, as_key, items, known_items, sequence
 from gradguard_lint.domain.shapes import inner as inner_atoms
 from gradguard_lint.domain.values import (
     GRADIENT,
     UNKNOWN,
     Atom,
+    Choice,
     Const,
     Frame,
     Instance,
+    Items,
     Method,
     Table,
     Tensor,
     Thing,
+    Unknown,
     Value,
     guarded,
     join,
@@ -192,8 +197,25 @@ def comprehended(
         return adopted(m, node, items(kind, []))
     inner = _scope(m, frame, node, node.generators, source)
     element = collected(m, frame, node, _each(m, inner, node.elt))
+    element = of_any(element, element_keys(element_of(m, source)))
     m.state.assumed = assumed
     return adopted(m, node, sequence(guarded(element, condition(test, True)), kind))
+
+
+def element_keys(element: Value) -> frozenset[Key]:
+    """What stands for an element of something, or for its parts."""
+    parts = [element]
+    for packed in element.of(Items):
+        parts += packed.items or ()
+    return frozenset(
+        atom.key for part in parts for atom in part.of(Unknown) if atom.key is not None
+    )
+
+
+def of_any(value: Value, keys: frozenset[Key]) -> Value:
+    """`value` of one turn as any of the turns may have it, which `keys` stand for."""
+    plain = Value(tuple(Choice(c.atom, without(c.when, keys)) for c in value.choices))
+    return value if plain == value else join((plain,))
 
 
 def collected(

@@ -20,19 +20,16 @@ from gradguard_lint.domain.shapes import known_items, least_of, sliced
 from gradguard_lint.domain.starts import PROCESS
 from gradguard_lint.domain.state import Exits, Mark, Place, State, apart, join_states, widened
 from gradguard_lint.domain.values import (
-    Choice,
     Frame,
     Generator,
     Items,
     Table,
-    Unknown,
     Value,
-    join,
     of,
 )
 from gradguard_lint.engine.branches import TURN, assume_test, enter_branch
 from gradguard_lint.engine.carried import carried_names
-from gradguard_lint.engine.comprehensions import has_turn, iterated_object
+from gradguard_lint.engine.comprehensions import element_keys, has_turn, iterated_object, of_any
 from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.generators import run
 from gradguard_lint.engine.machine import HEAP, Machine
@@ -123,7 +120,7 @@ def repeat(
     m.loops.append(m.site(frame, node))
     m.turns.append(0)
     element = element_of(m, source)
-    keys = _element_keys(element) if known is None else frozenset({(TURN, m.site(frame, node))})
+    keys = element_keys(element) if known is None else frozenset({(TURN, m.site(frame, node))})
     m.elements.append((frame.function, keys))
     m.loop_depth += 1
     try:
@@ -190,7 +187,7 @@ def _as_given(
     modes = m.modes
 
     def turn(item: Value) -> None:
-        keys = _element_keys(item)
+        keys = element_keys(item)
         m.elements = [*m.elements[:-1], (frame.function, keys)]
         taken, mark, before = len(exits.breaks), m.store.mark(), m.assumed
         _turn(m, exits, partial(go, item))
@@ -354,21 +351,12 @@ def _forget_turn(state: State, keys: frozenset[Key], mark: Mark | None, before: 
     for place in state.store.since(mark):
         value = state.store.get(place)
         if value is not None and any(choice.when for choice in value.choices):
-            plain = Value(tuple(Choice(c.atom, without(c.when, keys)) for c in value.choices))
-            if plain != value:
-                state.store[place] = join((plain,))
+            plain = of_any(value, keys)
+            if plain is not value:
+                state.store[place] = plain
     for event, when in state.past.items():
         state.past[event] = without(when, keys)
     forget(state.assumed, keys, before)
-
-
-def _element_keys(element: Value) -> frozenset[Key]:
-    parts = [element]
-    for packed in element.of(Items):
-        parts += packed.items or ()
-    return frozenset(
-        atom.key for part in parts for atom in part.of(Unknown) if atom.key is not None
-    )
 
 
 def _stored(m: Machine, node: ast.AST) -> frozenset[str]:
