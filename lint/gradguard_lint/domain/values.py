@@ -9,7 +9,7 @@ holds) lives in the state, under the identity of what it belongs to. What is not
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import lru_cache
 
 from gradguard_lint.domain.conditions import NONE, Conditions, any_of
@@ -530,6 +530,14 @@ def guarded(value: Value, when: Conditions) -> Value:
         return value
     choices = [Choice(it.atom, it.when | when if it.when else when) for it in value.choices]
     return Value(tuple(choices))
+
+
+def either(ways: Sequence[tuple[Value, Conditions]]) -> Value:
+    """What there is after one of these `ways`: where it is the same after all, it does not matter
+    which was taken."""
+    if len(ways) > 1 and len({atom for value, _ in ways for atom in value.atoms}) == 1:
+        return join(value for value, _ in ways)
+    return join(guarded(value, when) for value, when in ways)
 
 
 def of(atom: Atom) -> Value:

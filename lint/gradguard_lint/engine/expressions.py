@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Hashable
 
-from gradguard_lint.domain.conditions import NONE
+from gradguard_lint.domain.conditions import NONE, Conditions
 from gradguard_lint.domain.shapes import (
     EMPTY,
     MANY,
@@ -38,6 +38,7 @@ from gradguard_lint.domain.values import (
     Unknown,
     Value,
     constant,
+    either,
     guarded,
     is_own,
     join,
@@ -193,24 +194,24 @@ def on_IfExp(m: Machine, frame: Frame, node: ast.IfExp) -> Value:
     test = m.eval(frame, node.test)
     if test == UNKNOWN:
         test = unknown(this_time(m))
-    found: list[Value] = []
+    found: list[tuple[Value, Conditions]] = []
     if is_plain(m, node):
         assumed = m.state.assumed
         for truth, branch in ((True, node.body), (False, node.orelse)):
             m.state.assumed = assumed.copy()
             if enter_branch(m, frame, node.test, test, truth):
-                found.append(guarded(m.eval(frame, branch), condition(test, truth)))
+                found.append((m.eval(frame, branch), condition(test, truth)))
         m.state.assumed = assumed
-        return join(found) if found else UNKNOWN
+        return either(found) if found else UNKNOWN
 
     def way(branch: ast.expr, truth: bool) -> Callable[[], None]:
         def go() -> None:
-            found.append(guarded(m.eval(frame, branch), condition(test, truth)))
+            found.append((m.eval(frame, branch), condition(test, truth)))
 
         return go
 
     fork(m, frame, node.test, test, (way(node.body, True), way(node.orelse, False)))
-    return join(found) if found else UNKNOWN
+    return either(found) if found else UNKNOWN
 
 
 def on_BinOp(m: Machine, frame: Frame, node: ast.BinOp) -> Value:

@@ -21,6 +21,7 @@ from gradguard_lint.domain.values import (
     Table,
     Value,
     constant,
+    either,
     guarded,
     join,
     of,
@@ -216,9 +217,7 @@ def following(
     else:
         given.append((default, NONE))
     m.meet([*there, m.state])
-    if len({atom for value, _ in given for atom in value.atoms}) > 1:
-        return join(guarded(value, when) for value, when in given)
-    return join(value for value, _ in given) if given else UNKNOWN
+    return either(given) if given else UNKNOWN
 
 
 def method(m: Machine, frame: Frame, node: ast.AST, atom: Generator, name: str) -> Value:
