@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from functools import cached_property, lru_cache
 
-from gradguard_lint.domain.questions import Key, some_value, subject_of
+from gradguard_lint.domain.questions import LENGTH, Key, counted, some_value, subject_of
 
 Condition = tuple[Key, bool]
 Conditions = frozenset[Condition]
@@ -139,7 +139,7 @@ def plain_condition(key: Key, truth: bool) -> Condition:
     """The condition "`key` is `truth`" without negations."""
     while isinstance(key, tuple) and key and key[0] == "not":
         key, truth = key[1], not truth
-    return (GPU_PRESENT if key == ("gpu-list",) else key, truth)
+    return (GPU_PRESENT if key in (("gpu-list",), ("gpu-count",)) else key, truth)
 
 
 @lru_cache(maxsize=4096)
@@ -201,12 +201,17 @@ def _possible(told: Conditions) -> bool:
         else:
             about.setdefault(subject_of(key), []).append(item)
     for subject, answers in about.items():
+        if type(subject) is tuple and subject[0] == LENGTH[0] and counted(subject) in about:
+            whole = counted(subject)  # what has no items is false
+            answers = [*answers, *((subject, it) for key, it in about[whole] if key == whole)]
         if len(answers) > 1 and not some_value(subject, answers):
             return False
     if not clauses:
         return True
     weighed = frozenset().union(*(clause.subjects for clause in clauses))
     rest = frozenset(it for subject in weighed & about.keys() for it in about[subject])
+    if len(clauses) == 1:
+        return any(_possible(rest | group) for group in clauses[0])
     left = {it: [rest | group for group in it if _possible(rest | group)] for it in clauses}
     clause = min(left, key=lambda it: len(left[it]))
     others = frozenset((it, True) for it in clauses if it is not clause)

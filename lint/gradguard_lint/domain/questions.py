@@ -1,7 +1,8 @@
 """Questions about one thing, and whether some value answers all of them as is assumed.
 
 A question is a key: ``("eq", x, 1)``, ``("lt", x, 2)``, ``("le", x, 2)``, ``("among", x, names)``
-or ``("contains", x, "cuda")``; and ``x`` itself asks whether x is true.
+``("contains", x, "cuda")``, ``("type", x, "cpu")`` of a device, or ``("of", x, classes)``; and
+``x`` itself asks whether x is true.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from collections.abc import Hashable, Sequence
 Key = Hashable
 Answer = tuple[Key, bool]
 
-_KINDS = frozenset({"eq", "lt", "le", "among", "contains"})
+_KINDS = frozenset({"eq", "lt", "le", "among", "contains", "type", "of"})
+_FEW = 8
+"""Lengths below this are tried one by one."""
 _FALSE = (None, False, 0, "", ())
 """What is false; other values that are answer as these do."""
 
@@ -25,6 +28,7 @@ def subject_of(key: Key) -> Key:
 def some_value(subject: Key, answers: Sequence[Answer]) -> bool:
     """Whether something has all of these answers to questions about `subject`."""
     values: Sequence[Hashable] | None = None
+    classes = False
     for key, truth in answers:
         if key == subject:
             if not truth and values is None:
@@ -36,10 +40,33 @@ def some_value(subject: Key, answers: Sequence[Answer]) -> bool:
             break
         if truth and kind == "among" and isinstance(other, tuple) and None not in other:
             values = other
+        if truth and kind == "type" and values is None:
+            values = (other,)
+        classes = classes or kind == "of"
     if values is not None:
         sure = values is not _FALSE
         return any(all(_has(subject, value, it, sure) for it in answers) for value in values)
-    return _some_number(subject, answers)
+    return (not classes or _some_class(answers)) and _some_number(subject, answers)
+
+
+def _some_class(answers: Sequence[Answer]) -> bool:
+    """Whether something may be of the classes that it is said to be of, and of no others."""
+    left = APART
+    for key, truth in answers:
+        kind, other = _parts(key) if isinstance(key, tuple) and len(key) == 3 else ("", None)
+        if kind == "of" and isinstance(other, frozenset):
+            if not truth:
+                left = left - other
+            elif other <= APART:
+                left = left & other
+    return bool(left)
+
+
+APART = frozenset(
+    "builtins." + name
+    for name in ("str", "int", "float", "list", "tuple", "set", "dict", "bytes", "")
+)
+"""Classes of which nothing is of two; "" stands for all others."""
 
 
 def _parts(key: Key) -> tuple[Hashable, Hashable]:
@@ -62,6 +89,8 @@ def _holds(key: Key, value: Hashable) -> bool | None:
         return bool(value == other)
     if kind == "among":
         return None if not isinstance(other, tuple) or None in other else value in other
+    if kind == "type":
+        return value.partition(":")[0] == other if isinstance(value, str) else None
     if kind == "contains":
         return str(other) in value if isinstance(value, str) else None
     if isinstance(value, (int, float)) and isinstance(other, (int, float)):
@@ -69,13 +98,25 @@ def _holds(key: Key, value: Hashable) -> bool | None:
     return None
 
 
+def counted(subject: Key) -> Key:
+    """What the number `subject` is the length of, where it is a length."""
+    is_length = isinstance(subject, tuple) and len(subject) == 3 and subject[:2] == LENGTH
+    return subject[2] if is_length else None  # type: ignore[index]
+
+
+LENGTH = ("number", "len")
+"""How the keys of lengths begin."""
+
+
 def _some_number(subject: Key, answers: Sequence[Answer]) -> bool:
     """Whether some number, or something else, has these answers, none of which names a value."""
-    low, high = -float("inf"), float("inf")
-    low_open = high_open = False
+    is_length = type(subject) is tuple and subject[:2] == LENGTH
+    low, high = -1.0 if is_length else -float("inf"), float("inf")
+    low_open, high_open = is_length, False
     excluded: set[Hashable] = set()
     for key, truth in answers:
         if key == subject:
+            excluded.add(0)
             continue
         kind, number = _parts(key)
         if not isinstance(number, (int, float)) or isinstance(number, bool):
@@ -87,8 +128,13 @@ def _some_number(subject: Key, answers: Sequence[Answer]) -> bool:
             high, high_open = number, kind == "lt"
         elif not truth and (number > low or (number == low and kind == "le")):
             low, low_open = number, kind == "le"
-    if high - low == 1 and low >= 1 and low_open and high_open:
+    if high - low == 1 and (low >= 1 or is_length) and low_open and high_open:
         return False  # what is weighed against such numbers counts something
+    if is_length and high < _FEW:
+        return any(
+            low < n + (not low_open) and n - (not high_open) < high and n not in excluded
+            for n in range(_FEW)
+        )
     if low == high:
         return not (low_open or high_open or low in excluded)
     return low < high

@@ -118,10 +118,11 @@ def strung(atom: Items, *parts: Parts) -> Items:
     if len(head) + len(tail) > MANY:
         head, middle, tail = (), join((*head, *((middle,) if middle else ()), *tail)), ()
     if middle is None:
-        return replace(atom, items=head, element=join(head) if head else UNKNOWN, ends=None)
+        element = join(head) if head else UNKNOWN
+        return replace(atom, items=head, element=element, ends=None, count=None)
     element = join((*head, middle, *tail))
     ends = (head, middle, tail) if (head or tail) and atom.kind != "set" else None
-    return replace(atom, items=None, element=element, ends=ends)
+    return replace(atom, items=None, element=element, ends=ends, count=None)
 
 
 def placed(atom: Items, place: int) -> Value | None:
@@ -133,7 +134,7 @@ def placed(atom: Items, place: int) -> Value | None:
 
 def sliced(atom: Items, cut: slice) -> Items:
     """``atom[cut]``, a sequence of its own."""
-    new = replace(atom, ident=0)
+    new = replace(atom, ident=0, count=None)
     head, middle, tail = parted(atom)
     start, stop = cut.start or 0, cut.stop
     if middle is None:

@@ -66,6 +66,8 @@ class Items(Atom):
     items: tuple[Value, ...] | None
     element: Value
     ident: int = 0
+    count: Key = None
+    """How many there are, where they are not known and can never be others."""
     ends: Parts | None = None
     """What is known of the places where `items` is None."""
 
@@ -557,6 +559,16 @@ def _plain(value: Hashable) -> Value:
     return of(Const(value, type(value).__name__))
 
 
+def is_number(atom: Atom) -> bool:
+    """Whether `atom` is certainly a plain number that is not known."""
+    if isinstance(atom, Unknown):
+        return isinstance(atom.key, tuple) and atom.key[0] in NUMERIC
+    return isinstance(atom, Thing) and atom.kind == "number"
+
+
+NUMERIC = ("int", "number")
+"""How the keys of numbers that are not known begin."""
+
 NUMBER = of(Thing("number", "number"))
 """A plain number."""
 
@@ -601,6 +613,52 @@ def unknown(key: Key) -> Value:
 ONE = "one"
 """The key of something of which nothing is known but that it stays what it is begins so."""
 
+
+def at_large(value: Value) -> Value:
+    """`value` without what it is by default, where it may be anything: an option's default."""
+    if len(value.choices) == 1:
+        return value
+    keys = {choice.atom.key for choice in value.choices if isinstance(choice.atom, Unknown)}
+    kept = [choice for choice in value.choices if not _is_default(choice, keys)]
+    return Value(tuple(kept)) if len(kept) < len(value.choices) else value
+
+
+def _is_default(choice: Choice, keys: set[Key]) -> bool:
+    atom = choice.atom
+    return isinstance(atom, Const) and any(
+        (("eq", key, atom.value), True) in choice.when for key in keys
+    )
+
+
+def computed(name: str, *given: Atom, numeric: bool = True) -> Key:
+    """The key of what `name`, which always gives the same for the same, makes of `given`; None
+    where one of these may be another next time, or is made of too many others."""
+    keys: list[Key] = []
+    for atom in given:
+        key = atom.key if isinstance(atom, Unknown) else None
+        if isinstance(atom, Const):
+            keys.append(("const", atom.value, atom.kind))
+        elif key is None or (isinstance(key, tuple) and _is_deep(key)):
+            return None
+        else:
+            keys.append(key)
+    return ("number" if numeric else "computed", name, *keys)
+
+
+def _is_deep(key: tuple[Key, ...]) -> bool:
+    """Whether `key` stands for what is computed from something computed, or for what may be another
+    each time: a text of which parts are not known, or what comes of a place in the source."""
+    while key[0] in ("attr", "call", "item") and isinstance(key[1], tuple):
+        key = key[1]
+    if key[0] == "node":
+        return True
+    inside = key[2:] if key[0] in _COMPUTED else ()
+    return key[0] == "text" or any(
+        isinstance(part, tuple) and part and part[0] in (*_COMPUTED, "text") for part in inside
+    )
+
+
+_COMPUTED = ("number", "computed")
 
 OWN = "own"
 """The key of what differs from one worker process to the next begins so; that of a text with such a

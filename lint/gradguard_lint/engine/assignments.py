@@ -32,12 +32,13 @@ from gradguard_lint.domain.values import (
     Thing,
     Unknown,
     Value,
+    is_number,
     join,
     of,
 )
 from gradguard_lint.engine.calls import rebind
 from gradguard_lint.engine.comprehensions import iterated
-from gradguard_lint.engine.containers import adopted, element_of, grown, hold
+from gradguard_lint.engine.containers import adopted, element_of, grown, hold, resized
 from gradguard_lint.engine.expressions import operate
 from gradguard_lint.engine.imports import module_frame
 from gradguard_lint.engine.machine import HEAP, Machine
@@ -77,6 +78,7 @@ def do_AugAssign(m: Machine, frame: Frame, node: ast.AugAssign) -> None:
         value = m.iterated(frame, node.value, value)
         longer = grown(m, only, parts_of(value, element_of(m, value)))
         if only.ident:
+            resized(m, only)
             hold(m, longer)  # a list grows in place, for all its names
         else:
             assign(m, frame, node.target, of(longer))
@@ -196,6 +198,11 @@ def _store_item(m: Machine, frame: Frame, target: ast.Subscript, value: Value) -
         rebind(m, frame, target.value, changed)
         return
     for atom in holder.atoms:
+        if isinstance(target.slice, ast.Slice):
+            resized(m, atom)
+        key = index.constant
+        if isinstance(atom, Unknown) and atom.key is not None and isinstance(key, str):
+            _set_on_unknown(m, atom, key, value)
         if target in m.rewriting and isinstance(atom, Thing) and atom.gpu:
             changed = of(replace(atom, gpu=any(tensor.gpu for tensor in value.tensors())))
         elif target in m.rewriting and isinstance(atom, (Items, Table)) and atom.ident:
@@ -214,6 +221,13 @@ def _store_item(m: Machine, frame: Frame, target: ast.Subscript, value: Value) -
             m.store[atom.ident, HEAP] = changed
         elif isinstance(target.value, (ast.Name, ast.Attribute)):
             rebind(m, frame, target.value, changed)
+
+
+def _set_on_unknown(m: Machine, owner: Unknown, key: str, value: Value) -> None:
+    """Keep what is given to something that is not known, as far as a test may ask for that."""
+    if all(isinstance(atom, (Const, Unknown)) or is_number(atom) for atom in value.atoms):
+        m.set_on_unknown.add(key)
+        m.store[0, str(("item", owner.key, key))] = value
 
 
 def _of_items(atom: Items | Table, value: Value) -> Value:
@@ -260,6 +274,8 @@ def do_Delete(m: Machine, frame: Frame, node: ast.Delete) -> None:
             only = holder.only
             index = m.eval(frame, target.slice)
             m.models.delete_item(m, frame, target, holder, index)
+            for atom in holder.atoms:
+                resized(m, atom)
             left = without_item(only, index) if isinstance(only, (Items, Table)) else None
             if left is not None and isinstance(only, (Items, Table)):
                 if only.ident:

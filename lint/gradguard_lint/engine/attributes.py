@@ -49,7 +49,7 @@ from gradguard_lint.domain.values import (
     of_own,
     unknown,
 )
-from gradguard_lint.engine.containers import hold
+from gradguard_lint.engine.containers import hold, item_of_unknown
 from gradguard_lint.engine.fields import parts_of
 from gradguard_lint.engine.imports import module_frame, star_import
 from gradguard_lint.engine.keeping import KEPT_AS_ATTRIBUTE, keep_as_attribute
@@ -355,7 +355,7 @@ def _item(m: Machine, frame: Frame, node: ast.AST, atom: Atom, index: Value) -> 
         return m.models.item(m, frame, node, atom, index)
     if isinstance(atom, Unknown) and atom.key is not None:
         if isinstance(index.only, Const):
-            return unknown(("item", atom.key, index.constant))
+            return item_of_unknown(m, atom, index.constant)
         if isinstance(written, ast.Slice) and _is_fixed(written):
             return unknown(("item", atom.key, ast.unparse(written)))
     if isinstance(atom, External) and atom.name == "os.environ":

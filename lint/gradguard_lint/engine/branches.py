@@ -14,20 +14,25 @@ from gradguard_lint.domain.conditions import (
     plain,
     plain_condition,
 )
+from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import where_absent
 from gradguard_lint.domain.values import (
     UNKNOWN,
+    Atom,
     Choice,
     Const,
     External,
     Frame,
+    Items,
     Table,
     Unknown,
     Value,
     constant,
+    guarded,
+    join,
     of,
 )
-from gradguard_lint.engine.containers import hold
+from gradguard_lint.engine.containers import hold, length
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import descend
@@ -47,32 +52,55 @@ def definite(test: Value) -> bool | None:
     return truths.pop() if len(truths) == 1 else None
 
 
-def all_of(tests: list[Value]) -> Value:
+def all_of(m: Machine, tests: list[Value]) -> Value:
     """Whether all of `tests` hold."""
     open_ = [test for test in tests if definite(test) is not True]
     if any(definite(test) is False for test in open_):
         return NO
     if not open_:
         return YES
-    return open_[0] if len(open_) == 1 else UNKNOWN
+    if len(open_) == 1:
+        return open_[0]
+    found, passed = [], NONE
+    for test in open_:
+        found.append(guarded(NO, passed | condition(m, test, False)))
+        passed |= condition(m, test, True)
+    return join((*found, guarded(YES, passed)))
 
 
-def turning_out(test: Value, truth: bool) -> list[Choice]:
+def _question(m: Machine, atom: Atom) -> Key:
+    """The key of whether `atom` is true, where that is not known and it has one."""
+    if isinstance(atom, Items):
+        atom = compare(ast.Gt(), length(m, atom), Const(0, "int"))
+    return atom.key if isinstance(atom, Unknown) else None
+
+
+def negated(m: Machine, atom: Atom) -> Atom:
+    """``not atom``."""
+    truth = truth_of(atom)
+    if truth is not None:
+        return Const(not truth, "bool")
+    key = _question(m, atom)
+    return Unknown(("not", key) if key is not None else None)
+
+
+def turning_out(m: Machine, test: Value, truth: bool) -> list[Choice]:
     """The alternatives of `test` that may have `truth`, and when they have."""
     found = []
     for choice in test.choices:
         atom = choice.atom
         known = truth_of(atom)
-        if known is None and isinstance(atom, Unknown) and atom.key is not None:
-            found.append(Choice(atom, choice.when | {plain_condition(atom.key, truth)}))
+        key = _question(m, atom) if known is None else None
+        if key is not None:
+            found.append(Choice(atom, choice.when | {plain_condition(key, truth)}))
         elif known is None or known is truth:
             found.append(choice)
     return found
 
 
-def condition(test: Value, truth: bool) -> Conditions:
+def condition(m: Machine, test: Value, truth: bool) -> Conditions:
     """The assumptions that `test` having `truth` amounts to."""
-    return _amounting(test, truth, turning_out(test, truth))
+    return _amounting(test, truth, turning_out(m, test, truth))
 
 
 def _amounting(test: Value, truth: bool, kept: list[Choice]) -> Conditions:
@@ -95,7 +123,7 @@ def enter_branch(m: Machine, frame: Frame, node: ast.expr, test: Value, truth: b
 
 def assume_test(m: Machine, test: Value, truth: bool) -> bool:
     """Assume that `test` has `truth`; False where it cannot."""
-    kept = turning_out(test, truth)
+    kept = turning_out(m, test, truth)
     if not kept:
         return False
     when = _amounting(test, truth, kept)

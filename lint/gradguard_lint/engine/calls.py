@@ -35,16 +35,31 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine import keeping
 from gradguard_lint.engine.arguments import arguments, bind_arguments, takes
+from gradguard_lint.engine.containers import item_of_unknown, resized
 from gradguard_lint.engine.fields import give_fields
 from gradguard_lint.engine.machine import HEAP, Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.same_object import changed_in_place
 from gradguard_lint.engine.tree import yields
 from gradguard_lint.engine.turns import given_to_all, turning
+from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
 ALTERNATIVES = 6
 """How many functions that a name may stand for are followed."""
+
+
+RESIZING = words(
+    "add append appendleft clear discard extend extendleft insert pop popleft put remove update"
+)
+"""The methods after which a container may be longer or shorter."""
+
+
+UNCHANGING = words(
+    "casefold count endswith find index isdigit lower partition removeprefix removesuffix replace "
+    "rpartition rsplit rstrip split startswith strip upper"
+)
+"""Methods that give the same again, whatever their receiver is."""
 
 
 def on_Call(m: Machine, frame: Frame, node: ast.Call) -> Value:
@@ -66,8 +81,12 @@ def _change_receiver(m: Machine, frame: Frame, node: ast.Call, function: Value, 
     if function.is_unknown:
         changed = m.models.shown_by_method(m, node, name, args)
     for atom in function.atoms:
+        if isinstance(atom, Unknown) and name in RESIZING and isinstance(atom.key, tuple):
+            resized(m, Unknown(atom.key[1]))
         if not isinstance(atom, Method):
             continue
+        if name in RESIZING:
+            resized(m, atom.receiver)
         new = m.models.changed_receiver(m, frame, node, atom.receiver, name, args)
         if new is None:
             continue
@@ -91,6 +110,7 @@ def call_back(m: Machine, frame: Frame, node: ast.AST, function: Value, args: Ar
     for atom in function.atoms:
         if isinstance(atom, Method) and isinstance(atom.receiver, (Items, Table)):
             held = m.filtered(of(atom.receiver)).only
+            resized(m, atom.receiver)
             if not isinstance(held, (Items, Table)):
                 continue
             new = m.models.changed_receiver(m, frame, node, held, atom.name, args)
@@ -210,6 +230,12 @@ def call_atom(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -
             return known
         if atom.key is not None and not args.positional and not args.keywords:
             return unknown(("call", atom.key))
+        if isinstance(atom.key, tuple) and atom.key[0] == "attr" and not args.keywords:
+            given = tuple(value.constant for value in args.positional)
+            if atom.key[2] == "get" and len(given) == 1 and isinstance(given[0], str):
+                return item_of_unknown(m, Unknown(atom.key[1]), given[0])
+            if atom.key[2] in UNCHANGING and None not in given and args.rest is None:
+                return unknown(("call", atom.key, given))
     return UNKNOWN
 
 

@@ -30,7 +30,7 @@ from gradguard_lint.domain.values import (
     unknown,
 )
 from gradguard_lint.engine.branches import assume_test, condition, definite, enter_branch, is_plain
-from gradguard_lint.engine.containers import adopted, element_of
+from gradguard_lint.engine.containers import adopted, as_long_as, element_of
 from gradguard_lint.engine.fields import parts_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
@@ -199,7 +199,9 @@ def comprehended(
     element = collected(m, frame, node, _each(m, inner, node.elt))
     element = of_any(element, element_keys(element_of(m, source)))
     m.state.assumed = assumed
-    return adopted(m, node, sequence(guarded(element, condition(test, True)), kind))
+    made = adopted(m, node, sequence(guarded(element, condition(m, test, True)), kind))
+    whole = len(node.generators) == 1 and not first.ifs
+    return as_long_as(m, source, made) if whole else made
 
 
 def element_keys(element: Value) -> frozenset[Key]:

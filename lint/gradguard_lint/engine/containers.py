@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 
 from gradguard_lint.domain.shapes import (
     ABSENT,
@@ -16,7 +16,9 @@ from gradguard_lint.domain.shapes import (
     sliced,
     strung,
 )
+from gradguard_lint.domain.state import Place
 from gradguard_lint.domain.values import (
+    COUNT,
     UNKNOWN,
     Atom,
     Choice,
@@ -27,11 +29,12 @@ from gradguard_lint.domain.values import (
     Tensor,
     Unknown,
     Value,
+    computed,
     join,
     of,
     unknown,
 )
-from gradguard_lint.engine.machine import HEAP, Machine
+from gradguard_lint.engine.machine import HEAP, LENGTH, Machine
 from pytest_gradguard.records import replace
 
 
@@ -54,6 +57,60 @@ def of_pairs(m: Machine, value: Value) -> Value:
         return of(Table((), pair[1], pair[0])) if pair and len(pair) == 2 else UNKNOWN
 
     return value.map(change)
+
+
+def length(m: Machine, atom: Atom) -> Atom:
+    """How many items there are in `atom`."""
+    if isinstance(atom, Items) and atom.items is not None:
+        return Const(len(atom.items), "int")
+    if isinstance(atom, Items) and atom.count is not None:
+        return Unknown(atom.count)
+    place = _place_of_length(atom)
+    if place is None:
+        return COUNT.choices[0].atom
+    m.measured.add(place)
+    told = m.store.get(place)
+    if told is not None:
+        return told.only or COUNT.choices[0].atom
+    if isinstance(atom, Items):
+        return Unknown(("number", "len", (atom.ident, m.made.get(atom.ident))))
+    assert isinstance(atom, Unknown)
+    key = ("gpu-count",) if atom.key == ("gpu-list",) else computed("len", atom)
+    return COUNT.choices[0].atom if key is None else Unknown(key)
+
+
+def resized(m: Machine, atom: Atom) -> None:
+    """A container may be longer or shorter from here on."""
+    place = _place_of_length(atom) if m.measured else None
+    if place is not None and place in m.measured:
+        m.store[place] = COUNT
+
+
+def as_long_as(m: Machine, other: Value, value: Value) -> Value:
+    """`value`, a sequence that has just been made of all that `other` has."""
+    made, source = value.only, other.only
+    count = length(m, source) if source is not None else None
+    if isinstance(made, Items) and made.items is None and isinstance(count, Unknown):
+        if made.kind == "tuple":
+            return of(replace(made, count=count.key))
+        if made.ident:
+            m.store[made.ident, LENGTH] = of(count)
+            m.measured.add((made.ident, LENGTH))
+    return value
+
+
+def _place_of_length(atom: Atom) -> Place | None:
+    """Where the state has how long `atom` is."""
+    if isinstance(atom, Items):
+        return (atom.ident, LENGTH) if atom.ident else None
+    return (0, str((LENGTH, atom.key))) if isinstance(atom, Unknown) and atom.key else None
+
+
+def item_of_unknown(m: Machine, atom: Unknown, index: Hashable) -> Value:
+    """What something unknown has at `index`."""
+    key = ("item", atom.key, index)
+    fixed = m.store.get((0, str(key))) if index in m.set_on_unknown else None
+    return fixed if fixed is not None else unknown(key)
 
 
 def hold(m: Machine, atom: Items | Table) -> None:
@@ -105,12 +162,14 @@ def grown(m: Machine, atom: Items, added: Parts, at: int | None = None) -> Items
         first, between, last = added
         several = (*first, *((between,) if between else ()), *last)
         added = (), join(several) if several else None, ()
-    if atom.items is None and atom.element.is_unknown:
-        return strung(atom, added)
     if at is None:
-        return strung(atom, parted(atom), added)
-    before, after = sliced(atom, slice(0, at)), sliced(atom, slice(at, None))
-    return strung(atom, parted(before), added, parted(after))
+        longer = strung(atom, parted(atom), added)
+    else:
+        before, after = sliced(atom, slice(0, at)), sliced(atom, slice(at, None))
+        longer = strung(atom, parted(before), added, parted(after))
+    if atom.items is None and atom.element.is_unknown:  # what is known of its items is of these
+        return replace(longer, element=strung(atom, added).element)
+    return longer
 
 
 def adopted(m: Machine, node: ast.AST, value: Value) -> Value:
@@ -123,6 +182,8 @@ def adopted(m: Machine, node: ast.AST, value: Value) -> Value:
         if isinstance(atom, (Items, Table)) and _changeable(atom):
             atom = replace(atom, ident=m.ident_at(node, "held", number))
             hold(m, atom)
+            if isinstance(atom, Items) and (atom.ident, LENGTH) in m.store:
+                m.store.drop((atom.ident, LENGTH))
         choices.append(Choice(atom, choice.when))
     return Value(tuple(choices))
 

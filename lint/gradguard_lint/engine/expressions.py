@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable, Hashable
 
 from gradguard_lint.domain.conditions import NONE, Conditions
+from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import (
     EMPTY,
     MANY,
@@ -37,9 +38,12 @@ from gradguard_lint.domain.values import (
     Table,
     Unknown,
     Value,
+    at_large,
+    computed,
     constant,
     either,
     guarded,
+    is_number,
     is_own,
     join,
     of,
@@ -53,6 +57,7 @@ from gradguard_lint.engine.branches import (
     enter_branch,
     fork,
     is_plain,
+    negated,
     turning_out,
 )
 from gradguard_lint.engine.comprehensions import iterated, iterated_object
@@ -200,13 +205,13 @@ def on_IfExp(m: Machine, frame: Frame, node: ast.IfExp) -> Value:
         for truth, branch in ((True, node.body), (False, node.orelse)):
             m.state.assumed = assumed.copy()
             if enter_branch(m, frame, node.test, test, truth):
-                found.append((m.eval(frame, branch), condition(test, truth)))
+                found.append((m.eval(frame, branch), condition(m, test, truth)))
         m.state.assumed = assumed
         return either(found) if found else UNKNOWN
 
     def way(branch: ast.expr, truth: bool) -> Callable[[], None]:
         def go() -> None:
-            found.append((m.eval(frame, branch), condition(test, truth)))
+            found.append((m.eval(frame, branch), condition(m, test, truth)))
 
         return go
 
@@ -238,8 +243,6 @@ def operate(
     sequences = [atom for value in (left, right) for atom in value.atoms if isinstance(atom, Items)]
     if not sequences and (is_own(left) or is_own(right)) and not _is_text(left):
         return of_own(id(node))
-    if not sequences and (any(left.things("number")) or any(right.things("number"))):
-        return NUMBER
     if isinstance(left.only, Const) and isinstance(right.only, Const):
         a, b = left.only.value, right.only.value
         if isinstance(op, ast.Add) and isinstance(a, str) and isinstance(b, str):
@@ -248,23 +251,18 @@ def operate(
             if b == 0 and isinstance(op, (ast.Div, ast.FloorDiv, ast.Mod)):
                 m.leave_by(ZeroDivisionError)
                 return UNKNOWN
-            try:
-                if isinstance(op, ast.Add):
-                    return constant(a + b)
-                if isinstance(op, ast.Sub):
-                    return constant(a - b)
-                if isinstance(op, ast.Mult):
-                    return constant(a * b)
-                if isinstance(op, ast.Pow) and isinstance(b, int) and 0 <= b < LARGEST_POWER:
-                    return constant(a**b)
-            except (OverflowError, ValueError):
-                return UNKNOWN
+            return _calculated(op, a, b)
     if isinstance(op, ast.Add) and (_all_text(left) or _all_text(right)):
         return put_together([left, right])
     if isinstance(op, ast.Mod) and isinstance(left.constant, str):
         return with_percent(left.constant, right)
     if _counts(left) and isinstance(right.constant, int):
         return of(Unknown(("int", left.only, type(op).__name__, right.constant)))
+    left, right = at_large(left), at_large(right)
+    if not sequences and len(left.choices) * len(right.choices) <= FEW:
+        return left.map(lambda one: right.map(lambda other: _figured(op, one, other)))
+    if not sequences and any(map(is_number, (*left.atoms, *right.atoms))):
+        return NUMBER
     if sequences and isinstance(op, (ast.Add, ast.Mult)):
         one, other = left.only, right.only
         new = Items(sequences[0].kind, (), UNKNOWN)
@@ -275,6 +273,41 @@ def operate(
             return of(strung(new, *[parted(held)] * times))
         return sequence(join(atom.element for atom in sequences), sequences[0].kind)
     return UNKNOWN
+
+
+def _figured(op: ast.operator, left: Atom, right: Atom) -> Value:
+    """``left op right``, where one of them is not known: the same of the same, if that is told."""
+    a, b = (atom.value if isinstance(atom, Const) else None for atom in (left, right))
+    if isinstance(a, (int, float)) and isinstance(b, (int, float)):
+        return _calculated(op, a, b)
+    numeric = is_number(left) or is_number(right)
+    key: Key = None
+    if numeric or isinstance(a, (int, float)) or isinstance(b, (int, float)):
+        key = computed(type(op).__name__, left, right, numeric=numeric)
+    if key is not None:
+        return unknown(key)
+    return NUMBER if numeric else UNKNOWN
+
+
+def _calculated(op: ast.operator, a: float, b: float) -> Value:
+    """``a op b`` of two numbers."""
+    if isinstance(op, ast.Pow) and not (isinstance(b, int) and 0 <= b < LARGEST_POWER):
+        return UNKNOWN
+    calculate = _ON_NUMBERS.get(type(op))
+    try:
+        return constant(calculate(a, b)) if calculate is not None else UNKNOWN
+    except (ArithmeticError, ValueError):
+        return UNKNOWN
+
+
+_ON_NUMBERS: dict[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: lambda a, b: a + b,
+    ast.Sub: lambda a, b: a - b,
+    ast.Mult: lambda a, b: a * b,
+    ast.Pow: lambda a, b: a**b,
+    ast.Mod: lambda a, b: a % b,
+    ast.FloorDiv: lambda a, b: a // b,
+}
 
 
 def _is_text(value: Value) -> bool:
@@ -326,20 +359,12 @@ def _counts(value: Value) -> bool:
 def on_UnaryOp(m: Machine, frame: Frame, node: ast.UnaryOp) -> Value:
     value = m.eval(frame, node.operand)
     if isinstance(node.op, ast.Not):
-        return Value(tuple(Choice(_negated(choice.atom), choice.when) for choice in value.choices))
+        choices = [Choice(negated(m, choice.atom), choice.when) for choice in value.choices]
+        return Value(tuple(choices))
     if isinstance(node.op, ast.USub) and isinstance(value.constant, (int, float)):
         return constant(-value.constant)
     tensor = m.models.operation(m, frame, node, [value])
     return tensor if tensor is not None else UNKNOWN
-
-
-def _negated(atom: Atom) -> Atom:
-    truth = truth_of(atom)
-    if truth is not None:
-        return Const(not truth, "bool")
-    if isinstance(atom, Unknown) and atom.key is not None:
-        return Unknown(("not", atom.key))
-    return Unknown()
 
 
 def on_BoolOp(m: Machine, frame: Frame, node: ast.BoolOp) -> Value:
@@ -360,9 +385,9 @@ def on_BoolOp(m: Machine, frame: Frame, node: ast.BoolOp) -> Value:
             break
         if truths == {not stop}:
             continue
-        if kept := turning_out(value, stop):
+        if kept := turning_out(m, value, stop):
             found.append(Value(tuple(kept)))
-        passed = condition(value, not stop)
+        passed = condition(m, value, not stop)
         if not plain:
             ends.append(m.state.copy())
         if not enter_branch(m, frame, part, value, not stop):
@@ -387,7 +412,7 @@ def on_Compare(m: Machine, frame: Frame, node: ast.Compare) -> Value:
             right = m.iterated(frame, item, right)
         tests.append(_compared(m, frame, node, op, left, right))
         left = right
-    return tests[0] if len(tests) == 1 else all_of(tests)
+    return tests[0] if len(tests) == 1 else all_of(m, tests)
 
 
 def _compared(

@@ -9,6 +9,8 @@ from collections.abc import Collection, Hashable
 from gradguard_lint.domain.conditions import Condition, plain_condition
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.values import (
+    COUNT,
+    NUMBER,
     ONE,
     OWN,
     UNKNOWN,
@@ -89,17 +91,21 @@ def _asks_for(key: Key, name: Hashable) -> Condition:
 
 
 def identify(m: Machine, frame: Frame, node: ast.expr) -> Key:
-    """Give what a name or attribute has, and is not known, an identity: it stays what it is."""
+    """Give what a name or attribute has an identity, where nothing is known of it or but that it is
+    a number: it stays what it is, and is nothing else, each time that it is come by."""
     held: Value | None = None
     if isinstance(node, ast.Name):
-        found = m.lookup(frame, node.id)
-        held = found[0] if found is not None and found[1] is frame else None
+        held = m.stored(frame.ident, node.id) if node.id not in frame.outer else None
     elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         owner = m.lookup(frame, node.value.id)
         atom = owner[0].only if owner is not None else None
         held = m.read(atom.ident, node.attr) if isinstance(atom, Instance) else None
-    if held != UNKNOWN:
+    if held is None or not isinstance(held.only, (Unknown, Thing)):
         return None
-    key = (ONE, m.ident_at(node, *m.turns))
+    if held not in (UNKNOWN, NUMBER, COUNT):
+        return None
+    calls = (id(step.site.node) for step in m.chain[:-3])
+    one = (ONE, m.ident_at(node, *m.turns, *calls))
+    key = one if held == UNKNOWN else ("number", *one)
     rebind(m, frame, node, unknown(key))
     return key

@@ -24,7 +24,9 @@ from gradguard_lint.domain.values import (
     Generator,
     Items,
     Table,
+    Unknown,
     Value,
+    join,
     of,
 )
 from gradguard_lint.engine.branches import TURN, assume_test, enter_branch

@@ -72,6 +72,9 @@ DEPTH = 14
 HEAP = "<holds>"
 """The name under which a container's identity has what it holds."""
 
+LENGTH = "<length>"
+"""The name under which a sequence's identity has how long it is, where that is known of it."""
+
 ARRIVED = "<arrived>"
 """The name under which it is kept that an object has the attributes here that were pickled."""
 
@@ -154,8 +157,10 @@ class Machine:
         """The attributes that were ever written to an object."""
         self.missed: set[tuple[int, str]] = set()
         """The attributes of objects of which the program asks whether they are there."""
-        self.set_on_unknown: set[str] = set()
-        """The attributes that were ever written to what is not known."""
+        self.set_on_unknown: set[Hashable] = set()
+        """The attributes and keys that were ever written to what is not known."""
+        self.measured: set[tuple[int, str]] = set()
+        """Where the state would have how long what was asked for its length is."""
         self.origins: dict[tuple[int, str], Site] = {}
         """Where each variable and attribute was last given its value."""
         self.reached: set[int] = set()

@@ -162,7 +162,7 @@ def _sequence(m: Machine, frame: Frame, patterns: list[ast.pattern], value: Valu
         else:
             item = element_of(m, value)
         tests.append(matches(m, frame, part, item))
-    return all_of(tests)
+    return all_of(m, tests)
 
 
 def _mapping(m: Machine, frame: Frame, pattern: ast.MatchMapping, value: Value) -> Value:
@@ -190,7 +190,7 @@ def _mapping(m: Machine, frame: Frame, pattern: ast.MatchMapping, value: Value) 
             entries = tuple(entry for entry in table.entries if entry[0] not in names)
             left = adopted(m, pattern, of(Table(entries, table.rest, table.keys)))
         m.write(frame, pattern.rest, left)
-    return all_of(tests)
+    return all_of(m, tests)
 
 
 def _plain(atom: Atom | None) -> bool:
@@ -214,4 +214,4 @@ def _object(m: Machine, frame: Frame, pattern: ast.MatchClass, value: Value) -> 
         tests.append(matches(m, frame, part, item))
     for name, part in zip(pattern.kwd_attrs, pattern.kwd_patterns, strict=True):
         tests.append(matches(m, frame, part, m.attribute(frame, pattern, value, name)))
-    return all_of(tests)
+    return all_of(m, tests)

@@ -18,6 +18,7 @@ from gradguard_lint.domain.values import (
     of,
 )
 from gradguard_lint.engine.branches import TURN, definite, enter_branch, fork
+from gradguard_lint.engine.calls import UNCHANGING
 from gradguard_lint.engine.lookups import identify
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.tree import descend
@@ -81,8 +82,19 @@ def _identify(m: Machine, frame: Frame, test: ast.expr) -> None:
         elif isinstance(node, ast.BoolOp):
             waiting += node.values
         elif isinstance(node, ast.Compare):
-            waiting.append(node.left)
+            waiting += (node.left, *node.comparators)
+        elif isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Name):
+                waiting += node.args
+            elif isinstance(node.func, ast.Attribute) and node.func.attr in (*UNCHANGING, "get"):
+                waiting.append(node.func.value)
+        elif isinstance(node, ast.BinOp):
+            waiting += (node.left, node.right)
+        elif isinstance(node, ast.Subscript):
+            waiting.append(node.value)
         else:
+            if isinstance(node, ast.Attribute):
+                waiting.append(node.value)
             identify(m, frame, node)
 
 

@@ -102,7 +102,7 @@ def _device(atom: Atom) -> TypeGuard[Thing]:
     return isinstance(atom, Thing) and atom.kind == "device"
 
 
-def _asked(atom: Atom) -> Atom:
+def as_unknown(atom: Atom) -> Atom:
     """An attribute of a library is something unknown that stays the same."""
     return Unknown(("external", atom.name)) if isinstance(atom, External) else atom
 
@@ -114,9 +114,18 @@ def object_key(atom: Instance) -> Key:
 
 def names_cuda(key: Key) -> Key:
     """The question whether what `key` stands for, or its text, names a GPU."""
+    return ("contains", named(key), "cuda")
+
+
+def named(key: Key) -> Key:
+    """What `key` stands for, where it is the text of that."""
     while isinstance(key, tuple) and key[0] == "str":
         key = key[1]
-    return ("contains", key, "cuda")
+    return key
+
+
+_DEVICES = frozenset({"cpu", "mps", "xpu", "meta"})
+"""What else than a GPU of CUDA's a device may be."""
 
 
 _KNOWN_APART = (Function, Class)
@@ -133,7 +142,9 @@ _ORDER: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 def compare(op: ast.cmpop, left: Atom, right: Atom) -> Atom:
     """What ``left op right`` is."""
     if not isinstance(op, (ast.Is, ast.IsNot)):
-        left, right = _asked(left), _asked(right)
+        left, right = as_unknown(left), as_unknown(right)
+    elif isinstance(left, Unknown):
+        right = as_unknown(right)
     negative = isinstance(op, (ast.NotEq, ast.IsNot, ast.NotIn))
     if isinstance(op, (ast.Eq, ast.NotEq, ast.Is, ast.IsNot)):
         if isinstance(left, Const) and isinstance(right, Const):
@@ -149,11 +160,16 @@ def compare(op: ast.cmpop, left: Atom, right: Atom) -> Atom:
             if not may_be(asked, right.value):
                 return Const(negative, "bool")
             key: Key = ("eq", asked, right.value)
-            if right.value == "cuda" and isinstance(asked, tuple) and asked[-1] == "type":
-                key = names_cuda(asked[1])
+            if isinstance(asked, tuple) and asked[-1] == "type":
+                if right.value == "cuda":
+                    key = names_cuda(asked[1])
+                elif right.value in _DEVICES:
+                    key = ("type", named(asked[1]), right.value)
             return Unknown(("not", key) if negative else key)
         if isinstance(right, Const) and right.value is None and not isinstance(left, Unknown):
             return Const(negative, "bool")
+        if isinstance(left, (Items, Table)) and isinstance(right, Const):
+            return Const(negative, "bool") if right.kind != "Packed" else Unknown()
         if isinstance(left, Unknown) and isinstance(right, Unknown) and left.key and right.key:
             key = ("same", frozenset((left.key, right.key)))
             return Unknown(("not", key) if negative else key)

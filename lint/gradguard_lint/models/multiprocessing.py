@@ -119,7 +119,7 @@ LIBRARY = Library(
             "torch.multiprocessing.current_process",
             "current-process",
         ),
-        Row("multiprocessing.cpu_count multiprocess.cpu_count", "nothing"),
+        Row("multiprocessing.cpu_count multiprocess.cpu_count", "asks-cpus"),
         Row(
             " ".join(
                 f"{module}.{name}"

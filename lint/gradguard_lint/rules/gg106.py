@@ -11,6 +11,7 @@ from gradguard_lint.domain.shapes import idents, inner
 from gradguard_lint.domain.values import (
     FIGURE,
     GRADIENT,
+    NUMERIC,
     OUTPUT,
     Atom,
     Const,
@@ -22,6 +23,7 @@ from gradguard_lint.domain.values import (
     Tensor,
     Thing,
     Unknown,
+    is_number,
     of,
 )
 from gradguard_lint.rules.base import Examples, Report, brought, chain, handed_out, place
@@ -134,7 +136,7 @@ def _returns_numbers(task: TaskRun) -> bool:
     for atom in inner(task.result):
         if isinstance(atom, Const):
             continue
-        if isinstance(atom, Thing) and atom.kind == "number":
+        if is_number(atom):
             continue
         if isinstance(atom, Tensor):
             made_from = {atom.ident, *atom.sources}
@@ -194,7 +196,7 @@ def _counted(atom: Atom) -> bool:
         return True
     if isinstance(key, tuple) and key[0] == "attr":
         return key[2] in ("dtype", "layout", "device", "shape", "size", "dim", "ndim", "numel")
-    return isinstance(key, tuple) and key[0] in ("int", "number", "text", "str")
+    return isinstance(key, tuple) and key[0] in (*NUMERIC, "text", "str")
 
 
 def _used_by_parent(

@@ -19,6 +19,7 @@ from gradguard_lint.domain.values import (
     TaskCall,
     Tensor,
     Thing,
+    is_number,
 )
 from gradguard_lint.rules.base import Examples, Report, captures, place, sent_with
 
@@ -100,7 +101,7 @@ def _brings_back(program: Program, task: TaskRun, sent: set[int]) -> bool:
             parameters = parameters or not sent.isdisjoint(of_it if copied else (atom.ident,))
             if atom.framework == "numpy" and of_it.isdisjoint((FIGURE, GRADIENT, OUTPUT, *sent)):
                 return True
-        elif isinstance(atom, Thing) and atom.kind == "number":
+        elif is_number(atom):
             continue
         elif not isinstance(atom, (Const, Items, Table)):
             return True

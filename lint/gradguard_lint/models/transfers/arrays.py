@@ -19,6 +19,7 @@ from gradguard_lint.domain.values import (
     Thing,
     Value,
     constant,
+    is_number,
     join,
     of,
 )
@@ -198,9 +199,8 @@ def array(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
 def _all_numbers(args: Args) -> bool:
     """Whether these are numbers that were taken out of tensors, and nothing else."""
     found = [atom for value in args.values() for atom in inner(value)]
-    return any(isinstance(atom, Thing) for atom in found) and all(
-        isinstance(atom, (Const, Items)) or (isinstance(atom, Thing) and atom.kind == "number")
-        for atom in found
+    return any(map(is_number, found)) and all(
+        isinstance(atom, (Const, Items)) or is_number(atom) for atom in found
     )
 
 

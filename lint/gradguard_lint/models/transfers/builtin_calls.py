@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 import builtins
+from functools import partial
 
+from gradguard_lint.domain.questions import Key, counted
 from gradguard_lint.domain.shapes import EMPTY, items, known_items, parted, sequence, sliced
 from gradguard_lint.domain.values import (
     COUNT,
     NOTHING,
     NUMBER,
     UNKNOWN,
+    WIDTH,
     Atom,
     Class,
     Const,
@@ -24,22 +27,33 @@ from gradguard_lint.domain.values import (
     Thing,
     Unknown,
     Value,
+    at_large,
+    computed,
     constant,
     guarded,
+    is_number,
     is_own,
     join,
     of,
     of_own,
     unknown,
 )
-from gradguard_lint.engine.branches import definite
+from gradguard_lint.engine.branches import condition, definite
 from gradguard_lint.engine.comprehensions import iterated, iterated_object
-from gradguard_lint.engine.containers import adopted, element_of, strung_together, whole
+from gradguard_lint.engine.containers import (
+    adopted,
+    as_long_as,
+    element_of,
+    length,
+    strung_together,
+    whole,
+)
 from gradguard_lint.engine.flows import flow, lazy
 from gradguard_lint.engine.generators import following
 from gradguard_lint.engine.keeping import has
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.truth import as_unknown, compare
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.torch import OF_TENSORS
 from gradguard_lint.models.transfers import data_parallel, module_parts, options
@@ -91,19 +105,21 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
             return adopted(m, node, items(short, []))
         only = first.only
         if isinstance(only, Items):
-            return adopted(m, node, of(replace(only, kind=short, ident=0)))
+            made = adopted(m, node, of(replace(only, kind=short, ident=0, count=None)))
+            return as_long_as(m, first, made)
         known = known_items(first)
         if known is not None:
             return adopted(m, node, items(short, known))
         if isinstance(only, Tensor):
             return sequence(element_of(m, first), short)
-        return adopted(m, node, sequence(element_of(m, first), short))
+        return as_long_as(m, first, adopted(m, node, sequence(element_of(m, first), short)))
     if short == "dict":
         return adopted(m, node, of(taken_over(m, frame, node, EMPTY, first, args)))
     if short == "range":
         if _one_turn(args):
             return items("range", [args.positional[0] if args.positional[1:] else constant(0)])
-        return sequence(unknown(("int", id(node), *_least(args))), "range")
+        numbers = unknown(("int", id(node), *_least(args)))
+        return of(Items("range", None, numbers, count=_turns(args)))
     if short == "sum" and first is not None:
         start = args.get(1, "start")
         if start is not None and any(start.of(Items)):
@@ -111,12 +127,12 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
             each = known_items(now) or (element_of(m, now),)
             return strung_together(m, (start, *each)) or UNKNOWN
         element = element_of(m, first)
-        if all(isinstance(atom, Thing) and atom.kind == "number" for atom in element.atoms):
+        if all(map(is_number, element.atoms)):
             return NUMBER
         return operation(m, frame, node, [element]) or UNKNOWN
     if short in ("min", "max") and first is not None:
         one = len(args.positional) == 1
-        return join([element_of(m, first)]) if one else _extreme(short, args.positional)
+        return join([element_of(m, first)]) if one else _extreme(m, short, args.positional)
     if short == "next" and first is not None:
         return element_of(m, first)
     if short == "str" and first is not None:
@@ -126,24 +142,13 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
             return NUMBER
         if is_own(first):
             return of_own(id(node))
-        only = first.only
-        if isinstance(only, Unknown) and only.key is not None and not args.positional[1:]:
-            return unknown(("number", short, only.key))
-        return _number(short, only.value) if isinstance(only, Const) else NUMBER
-    if short in ("round", "abs", "pow") and any(first.things("number") if first else ()):
-        return NUMBER
+        return at_large(first).map(lambda atom: _number(short, atom, args))
+    if short in ("round", "abs", "pow") and first is not None and any(map(is_number, first.atoms)):
+        return figured(short, args)
     if short in ("all", "any") and first is not None:
         return NUMBER
     if short == "len" and first is not None:
-        only = first.only
-        if isinstance(only, Items) and only.items is not None:
-            return constant(len(only.items))
-        modules = module_parts.count(m, only) if only is not None else None
-        if modules is not None:
-            return constant(modules)
-        if isinstance(only, Unknown) and only.key == ("gpu-list",):
-            return unknown(("gpu-count",))
-        return COUNT
+        return at_large(first).map(lambda atom: _length(m, atom))
     if short == "getattr" and len(args.positional) >= 2:
         wanted = args.positional[1].constant
         if isinstance(wanted, str):
@@ -159,6 +164,9 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         if isinstance(only, (Tensor, Unknown)) and isinstance(field, str):
             m.models.set_attribute(m, frame, _attribute(node, field), only, value)
         return NOTHING
+    if short in ("type", "callable") and len(args.positional) == 1:
+        only = args.positional[0].only
+        return unknown(computed(short, only, numeric=False)) if only is not None else UNKNOWN
     if short == "isinstance":
         return is_of(m, *args.positional) if len(args.positional) == 2 else UNKNOWN
     if short in OF_CLASSES:
@@ -268,6 +276,12 @@ def _least(args: Args) -> tuple[int, ...]:
     return (first,) if isinstance(first, int) and isinstance(step, int) and step > 0 else ()
 
 
+def _turns(args: Args) -> Key:
+    """How many numbers ``range(n)`` has, where that may be told again."""
+    only = args.positional[0].only if len(args.positional) == 1 else None
+    return only.key if isinstance(only, Unknown) else None
+
+
 def _one_turn(args: Args) -> bool:
     """Whether ``range(...)`` is known to have one number."""
     bounds = [value.constant for value in args.positional]
@@ -277,23 +291,85 @@ def _one_turn(args: Args) -> bool:
     return isinstance(first, int) and isinstance(last, int) and last - first == 1
 
 
-def _extreme(name: str, values: list[Value]) -> Value:
+def _extreme(m: Machine, name: str, values: list[Value]) -> Value:
     """``min(...)`` or ``max(...)`` of several values."""
-    known = [value.constant for value in values]
-    numbers = [number for number in known if isinstance(number, (int, float))]
-    if len(numbers) == len(values):
+    if sum(any(value.of(Unknown)) for value in values) > 1:
+        values = [*map(at_large, values)]
+    made, *others = values
+    for other in others:
+        if len(made.choices) * len(other.choices) > WIDTH:
+            return join(values)
+        made = made.map(partial(_further, m, name, other))
+    return made
+
+
+def _further(m: Machine, name: str, other: Value, atom: Atom) -> Value:
+    return other.map(partial(_one_of_two, m, name, atom))
+
+
+def _one_of_two(m: Machine, name: str, atom: Atom, other: Atom) -> Value:
+    numbers = [
+        it.value
+        for it in (atom, other)
+        if isinstance(it, Const) and isinstance(it.value, (int, float))
+    ]
+    if len(numbers) == 2:
         return constant(min(numbers) if name == "min" else max(numbers))
-    if name == "min" and 1 in numbers and all(value in (constant(1), COUNT) for value in values):
-        return constant(1)  # of nothing there is nothing to do
-    return join(values)
+    if numbers:
+        open_ = other if isinstance(atom, Const) else atom
+        if name == "min" and numbers == [1] and _counts(open_):
+            return constant(1)  # of nothing there is nothing to do
+        return _bounded(m, name, numbers[0], open_)
+    key = computed(name, atom, other)
+    return join((of(atom), of(other))) if key is None else unknown(key)
 
 
-def _number(kind: str, value: object) -> Value:
+def _counts(atom: Atom) -> bool:
+    """Whether this is how many there are of something."""
+    return atom in COUNT.atoms or (isinstance(atom, Unknown) and counted(atom.key) is not None)
+
+
+def _bounded(m: Machine, name: str, bound: float, atom: Atom) -> Value:
+    """`atom`, or `bound` where it is beyond that."""
+    limit = constant(bound)
+    beyond = of(compare(ast.GtE() if name == "min" else ast.LtE(), atom, limit.choices[0].atom))
+    return join(
+        (
+            guarded(limit, condition(m, beyond, True)),
+            guarded(of(atom), condition(m, beyond, False)),
+        )
+    )
+
+
+def _number(kind: str, atom: Atom, args: Args) -> Value:
     """``int(value)``, ``float(value)``, ``bool(value)``."""
-    try:
-        return constant(getattr(builtins, kind)(value))
-    except (TypeError, ValueError, OverflowError):
+    if isinstance(atom, Const):
+        try:
+            return constant(getattr(builtins, kind)(atom.value))
+        except (TypeError, ValueError, OverflowError):
+            pass
+    return _numeric(kind, atom, *(value.only or Unknown() for value in args.positional[1:]))
+
+
+def figured(name: str, args: Args) -> Value:
+    """The number that `name` makes of these, always the same of the same."""
+    if not args.positional or args.keywords or args.rest is not None:
         return NUMBER
+    first, *others = map(at_large, args.positional)
+    return first.map(lambda atom: _numeric(name, atom, *(it.only or Unknown() for it in others)))
+
+
+def _numeric(name: str, *given: Atom) -> Value:
+    key = computed(name, *given)
+    return NUMBER if key is None else unknown(key)
+
+
+def _length(m: Machine, atom: Atom) -> Value:
+    """``len(it)``."""
+    if isinstance(atom, Const) and isinstance(atom.value, str):
+        return constant(len(atom.value))
+    modules = module_parts.count(m, atom)
+    return of(length(m, as_unknown(atom))) if modules is None else constant(modules)
 
 
 def _as_text(atom: Atom) -> Value:
@@ -310,6 +386,9 @@ def is_of(m: Machine, value: Value, kind: Value) -> Value:
         return value.map(lambda atom: is_of(m, of(atom), kind))
     only, asked = value.only, kind.only
     if isinstance(asked, Items) and asked.items is not None:
+        kinds = [_class_name(item.only) for item in asked.items]
+        if isinstance(only, Unknown) and all(kinds):
+            return _told_apart(only, *kinds)
         answers = [is_of(m, value, item) for item in asked.items]
         truths = {answer.constant for answer in answers}
         return constant(True in truths) if truths in ({True}, {False}, {True, False}) else UNKNOWN
@@ -326,7 +405,20 @@ def is_of(m: Machine, value: Value, kind: Value) -> Value:
         return constant(asked is only.cls or asked in only.cls.above)
     if isinstance(asked, Class) and isinstance(only, (Const, Items, Table, Tensor)):
         return constant(False) if asked.plain else UNKNOWN  # members of an Enum are values here
-    return data_parallel.is_wrapper(m, value, kind)
+    told = data_parallel.is_wrapper(m, value, kind)
+    name = _class_name(asked)
+    return _told_apart(only, name) if told == UNKNOWN and name else told
+
+
+def _class_name(atom: Atom | None) -> str:
+    """What a plain class is called; "" for others, whose answers cost more than they tell."""
+    return atom.name if isinstance(atom, External) and atom.name in _TOLD_APART else ""
+
+
+def _told_apart(atom: Atom, *kinds: str) -> Value:
+    """Whether something unknown is of one of these classes: a question that can be asked again."""
+    key = atom.key if isinstance(atom, Unknown) else None
+    return UNKNOWN if key is None else unknown(("of", key, frozenset(kinds)))
 
 
 def type_name(atom: Atom | None) -> str:

@@ -69,16 +69,16 @@ def freeze(m: Machine, ident: int, frozen: Value, depth: int = _DEPTH) -> None:
             m.set_field(ident, name, value.map(partial(_with, grad)))
 
 
-def frozen_by(flag: Value) -> Value:
+def frozen_by(m: Machine, flag: Value) -> Value:
     """What is noted of a module whose ``requires_grad`` is set to `flag`."""
 
     def ask(atom: Atom) -> Value:
         if isinstance(atom, Const):
             return constant(not atom.value)
-        on = condition(of(atom), True)
+        on = condition(m, of(atom), True)
         if not on:
             return UNKNOWN
-        return join((guarded(_AS_MADE, on), guarded(_ALL, condition(of(atom), False))))
+        return join((guarded(_AS_MADE, on), guarded(_ALL, condition(m, of(atom), False))))
 
     return flag.map(ask)
 

@@ -80,7 +80,7 @@ def method(
             return tensor_method(m, frame, node, parameter, name, args)
     modules = module_parts.meant(m, part)
     if name == "requires_grad_":
-        state = frozen.frozen_by(args.get(0, "requires_grad") or constant(True))
+        state = frozen.frozen_by(m, args.get(0, "requires_grad") or constant(True))
         _frozen(m, whole, modules if part.name not in PARAMETERS else None, state)
         return of(part)
     if name in ("parameters", "named_parameters"):
@@ -151,7 +151,7 @@ def each_method(
         )
     elif name == "requires_grad_":
         flag = args.get(0, "requires_grad") or constant(True)
-        frozen.freeze(m, whole.ident, frozen.frozen_by(flag))
+        frozen.freeze(m, whole.ident, frozen.frozen_by(m, flag))
         return module_parts.each(whole)
     elif name in module_parts.GIVES:
         return module_parts.given(m, whole, "modules" if name[:5] != "named" else "named_modules")

@@ -32,7 +32,7 @@ from gradguard_lint.engine.flows import chained, cut, flow, lazy
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
-from gradguard_lint.models.transfers import estimators, frozen, torch_modules
+from gradguard_lint.models.transfers import builtin_calls, estimators, frozen, torch_modules
 from gradguard_lint.models.transfers.tensors import operation
 from pytest_gradguard.records import replace
 
@@ -58,11 +58,12 @@ def identity(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row
         if isinstance(atom, Items):
             head, middle, tail = atom.ends or ((), None, ())
             ends = atom.ends if row.flag == "list" and not forgets else None
-            if row.flag != "reversed":
-                return of(replace(atom, ident=0, ends=ends))
-            turned = (tail[::-1], middle, head[::-1]) if atom.ends else None
-            return of(replace(atom, kind="list", ident=0, ends=turned))  # numbers become smaller
-        return of(replace(atom, ident=0) if isinstance(atom, (Items, Table)) else atom)
+            new = replace(atom, ident=0, count=None, ends=ends)  # it may grow from here on
+            if row.flag == "reversed":
+                turned = (tail[::-1], middle, head[::-1]) if atom.ends else None
+                new = replace(new, kind="list", ends=turned)  # numbers become smaller
+            return of(new)
+        return of(replace(atom, ident=0) if isinstance(atom, Table) else atom)
 
     return adopted(m, node, value.map(copied))
 
@@ -84,8 +85,8 @@ def told(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Ro
 
 
 def number(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """What gives a plain number."""
-    return NUMBER
+    """What gives a plain number; without a `flag` it is always the same of the same."""
+    return NUMBER if row.flag else builtin_calls.figured(name, args)
 
 
 def thing(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:

@@ -100,6 +100,7 @@ TRANSFERS: dict[str, Transfer] = {
     "asks-gpu": _tells(("gpu-present",), False),
     "asks-module": python_calls.asks_module,
     "awakens": tensorflow_calls.awakens,
+    "asks-cpus": _tells(("cpu-count",)),
     "asks-group": _tells(("process-group",)),
     "asks-world": _tells(("world-size",)),
     "autocast": torch_calls.autocast,

@@ -25,6 +25,7 @@ from gradguard_lint.domain.values import (
     Thing,
     Unknown,
     Value,
+    is_number,
     of,
 )
 from gradguard_lint.engine.branches import is_plain
@@ -232,7 +233,7 @@ def several(
     """
     if short in SEVERAL:
         return sequence(value, "tuple")
-    along = dim is not None and (isinstance(dim.constant, int) or any(dim.things("number")))
+    along = dim is not None and (isinstance(dim.constant, int) or any(map(is_number, dim.atoms)))
     if short in WITH_INDICES or (short in ALONG and along):
         return items("tuple", (value, combine(m, found, smooth=False, framework="torch")))
     return value
@@ -290,9 +291,7 @@ def _of_results(values: list[Value]) -> Value | None:
             call = result_call(atom)
             if call is not None:
                 calls.add(call)
-            elif not isinstance(atom, Const) and not (
-                isinstance(atom, Thing) and atom.kind == "number"
-            ):
+            elif not isinstance(atom, Const) and not is_number(atom):
                 return None
     return of(Unknown(("result", calls.pop()))) if len(calls) == 1 else None
 

@@ -30,6 +30,7 @@ from gradguard_lint.domain.values import (
     Value,
     constant,
     guarded,
+    is_number,
     of,
 )
 from gradguard_lint.engine.machine import Machine
@@ -469,13 +470,9 @@ def _few(data: Value) -> bool:
         isinstance(atom, Const)
         or atom in NUMBER.atoms
         or (isinstance(atom, Items) and atom.items is not None)
-        or (isinstance(atom, Unknown) and isinstance(atom.key, tuple) and atom.key[0] in _NUMBERS)
+        or (isinstance(atom, Unknown) and is_number(atom))
         for atom in inner(data)
     )
-
-
-_NUMBERS = ("int", "number")
-"""How the keys of numbers that are not known begin."""
 
 
 def drawn(m: Machine, frame: Frame, node: ast.AST, generator: Value) -> None:

@@ -210,7 +210,7 @@ def model_method(
         return NOTHING
     if name == "requires_grad_":
         flag = args.get(0, "requires_grad")
-        frozen.freeze(m, ident, frozen.frozen_by(flag or constant(True)))
+        frozen.freeze(m, ident, frozen.frozen_by(m, flag or constant(True)))
         return me
     if name in ("train", "eval"):
         flag = args.get(0, "mode") or constant(True)

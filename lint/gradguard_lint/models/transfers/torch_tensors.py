@@ -327,7 +327,7 @@ def set_requires_grad(m: Machine, tensor: Tensor, flag: Value) -> Value | None:
     """`tensor` after its ``requires_grad`` was set; None where it stands for a module's parameters,
     of which that is noted."""
     if frozen.stands_for_all(tensor):
-        frozen.freeze(m, tensor.ident, frozen.frozen_by(flag))
+        frozen.freeze(m, tensor.ident, frozen.frozen_by(m, flag))
         return None
     if tensor.grad == "parameter" and flag.constants() != [True]:
         for ident in tensor.sources or (tensor.ident,):  # of some it is not known which these are
