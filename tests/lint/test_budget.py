@@ -83,5 +83,28 @@ def test_a_switch_is_not_named_where_calls_of_a_function_are_not_followed(projec
     assert found["trace"][0]["message"] == f"`draw` runs in forked workers{told}"
 
 
+RESUMED = f"""\
+def resume():
+    print(work(1))
+    {POOL}"""
+
+STARTED = """\
+import multiprocessing
+    multiprocessing.set_start_method("spawn")
+    while True:
+        {}
+        resume()"""
+
+
+def test_what_a_long_program_calls_after_its_budget_is_no_certain_error(project):
+    assert "GG203" not in codes(project, RESUMED, STARTED.format("prepare(prepare(1))"))
+
+
+def test_what_a_short_program_calls_is(project):
+    project.write("program.py", PROGRAM.format(RESUMED, "resume()").replace(LONG, ""))
+    found = project.lint(json_output=True).json["findings"]
+    assert "GG203" in [finding["code"] for finding in found]
+
+
 def test_a_function_that_a_long_program_calls_is_run_by_itself(project):
     assert codes(project, f"def main():\n    {POOL}\n", "main()") == ["GG201"]

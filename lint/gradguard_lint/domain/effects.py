@@ -466,6 +466,9 @@ class Program:
     effects: list[Effect] = field(default_factory=list)
     moved: dict[int, set[ast.AST]] = field(default_factory=dict)
     """What moves each model or estimator to the GPU, by its identity."""
+    unsure: set[int] = field(default_factory=set)
+    """The runs of functions that were called after the budget of another run had ended: how things
+    stood there, nobody knows."""
     shared: set[int] = field(default_factory=set)
     """The models and tensors whose memory the program shares between processes, by identity."""
     buffers: dict[int, int] = field(default_factory=dict)

@@ -259,7 +259,8 @@ def operate(
     if _counts(left) and isinstance(right.constant, int):
         return of(Unknown(("int", left.only, type(op).__name__, right.constant)))
     left, right = at_large(left), at_large(right)
-    if not sequences and len(left.choices) * len(right.choices) <= FEW:
+    # In a loop, alternatives that are counted up would be others in each turn.
+    if not sequences and len(left.choices) * len(right.choices) <= (1 if m.loop_depth else FEW):
         return left.map(lambda one: right.map(lambda other: _figured(op, one, other)))
     if not sequences and any(map(is_number, (*left.atoms, *right.atoms))):
         return NUMBER

@@ -148,6 +148,8 @@ class _Run:
                 continue
             m.root_line = node.lineno
             m.state = self.after.copy()
+            if id(node) in m.budget.cut:
+                m.program.unsure.add(m.root + 1)
             if cls is None:
                 value = m.read(frame.ident, node.name)
                 self._root(partial(self._call_unknown, node, value, None), m.state)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Hashable
 
-from gradguard_lint.domain.conditions import Condition, plain_condition
+from gradguard_lint.domain.conditions import NONE, Conditions, plain_condition
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.values import (
     COUNT,
@@ -28,7 +28,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.calls import rebind
 from gradguard_lint.engine.machine import QUESTIONS, Machine
-from gradguard_lint.engine.truth import compare, object_key
+from gradguard_lint.engine.truth import compare, object_key, truth_of
 
 
 def looked_up(
@@ -56,11 +56,12 @@ def looked_up(
     key = _identity(m, frame, written, index.only)
     if key is None:
         return anything
-    picked = [guarded(value, frozenset({_asks_for(key, name)})) for name, value in held]
+    asked = ((_asks_for(key, name), value) for name, value in held)
+    picked = [guarded(value, when) for when, value in asked if when is not None]
     if other is not None:
         names = tuple(name for name, _ in held)
         picked.append(guarded(other, frozenset({(("among", key, names), False)} if closed else ())))
-    return join(picked)
+    return join(picked) if picked else anything
 
 
 def _identity(m: Machine, frame: Frame, written: ast.expr | None, index: Atom) -> Key:
@@ -81,13 +82,14 @@ def this_time(m: Machine) -> Key:
     return None if m.loop_depth > len(m.turns) else (ONE, m.new_ident())
 
 
-def _asks_for(key: Key, name: Hashable) -> Condition:
-    """That `key` is `name`."""
+def _asks_for(key: Key, name: Hashable) -> Conditions | None:
+    """When `key` is `name`; None where it cannot be."""
     if isinstance(key, tuple) and key[0] in QUESTIONS and name in (False, True):
-        return plain_condition(key, bool(name))
+        return frozenset({plain_condition(key, bool(name))})
     asked = compare(ast.Eq(), Unknown(key), Const(name, type(name).__name__))
-    assert isinstance(asked, Unknown)
-    return plain_condition(asked.key, True)
+    if isinstance(asked, Unknown):
+        return frozenset({plain_condition(asked.key, True)})
+    return NONE if truth_of(asked) else None
 
 
 def identify(m: Machine, frame: Frame, node: ast.expr) -> Key:
