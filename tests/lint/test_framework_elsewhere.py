@@ -232,22 +232,6 @@ class Network:
     def run(self, k):
         return torch.zeros(3).cuda().sum().item()  # GG201
 """,
-    "a generator that another library makes": """
-# file: main.py
-from joblib import Parallel, delayed
-from sklearn.utils import check_random_state
-
-def drawn(k, rng):
-    return rng.normal() + k
-
-def seeded(k, seed):
-    return check_random_state(seed).normal() + k
-
-rng = check_random_state(0)
-print(Parallel(n_jobs=2)(delayed(drawn)(k, rng) for k in range(4)))  # GG305
-seeds = rng.randint(2**31, size=4)
-print(Parallel(n_jobs=2)(delayed(seeded)(k, seed) for k, seed in enumerate(seeds)))
-""",
     "a loader's workers, whose number a program passes on": """
 # file: main.py
 from runner import run

@@ -94,8 +94,8 @@ _FORK = rb"\bPool\b|ProcessPoolExecutor|[\"']multiprocessing[\"']|" + b"|".join(
 _SEED = b"random.seed("
 _OF_RANDOM = rb"\brandom\.[a-z]\w*[ \t]*\("
 _GENERATORS = (
-    (b"default_rng", b"RandomState", b"Generator", b"Random", b"check_random_state"),
-    rb"(?<!\w)(?:default_rng|RandomState|Generator|Random|check_random_state)[ \t]*\(",
+    (b"default_rng", b"RandomState", b"Generator", b"Random"),
+    rb"(?<!\w)(?:default_rng|RandomState|Generator|Random)[ \t]*\(",
 )
 _MADE = tuple(name + b"(" for name in _GENERATORS[0])
 """How most of them are made: these are found in far less time."""
