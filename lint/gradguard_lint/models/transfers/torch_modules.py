@@ -349,11 +349,7 @@ def module_of(atom: Atom) -> Thing | Instance | None:
 
 
 def moved_model(
-    m: Machine,
-    model: Atom,
-    gpu: bool,
-    site: Site | None = None,
-    when: Conditions = NONE,
+    m: Machine, model: Atom, gpu: bool, site: Site | None = None, when: Conditions = NONE
 ) -> Value:
     """`model` on the GPU (under `when`), or off it: it moves in place, for all its names."""
     ident = model.ident if isinstance(model, (Thing, Instance)) else 0
