@@ -9,7 +9,7 @@ from functools import cached_property
 from gradguard_lint.models.rows import CALLED_BY_CALLS
 from gradguard_lint.project.imports import import_lines, imported_names, imports
 from gradguard_lint.project.literals import without_comments, without_strings, words_of
-from gradguard_lint.project.marks import sets_up
+from gradguard_lint.project.marks import sets_up, starts_processes, starts_workers
 
 Tells = Callable[[bytes], bool]
 """``tells(code)``: whether it does what is sought."""
@@ -159,6 +159,11 @@ class _Part:
         self.words = _said(re.sub(rb"\b(?:def|class)[ \t]+\w+", b"", text))
 
 
+_BY_CODE = frozenset({starts_workers, starts_processes})
+"""What is done by functions and classes alone: tables of these, which are asked for a way by its
+name, would lead to workers that most programs never start."""
+
+
 class Definitions:
     """The functions and classes of a module, and its own code.
 
@@ -272,11 +277,17 @@ class Definitions:
             found += _methods(word, text) if is_class else [_Part(word, word, text)]
         return found
 
+    @cached_property
+    def _code(self) -> list[_Part]:
+        """The functions and classes among them."""
+        defined = {name.encode() for name in self._defined}
+        return [part for part in self._all if part.name in defined]
+
     def _those(self, of: Tells, words: frozenset[bytes]) -> list[_Part]:
         """The definitions that do what is sought, or mention one of `words`, or one that does."""
         found = self._doing.get((of, words))
         if found is None:
-            waiting = self._all
+            waiting = self._code if of in _BY_CODE else self._all
             if words:
                 found = [*self._those(of, frozenset())]
             else:
