@@ -9,7 +9,7 @@ from gradguard_lint.domain.conditions import NONE, Conditions
 from gradguard_lint.domain.effects import Program, Step
 from gradguard_lint.domain.values import Site
 from gradguard_lint.project.files import absolute
-from gradguard_lint.raw import ERROR, WHERE, Place, Raw, merged, place_of, severity_of
+from gradguard_lint.raw import WHERE, Place, Raw, is_error, merged, place_of
 from gradguard_lint.reading.source import Module
 from gradguard_lint.reading.suppress import skips_file, suppressed
 from gradguard_lint.rules import rules
@@ -53,7 +53,7 @@ def judge(program: Program, codes: Iterable[str]) -> tuple[list[Raw], Stated]:
         for report in said_of(rule.check(program), rule.CODE):
             raw = raw_of(report, rule.CODE)
             unsure = report.call is not None and report.call.root in program.unsure
-            if unsure and severity_of(raw) >= ERROR:
+            if unsure and is_error(raw):
                 continue
             key = place_of(raw)
             known = found.get(key)

@@ -11,9 +11,6 @@ Raw = dict[str, Any]
 Place = tuple[str, str, int, int]
 """The file, the code, the line and the column of a finding."""
 
-ERROR = 2
-"""The number of the highest severity."""
-
 WHERE = ", where "
 """Before what a program has to be told for a step of a finding."""
 
@@ -42,7 +39,7 @@ def wanted(raws: Iterable[Raw], want: Callable[[Raw], bool]) -> Iterator[Raw]:
 def merged(first: Raw, second: Raw) -> Raw:
     """One of two equal findings: the more severe, or the first; with the calls that lead to the
     other."""
-    kept, other = sorted((first, second), key=severity_of, reverse=True)
+    kept, other = sorted((first, second), key=_severity, reverse=True)
     if kept["edits"] != other["edits"]:  # what repairs one program does not repair the other
         kept = {**kept, "edits": None}
     trace, ways = (_joined(kept[name], other["ways"]) for name in ("trace", "ways"))
@@ -66,8 +63,14 @@ def _joined(steps: list[Any], ways: list[Any]) -> list[Any]:
     return [*dict.fromkeys(bare if bare in known else step for step, bare in both)]
 
 
-def severity_of(raw: Raw) -> int:
-    """The severity of a finding, as a number."""
+def is_error(raw: Raw) -> bool:
+    """Whether a finding is of the highest severity."""
+    from pytest_gradguard.severity import Severity
+
+    return _severity(raw) == Severity.ERROR
+
+
+def _severity(raw: Raw) -> int:
     from pytest_gradguard.pitfalls import get
     from pytest_gradguard.severity import Severity
 

@@ -201,8 +201,8 @@ def _possible(told: Conditions) -> bool:
         else:
             about.setdefault(subject_of(key), []).append(item)
     for subject, answers in about.items():
-        if type(subject) is tuple and subject[0] == LENGTH[0] and counted(subject) in about:
-            whole = counted(subject)  # what has no items is false
+        numeric = type(subject) is tuple and subject[0] == LENGTH[0]
+        if numeric and (whole := counted(subject)) in about:  # what has no items is false
             answers = [*answers, *((subject, it) for key, it in about[whole] if key == whole)]
         if len(answers) > 1 and not some_value(subject, answers):
             return False

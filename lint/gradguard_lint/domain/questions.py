@@ -110,7 +110,7 @@ LENGTH = ("number", "len")
 
 def _some_number(subject: Key, answers: Sequence[Answer]) -> bool:
     """Whether some number, or something else, has these answers, none of which names a value."""
-    is_length = type(subject) is tuple and subject[:2] == LENGTH
+    is_length = counted(subject) is not None
     low, high = -1.0 if is_length else -float("inf"), float("inf")
     low_open, high_open = is_length, False
     excluded: set[Hashable] = set()

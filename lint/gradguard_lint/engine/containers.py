@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Hashable, Iterable
 
+from gradguard_lint.domain.questions import LENGTH
 from gradguard_lint.domain.shapes import (
     ABSENT,
     as_key,
@@ -34,7 +35,7 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
-from gradguard_lint.engine.machine import HEAP, LENGTH, Machine
+from gradguard_lint.engine.machine import HEAP, SIZE, Machine
 from pytest_gradguard.records import replace
 
 
@@ -73,7 +74,7 @@ def length(m: Machine, atom: Atom) -> Atom:
     if told is not None:
         return told.only or COUNT.choices[0].atom
     if isinstance(atom, Items):
-        return Unknown(("number", "len", (atom.ident, m.made.get(atom.ident))))
+        return Unknown((*LENGTH, (atom.ident, m.made.get(atom.ident))))
     assert isinstance(atom, Unknown)
     key = ("gpu-count",) if atom.key == ("gpu-list",) else computed("len", atom)
     return COUNT.choices[0].atom if key is None else Unknown(key)
@@ -94,16 +95,16 @@ def as_long_as(m: Machine, other: Value, value: Value) -> Value:
         if made.kind == "tuple":
             return of(replace(made, count=count.key))
         if made.ident:
-            m.store[made.ident, LENGTH] = of(count)
-            m.measured.add((made.ident, LENGTH))
+            m.store[made.ident, SIZE] = of(count)
+            m.measured.add((made.ident, SIZE))
     return value
 
 
 def _place_of_length(atom: Atom) -> Place | None:
     """Where the state has how long `atom` is."""
     if isinstance(atom, Items):
-        return (atom.ident, LENGTH) if atom.ident else None
-    return (0, str((LENGTH, atom.key))) if isinstance(atom, Unknown) and atom.key else None
+        return (atom.ident, SIZE) if atom.ident else None
+    return (0, str((SIZE, atom.key))) if isinstance(atom, Unknown) and atom.key else None
 
 
 def item_of_unknown(m: Machine, atom: Unknown, index: Hashable) -> Value:
@@ -182,8 +183,8 @@ def adopted(m: Machine, node: ast.AST, value: Value) -> Value:
         if isinstance(atom, (Items, Table)) and _changeable(atom):
             atom = replace(atom, ident=m.ident_at(node, "held", number))
             hold(m, atom)
-            if isinstance(atom, Items) and (atom.ident, LENGTH) in m.store:
-                m.store.drop((atom.ident, LENGTH))
+            if isinstance(atom, Items) and (atom.ident, SIZE) in m.store:
+                m.store.drop((atom.ident, SIZE))
         choices.append(Choice(atom, choice.when))
     return Value(tuple(choices))
 

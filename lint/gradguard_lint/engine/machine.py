@@ -72,7 +72,7 @@ DEPTH = 14
 HEAP = "<holds>"
 """The name under which a container's identity has what it holds."""
 
-LENGTH = "<length>"
+SIZE = "<length>"
 """The name under which a sequence's identity has how long it is, where that is known of it."""
 
 ARRIVED = "<arrived>"

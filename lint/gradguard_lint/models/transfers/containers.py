@@ -172,22 +172,32 @@ def taken_over(
     return merged(table, of(args.named(args.keywords)))
 
 
+def _ordered(atom: Items) -> Items:
+    """`atom`, without places where it is no list."""
+    return atom if atom.kind == "list" else _placeless(atom)
+
+
+def _placeless(atom: Items) -> Items:
+    """`atom` of which nobody knows what is where."""
+    return replace(atom, items=None, ends=None) if atom.items else replace(atom, ends=None)
+
+
 def changed_container(
     m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str, args: Args
 ) -> Value | None:
     """What a list or dict is after an in-place method; None where it stays as it was."""
     first = args.get(0)
     if isinstance(atom, Items):
-        placeless = replace(atom, items=None, ends=None) if atom.items else replace(atom, ends=None)
-        ordered = atom if atom.kind == "list" else placeless
         if name in ("append", "add", "put"):
-            return of(grown(m, ordered, ((first or UNKNOWN,), None, ())))
+            return of(grown(m, _ordered(atom), ((first or UNKNOWN,), None, ())))
         if name == "appendleft":
-            return of(grown(m, ordered, ((first or UNKNOWN,), None, ()), 0))
+            return of(grown(m, _ordered(atom), ((first or UNKNOWN,), None, ()), 0))
         if name == "insert":
             at = first.constant if first is not None else None
             new = ((args.get(1) or UNKNOWN,), None, ())
-            return of(grown(m, atom, new, at) if isinstance(at, int) else grown(m, placeless, new))
+            return of(
+                grown(m, atom, new, at) if isinstance(at, int) else grown(m, _placeless(atom), new)
+            )
         if name in ("pop", "popleft") and (atom.items is not None or atom.ends):
             place = _popped(name, args)
             left = without_item(atom, constant(place)) if place is not None else None
@@ -196,7 +206,7 @@ def changed_container(
             return of(replace(atom, items=(), element=UNKNOWN, ends=None))
         if name in ("extend", "update"):
             given = parts_of(first, element_of(m, first)) if first else ((), UNKNOWN, ())
-            return of(grown(m, ordered, given))
+            return of(grown(m, _ordered(atom), given))
         anyhow = atom.ends and name in ("remove", "reverse", "rotate", "sort", "extendleft")
         return of(replace(atom, ends=None)) if anyhow else None
     if isinstance(atom, Table) and name == "clear":

@@ -66,12 +66,12 @@ def _method(name: str) -> tuple[int, str]:
 
 def default_start(m: Machine, name: str) -> Value:
     """How the process workers of what is called `name` start where the call does not say."""
+    if m.root in m.program.unsure:
+        return UNKNOWN  # the program may have said so on the way
     options = m.options
     own = m.root == 1 or not options.set_elsewhere
     default = constant(options.start_method if own else options.set_elsewhere)
     told = m.store.get(_method(name))
-    if m.root in m.program.unsure:
-        return UNKNOWN  # the program may have said so on the way
     if told is None or told == default:
         return default
     return m.filtered(join((told, *(guarded(default, it) for it in _where_none(told)))))
