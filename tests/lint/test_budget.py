@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from textwrap import indent
+
 import pytest
 
 LONG = "    x = [x + 1, x + 2, x + 3][0]\n" * 1500
@@ -96,8 +98,13 @@ import multiprocessing
         resume()"""
 
 
-def test_what_a_long_program_calls_after_its_budget_is_no_certain_error(project):
-    assert "GG203" not in codes(project, RESUMED, STARTED.format("prepare(prepare(1))"))
+METHOD = "class Run:\n" + indent(RESUMED.replace("()", "(self)", 1), "    ")
+
+
+@pytest.mark.parametrize(("functions", "call"), [(RESUMED, "resume"), (METHOD, "Run().resume")])
+def test_what_a_long_program_calls_after_its_budget_is_no_certain_error(project, functions, call):
+    start = STARTED.format("prepare(prepare(1))").replace("resume", call)
+    assert "GG203" not in codes(project, functions, start)
 
 
 def test_what_a_short_program_calls_is(project):

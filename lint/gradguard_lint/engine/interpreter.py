@@ -148,8 +148,6 @@ class _Run:
                 continue
             m.root_line = node.lineno
             m.state = self.after.copy()
-            if id(node) in m.budget.cut:
-                m.program.unsure.add(m.root + 1)
             if cls is None:
                 value = m.read(frame.ident, node.name)
                 self._root(partial(self._call_unknown, node, value, None), m.state)
@@ -331,6 +329,8 @@ class _Run:
         receiver: Instance | None,
     ) -> None:
         m, frame = self.m, self.frame
+        if id(node) in m.budget.cut and not m.budget.preparing:
+            m.program.unsure.add(m.root)
         for atom in value.of(Function) if value is not None else ():
             if atom.node is not node:
                 continue
