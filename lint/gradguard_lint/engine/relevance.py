@@ -94,6 +94,9 @@ class Relevance:
                     found[held] = gives(base, it.name)
         for module, names in modules:
             for name in names if project.is_module(module) else ():
+                if project.is_inner(module, name) and len(names) > 1:
+                    modules.append((f"{module}.{name}", names))  # of which something is asked
+                    continue
                 given = gives(module, name)
                 found[name] = found[name] | given if name in found else given
         return {name: given for name, given in found.items() if given}

@@ -458,16 +458,18 @@ _MAIN = b"if __name__"
 
 
 _SETTERS = (
-    *(b"cuda", b"VISIBLE_DEVICES", b"set_visible_devices", b"set_memory_growth"),
+    *(b"VISIBLE_DEVICES", b"set_visible_devices", b"set_memory_growth"),
     *(b"set_start_method", b"JOBLIB_START_METHOD", b"OMP_NUM_THREADS", b"set_num_threads"),
     *(b"random.seed", b"manual_seed", b"seed_everything"),
 )
 _SETTING_UP = (
-    (*_SETTERS, b"cupy"),
-    b"|".join(_SETTERS) + rb"|(?<![\w\"'.])cupy\b(?![\"'])",
+    (*_SETTERS, b"cuda", b"cupy"),
+    b"|".join(_SETTERS)
+    + rb"|(?<=\.)cuda\b|(?<=[\"'])cuda(?=[:\"'])|(?<![\"'])cuda\w*[ \t]*[.(]"
+    + rb"|(?<=import )cupy\b|(?<=from )cupy\b|(?<![\w\"'.])cupy[ \t]*\.",
 )
 """What asks for a GPU, or says which are seen, how processes start, in how many threads they
-compute and what they draw, not in a string that only names CuPy: literals, and their pattern."""
+compute and what they draw, not what only has such a name: literals, and their pattern."""
 
 
 _PUTS_IN_FORCE = (b"parallel_config", b"parallel_backend", b"set_grad_enabled")
@@ -494,13 +496,20 @@ def sets_up(data: bytes) -> bool:
 
     `data` has no comments and docstrings.
     """
-    return any(_function_around(data, it.start()) == b"" for it in matches(data, *_SETTING_UP)) or (
-        any(
-            _runs_on_import(data, it.start())
-            for what in (_IN_FORCE, _COMPUTING)
-            for it in matches(data, *what)
-        )
+    return any(_acts_on_import(data, it) for it in matches(data, *_SETTING_UP)) or any(
+        _runs_on_import(data, it.start())
+        for what in (_IN_FORCE, _COMPUTING)
+        for it in matches(data, *what)
     )
+
+
+def _acts_on_import(data: bytes, match: re.Match[bytes]) -> bool:
+    """Whether that stands in a module's own code, or where a parameter gets its default, and not in
+    the name of what is defined or imported there (of CuPy, others use another name)."""
+    naming = rb"[ \t]*(?:(?:async[ \t]+)?(?:def|class)[ \t]+\w*$|(?:import|from)[ \t])"
+    if match[0] != b"cupy" and re.match(naming, before(data, match.start())):
+        return False
+    return _function_around(data, match.start()) == b""
 
 
 def _runs_on_import(data: bytes, place: int) -> bool:

@@ -373,8 +373,20 @@ class Modules:
                 yield inner, item or None, word
             else:
                 plain = not item and word.decode() == inner.partition(".")[0]
-                for name in names.asked_of(inner if plain else word.decode()):
-                    yield within, name, f".{name}".encode()
+                yield from self._asked_of(names, within, inner if plain else word.decode())
+
+    def _asked_of(
+        self, names: Names, module: str, said: str
+    ) -> Iterator[tuple[str, str | None, bytes]]:
+        """The same of a module that is called `said` there: what it is asked for, and what those of
+        its modules are that it gives."""
+        for name in names.asked_of(said):
+            inner = (
+                [*self._asked_of(names, f"{module}.{name}", f"{said}.{name}")]
+                if (self.is_inner(module, name))
+                else ()
+            )
+            yield from inner or [(module, name, f".{name}".encode())]
 
     def may_join_a_group(self) -> bool:
         """Whether the entry file, or a module that it leads to, may join processes that train
