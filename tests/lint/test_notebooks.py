@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tokenize
 
 import nbformat
 import pytest
@@ -51,6 +52,28 @@ def test_a_place_is_that_of_the_cell(book):
     step = finding["trace"][0]
     assert (step["path"], step["cell"], step["line"]) == ("book.ipynb", 4, 1)
     assert finding["details"]["handed_out_at"]["cell"] == 4
+
+
+@pytest.mark.parametrize(
+    ("cell", "lines"),
+    [
+        (["%matplotlib inline", *["x = 1"] * 100], 1),
+        (["%time x = 1"] * 100, 100),
+        (["x = (1,", *["     2,"] * 100, "     3)", "!ls", "y = '"], 103),
+        ([*["def work():", "    !ls", "    x = 1"] * 30, "x ="], 120),
+    ],
+)
+def test_lines_of_a_long_cell_are_looked_at_about_once(cell, lines, monkeypatch):
+    seen = []
+    tokens = tokenize.generate_tokens
+
+    def counted(readline):
+        return tokens(lambda: seen.append(readline()) or seen[-1])
+
+    monkeypatch.setattr(tokenize, "generate_tokens", counted)
+    (found,) = read_notebook(notebook("\n".join(cell)).encode()).cells
+    assert len(found.text.splitlines()) == len(cell)
+    assert 0 < sum(map(bool, seen)) <= 6 * lines
 
 
 def test_text_shows_the_line_of_the_cell(book):

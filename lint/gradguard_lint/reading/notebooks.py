@@ -167,10 +167,12 @@ def _as_python(text: str) -> str:
         return text.replace(single, _blanked(single), 1) if timed else _blank(text)
     kept: list[str] = []
     continued = False
+    known = 0  # so many lines are whole statements
     for line in text.split("\n"):
         if continued:
             kept.append(_blank(line))
-        elif not _inside(kept) and _is_ours(line):
+        elif _is_ours(line) and not _inside(kept[known:]):
+            known = len(kept)
             kept.append(_blanked(line))
         else:
             kept.append(line)
@@ -235,8 +237,9 @@ def _inside(lines: list[str]) -> bool:
     """Whether what follows `lines` is inside a string or brackets, or goes on with a line."""
     if lines and lines[-1].rstrip().endswith("\\"):
         return True
+    bracketed = "\n".join(("(", *lines, ")"))  # where indents, which began before, say nothing
     try:
-        for _ in tokenize.generate_tokens(io.StringIO("\n".join(lines) + "\n").readline):
+        for _ in tokenize.generate_tokens(io.StringIO(bracketed).readline):
             pass
     except tokenize.TokenError:
         return True
