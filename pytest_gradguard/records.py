@@ -38,9 +38,11 @@ class Record:
 
     _fields: Callable[[Any], Any]
     _hash: int
+    _same: object = object()
+    """One that was found equal: two that share most of their parts are not walked part by part."""
 
     def __eq__(self, other: object) -> bool:
-        if self is other:
+        if self is other or self._same is other:
             return True
         if type(self) is not type(other):
             return False
@@ -50,7 +52,10 @@ class Record:
         except AttributeError:
             pass  # not both are known so far
         fields = self._fields
-        return bool(fields(self) == fields(other))
+        equal = bool(fields(self) == fields(other))
+        if equal:
+            self._same = other
+        return equal
 
     def __hash__(self) -> int:
         try:

@@ -221,7 +221,7 @@ class Machine:
         self.before_main: Past | None = None
         """What happened before the module's own ``if __name__ == "__main__"``."""
         self.coming_back: set[int] = set()
-        """The objects that a result holds, while what they hold is looked at."""
+        """The objects that a result holds, and that are looked at already."""
         self.last_task_state: State | None = None
         """How the last task left things in its worker."""
         self.last_modes = Modes()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from gradguard_lint.domain.shapes import ABSENT
 from gradguard_lint.domain.values import (
@@ -363,8 +363,14 @@ class Models(Protocol[M]):
     ) -> Value | None:
         """What an operator makes of `values`; None where no tensor is among them."""
 
-    def returned(self, m: M, atom: Thing | Instance, call: ParallelCall) -> Atom:
-        """`atom` as it comes back from a process worker."""
+    def returned(
+        self,
+        m: M,
+        atom: Thing | Instance,
+        call: ParallelCall,
+        received: Callable[[Value], Value],
+    ) -> Atom:
+        """`atom` as it comes back from a process worker, and what it holds as it is `received`."""
 
     def set_attribute(
         self, m: M, frame: Frame, target: ast.Attribute, atom: Atom, value: Value

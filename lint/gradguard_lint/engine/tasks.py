@@ -612,6 +612,15 @@ def _free_names(node: ast.AST) -> list[str]:
 
 def sent_back(m: Machine, value: Value, call: ParallelCall) -> Value:
     """A process worker's result as the parent receives it: graphs are gone."""
+    known: dict[int, Atom] = {}  # a value may hold another in many places
+
+    def received(value: Value) -> Value:
+        return Value(tuple(Choice(changed(it.atom), it.when) for it in value.choices))
+
+    def changed(atom: Atom) -> Atom:
+        if id(atom) not in known:
+            known[id(atom)] = change(atom)
+        return known[id(atom)]
 
     def change(atom: Atom) -> Atom:
         if isinstance(atom, Tensor):
@@ -621,23 +630,19 @@ def sent_back(m: Machine, value: Value, call: ParallelCall) -> Value:
             m.program.sent_back[ident] = atom.ident
             return replace(atom, grad=grad, severed=severed, born=0, ident=ident)
         if isinstance(atom, Items):
-            return Items(
-                atom.kind,
-                tuple(sent_back(m, item, call) for item in atom.items)
-                if atom.items is not None
-                else None,
-                sent_back(m, atom.element, call),
-            )
+            items = tuple(map(received, atom.items)) if atom.items is not None else None
+            return Items(atom.kind, items, received(atom.element))
         if isinstance(atom, Table):
             return Table(
-                tuple((key, sent_back(m, item, call)) for key, item in atom.entries),
-                atom.rest if atom.rest == ABSENT else sent_back(m, atom.rest, call),
+                tuple((key, received(item)) for key, item in atom.entries),
+                atom.rest if atom.rest == ABSENT else received(atom.rest),
             )
         if isinstance(atom, (Thing, Instance)):
-            returned: Atom = m.models.returned(m, atom, call)
+            returned: Atom = m.models.returned(m, atom, call, received)
             return returned
         if isinstance(atom, Unknown):
             return Unknown(("result", call.ident))
         return atom
 
-    return Value(tuple(Choice(change(choice.atom), choice.when) for choice in value.choices))
+    m.coming_back.clear()
+    return received(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections.abc import Callable
 
 from gradguard_lint.domain.effects import ParallelCall
 from gradguard_lint.domain.values import (
@@ -338,8 +339,14 @@ class Meaning(Known):
             return of(Tensor("torch", "leaf", False, m.worker_ident, m.ident_at(node)))
         return None
 
-    def returned(self, m: Machine, atom: Thing | Instance, call: ParallelCall) -> Atom:
-        return torch_modules.returned(m, atom, call)
+    def returned(
+        self,
+        m: Machine,
+        atom: Thing | Instance,
+        call: ParallelCall,
+        received: Callable[[Value], Value],
+    ) -> Atom:
+        return torch_modules.returned(m, atom, call, received)
 
     def grad_after_pickling(self, tensor: Tensor) -> str:
         lost = tensor.framework == "torch" and tensor.grad == "history"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 
 from gradguard_lint.domain.conditions import NONE, Conditions
 from gradguard_lint.domain.effects import ParallelCall
@@ -31,7 +32,6 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.tasks import sent_back
 from gradguard_lint.models.torch import STATEFUL, WEIGHTLESS
 from gradguard_lint.models.transfers import data_parallel, frozen, module_parts, own_gradients
 from gradguard_lint.models.transfers.devices import (
@@ -298,7 +298,9 @@ def set_training(m: Machine, module: Atom, flag: Value, depth: int = 4) -> None:
                     set_training(m, part, flag, depth - 1)
 
 
-def returned(m: Machine, atom: Thing | Instance, call: ParallelCall) -> Atom:
+def returned(
+    m: Machine, atom: Thing | Instance, call: ParallelCall, received: Callable[[Value], Value]
+) -> Atom:
     """A library's object, or a project's, that comes back from a worker: a module is another."""
     if isinstance(atom, Thing) and atom.kind == "optimizer":
         # It holds what came back with it, which is not known.
@@ -309,7 +311,7 @@ def returned(m: Machine, atom: Thing | Instance, call: ParallelCall) -> Atom:
     if ident == atom.ident:
         return atom
     copy = replace(atom, born=0, ident=ident)
-    if ident in m.coming_back:  # it holds itself
+    if ident in m.coming_back:  # in another place, too; it may hold itself
         return copy
     m.coming_back.add(ident)
     if module_of(atom) is atom:
@@ -325,10 +327,9 @@ def returned(m: Machine, atom: Thing | Instance, call: ParallelCall) -> Atom:
     for name in list(m.names_of.get(atom.ident, ())) if isinstance(atom, Instance) else ():
         value = after.store.get((atom.ident, name))
         if value is not None:
-            m.set_field(ident, name, sent_back(m, value, call))
+            m.set_field(ident, name, received(value))
     if place is not None:
         m.moved(ident, place)
-    m.coming_back.discard(ident)
     return copy
 
 
