@@ -92,8 +92,8 @@ def run(
     taken = (m.store.get((inner.ident, TAKEN)) or constant(0)).constant
     if taken == ALL or isinstance(code, ast.Lambda):
         return NOTHING
-    if m.is_deep_in(code) or m.budget.used_up:
-        each(UNKNOWN)
+    if m.is_deep_in(code) or m.budget.used_up or inner.ident in m.givers:
+        each(UNKNOWN)  # one that is being run stands for others that were made there
         return UNKNOWN
     again = taken if isinstance(taken, int) and taken > 0 else 0
     before = Before(m) if again else None
