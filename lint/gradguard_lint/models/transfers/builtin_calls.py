@@ -130,6 +130,8 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         if all(map(is_number, element.atoms)):
             return NUMBER
         return operation(m, frame, node, [element]) or UNKNOWN
+    if short in ("min", "max") and args.rest is not None:
+        return join((*args.positional, args.rest))
     if short in ("min", "max") and first is not None:
         one = len(args.positional) == 1
         return join([element_of(m, first)]) if one else _extreme(m, short, args.positional)
