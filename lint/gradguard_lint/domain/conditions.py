@@ -104,6 +104,9 @@ def any_of(worlds: Iterable[Conditions]) -> Conditions:
     if len(possible) == 1:
         return common
     apart = AnyOf(plain(world - common) for world in possible)
+    if any(plain(world) is not world for world in possible):
+        told = AnyOf(group for world in possible for group in _groups(world - common))
+        apart = told if len(told) <= MOST else apart
     if NONE in apart:
         return common
     if (among := _among(apart)) is not None:
@@ -111,6 +114,15 @@ def any_of(worlds: Iterable[Conditions]) -> Conditions:
     if not 1 < len(apart) <= MOST:
         return common
     return common | {(apart, True)}
+
+
+def _groups(when: Conditions) -> list[Conditions]:
+    """`when` as groups of plain conditions of which one holds."""
+    groups = [plain(when)]
+    for key, _ in when - groups[0]:
+        assert isinstance(key, AnyOf)
+        groups = [one | other for one in groups for other in key if consistent(one, other)]
+    return groups
 
 
 def _among(groups: AnyOf) -> Condition | None:

@@ -19,6 +19,15 @@ _FALSE = (None, False, 0, "", ())
 """What is false; other values that are answer as these do."""
 
 
+_TRUTHS = frozenset({"eq", "is", "lt", "le", "cmp", "gpu-present", "not"})
+"""How the keys begin that stand for a truth value themselves."""
+
+
+def is_question(key: Key) -> bool:
+    """Whether what `key` stands for is True or False, and nothing else."""
+    return isinstance(key, tuple) and bool(key) and key[0] in _TRUTHS
+
+
 def subject_of(key: Key) -> Key:
     """What the question `key` is about."""
     asked = isinstance(key, tuple) and len(key) == 3 and key[0] in _KINDS

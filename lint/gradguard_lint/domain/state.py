@@ -9,7 +9,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from gradguard_lint.domain.conditions import NONE, Assumed, Conditions, any_of, assume, in_both
+from gradguard_lint.domain.conditions import (
+    NONE,
+    Assumed,
+    Conditions,
+    any_of,
+    assume,
+    in_both,
+    plain,
+)
 from gradguard_lint.domain.effects import Effect, Modes, ParallelCall, Told, Waited
 from gradguard_lint.domain.values import Choice, Unknown, Value, guarded, join
 from pytest_gradguard.records import field, fields
@@ -186,7 +194,7 @@ def _joined(first: State, second: State) -> State:
         sides = (left - right, right - left)
         assumed = in_both(assumed, second.assumed)
         if all(sides) and not (len(sides[0]) == len(sides[1]) == 1):
-            assume(assumed, any_of(sides))
+            assume(assumed, any_of(map(plain, sides)))
     past = met_pasts(first.past, second.past)
     modes = first.modes if first.modes == second.modes else first.modes.met(second.modes)
     return State(_joined_stores(first.store, second.store, sides), assumed, past, modes)

@@ -200,20 +200,22 @@ def on_IfExp(m: Machine, frame: Frame, node: ast.IfExp) -> Value:
     if test == UNKNOWN:
         test = unknown(this_time(m))
     found: list[tuple[Value, Conditions]] = []
+    assumed = m.assumed
+
+    def go(branch: ast.expr, truth: bool) -> None:
+        told = m.assumed.facts - assumed.facts  # what the parts of the test tell, too
+        found.append((m.eval(frame, branch), condition(m, test, truth) | told))
+
     if is_plain(m, node):
-        assumed = m.state.assumed
         for truth, branch in ((True, node.body), (False, node.orelse)):
             m.state.assumed = assumed.copy()
             if enter_branch(m, frame, node.test, test, truth):
-                found.append((m.eval(frame, branch), condition(m, test, truth)))
+                go(branch, truth)
         m.state.assumed = assumed
         return either(found) if found else UNKNOWN
 
     def way(branch: ast.expr, truth: bool) -> Callable[[], None]:
-        def go() -> None:
-            found.append((m.eval(frame, branch), condition(m, test, truth)))
-
-        return go
+        return lambda: go(branch, truth)
 
     fork(m, frame, node.test, test, (way(node.body, True), way(node.orelse, False)))
     return either(found) if found else UNKNOWN
@@ -260,7 +262,8 @@ def operate(
         return of(Unknown(("int", left.only, type(op).__name__, right.constant)))
     left, right = at_large(left), at_large(right)
     # In a loop, alternatives that are counted up would be others in each turn.
-    if not sequences and len(left.choices) * len(right.choices) <= (1 if m.loop_depth else FEW):
+    pairs = len({*left.atoms}) * len({*right.atoms})
+    if not sequences and pairs <= (1 if m.loop_depth else FEW):
         return left.map(lambda one: right.map(lambda other: _figured(op, one, other)))
     if not sequences and any(map(is_number, (*left.atoms, *right.atoms))):
         return NUMBER
@@ -281,6 +284,8 @@ def _figured(op: ast.operator, left: Atom, right: Atom) -> Value:
     a, b = (atom.value if isinstance(atom, Const) else None for atom in (left, right))
     if isinstance(a, (int, float)) and isinstance(b, (int, float)):
         return _calculated(op, a, b)
+    if isinstance(op, ast.Mult) and 0 in (a, b) and isinstance(left if b == 0 else right, Unknown):
+        return constant(0)
     numeric = is_number(left) or is_number(right)
     key: Key = None
     if numeric or isinstance(a, (int, float)) or isinstance(b, (int, float)):

@@ -7,7 +7,7 @@ import ast
 from collections.abc import Collection, Hashable
 
 from gradguard_lint.domain.conditions import NONE, Conditions, plain_condition
-from gradguard_lint.domain.questions import Key
+from gradguard_lint.domain.questions import Key, is_question
 from gradguard_lint.domain.values import (
     COUNT,
     NUMBER,
@@ -27,7 +27,7 @@ from gradguard_lint.domain.values import (
     unknown,
 )
 from gradguard_lint.engine.calls import rebind
-from gradguard_lint.engine.machine import QUESTIONS, Machine
+from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.truth import compare, object_key, truth_of
 
 
@@ -60,7 +60,11 @@ def looked_up(
     picked = [guarded(value, when) for when, value in asked if when is not None]
     if other is not None:
         names = tuple(name for name, _ in held)
-        picked.append(guarded(other, frozenset({(("among", key, names), False)} if closed else ())))
+        when = frozenset({(("among", key, names), False)} if closed else ())
+        left = [truth for truth in (True, False) if truth not in names] if is_question(key) else []
+        if closed and len(left) == 1:
+            when = frozenset({plain_condition(key, left[0])})
+        picked.append(guarded(other, when))
     return join(picked) if picked else anything
 
 
@@ -84,7 +88,7 @@ def this_time(m: Machine) -> Key:
 
 def _asks_for(key: Key, name: Hashable) -> Conditions | None:
     """When `key` is `name`; None where it cannot be."""
-    if isinstance(key, tuple) and key[0] in QUESTIONS and name in (False, True):
+    if is_question(key) and name in (False, True):
         return frozenset({plain_condition(key, bool(name))})
     asked = compare(ast.Eq(), Unknown(key), Const(name, type(name).__name__))
     if isinstance(asked, Unknown):

@@ -22,7 +22,7 @@ from gradguard_lint.domain.effects import (
     TaskRun,
 )
 from gradguard_lint.domain.options import Options
-from gradguard_lint.domain.questions import Key
+from gradguard_lint.domain.questions import Key, is_question
 from gradguard_lint.domain.starts import PROCESS
 from gradguard_lint.domain.state import (
     Error,
@@ -629,7 +629,7 @@ class Machine:
         fixed = self.assumed.get(("value", key))
         if ("value", key) in self.assumed:
             return Const(fixed, type(fixed).__name__)
-        if isinstance(key, tuple) and key and key[0] in QUESTIONS:
+        if is_question(key):
             truth = self.assumed.get(key)
             if isinstance(truth, bool):
                 return Const(truth, "bool")
@@ -647,9 +647,6 @@ class Machine:
         finally:
             self.chain, self.statement = saved, statement
 
-
-QUESTIONS = ("eq", "is", "lt", "le", "cmp", "gpu-present", "not")
-"""Keys that stand for a truth value themselves."""
 
 _PICKLING = ("__getstate__", "__reduce__", "__reduce_ex__", "__setstate__")
 

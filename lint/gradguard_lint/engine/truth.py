@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Hashable
 
 from gradguard_lint.domain.conditions import GPU_PRESENT
-from gradguard_lint.domain.questions import Key
+from gradguard_lint.domain.questions import Key, is_question
 from gradguard_lint.domain.shapes import may_have
 from gradguard_lint.domain.values import (
     Atom,
@@ -155,6 +155,9 @@ def compare(op: ast.cmpop, left: Atom, right: Atom) -> Atom:
             return Unknown(GPU_PRESENT if negative else ("not", GPU_PRESENT))
         if isinstance(left, Instance) and not left.cls.plain and right != Const(None, "NoneType"):
             left = Unknown(object_key(left))  # it may be a member of an enumeration
+        if isinstance(left, Unknown) and is_question(left.key) and _is_truth(op, right):
+            told = bool(right.value) is not negative
+            return left if told else Unknown(("not", left.key))
         asked = left.key or left.sent if isinstance(left, Unknown) else None
         if asked is not None and isinstance(right, Const):
             if not may_be(asked, right.value):
@@ -217,6 +220,13 @@ def compare(op: ast.cmpop, left: Atom, right: Atom) -> Atom:
             return _gpu_count(op, right.value)
         return _ordered(op, left.key, right.value)
     return Unknown()
+
+
+def _is_truth(op: ast.cmpop, atom: Atom) -> TypeGuard[Const]:
+    """Whether `atom` is True or False, or what is equal to it, where that is asked."""
+    if not isinstance(atom, Const):
+        return False
+    return atom.kind == "bool" or (isinstance(op, (ast.Eq, ast.NotEq)) and atom.value in (0, 1))
 
 
 _MIRRORED: dict[type[ast.cmpop], type[ast.cmpop]] = {

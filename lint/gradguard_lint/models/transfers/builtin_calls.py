@@ -6,7 +6,8 @@ import ast
 import builtins
 from functools import partial
 
-from gradguard_lint.domain.questions import Key, counted
+from gradguard_lint.domain.conditions import plain_condition
+from gradguard_lint.domain.questions import Key, counted, is_question
 from gradguard_lint.domain.shapes import EMPTY, items, known_items, parted, sequence, sliced
 from gradguard_lint.domain.values import (
     COUNT,
@@ -345,6 +346,12 @@ def _bounded(m: Machine, name: str, bound: float, atom: Atom) -> Value:
 
 def _number(kind: str, atom: Atom, args: Args) -> Value:
     """``int(value)``, ``float(value)``, ``bool(value)``."""
+    key = atom.key if isinstance(atom, Unknown) else None
+    if kind == "bool" and key is not None:
+        return of(atom if is_question(key) else Unknown(("not", ("not", key))))
+    if is_question(key):
+        told = ((constant(int(truth)), plain_condition(key, truth)) for truth in (True, False))
+        return join(guarded(value, frozenset((when,))) for value, when in told)
     if isinstance(atom, Const):
         try:
             return constant(getattr(builtins, kind)(atom.value))
