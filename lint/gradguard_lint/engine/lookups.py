@@ -60,7 +60,7 @@ def looked_up(
     picked = [guarded(value, when) for when, value in asked if when is not None]
     if other is not None:
         names = tuple(name for name, _ in held)
-        when = frozenset({(("among", key, names), False)} if closed else ())
+        when: Conditions = frozenset({(("among", key, names), False)} if closed else ())
         left = [truth for truth in (True, False) if truth not in names] if is_question(key) else []
         if closed and len(left) == 1:
             when = frozenset({plain_condition(key, left[0])})

@@ -20,6 +20,7 @@ from gradguard_lint.domain.values import (
     Instance,
     Items,
     Partial,
+    ProjectModule,
     Table,
     TaskCall,
     Thing,
@@ -155,7 +156,7 @@ def compare(op: ast.cmpop, left: Atom, right: Atom) -> Atom:
             return Unknown(GPU_PRESENT if negative else ("not", GPU_PRESENT))
         if isinstance(left, Instance) and not left.cls.plain and right != Const(None, "NoneType"):
             left = Unknown(object_key(left))  # it may be a member of an enumeration
-        if isinstance(left, Unknown) and is_question(left.key) and _is_truth(op, right):
+        if isinstance(left, Unknown) and is_question(left.key) and _is_truth(right, op):
             told = bool(right.value) is not negative
             return left if told else Unknown(("not", left.key))
         asked = left.key or left.sent if isinstance(left, Unknown) else None
@@ -178,6 +179,8 @@ def compare(op: ast.cmpop, left: Atom, right: Atom) -> Atom:
             return Unknown(("not", key) if negative else key)
         if isinstance(left, _KNOWN_APART) and isinstance(right, _KNOWN_APART):
             return Const((left == right) is not negative, "bool")
+        if _apart(op, left, right) or _apart(op, right, left):
+            return Const(negative, "bool")
         if _device(left) and _device(right) and left.gpu is not right.gpu:
             return Const(negative, "bool")
         if _device(left) and isinstance(right, Const):
@@ -222,7 +225,16 @@ def compare(op: ast.cmpop, left: Atom, right: Atom) -> Atom:
     return Unknown()
 
 
-def _is_truth(op: ast.cmpop, atom: Atom) -> TypeGuard[Const]:
+def _apart(op: ast.cmpop, code: Atom, atom: Atom) -> bool:
+    """Whether one is a function, class or module of the project, and the other is certainly not."""
+    if not isinstance(code, (*_KNOWN_APART, ProjectModule)):
+        return False
+    if isinstance(atom, Instance):  # which may say itself what is equal to it
+        return isinstance(op, (ast.Is, ast.IsNot)) and atom.cls.plain
+    return isinstance(atom, (Const, Items, Table))
+
+
+def _is_truth(atom: Atom, op: ast.cmpop) -> TypeGuard[Const]:
     """Whether `atom` is True or False, or what is equal to it, where that is asked."""
     if not isinstance(atom, Const):
         return False
