@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Hashable
 from functools import partial
 
 from gradguard_lint.domain.shapes import (
@@ -32,15 +33,22 @@ from gradguard_lint.domain.values import (
     Thing,
     Unknown,
     Value,
-    is_number,
     join,
     of,
 )
 from gradguard_lint.engine.calls import rebind
 from gradguard_lint.engine.comprehensions import iterated
-from gradguard_lint.engine.containers import adopted, element_of, grown, hold, resized
+from gradguard_lint.engine.containers import (
+    adopted,
+    element_of,
+    grown,
+    hold,
+    items_changed,
+    resized,
+)
 from gradguard_lint.engine.expressions import operate
 from gradguard_lint.engine.imports import module_frame
+from gradguard_lint.engine.lookups import identify
 from gradguard_lint.engine.machine import HEAP, Machine
 from gradguard_lint.engine.ports import SETTER, Args
 from gradguard_lint.engine.same_object import changed_in_place
@@ -201,8 +209,8 @@ def _store_item(m: Machine, frame: Frame, target: ast.Subscript, value: Value) -
         if isinstance(target.slice, ast.Slice):
             resized(m, atom)
         key = index.constant
-        if isinstance(atom, Unknown) and atom.key is not None and isinstance(key, str):
-            _set_on_unknown(m, atom, key, value)
+        if isinstance(atom, Unknown):
+            _set_on_unknown(m, frame, target, atom, key, value)
         if target in m.rewriting and isinstance(atom, Thing) and atom.gpu:
             changed = of(replace(atom, gpu=any(tensor.gpu for tensor in value.tensors())))
         elif target in m.rewriting and isinstance(atom, (Items, Table)) and atom.ident:
@@ -223,11 +231,17 @@ def _store_item(m: Machine, frame: Frame, target: ast.Subscript, value: Value) -
             rebind(m, frame, target.value, changed)
 
 
-def _set_on_unknown(m: Machine, owner: Unknown, key: str, value: Value) -> None:
-    """Keep what is given to something that is not known, as far as a test may ask for that."""
-    if all(isinstance(atom, (Const, Unknown)) or is_number(atom) for atom in value.atoms):
+def _set_on_unknown(
+    m: Machine, frame: Frame, target: ast.Subscript, owner: Unknown, key: Hashable, value: Value
+) -> None:
+    """Keep what is given to something that is not known, under a name."""
+    if not isinstance(key, str):
+        items_changed(m, owner.key)
+        return
+    home = identify(m, frame, target.value) if owner == Unknown() else owner.key
+    if home is not None:
         m.set_on_unknown.add(key)
-        m.store[0, str(("item", owner.key, key))] = value
+        m.store[0, str(("item", home, key))] = value
 
 
 def _of_items(atom: Items | Table, value: Value) -> Value:
@@ -276,6 +290,8 @@ def do_Delete(m: Machine, frame: Frame, node: ast.Delete) -> None:
             m.models.delete_item(m, frame, target, holder, index)
             for atom in holder.atoms:
                 resized(m, atom)
+                if isinstance(atom, Unknown):
+                    items_changed(m, atom.key)
             left = without_item(only, index) if isinstance(only, (Items, Table)) else None
             if left is not None and isinstance(only, (Items, Table)):
                 if only.ident:

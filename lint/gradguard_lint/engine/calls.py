@@ -35,7 +35,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine import keeping
 from gradguard_lint.engine.arguments import arguments, bind_arguments, takes
-from gradguard_lint.engine.containers import item_of_unknown, resized
+from gradguard_lint.engine.containers import item_of_unknown, items_changed, resized
 from gradguard_lint.engine.fields import give_fields
 from gradguard_lint.engine.machine import HEAP, Machine
 from gradguard_lint.engine.ports import Args
@@ -83,6 +83,7 @@ def _change_receiver(m: Machine, frame: Frame, node: ast.Call, function: Value, 
     for atom in function.atoms:
         if isinstance(atom, Unknown) and name in RESIZING and isinstance(atom.key, tuple):
             resized(m, Unknown(atom.key[1]))
+            items_changed(m, atom.key[1])
         if not isinstance(atom, Method):
             continue
         if name in RESIZING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Hashable, Iterable
 
-from gradguard_lint.domain.questions import LENGTH
+from gradguard_lint.domain.questions import LENGTH, Key
 from gradguard_lint.domain.shapes import (
     ABSENT,
     as_key,
@@ -112,6 +112,14 @@ def item_of_unknown(m: Machine, atom: Unknown, index: Hashable) -> Value:
     key = ("item", atom.key, index)
     fixed = m.store.get((0, str(key))) if index in m.set_on_unknown else None
     return fixed if fixed is not None else unknown(key)
+
+
+def items_changed(m: Machine, owner: Key) -> None:
+    """What something unknown was given may be something else from here on."""
+    for name in m.set_on_unknown if owner is not None else ():
+        place = (0, str(("item", owner, name)))
+        if place in m.store:
+            m.store[place] = UNKNOWN
 
 
 def hold(m: Machine, atom: Items | Table) -> None:
