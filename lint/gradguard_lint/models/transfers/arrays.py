@@ -124,14 +124,25 @@ def seed(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Ro
 
 def draw(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """A draw from a global generator."""
-    m.effect(frame, "draw", node, f"{name}()", framework=row.framework)
     short = name.rpartition(".")[2]
+    if short not in _AMONG or not _is_one(args.get(0, "a", "x")):
+        m.effect(frame, "draw", node, f"{name}()", framework=row.framework)
     if row.framework != "numpy":
         among = args.get(0, "seq")
         if short != "choice" or among is None or known_items(among) is None:
             return UNKNOWN
         return item(m, frame, node, among, UNKNOWN)
     return _made(m, node, drawn_extent(short, args), element_made(short, args))
+
+
+_AMONG = words("choice permutation shuffle")
+"""Draws among the items that there are, or so many numbers."""
+
+
+def _is_one(among: Value | None) -> bool:
+    """Whether there is one item to draw, so that nothing is left to chance."""
+    held = known_items(among) if among is not None else None
+    return among is not None and (among.constant == 1 if held is None else len(held) == 1)
 
 
 def variates(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
