@@ -139,11 +139,7 @@ def instance_attribute(m: Machine, frame: Frame, node: ast.AST, atom: Instance, 
                 )
             if m.in_process_worker:
                 return arrived(value, m.worker_ident)
-        elif m.worker is not None:
-            # What belongs to an object of this task alone belongs to this task alone, unless those
-            # of other tasks were made with it, too.
-            return owned(value, m.worker.ident, m.given_to_all.get(atom.ident, frozenset()))
-        return value
+        return belonging(m, atom, value)
     found = m.find_in_class(atom.cls, name)
     if found is not None:
         return bind(m, frame, node, found, atom)
@@ -152,6 +148,14 @@ def instance_attribute(m: Machine, frame: Frame, node: ast.AST, atom: Instance, 
     if asked is not None:
         return m.call(frame, node, bind(m, frame, node, asked, atom), Args([constant(name)]))
     return m.models.inherited_attribute(m, frame, node, atom, name)
+
+
+def belonging(m: Machine, atom: Instance, value: Value) -> Value:
+    """`value`, which `atom` has: what belongs to an object of this task alone belongs to this task
+    alone, unless those of other tasks were made with it, too."""
+    if m.worker is None or atom.born != m.worker.ident:
+        return value
+    return owned(value, m.worker.ident, m.given_to_all.get(atom.ident, frozenset()))
 
 
 def bind(m: Machine, frame: Frame, node: ast.AST, value: Value, receiver: Atom) -> Value:

@@ -6,6 +6,7 @@ import ast
 
 from gradguard_lint.domain.effects import Effect
 from gradguard_lint.domain.values import NOTHING, UNKNOWN, Atom, Frame, Instance, Thing, Value, of
+from gradguard_lint.engine.attributes import belonging
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.transfers.torch_modules import optimizer_method
@@ -26,7 +27,10 @@ def init_instance(m: Machine, frame: Frame, node: ast.AST, instance: Instance, a
 
 def inherited(m: Machine, instance: Instance) -> Value:
     """The optimizer that an object of a project's class is by what it inherits."""
-    return m.read(instance.ident, _INHERITED) or UNKNOWN
+    found = m.read(instance.ident, _INHERITED) or UNKNOWN
+    if any(thing.born == instance.born for thing in found.things(KIND)):
+        return found
+    return belonging(m, instance, found)
 
 
 def optimizers(m: Machine, value: Value) -> list[Thing]:
