@@ -36,6 +36,7 @@ from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import descend
 from gradguard_lint.engine.truth import compare
+from gradguard_lint.engine.turns import take
 
 
 def on_ListComp(m: Machine, frame: Frame, node: ast.ListComp) -> Value:
@@ -64,8 +65,8 @@ def on_DictComp(m: Machine, frame: Frame, node: ast.DictComp) -> Value:
             keys, values = zip(*pairs, strict=True)
             return adopted(m, node, of(Table((), join(values), join(keys))))
     inner = _scope(m, frame, node, node.generators, source)
-    key = _each(m, inner, node.key)
-    value = _each(m, inner, node.value)
+    key = _each(m, inner, node.key, source)
+    value = _each(m, inner, node.value, source)
     return adopted(m, node, of(Table((), value, key)))
 
 
@@ -82,8 +83,12 @@ def _one_by_one(
     whole = True
     several = len(known) > 1
     m.loop_depth += several
+    began = m.turn
     try:
         for item in known:
+            if several:
+                m.turn = m.new_ident()
+                take(m, item)
             inner = scope_of(m, frame, node)
             m.assign(inner, generator.target, item)
             inner.loop_names.append(names_in(generator.target))
@@ -99,6 +104,7 @@ def _one_by_one(
             m.state.assumed = before
     finally:
         m.loop_depth -= several
+        m.turn = began
     return results, whole
 
 
@@ -142,10 +148,11 @@ def _scope(
     return inner
 
 
-def _each(m: Machine, inner: Frame, part: ast.expr) -> Value:
-    """What `part` is in each turn, of which nobody knows how many there are."""
+def _each(m: Machine, inner: Frame, part: ast.expr, source: Value) -> Value:
+    """What `part` is in each turn over `source`, of which nobody knows how many there are."""
     m.loop_depth += 1
     began, m.turn = m.turn, m.new_ident()
+    take(m, element_of(m, source))
     try:
         return m.eval(inner, part)
     finally:
@@ -196,7 +203,7 @@ def comprehended(
     if not assume_test(m, test, True):
         return adopted(m, node, items(kind, []))
     inner = _scope(m, frame, node, node.generators, source)
-    element = collected(m, frame, node, _each(m, inner, node.elt))
+    element = collected(m, frame, node, _each(m, inner, node.elt, source))
     element = of_any(element, element_keys(element_of(m, source)))
     m.state.assumed = assumed
     made = adopted(m, node, sequence(guarded(element, condition(m, test, True)), kind))

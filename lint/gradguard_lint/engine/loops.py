@@ -38,6 +38,7 @@ from gradguard_lint.engine.machine import HEAP, Machine
 from gradguard_lint.engine.rewritten import rewritten_items
 from gradguard_lint.engine.tree import stored_names
 from gradguard_lint.engine.truth import truth_of
+from gradguard_lint.engine.turns import take
 
 Loop = ast.For | ast.AsyncFor | ast.While
 
@@ -60,6 +61,7 @@ def do_For(m: Machine, frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     old = _held(m, frame, rewritten)
 
     def go(item: Value) -> None:
+        take(m, item)
         m.assign(frame, node.target, item)
         if rewritten and m.eval(frame, rewritten[0].slice).constant is None:
             m.rewriting.update(rewritten)

@@ -132,6 +132,8 @@ class Machine:
         self.made: dict[int, int] = {}
         """When each thing was made last, as the newest identity there was: its own, where it is
         made once."""
+        self.taken: dict[int, int] = {}
+        """The same of what turns of loops took of what they iterate: another each."""
         self.guarded_import = False
         self.raised: list[list[Raised]] = []
         """The states in which something was raised, for each ``try`` around."""

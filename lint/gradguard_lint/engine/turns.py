@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from gradguard_lint.domain.shapes import inner
-from gradguard_lint.domain.values import Frame, Instance, Tensor, Thing, Value
+from gradguard_lint.domain.values import Bound, Frame, Instance, Tensor, Thing, Value, join, of
 from gradguard_lint.engine.arguments import SOME
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
@@ -65,15 +65,26 @@ def from_before(m: Machine, value: Value) -> frozenset[int]:
         for atom in inner(value)
         if isinstance(atom, (Instance, Tensor, Thing))
         and atom.ident > 0
-        and m.made.get(atom.ident, 0) < m.turn
+        and max(m.made.get(atom.ident, 0), m.taken.get(atom.ident, 0)) < m.turn
     )
 
 
+def take(m: Machine, item: Value) -> None:
+    """The turn that begins has what is in `item`, as no other of its loop has."""
+    for atom in inner(item):
+        if isinstance(atom, (Instance, Tensor, Thing)):
+            m.taken[atom.ident] = m.turn
+
+
 def made_in_turn(m: Machine, value: Value) -> bool:
-    """Whether all things in `value`, of which there are some, are made anew in each turn: what has
-    no identity may be one for all."""
+    """Whether all things in `value`, of which there are some, are others in each turn: what has no
+    identity may be one for all."""
+    if not m.turn:
+        return False
+    receivers = [of(atom.receiver) for atom in value.of(Bound)]
+    value = join([value, *receivers]) if receivers else value
     things = [atom for atom in inner(value) if isinstance(atom, (Instance, Tensor, Thing))]
-    if not m.turn or not things or not all(atom.ident > 0 for atom in things):
+    if not things or not all(atom.ident > 0 for atom in things):
         return False
     return not from_before(m, value)
 

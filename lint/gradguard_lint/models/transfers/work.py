@@ -244,7 +244,7 @@ def task_of(
         if called and private_items(frame, called, 1):
             private |= {-1}
         names = frozenset(keywords) if dict_ and private_items(frame, dict_, 1) else frozenset()
-        private |= _made_in_turn(m, positional)
+        private |= _made_in_turn(m, function, positional)
         each = False
     elif hands.items == "rest":
         positional = tuple(args.positional[first:])
@@ -256,7 +256,9 @@ def task_of(
             for key, value in args.pairs()
             if key not in hands.own and key != hands.function[1]
         }
-        private = frozenset(index - at for index in private) | _made_in_turn(m, positional)
+        private = frozenset(index - at for index in private) | _made_in_turn(
+            m, function, positional
+        )
         said = ("",) * -at + written(node, max(at, 0))
         each = False
     if hands.items == "ranked":
@@ -278,9 +280,10 @@ def task_of(
     )
 
 
-def _made_in_turn(m: Machine, values: tuple[Value, ...]) -> frozenset[int]:
-    """Which of `values` no other turn of the loop around gives to its task."""
-    return frozenset(index for index, value in enumerate(values) if made_in_turn(m, value))
+def _made_in_turn(m: Machine, function: Value, values: tuple[Value, ...]) -> frozenset[int]:
+    """Which of `values` no other turn of the loop around gives to its task; -1: the function."""
+    given = enumerate((function, *values), -1)
+    return frozenset(index for index, value in given if made_in_turn(m, value))
 
 
 def _given(
