@@ -117,9 +117,9 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     if short == "dict":
         return adopted(m, node, of(taken_over(m, frame, node, EMPTY, first, args)))
     if short == "range":
-        if _one_turn(args):
-            return items("range", [args.positional[0] if args.positional[1:] else constant(0)])
         numbers = unknown(("int", id(node), *_least(args)))
+        if _one_turn(args):  # what is done with its number, is done with it for any other number
+            return items("range", [numbers])
         return of(Items("range", None, numbers, count=_turns(args)))
     if short == "sum" and first is not None:
         start = args.get(1, "start")
