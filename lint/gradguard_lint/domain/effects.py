@@ -436,6 +436,7 @@ class Effect:
     grown: bool = False
     """Whether the GPU's memory is taken as it is needed."""
     unknown: bool = False
+    """Whether it is something unknown that is called, or calls what does this."""
     target: Value = UNKNOWN
     value: Value = UNKNOWN
     values: tuple[Value, ...] = ()

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from gradguard_lint.models.rows import Library, Row
+from gradguard_lint.words import words
+
+LAST_BASES = words("builtins.object abc.ABC typing.Generic typing.Protocol")
+"""Bases that come last of all, whatever stands beside them."""
 
 LIBRARY = Library(
     tops=(

@@ -65,6 +65,7 @@ def check(program: Program) -> Iterator[Report]:
             )
         elif (
             not effect.modes.compiled
+            and not effect.unknown
             and constants not in ([1], [None])
             and not _makes_graphs(effect.site.module)
             and not _may_be_traced(effect.site)

@@ -25,6 +25,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.tree import descend, takes_all
 from gradguard_lint.models.known import registry_of
+from gradguard_lint.models.python import LAST_BASES
 from gradguard_lint.models.torch import BUFFERS, PARAMETERS
 from gradguard_lint.models.transfers import (
     arrays,
@@ -45,7 +46,6 @@ from gradguard_lint.models.transfers import (
 )
 from gradguard_lint.models.transfers.kinds import KERAS_KINDS
 from gradguard_lint.models.transfers.tensors import derived, written
-from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
 
@@ -128,10 +128,6 @@ def attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) ->
     return of(Method(atom, name))
 
 
-_LAST = words("builtins.object abc.ABC typing.Generic typing.Protocol")
-"""Bases that come last of all, whatever stands beside them."""
-
-
 def _super_attribute(m: Machine, frame: Frame, node: ast.AST, atom: Thing, name: str) -> Value:
     owner = atom.part("class")
     receiver = atom.part("self")
@@ -141,7 +137,7 @@ def _super_attribute(m: Machine, frame: Frame, node: ast.AST, atom: Thing, name:
         mine = me.cls if isinstance(me, Instance) else me if isinstance(me, Class) else cls
         line = (mine, *mine.above)
         after = line[line.index(cls) + 1 :] if cls in line else cls.above
-        if any(isinstance(it, External) and it.name not in _LAST for it in cls.bases):
+        if any(isinstance(it, External) and it.name not in LAST_BASES for it in cls.bases):
             after = tuple(it for it in after if it in cls.above)  # others come behind that
         value = m.find_in(after, name)
         if value is not None:

@@ -31,6 +31,7 @@ from gradguard_lint.engine.defaults import far_fetched_here
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.truth import truthy
+from gradguard_lint.models.python import LAST_BASES
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.tensorflow import AWAKENS, FITS, REARRANGES, STOPS
 from gradguard_lint.models.torch import HEAVY
@@ -145,11 +146,24 @@ def session_option(m: Machine, frame: Frame, target: ast.Attribute, value: Value
         m.effect(frame, "gpu-grown", target, ast.unparse(target), framework="tensorflow")
 
 
+_PASSIVE = LAST_BASES | {"tensorflow.Module"}
+"""Bases that call no method of what extends them."""
+
+
+def _is_of_a_foreign_class(scope: Frame | None) -> bool:
+    """Whether what runs in `scope` is a method, or in one, of a class that a library may call."""
+    while scope is not None and scope.self_class is None:
+        scope = scope.parent
+    bases = scope.self_class.outside() if scope is not None and scope.self_class is not None else ()
+    return any(not isinstance(it, External) or it.name not in _PASSIVE for it in bases)
+
+
 def map_fn(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``tf.map_fn(...)``."""
     told = None if args.rest is not None else 3
     iterations = args.get(told, "parallel_iterations")
-    m.effect(frame, "map-fn", node, name, value=iterations or NOTHING)
+    foreign = m.root != 1 and _is_of_a_foreign_class(frame)
+    m.effect(frame, "map-fn", node, name, value=iterations or NOTHING, unknown=foreign)
     mapped = args.get(0, "fn")
     elements = element_of(m, args.get(1, "elems") or UNKNOWN)
     if mapped is not None:
