@@ -14,19 +14,39 @@ def is_replaced(task: TaskRun, number: int) -> bool:
     another state as a whole, later and in any case."""
     draw = task.effects[number]
     filled = {owner.ident for owner in _filled(draw)}
-    return bool(filled) and any(
-        effect.kind == "model-change"
-        and effect.framework != "partial"
-        and effect.when <= draw.when
-        and any(model.ident in filled for model in effect.target.of(Instance))
+    if not filled:
+        return False
+    parameters = not any(map(_is_for_buffer, _path(draw)))
+    return any(
+        effect.when <= draw.when and not filled.isdisjoint(_given(effect, parameters=parameters))
         for effect in task.effects[number:]
     )
+
+
+def _given(effect: Effect, *, parameters: bool) -> Iterator[int]:
+    """The modules that are given another state as a whole there, or all `parameters` of them: what
+    stands for each of these has the module's identity."""
+    if effect.kind == "model-change" and effect.framework != "partial":
+        yield from (model.ident for model in effect.target.of(Instance))
+    elif parameters and effect.kind == "in-place" and effect.framework == "whole":
+        yield from (tensor.ident for tensor in effect.target.tensors())
+
+
+def _path(draw: Effect) -> list[Site]:
+    return [*(step.site for step in draw.chain), draw.site]
+
+
+def _is_for_buffer(site: Site) -> bool:
+    """Whether what comes about there is given to a module as no parameter of it."""
+    statement = site.statement
+    made = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(made, ast.Call) and getattr(made.func, "attr", "") == "register_buffer"
 
 
 def _filled(draw: Effect) -> Iterator[Instance]:
     """The modules of its framework that are being made where that draw is, and of whose state
     alone what is drawn becomes a part."""
-    path = [*(step.site for step in draw.chain), draw.site]
+    path = _path(draw)
     nodes = [site.node for site in path]
     inside: set[ast.AST] = set()
     for owner, maker in reversed(draw.making):

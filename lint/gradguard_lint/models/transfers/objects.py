@@ -214,8 +214,19 @@ def set_attribute(
     if isinstance(atom, Tensor) and target.attr == "requires_grad":
         return torch_tensors.set_requires_grad(m, atom, value)
     if isinstance(atom, Tensor) and target.attr == "data":
-        m.effect(frame, "in-place", target, "`.data = ...`", target=of(atom))
+        how = "whole" if _is_given_another(target, m.statement) else ""
+        m.effect(frame, "in-place", target, "`.data = ...`", framework=how, target=of(atom))
     return None
+
+
+def _is_given_another(target: ast.Attribute, statement: ast.AST | None) -> bool:
+    """Whether what `statement` sets `target` to is not made of what had that attribute."""
+    if not isinstance(statement, ast.Assign) or not isinstance(target.value, ast.Name):
+        return False
+    return all(
+        not isinstance(part, ast.Name) or part.id != target.value.id
+        for part in descend(statement.value)
+    )
 
 
 def delete_item(
