@@ -78,7 +78,7 @@ BUILTINS = {
         "print len range enumerate zip map filter list tuple set dict sorted reversed sum min max "
         "abs float int str bool bytes getattr setattr hasattr isinstance issubclass type super "
         "iter next open any all round id repr vars object property staticmethod classmethod "
-        "frozenset slice input callable divmod pow format"
+        "frozenset slice input callable divmod pow format globals"
     )
 }
 

@@ -1,4 +1,5 @@
-"""The attributes of an object as a dictionary: ``vars(it)``, ``it.__dict__``, ``asdict(it)``."""
+"""The attributes of an object as a dictionary: ``vars(it)``, ``it.__dict__``, ``asdict(it)``; those
+of a module: ``globals()``."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from gradguard_lint.domain.values import (
     Frame,
     Instance,
     Items,
+    ProjectModule,
     Table,
     Thing,
     Value,
@@ -21,6 +23,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.containers import adopted, hold
 from gradguard_lint.engine.fields import fields_of
+from gradguard_lint.engine.imports import module_frame
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
@@ -46,8 +49,8 @@ def may_get_more(m: Machine, atom: Atom) -> None:
 
 
 def attributes_of(atom: Atom) -> Value:
-    """``vars(atom)``."""
-    if isinstance(atom, Instance) or _is_namespace(atom):
+    """``vars(atom)``; of a module, its globals."""
+    if isinstance(atom, (Instance, ProjectModule)) or _is_namespace(atom):
         return of(Thing(KIND, "__dict__", parts=(("of", of(atom)),)))
     return UNKNOWN
 
@@ -72,8 +75,15 @@ def _is_namespace(atom: Atom) -> bool:
     return isinstance(atom, Thing) and atom.kind == "namespace" and atom.ident > 0
 
 
-def set_named(m: Machine, owner: Atom, name: object, value: Value) -> bool:
+def set_named(
+    m: Machine, frame: Frame, node: ast.AST, owner: Atom, name: object, value: Value
+) -> bool:
     """Set an attribute whose name is given as a text; whether that was done."""
+    home = module_frame(m, owner.name) if isinstance(owner, ProjectModule) else None
+    if home is not None and isinstance(name, str):
+        m.rebinds(frame, node, name, home)
+        m.store[home.ident, name] = value
+        return True
     if not isinstance(name, str) or not isinstance(owner, (Instance, Thing)):
         may_get_more(m, owner)
         return False
@@ -88,7 +98,7 @@ def method(
 ) -> Value | None:
     """A method of such a dictionary."""
     owner = _owner(thing)
-    if owner is None:
+    if owner is None or (isinstance(owner, ProjectModule) and name not in ("get", "update")):
         return None
     if name not in ("items", "get", "keys", "values", "copy"):
         given = args.get(0)
@@ -96,7 +106,7 @@ def method(
             may_get_more(m, owner)
     if name == "update":
         for key, value in taken_over(m, frame, node, EMPTY, args.get(0), args).entries:
-            set_named(m, owner, key, value)
+            set_named(m, frame, node, owner, key, value)
         return NOTHING
     if name == "items":
         known = _attributes(m, frame, node, owner)
@@ -117,11 +127,13 @@ def item(m: Machine, frame: Frame, node: ast.AST, thing: Thing, index: Value) ->
     return m.attribute(frame, node, of(owner), name)
 
 
-def set_item(m: Machine, thing: Thing, index: Value, value: Value) -> None:
+def set_item(
+    m: Machine, frame: Frame, node: ast.AST, thing: Thing, index: Value, value: Value
+) -> None:
     """``vars(thing)[index] = value``."""
     owner = _owner(thing)
     if owner is not None:
-        set_named(m, owner, index.constant, value)
+        set_named(m, frame, node, owner, index.constant, value)
 
 
 def _owner(thing: Thing) -> Atom | None:

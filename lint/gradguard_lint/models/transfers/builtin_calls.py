@@ -23,6 +23,7 @@ from gradguard_lint.domain.values import (
     Generator,
     Instance,
     Items,
+    ProjectModule,
     Table,
     Tensor,
     Thing,
@@ -162,7 +163,7 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     if short == "setattr" and len(args.positional) == 3:
         owner, wanted, value = args.positional
         only, field = owner.only, wanted.constant
-        if only is not None and set_named(m, only, field, value):
+        if only is not None and set_named(m, frame, node, only, field, value):
             return NOTHING
         if isinstance(only, (Tensor, Unknown)) and isinstance(field, str):
             m.models.set_attribute(m, frame, _attribute(node, field), only, value)
@@ -176,6 +177,8 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         return mark(first or UNKNOWN, *OF_CLASSES[short])
     if short == "vars" and first is not None:
         return first.map(attributes_of)
+    if short == "globals":
+        return attributes_of(ProjectModule(frame.module.name))
     return UNKNOWN
 
 

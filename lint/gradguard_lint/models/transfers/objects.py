@@ -246,7 +246,7 @@ def set_item(
         if isinstance(atom, External) and atom.name == "os.environ":
             environment.environ_set(m, frame, target, index, value)
         if isinstance(atom, Thing) and atom.kind == attribute_tables.KIND:
-            attribute_tables.set_item(m, atom, index, value)
+            attribute_tables.set_item(m, frame, target, atom, index, value)
     if any(holder.tensors()):
         what = f"`{ast.unparse(target)} = ...`"
         written(m, frame, target, what, holder)
