@@ -416,6 +416,7 @@ WORKING = (
         ("from working import Runner as R\n", "R().run()"),
         ("import working\n", "working.run_all()"),
         ("import working as w\n", "call(w)"),
+        ("from importlib import import_module\nw = import_module('working')\n", "w.run_all()"),
         ("from working import *\n", "run_all()"),
     ],
 )
@@ -470,6 +471,8 @@ def test_a_package_gives_what_leads_to_workers_from_the_module_that_has_it(proje
         ("from a import optional_import\nx = 1\n", ["a", "a.optional_import"]),
         ("from a import (b,\n    import_c, d)\n", ["a", "a.b", "a.import_c", "a.d"]),
         ("import a, import_b\nimport c\n", ["a", "import_b", "c"]),
+        ("import a\nb = a.c\nd = importlib.import_module('e.f')\n", ["a", "e.f"]),
+        ("import_module( 'a' )\nb.import_module('c')\nimport_module(d)\n", ["a"]),
     ],
 )
 def test_names_with_the_word_import_in_them(text, names):

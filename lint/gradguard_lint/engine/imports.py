@@ -101,6 +101,17 @@ def do_Import(m: Machine, frame: Frame, node: ast.Import) -> None:
             m.write(frame, top, of(External(top)))
 
 
+def import_named(m: Machine, frame: Frame, node: ast.AST, name: str) -> Value:
+    """Import the module `name`, as a call does: what that gives."""
+    m.models.imported(m, frame, node, name)
+    if not m.project.is_module(name):
+        return of(External(name))
+    _noted(m, frame, node, name)
+    if frame.parent is None:
+        module_frame(m, name, lasts=True)
+    return of(ProjectModule(name))
+
+
 def do_ImportFrom(m: Machine, frame: Frame, node: ast.ImportFrom) -> None:
     base = frame.module.base_of(node)
     for alias in node.names:

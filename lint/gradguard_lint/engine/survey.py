@@ -176,6 +176,8 @@ def _visit(node: ast.AST, said: tuple[set[str], ...], scope: int, found: Survey)
         value: set[str] = set()
         targets = named.targets if kind is ast.Assign else [named.target]
         found.bindings.append(Binding(*_targets(targets), value, scope))
+        if type(named.value) is ast.Call and type(targets[0]) is ast.Name:
+            found.imports += _imported_as(targets[0].id, named.value)
         for target in targets:
             _visit(target, said, scope, found)
         if kind is ast.AnnAssign:
@@ -199,6 +201,14 @@ def _visit(node: ast.AST, said: tuple[set[str], ...], scope: int, found: Survey)
                     _visit(item, said, scope, found)
         elif isinstance(part, ast.AST) and type(part) not in silent:
             _visit(part, said, scope, found)
+
+
+def _imported_as(name: str, call: ast.Call) -> list[Import]:
+    """What imports a module as `name`, as `call` does."""
+    if getattr(call.func, "attr", getattr(call.func, "id", "")) != "import_module":
+        return []
+    module = getattr(call.args[0], "value", None) if len(call.args) == 1 else None
+    return [ast.Import([ast.alias(module, name)])] if isinstance(module, str) else []
 
 
 def _write(target: ast.expr, said: tuple[set[str], ...], scope: int, found: Survey) -> None:

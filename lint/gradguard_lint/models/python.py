@@ -81,6 +81,7 @@ LIBRARY = Library(
         Row("operator.attrgetter operator.itemgetter operator.methodcaller", "getter"),
         Row("itertools.starmap", "starmap", keeps=True),
         Row("importlib.util.find_spec", "asks-module"),
+        Row("importlib.import_module", "import-module"),
         Row("platform.system", "constant", flag="Linux"),
         Row("enum.auto", "distinct"),
         Row("collections.deque", "identity", argument=(0, "iterable"), flag="list"),

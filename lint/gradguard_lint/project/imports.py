@@ -16,6 +16,12 @@ _IMPORT = (
 )
 """An import, from the start of its line."""
 
+_CALLED = (
+    rb"[ \t\f]*(?:(\w+)[ \t]*=[ \t]*)?(?:importlib\.)?import_module"
+    rb"\([ \t]*[\"']([\w.]+)[\"'][ \t]*\)"
+)
+"""The same by a call: the name that it gets, and that of the module."""
+
 _CONTINUED = re.compile(rb"\\\r?\n")
 
 
@@ -87,17 +93,20 @@ def imported_names(data: bytes) -> list[Imported]:
 
 def _statements(data: bytes) -> Iterator[tuple[str | None, list[bytes]]]:
     """Each import: the module that it is from, if it says so, and what it imports, as written."""
-    for match in _matches(data):
+    for match in _matches(data, _IMPORT):
         base, names, plain = match.groups()
         if plain:
             yield None, plain.split(b",")
         else:
             parts = names.strip(b"()").replace(b"\\", b"").split(b",")
             yield base.decode("utf-8", "replace"), parts
+    for match in _matches(data, _CALLED) if b"import_module(" in data else ():
+        alias, name = match.groups()
+        yield None, [name if alias is None else name + b" as " + alias]
 
 
-def _matches(data: bytes) -> Iterator[re.Match[bytes]]:
-    pattern = re.compile(_IMPORT)
+def _matches(data: bytes, written: bytes) -> Iterator[re.Match[bytes]]:
+    pattern = re.compile(written)
     place = data.find(b"import")
     while place >= 0:
         match = pattern.match(data, data.rfind(b"\n", 0, place) + 1)

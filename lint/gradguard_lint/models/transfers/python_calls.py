@@ -29,6 +29,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.containers import adopted, element_of, strung_together
 from gradguard_lint.engine.containers import whole as held
 from gradguard_lint.engine.flows import chained, cut, flow, lazy
+from gradguard_lint.engine.imports import import_named
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
@@ -205,6 +206,16 @@ def asks_module(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, 
     """``find_spec(name)``: whether that is installed."""
     wanted = args.get(0)
     return unknown(("installed", wanted.constant)) if wanted is not None else UNKNOWN
+
+
+def import_module(
+    m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
+) -> Value:
+    """``importlib.import_module(name)``."""
+    wanted = (args.get(0, "name") or UNKNOWN).constant
+    if not isinstance(wanted, str) or wanted.startswith("."):
+        return UNKNOWN
+    return import_named(m, frame, node, wanted)
 
 
 def product(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:

@@ -99,6 +99,7 @@ TRANSFERS: dict[str, Transfer] = {
     "asks-grad": torch_calls.asks_grad,
     "asks-gpu": _tells(("gpu-present",), False),
     "asks-module": python_calls.asks_module,
+    "import-module": python_calls.import_module,
     "awakens": tensorflow_calls.awakens,
     "asks-cpus": _tells(("cpu-count",)),
     "asks-group": _tells(("process-group",)),
