@@ -157,6 +157,108 @@ def test_inference_mode_becomes_no_grad(imports, written, project):
     assert path.read_text() == source.replace("def f(", f"@{written}\ndef f(")
 
 
+SCORER = """\
+from contextlib import ExitStack, nullcontext
+
+net = torch.nn.Linear(2, 1)
+xs = torch.ones(3, 2)
+MODES = {"train": nullcontext, "eval": torch.no_grad}
+
+def f(x):
+    return net(x)
+
+def rows(xs):
+    return torch.stack(Parallel(2, prefer="threads")(delayed(f)(x) for x in xs))
+
+"""
+EVALUATES = (
+    SCORER
+    + """\
+@torch.no_grad()
+def evaluate(xs):
+    return rows(xs).mean().item()
+
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "repair"),
+    [
+        ("evaluate(xs)", "safe"),
+        ("", "safe"),
+        ("def again(xs):\n    with torch.no_grad():\n        rows(xs)", "safe"),
+        ("rows(xs).sum().backward()\nevaluate(xs)", None),
+        ("def train(xs):\n    rows(xs).sum().backward()", None),
+        ("KNOWN = [rows]\nevaluate(xs)", "unsafe"),
+    ],
+)
+def test_a_worker_that_may_train_as_well_is_not_decorated(source, repair, repairs):
+    assert repairs("GG301", EVALUATES + source) == [repair]
+
+
+@pytest.mark.parametrize(
+    ("head", "repair"),
+    [
+        ("with torch.no_grad():", "safe"),
+        ("with nullcontext() if train else torch.no_grad():", None),
+        ("mode = torch.enable_grad() if train else torch.no_grad()\n    with mode:", None),
+        ("with MODES['train' if train else 'eval']():", None),
+    ],
+)
+def test_a_mode_that_may_be_another_one_is_no_decorator(head, repair, repairs):
+    source = f"{SCORER}def run(xs, train=False):\n    {head}\n        return rows(xs)\n\nrun(xs)\n"
+    assert repairs("GG301", source) == [repair]
+    if repair is None:
+        assert repairs("GG301", source + "run(xs, True).sum().backward()\n") == [None]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "if train:\n        return rows(xs)\n    with torch.no_grad():\n        return rows(xs)",
+        "with ExitStack() as stack:\n        if not train:\n"
+        "            stack.enter_context(torch.no_grad())\n        return rows(xs)",
+    ],
+)
+def test_a_function_that_is_told_whether_it_trains(body, repairs):
+    source = f"{SCORER}def run(xs, train=False):\n    {body}\n\nrun(xs)\n"
+    assert repairs("GG301", source + "run(xs, True).sum().backward()\n") == [None]
+
+
+def test_a_pool_that_an_object_is_called_with_in_both_modes(repairs):
+    source = """\
+from concurrent.futures import ThreadPoolExecutor
+
+class Model:
+    def __init__(self):
+        self.net = torch.nn.Linear(2, 1)
+        self.pool = ThreadPoolExecutor(2)
+
+    def one(self, x):
+        return self.net(x)
+
+    def __call__(self, xs):
+        return torch.stack(list(self.pool.map(self.one, xs)))
+
+model = Model()
+{train}
+with torch.no_grad():
+    model(torch.ones(3, 2))
+"""
+    assert repairs("GG301", source.format(train="model(torch.ones(3, 2)).sum().backward()")) == [
+        None
+    ]
+    assert repairs("GG301", source.format(train="")) == ["unsafe"]  # who else calls it is not seen
+    source = source.replace("__call__", "rows").replace("model(", "model.rows(")
+    assert repairs("GG301", source.format(train="")) == ["safe"]
+
+
+def test_what_hands_the_worker_out_is_looked_for_in_other_files(repairs, project):
+    project.write("other.py", "from program import rows\nrows([]).sum().backward()\n")
+    assert repairs("GG301", EVALUATES + "evaluate(xs)\n")[0] != "safe"
+
+
 # -- what is certainly a tensor --------------------------------------------------------------------
 
 TENSORS = {

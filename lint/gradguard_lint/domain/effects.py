@@ -245,6 +245,7 @@ class ParallelCall:
             identity: the thread, the future, the executor.
         worker: the task that makes the call, or None in the parent.
         chain: the calls by which the program came to it.
+        frame: the scope that it is made in.
     """
 
     ident: int
@@ -282,6 +283,7 @@ class ParallelCall:
     until: frozenset[int] = frozenset()
     worker: TaskRun | None = None
     chain: tuple[Step, ...] = ()
+    frame: Frame | None = None
 
     def earlier(self, *kinds: Kind) -> list[Effect]:
         """What the parent did, on one way with this call, before the workers came into being."""
@@ -464,6 +466,8 @@ class Program:
 
     entry: str
     calls: list[ParallelCall] = field(default_factory=list)
+    in_line: list[TaskCall] = field(default_factory=list)
+    """The tasks that run where they are given out, one after the other."""
     effects: list[Effect] = field(default_factory=list)
     moved: dict[int, set[ast.AST]] = field(default_factory=dict)
     """What moves each model or estimator to the GPU, by its identity."""

@@ -65,12 +65,14 @@ class Before:
 
     def __init__(self, m: Machine) -> None:
         self.effects, self.calls = len(m.program.effects), len(m.program.calls)
+        self.in_line = len(m.program.in_line)
         self.recorded, self.past = dict(m.recorded), dict(m.state.past)
         self.worker = len(m.worker.effects) if m.worker is not None else 0
 
     def put_back(self, m: Machine) -> None:
         """Forget what was recorded since."""
         del m.program.effects[self.effects :], m.program.calls[self.calls :]
+        del m.program.in_line[self.in_line :]
         m.recorded = self.recorded
         m.state.past = self.past
         if m.worker is not None:

@@ -190,6 +190,7 @@ def in_line(m: Machine, frame: Frame, tasks: list[TaskCall], *, apart: bool = Fa
             ends.
     """
     results = []
+    m.program.in_line += tasks
     for task in tasks[:TASKS]:
         before, raised = (m.state.copy() if apart else m.state), m.raised
         m.raised = [] if apart else raised
@@ -291,6 +292,7 @@ def hand_out(
         until=until,
         worker=m.worker,
         chain=m.chain,
+        frame=frame,
     )
     if call.kind == PROCESS and ships:
         tasks = [task for task in tasks if not _is_refused(m, task, call)]

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from gradguard_lint.domain.effects import ParallelCall, Program, TaskRun
-from gradguard_lint.domain.values import Bound, Class, External, Function, Partial, Site, Value
+from gradguard_lint.domain.values import (
+    Bound,
+    Class,
+    External,
+    Function,
+    Partial,
+    Site,
+    TaskCall,
+    Value,
+)
 from gradguard_lint.fixes.changes import Change, Import, RemoveKeyword, Replace, SetKeyword
 from gradguard_lint.reading.source import Module
 from gradguard_lint.words import words
@@ -153,9 +162,10 @@ def evaluable(module: Module, node: ast.expr) -> bool:
 # -- the worker's function -------------------------------------------------------------------------
 
 
-def function_of(task: TaskRun) -> Function | None:
+def function_of(task: TaskRun | TaskCall) -> Function | None:
     """The function that the task runs, where it is one."""
-    found = set(_functions(task.task.function))
+    sent = task.task if isinstance(task, TaskRun) else task
+    found = set(_functions(sent.function))
     return found.pop() if len(found) == 1 else None
 
 
@@ -180,19 +190,41 @@ def is_local(function: Function) -> bool:
 def handed_out_alone(
     program: Program, function: Function, allowed: Callable[[ParallelCall], bool]
 ) -> bool:
-    """Whether the function is named only where calls that are `allowed` hand it out."""
+    """Whether the function is named only where calls hand it out that are `allowed`, all of
+    them: another way through the program may lead to the same call."""
     if isinstance(function.node, ast.Lambda) or function.wraps is not None:
         return False  # a decorator may do more with what it was made of
-    tasks = [task for call in program.calls for task in call.tasks if function_of(task) == function]
-    sites = [task.task.site for task in tasks if allowed(task.call)]
+    if any(_may_be(task, function) for task in program.in_line):
+        return False
+    tasks = [task for call in program.calls for task in call.tasks if _may_be(task.task, function)]
     modules = {id(function.module): function.module}
     modules |= {id(task.task.site.module): task.task.site.module for task in tasks}
-    inside = {id(node) for site in sites for node in ast.walk(site.node)}
-    return bool(sites) and all(
+    inside = {id(node) for task in tasks for node in ast.walk(task.task.site.node)}
+    return all(allowed(task.call) for task in tasks) and all(
         id(node) in inside
         for module in modules.values()
         for node in _mentions(module.tree, function.name)
     )
+
+
+def _may_be(task: TaskCall, function: Function) -> bool:
+    """Whether the task may run the code of `function`."""
+    return any(it is not None and it.node is function.node for it in _functions(task.function))
+
+
+def on_the_way(call: ParallelCall, first: int = 0) -> list[Function]:
+    """The functions by which the program came to `call`, but for the `first` scopes."""
+    frames = [*(step.frame for step in call.chain), call.frame][first:]
+    return [it.function for it in frames if it is not None and it.function is not None]
+
+
+def leads_only_to(function: Function, calls: Iterable[ParallelCall]) -> bool:
+    """Whether its module names the function only where it is called on the way to one of these."""
+    steps = (step.site.node for call in calls for step in call.chain)
+    called = [node.func if isinstance(node, ast.Call) else node for node in steps]
+    inside = {id(part) for node in called if isinstance(node, ast.expr) for part in ast.walk(node)}
+    named = _mentions(function.module.tree, function.name)
+    return all(id(node) in inside for node in named)
 
 
 def callers_are_seen(function: Function) -> bool:

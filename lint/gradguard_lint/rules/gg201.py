@@ -296,7 +296,7 @@ def _in_the_parent(program: Program, task: TaskRun, effect: Effect) -> Fix | Non
     made = made_by(task.call)
     if made is None or keyword(made, "return_as") is not None:
         return None
-    if not handed_out_alone(program, function, lambda other: other is task.call):
+    if not handed_out_alone(program, function, lambda other: other.site == task.call.site):
         return None
     given = [*moved.args, *(item.value for item in moved.keywords)]
     if moved.func.attr not in ("cuda", "to") or not all(

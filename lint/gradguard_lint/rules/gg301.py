@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from operator import attrgetter
 
 from gradguard_lint.domain.effects import Effect, Modes, ParallelCall, Program, Step, TaskRun
 from gradguard_lint.domain.starts import INHERITING
-from gradguard_lint.domain.values import Site
+from gradguard_lint.domain.values import Function, Site
 from gradguard_lint.fixes.changes import Change, Decorate, Fix
 from gradguard_lint.fixes.recipes import (
     binds,
     callers_are_seen,
+    dotted,
     function_of,
     handed_out_alone,
     importing,
+    leads_only_to,
+    on_the_way,
     reached,
     source_of,
     spelled,
@@ -23,6 +27,9 @@ from gradguard_lint.reading.source import Module
 from gradguard_lint.rules.base import Examples, Report, chain
 
 CODE = "GG301"
+
+_GRAD, _AUTOCAST = attrgetter("modes.grad_site"), attrgetter("modes.autocast")
+"""Where the modes of a call are put in force."""
 
 
 def check(program: Program) -> Iterator[Report]:
@@ -45,7 +52,7 @@ def check(program: Program) -> Iterator[Report]:
                         ),
                         call=call,
                         # a decorator would hold where gradients are on, too
-                        fix=None if condition else _decorated(program, call, modes.grad_site),
+                        fix=None if condition else _decorated(program, call, _GRAD),
                     )
                     break
             if kept.autocast is None and modes.autocast is not None and not _sets(task, "autocast"):
@@ -61,13 +68,16 @@ def check(program: Program) -> Iterator[Report]:
                             Step(seen.site, f"`{task.doer(seen)}` computes with torch here"),
                         ),
                         call=call,
-                        fix=_decorated(program, call, modes.autocast),
+                        fix=_decorated(program, call, _AUTOCAST),
                     )
                     break
 
 
-def _decorated(program: Program, call: ParallelCall, mode: Site) -> Fix | None:
-    """The mode as a decorator of the tasks' functions, where nothing else calls these."""
+def _decorated(
+    program: Program, call: ParallelCall, mode_of: Callable[[ParallelCall], Site]
+) -> Fix | None:
+    """The mode as a decorator of the tasks' functions, where nothing else calls these, nor what
+    hands them out."""
     functions = [function_of(task) for task in call.tasks]
     changes: list[Change] = []
     seen = True
@@ -76,17 +86,53 @@ def _decorated(program: Program, call: ParallelCall, mode: Site) -> Fix | None:
             return None
         if not handed_out_alone(program, function, lambda other: _same(other, call)):
             return None
-        source = _written(call, mode, function.module)
+        source = _written(call, mode_of(call), function.module)
         if source is None:
             return None
         changes += (Decorate(function.module, function.node, source[0]), *source[1])
         seen = seen and callers_are_seen(function)
-    names = tuple({function.name for function in functions if function is not None})
+    calls = [it for it in program.calls if any(function_of(task) in functions for task in it.tasks)]
+    ways = [_way(it, mode_of(it)) for it in calls]  # all are in that mode
+    if None in ways:
+        return None
+    between = {function for way in ways for function in way or ()}
+    names = tuple(sorted({it.name for it in (*functions, *between) if it is not None}))
+    seen = seen and all(callers_are_seen(it) and leads_only_to(it, calls) for it in between)
     return Fix(
         "safe" if seen else "unsafe",
         "set the mode in the worker function",
         tuple(changes),
         alone=names,
+    )
+
+
+def _way(call: ParallelCall, mode: Site | None) -> list[Function] | None:
+    """The functions by which the program comes to the call from the block, or the function under
+    a decorator, that is always in `mode`: others may call them without it. None where the program
+    decides as it runs which mode that is."""
+    sites = [*(step.site for step in call.chain), call.site]
+    if mode in sites:  # the decorated function is called there
+        first = sites.index(mode) + 2
+    elif mode is not None and _is_plain(mode):
+        first = max((i + 1 for i, site in enumerate(sites) if _is_around(mode, site)), default=0)
+    else:
+        return None
+    return on_the_way(call, first)
+
+
+def _is_plain(mode: Site) -> bool:
+    """Whether the expression at `mode` is a call of a library's, whatever the program is told."""
+    return isinstance(mode.node, ast.Call) and bool(dotted(mode.module, mode.node.func))
+
+
+def _is_around(mode: Site, site: Site) -> bool:
+    """Whether the block that `mode` begins is around `site`, in one function."""
+    block = mode.statement
+    return (
+        isinstance(block, (ast.With, ast.AsyncWith))
+        and any(item.context_expr is mode.node for item in block.items)
+        and mode.function == site.function
+        and any(node is site.node for inner in block.body for node in ast.walk(inner))
     )
 
 
