@@ -355,6 +355,69 @@ def test_what_a_worker_is_given_is_known_by_all_of_its_calls(repairs):
     assert repairs("GG102", source) == [None]
 
 
+SERIAL = """\
+net = torch.nn.Linear(2, 1)
+scale = torch.ones(1, requires_grad=True)
+
+def f(x):
+    return net(x).sum()
+
+def run(xs, jobs, backend=None):
+    return Parallel(n_jobs=jobs, backend=backend)(delayed(f)(x) for x in xs)
+
+xs = torch.ones(3, 2)
+print([row.item() for row in run(xs, 2)])
+"""
+CHOSEN_JOBS = """\
+import sys
+
+net = torch.nn.Linear(2, 1)
+scale = torch.ones(1, requires_grad=True)
+
+def f(x):
+    return net(x).sum()
+
+jobs = int(sys.argv[1])
+rows = Parallel({jobs})(delayed(f)(x) for x in torch.ones(3, 2))
+if jobs == 1:
+    (sum({of}) * scale).backward()
+"""
+STEP = """\
+import lightning
+
+def solve(theta, y):
+    return ((theta - y) ** 2).sum()
+
+class Model(lightning.LightningModule):
+    def {name}(self, batch, index):
+        x, y = batch
+        theta = torch.nn.functional.relu(x * torch.ones(2, requires_grad=True))
+        losses = Parallel(n_jobs=2)(delayed(solve)(t, each) for t, each in zip(theta, y))
+        return {given}
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "repair"),
+    [
+        (SERIAL, "safe"),
+        (SERIAL + "(sum(run(xs, 1)) * scale).backward()\n", None),
+        (SERIAL + "(sum(run(xs, 2, 'threading')) * scale).backward()\n", None),
+        (SERIAL + "print(run(xs, 4))\n(scale * 2).backward()\n", "safe"),
+        (SERIAL + "KNOWN = [run]\n", "unsafe"),  # with which jobs is it called there?
+        (CHOSEN_JOBS.format(jobs="n_jobs=jobs", of="rows"), None),
+        (CHOSEN_JOBS.format(jobs="2, 'loky' if jobs > 1 else 'threading'", of="rows"), None),
+        (CHOSEN_JOBS.format(jobs="2", of="[scale]"), "safe"),
+        (STEP.format(name="training_step", given="torch.stack(losses).mean()"), None),
+        (STEP.format(name="training_step", given="{'loss': sum(losses)}"), None),
+        (STEP.format(name="training_step", given="theta.sum()"), "unsafe"),
+        (STEP.format(name="test_step", given="torch.stack(losses).mean()"), "unsafe"),
+    ],
+)
+def test_no_backward_may_reach_the_results_however_the_tasks_run(source, repair, repairs):
+    assert repairs("GG102", source) == [repair]
+
+
 # -- who asks what the repair changes --------------------------------------------------------------
 
 HISTORY = """\

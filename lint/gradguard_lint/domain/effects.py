@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         "imports",  # a function of the parent's imports the module `home` of the project
         "keras-fit",  # a Keras model fits or predicts on `values`
         "loader-workers",  # the loader `target` starts workers of its own
+        "loss-given",  # a method gives `target` to a library, which goes backward from it
         "map-fn",  # a mapping with `value` iterations at once
         "may-load",  # a library is imported that may load `framework`
         "memory-graph",  # the cached function at `place` returns a tensor with history
@@ -219,6 +220,7 @@ class ParallelCall:
         past: what it did on the way to the call, where the workers were there already.
         inherited: what was in force there, which forked workers keep.
         when: the conditions that the call is made under.
+        chosen: those of them by which it gets these workers, and not others or none.
         ships: whether the arguments are pickled, or inherited.
         answers: whether what the tasks return comes back.
         shares: whether GPU memory is handed over as it is.
@@ -262,6 +264,7 @@ class ParallelCall:
     past: dict[Effect | ParallelCall | Waited | Told, Conditions] | None = None
     inherited: Modes = field(default_factory=Modes)
     when: Conditions = NONE
+    chosen: Conditions = NONE
     ships: bool = True
     answers: bool = True
     shares: bool = False

@@ -275,6 +275,7 @@ def hand_out(
         past=None if since is None else dict(m.state.past),
         inherited=m.modes if since is None else since.modes,
         when=m.assumed.facts,
+        chosen=when,
         ships=ships,
         answers=answers,
         shares=shares,

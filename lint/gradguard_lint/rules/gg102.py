@@ -5,12 +5,20 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from gradguard_lint.domain.conditions import consistent
 from gradguard_lint.domain.effects import Program, TaskRun
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.starts import PROCESS
-from gradguard_lint.domain.values import Items, Site, Table, Tensor, Unknown, Value
+from gradguard_lint.domain.values import Function, Items, Site, Table, Tensor, Unknown, Value
 from gradguard_lint.fixes.changes import Fix, Wrap
-from gradguard_lint.fixes.recipes import asks, callers_are_seen, function_of, handed_out_alone
+from gradguard_lint.fixes.recipes import (
+    asks,
+    callers_are_seen,
+    function_of,
+    handed_out_alone,
+    leads_only_to,
+    on_the_way,
+)
 from gradguard_lint.fixes.tensors import certain
 from gradguard_lint.rules.base import Examples, Report, handed_out
 from gradguard_lint.rules.cut_backwards import cut_backwards
@@ -81,21 +89,35 @@ def _detached(program: Program, task: TaskRun, value: Value, site: Site) -> Fix 
         return None
     if not handed_out_alone(program, function, lambda call: call.kind == PROCESS):
         return None  # where it is called in this process, its graph may be what counts
-    for effect in program.kinds("backward"):
-        if effect.worker is None and _may_reach(effect.target, task):
+    for effect in program.kinds("backward", "loss-given"):
+        elsewhere = not consistent(task.call.chosen, effect.when)  # the results have a graph there
+        if effect.worker is None and (elsewhere or _may_reach(effect.target, task)):
             return None
     nodes = _tensors(node.value, value)
     if nodes is None or not certain(program, function, nodes):
         return None
     changes = tuple(Wrap(site.module, part, after=".detach()") for part in nodes)
     # its caller may take the result, and a backward; or the function, and what it returns
-    known = task.call.root == 1 and callers_are_seen(function)
+    calls = [it for it in program.calls if any(function_of(run) == function for run in it.tasks)]
+    between = {it for call in calls for it in on_the_way(call) if _takes_or_gives(it)}
+    known = task.call.root == 1 and all(map(callers_are_seen, (function, *between)))
+    known = known and all(leads_only_to(it, calls) for it in between)
     known = known and not asks(task.task.site.module, _OF_GRAPHS, outside=function.node)
     return Fix(
         "safe" if known else "unsafe",
         "return the tensor without its graph",
         changes,
-        alone=(function.name,),
+        alone=(function.name, *sorted({it.name for it in between})),
+    )
+
+
+def _takes_or_gives(function: Function) -> bool:
+    """Whether what becomes of the results may differ with who calls the function."""
+    given = function.node.args
+    return any((given.posonlyargs, given.args, given.vararg, given.kwonlyargs, given.kwarg)) or any(
+        isinstance(node, (ast.Lambda, ast.Yield, ast.YieldFrom))
+        or (isinstance(node, ast.Return) and node.value is not None)
+        for node in ast.walk(function.node)
     )
 
 

@@ -110,6 +110,7 @@ def returned_loss(m: Machine, frame: Frame, node: ast.AST, receiver: Atom, value
     """A method that Lightning calls returns its loss."""
     if not isinstance(receiver, Instance) or not is_lightning(m, receiver.cls):
         return
+    m.effect(frame, "loss-given", node, "the loss", target=value)
     for atom in value.atoms:
         if isinstance(atom, Table):
             backward(m, frame, node, atom.get("loss") or UNKNOWN)
