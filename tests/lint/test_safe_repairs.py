@@ -499,6 +499,56 @@ def test_what_is_imported_on_condition_is_not_imported_for_good(code, source, pr
     assert [item["edits"] for item in ran.json["findings"]] == [None]
 
 
+# -- what else stands in a block -------------------------------------------------------------------
+
+DASK = """\
+from dask.distributed import Client
+
+def more(xs):
+    return Parallel(n_jobs=2)(delayed(abs)(x) for x in xs)
+
+{kind} run(xs, others):
+    {body}
+"""
+WITH = """\
+with Client() as c, Parallel(2, backend="dask") as p:
+        ys = p(delayed(abs)(x) for x in xs)"""
+CALL = 'Parallel(2, backend="dask")(delayed(abs)(x) for x in xs)'
+
+
+@pytest.mark.parametrize(
+    ("body", "repair"),
+    [
+        (f"return list({CALL})", "safe"),
+        (f"ys = {CALL}, others.mean()", "safe"),
+        (f"ys = {CALL}, Parallel(2, backend='loky')(delayed(abs)(x) for x in others)", "safe"),
+        (f"ys = {CALL}, Parallel(2)(delayed(abs)(x) for x in others)", "unsafe"),
+        (f"ys = {CALL}, Parallel()(delayed(abs)(x) for x in others)", "unsafe"),
+        (f"ys = {CALL}, more(others)", "unsafe"),
+        (f"c, ys = Client(), {CALL}", "unsafe"),
+        (f"yield from {CALL}", "unsafe"),
+        (f"ys = yield {CALL}", "unsafe"),
+        (f"ys = await others({CALL})", "unsafe"),
+        (WITH, "safe"),
+        (f"{WITH}\n        print(sum(ys))", "safe"),
+        (f"{WITH}\n        zs = Parallel(2)(delayed(abs)(x) for x in others)", "unsafe"),
+        (f"{WITH}\n        others.fit(ys)", "unsafe"),
+        (f"{WITH}\n        zs = more(ys)", "unsafe"),
+        (f"{WITH}\n        yield ys", "unsafe"),
+    ],
+)
+def test_only_the_call_comes_under_the_backend(body, repair, repairs):
+    kind = "async def" if "await" in body else "def"
+    assert repairs("GG405", DASK.format(kind=kind, body=body)) == [repair]
+
+
+def test_the_backend_is_asked_for_once_there_is_a_client(project):
+    path = project.write("program.py", HEAD + DASK.format(kind="def", body=WITH))
+    project.lint("--fix", "--select", "GG405")
+    line = 'with Client() as c, parallel_config(backend="dask"), Parallel(2) as p:'
+    assert line in path.read_text()
+
+
 # -- comments --------------------------------------------------------------------------------------
 
 COMMENTED = """\

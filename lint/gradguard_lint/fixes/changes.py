@@ -71,9 +71,11 @@ class Decorate(Change):
 
 @fields
 class UnderWith(Change):
-    """The statement `node` stands in ``with source:``; a ``with`` gets one more item, its first."""
+    """The statement `node` stands in ``with source:``; a ``with`` gets one more item, before that
+    of this `index`."""
 
     source: str
+    index: int = 0
 
 
 @fields

@@ -198,8 +198,9 @@ def _decorate(function: cst.FunctionDef, change: Decorate) -> cst.FunctionDef:
 def _under_with(statement: Any, change: UnderWith) -> Any:
     item = cst.WithItem(cst.parse_expression(change.source))
     if isinstance(statement, cst.With):
-        first = item.with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
-        return statement.with_changes(items=[first, *statement.items])
+        new = item.with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
+        before, after = statement.items[: change.index], statement.items[change.index :]
+        return statement.with_changes(items=[*before, new, *after])
     if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
         raise Unwritable("only a simple statement is put under `with`")
     body = cst.IndentedBlock([statement.with_changes(leading_lines=())])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import builtins
+from collections.abc import Iterator, Sequence
 
 from gradguard_lint.domain.effects import Program
 from gradguard_lint.domain.values import Site
 from gradguard_lint.fixes.changes import Change, Fix, RemoveKeyword, UnderWith
-from gradguard_lint.fixes.recipes import importing, keyword, source_of
+from gradguard_lint.fixes.recipes import dotted, importing, keyword, source_of
 from gradguard_lint.rules.base import Examples, Report
+from gradguard_lint.words import words
 
 CODE = "GG405"
 
@@ -20,11 +22,11 @@ def check(program: Program) -> Iterator[Report]:
             effect.site,
             '`Parallel(backend="dask")` always raises an error: joblib takes its dask backend from '
             "`parallel_config` only.",
-            fix=_by_context(effect.site),
+            fix=_by_context(program, effect.site),
         )
 
 
-def _by_context(site: Site) -> Fix | None:
+def _by_context(program: Program, site: Site) -> Fix | None:
     """``with parallel_config(backend="dask")`` around the statement."""
     node, statement, module = site.node, site.statement, site.module
     if not isinstance(node, ast.Call) or not isinstance(statement, ast.stmt):
@@ -46,12 +48,69 @@ def _by_context(site: Site) -> Fix | None:
     if imported is None:
         return None
     source = f"{config}(backend={source_of(module, backend.value)})"
+    index = 0
+    below: list[ast.AST] = [statement]
+    own: str | None = None
+    if isinstance(statement, (ast.With, ast.AsyncWith)):
+        items = statement.items  # it asks for the client, which an item before may be
+        index = next((i for i, it in enumerate(items) if node in ast.walk(it.context_expr)), 0)
+        name = items[index].optional_vars
+        below, own = [*items[index:], *statement.body], "" if name is None else ast.unparse(name)
     changes = (
         RemoveKeyword(module, node, "backend"),
-        UnderWith(module, statement, source),
+        UnderWith(module, statement, source, index),
         *imported,
     )
-    return Fix("safe", "name the backend in `parallel_config`", changes)
+    parts = [part for it in below for part in ast.walk(it)]
+    leaves = any(isinstance(part, _SUSPENDS) or getattr(part, "is_async", 0) for part in parts)
+    known = own is None or all(_is_known(site, part, own) for part in parts)
+    alone = known and not leaves and not _has_others(program, site, parts)
+    return Fix("safe" if alone else "unsafe", "name the backend in `parallel_config`", changes)
+
+
+_SUSPENDS = (ast.Await, ast.Yield, ast.YieldFrom, ast.AsyncFor, ast.AsyncWith)
+"""What lets others run before the block ends, in whose backend they would be."""
+
+_CHOOSING = words("joblib sklearn dask distributed")
+"""Packages whose functions ask for a backend, or are asked for by it."""
+
+
+def _has_others(program: Program, site: Site, parts: Sequence[ast.AST]) -> bool:
+    """Whether others than the call at `site` would get the backend too, or ask for another."""
+    inside = {id(part) for part in parts}
+    makers = [
+        call.maker.node
+        for call in program.calls
+        if call.library == "joblib" and call.maker is not None
+        if any(id(it.node) in inside for it in (call.site, *(step.site for step in call.chain)))
+    ]
+    makers += [
+        part
+        for part in parts
+        if isinstance(part, ast.Call)
+        if dotted(site.module, part.func).partition(".")[0] in _CHOOSING
+        if not _is_delayed(site, part)
+    ]
+    return any(
+        it is not site.node
+        and not (isinstance(it, ast.Call) and (keyword(it, "backend") or it.args[1:]))
+        for it in makers
+    )
+
+
+def _is_known(site: Site, part: ast.AST, own: str) -> bool:
+    """Whether `part` calls nothing but what is imported, built in, or has the name `own`."""
+    if not isinstance(part, ast.Call) or part.func is site.node or dotted(site.module, part.func):
+        return True
+    if isinstance(part.func, ast.Call):
+        return _is_delayed(site, part.func)
+    return isinstance(part.func, ast.Name) and (
+        part.func.id == own or hasattr(builtins, part.func.id)
+    )
+
+
+def _is_delayed(site: Site, call: ast.Call) -> bool:
+    return dotted(site.module, call.func).rpartition(".")[2] == "delayed"
 
 
 BAD: Examples = {
