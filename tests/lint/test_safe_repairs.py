@@ -460,6 +460,38 @@ def test_a_worker_that_asks_for_the_device_gets_it_unless_asked(asked, repair, r
     assert repairs("GG202", ON_GPU.format(asked=asked)) == [repair]
 
 
+WRITES = """\
+def half(y):
+    return y / 2
+
+def work(x, k):
+    rows = []
+    {body}
+    return x.sum().item()
+
+x = torch.ones(3, device=torch.device("cuda"))
+print(Parallel(n_jobs=2)(delayed(work)(x, k) for k in range(2)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "repair"),
+    [
+        ("x = x * k", "safe"),
+        ("rows.append(half(x))", "safe"),
+        ("x.mul_(k)", "unsafe"),
+        ("x += k", "unsafe"),
+        ("x[0] = k", "unsafe"),
+        ("x.view(-1)[0].fill_(k)", "unsafe"),
+        ("y = x.view(3, 1); y *= k", "unsafe"),
+        ("torch.add(x, k, out=x)", "unsafe"),
+        ("torch.nn.functional.relu(x, inplace=True)", "unsafe"),
+    ],
+)
+def test_a_worker_that_writes_to_its_argument_gets_it_unless_asked(body, repair, repairs):
+    assert repairs("GG202", WRITES.format(body=body)) == [repair]
+
+
 # -- imports ---------------------------------------------------------------------------------------
 
 OPTIONAL = """\

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from gradguard_lint.domain.conditions import GPU_PRESENT
 from gradguard_lint.domain.effects import Program, Step, TaskRun
 from gradguard_lint.domain.shapes import inner
-from gradguard_lint.domain.values import Atom, Site, TaskCall, Tensor, Thing
+from gradguard_lint.domain.values import Atom, Function, Site, TaskCall, Tensor, Thing
 from gradguard_lint.fixes.changes import Fix, Wrap
-from gradguard_lint.fixes.recipes import argument, asks, function_of
+from gradguard_lint.fixes.recipes import argument, asks, function_of, reached
 from gradguard_lint.rules.base import (
     MOST,
     Examples,
@@ -134,6 +134,7 @@ def _on_the_cpu(task: TaskRun) -> Fix | None:
     if not task.known or any(effect.kind in _USES for effect in task.effects):
         return None
     nodes: dict[int, ast.expr] = {}
+    moved: set[int] = set()
     for path, atom, _ in task.contents[: task.first_at_start]:
         if not on_gpu(atom):
             continue
@@ -141,13 +142,36 @@ def _on_the_cpu(task: TaskRun) -> Fix | None:
         if node is None or not isinstance(atom, Tensor) or atom.framework != "torch":
             return None  # `.cpu()` moves a module in place, and CuPy has another word
         nodes[id(node)] = node
+        moved.add(atom.ident)
     given = [value for value, _ in task.returns]
     if not nodes or any(on_gpu(atom) for value in given for atom in inner(value)):
         return None  # the result would be on the CPU then
     changes = tuple(Wrap(site.module, node, after=".cpu()") for node in nodes.values())
     function = function_of(task)
-    looks = function is None or asks(function.module, _OF_DEVICES)
-    return Fix("unsafe" if looks else "safe", "send a copy on the CPU", changes)
+    safe = (
+        function is not None
+        and not asks(function.module, _OF_DEVICES)
+        and not _writes(task, function, moved)
+    )
+    return Fix("safe" if safe else "unsafe", "send a copy on the CPU", changes)
+
+
+def _writes(task: TaskRun, function: Function, moved: set[int]) -> bool:
+    """Whether the task may write to what was `moved`: where one job runs in the caller, or torch
+    shares the memory, the caller has that."""
+    for effect in task.effects:
+        changed = (atom for atom in inner(effect.target) if isinstance(atom, Tensor))
+        if effect.kind == "in-place" and any(
+            not moved.isdisjoint((it.ident, *it.sources)) for it in changed
+        ):
+            return True
+    return any(
+        (isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store))
+        or (isinstance(node, ast.keyword) and node.arg in ("out", "inplace"))
+        or (isinstance(node, ast.Call) and ast.unparse(node.func).endswith("_"))
+        for called in reached(function.module, function.node)
+        for node in ast.walk(called)
+    )
 
 
 BAD: Examples = {
