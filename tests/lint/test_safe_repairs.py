@@ -596,14 +596,37 @@ a = tf.map_fn(
 """
 
 
-def test_the_comment_of_an_argument_goes_with_it(project):
+def test_the_comment_of_an_argument_stays(project):
     path = project.write("a.py", COMMENTED)
     project.lint("--fix")
-    assert path.read_text() == COMMENTED.replace("    parallel_iterations=10,  # fast\n", "")
+    assert path.read_text() == COMMENTED.replace("parallel_iterations=10,  # fast", "# fast")
     last = COMMENTED.replace("    fn_output_signature=tf.float32,  # kept\n", "")
     path.write_text(last)
     project.lint("--fix")
+    assert path.read_text() == last.replace("parallel_iterations=10,  # fast", "# fast")
+    path.write_text(last.replace("# fast", ""))
+    project.lint("--fix")
     assert path.read_text() == last.replace("    parallel_iterations=10,  # fast\n", "")
+
+
+@pytest.mark.parametrize(
+    ("given", "left", "repair"),
+    [
+        ("xs, parallel_iterations=n", "xs", "safe"),
+        ("xs, parallel_iterations=os.n, name='a'", "xs, name='a'", "safe"),
+        ("xs, tf.float32, 10", "xs, tf.float32", "safe"),
+        ("xs, None, 10, name='a'", "xs, None, name='a'", "safe"),
+        ("xs, None, 10, True", "xs, None, None, True", "safe"),
+        ("xs, parallel_iterations=(n := 5)", "xs", "unsafe"),
+        ("xs, parallel_iterations=int(input())", "xs", "unsafe"),
+        ("xs, None, next(n)", "xs, None", "unsafe"),
+    ],
+)
+def test_what_is_left_out_may_do_nothing_else(given, left, repair, repairs, project):
+    source = "import os\nimport tensorflow as tf\n\nxs = tf.ones(3)\nn = 4\ntf.map_fn(abs, {})\n"
+    assert repairs("GG403", source.format(given)) == [repair]
+    project.lint("--fix", "--unsafe-fixes")
+    assert (project.root / "program.py").read_text() == HEAD + source.format(left)
 
 
 # -- names that imports give -----------------------------------------------------------------------

@@ -31,12 +31,16 @@ def appended(call: cst.Call, name: str, value: cst.BaseExpression) -> cst.Call:
     return call.with_changes(args=[*call.args[:-1], last, new])
 
 
-def without(call: cst.Call, name: str) -> cst.Call:
+def without_keyword(call: cst.Call, name: str) -> cst.Call:
     """`call` without the keyword argument `name`."""
     names = [argument.keyword and argument.keyword.value for argument in call.args]
     if name not in names:
         raise Unwritable("the call has no such keyword")
-    index = names.index(name)
+    return without(call, names.index(name))
+
+
+def without(call: cst.Call, index: int) -> cst.Call:
+    """`call` without the argument `index`."""
     args = list(call.args)
     removed = args.pop(index)
     after = removed.whitespace_after_arg
@@ -45,12 +49,10 @@ def without(call: cst.Call, name: str) -> cst.Call:
     is_last = index == len(args)
     if not index:
         before = call.whitespace_before_args
-        after = _without_own_comment(before, after)
         kept = _joined(before, after, last=is_last)
         return call.with_changes(args=args, whitespace_before_args=kept)
     previous = args[index - 1]
     before = previous.comma.whitespace_after if isinstance(previous.comma, cst.Comma) else _NONE
-    after = _without_own_comment(before, after)
     kept = _joined(before, after, last=is_last)
     if is_last and not isinstance(removed.comma, cst.Comma):
         previous = previous.with_changes(comma=cst.MaybeSentinel.DEFAULT, whitespace_after_arg=kept)
@@ -58,19 +60,6 @@ def without(call: cst.Call, name: str) -> cst.Call:
         previous = previous.with_changes(comma=cst.Comma(whitespace_after=kept))
     args[index - 1] = previous
     return call.with_changes(args=args)
-
-
-def _without_own_comment(
-    before: cst.BaseParenthesizableWhitespace, after: cst.BaseParenthesizableWhitespace
-) -> cst.BaseParenthesizableWhitespace:
-    """`after` without the comment that ends the line of an argument, where it has its own line:
-    that comment is about what goes."""
-    if not isinstance(before, cst.ParenthesizedWhitespace):
-        return after
-    if not isinstance(after, cst.ParenthesizedWhitespace):
-        return after
-    line = after.first_line.with_changes(comment=None, whitespace=_NONE)
-    return after.with_changes(first_line=line)
 
 
 def _joined(

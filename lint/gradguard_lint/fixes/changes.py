@@ -48,6 +48,13 @@ class RemoveKeyword(Change):
 
 
 @fields
+class RemoveArgument(Change):
+    """The call `node` loses the positional argument `index`."""
+
+    index: int
+
+
+@fields
 class Wrap(Change):
     """The expression `node` stands between `before` and `after`."""
 

@@ -9,13 +9,14 @@ from typing import Any
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider
 
-from gradguard_lint.fixes.arguments import appended, without
+from gradguard_lint.fixes.arguments import appended, without, without_keyword
 from gradguard_lint.fixes.changes import (
     Change,
     Decorate,
     Import,
     InsertAfter,
     InsertBefore,
+    RemoveArgument,
     RemoveKeyword,
     RenameKeyword,
     Replace,
@@ -155,7 +156,11 @@ def _set_keyword(call: cst.Call, change: SetKeyword) -> cst.Call:
 
 
 def _remove_keyword(call: cst.Call, change: RemoveKeyword) -> cst.Call:
-    return without(call, change.name)
+    return without_keyword(call, change.name)
+
+
+def _remove_argument(call: cst.Call, change: RemoveArgument) -> cst.Call:
+    return without(call, change.index)
 
 
 def _rename_keyword(call: cst.Call, change: RenameKeyword) -> cst.Call:
@@ -229,6 +234,7 @@ def _replace_import(statement: Any, change: ReplaceImport) -> Any:
 
 _MAKE: dict[type[Change], Callable[[Any, Any], Any]] = {
     SetKeyword: _set_keyword,
+    RemoveArgument: _remove_argument,
     RemoveKeyword: _remove_keyword,
     RenameKeyword: _rename_keyword,
     Wrap: _wrap,

@@ -8,7 +8,14 @@ from collections.abc import Iterator, Sequence
 from gradguard_lint.domain.effects import Program
 from gradguard_lint.domain.values import Site
 from gradguard_lint.engine.arguments import argument_node
-from gradguard_lint.fixes.changes import Change, Fix, RemoveKeyword, Replace, SetKeyword
+from gradguard_lint.fixes.changes import (
+    Change,
+    Fix,
+    RemoveArgument,
+    RemoveKeyword,
+    Replace,
+    SetKeyword,
+)
 from gradguard_lint.fixes.recipes import dotted, is_open, keyword
 from gradguard_lint.reading.source import Module
 from gradguard_lint.rules.base import Examples, Report
@@ -156,13 +163,20 @@ def _default(site: Site, specs: Sequence[ast.Call] = ()) -> Fix | None:
         return None
     changes: list[Change] = [SetKeyword(site.module, spec, "shape", "None") for spec in specs]
     said = ["leave the shape open"] if specs else []
-    if keyword(call, "parallel_iterations") is not None:
-        changes.append(RemoveKeyword(site.module, call, "parallel_iterations"))
-        said.append("leave `parallel_iterations` out")
-    elif (iterations := argument_node(call, 3, "parallel_iterations")) is not None:
+    iterations = argument_node(call, 3, "parallel_iterations")
+    if iterations is not None and iterations in call.args[:-1]:
         changes.append(Replace(site.module, iterations, "None"))
         said.append("let TensorFlow choose `parallel_iterations`")
-    return Fix("safe", " and ".join(said), tuple(changes)) if changes else None
+    elif iterations is not None:
+        named = RemoveKeyword(site.module, call, "parallel_iterations")
+        last = RemoveArgument(site.module, call, 3)
+        changes.append(last if iterations in call.args else named)
+        said.append("leave `parallel_iterations` out")
+    if not changes:
+        return None
+    # what else it is may do something beside giving a number
+    plain = iterations is None or isinstance(iterations, (ast.Name, ast.Attribute, ast.Constant))
+    return Fix("safe" if plain else "unsafe", " and ".join(said), tuple(changes))
 
 
 BAD: Examples = {
@@ -248,7 +262,7 @@ print(halves.numpy().tolist())  # repaired: [0.5, 1.0]
 import tensorflow as tf
 
 values = tf.constant([1, 2])
-squares = tf.map_fn(lambda x: x * x, values, None, None)  # GG403
+squares = tf.map_fn(lambda x: x * x, values, None)  # GG403
 print(squares.numpy().tolist())  # repaired: [1, 4]
 
 
