@@ -259,6 +259,16 @@ def test_what_hands_the_worker_out_is_looked_for_in_other_files(repairs, project
     assert repairs("GG301", EVALUATES + "evaluate(xs)\n")[0] != "safe"
 
 
+def test_one_repair_is_enough_for_what_has_no_graph_afterwards(project):
+    source = HEAD + CHOSEN.format(mode="no_grad()", train=False).replace(', prefer="threads"', "")
+    path = project.write("program.py", source)
+    assert "2 findings fixed" in project.lint("--fix").out
+    assert path.read_text() == source.replace("def f(", "@torch.no_grad()\ndef f(")
+    path.write_text(source)
+    project.lint("--fix", "--ignore", "GG301")
+    assert path.read_text() == source.replace("net(x)\n", "net(x).detach()\n")
+
+
 # -- what is certainly a tensor --------------------------------------------------------------------
 
 TENSORS = {

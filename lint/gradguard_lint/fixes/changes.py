@@ -124,9 +124,11 @@ class Fix:
         changes: what is to become of the program. They are made together or not at all.
         alone: functions that nothing else in the project may use. Where another file mentions
             one of them, the repair may change what that file means: it is unsafe.
+        last: whether other repairs of these functions are made first: they may make it needless.
     """
 
     applicability: Applicability
     message: str
     changes: tuple[Change, ...]
     alone: tuple[str, ...] = ()
+    last: bool = False

@@ -82,6 +82,7 @@ def settle(stated: Sequence[tuple[Raw, Fix]], found: Sequence[Raw], again: Again
                 "message": repair.fix.message,
                 "edits": repair.edits,
                 "alone": list(repair.fix.alone),
+                "last": repair.fix.last,
             }
         waiting = [repair for repair in waiting if repair not in together]
 

@@ -62,14 +62,15 @@ class Session:
     def _choice(self) -> list[Raw]:
         """Repairs that can be made together."""
         chosen: list[Raw] = []
-        for raw in self.outcome.findings:
+        stated = [raw for raw in self.outcome.findings if raw["edits"] is not None]
+        for raw in sorted(stated, key=lambda raw: bool(raw["edits"]["last"])):
             repair = raw["edits"]
-            if repair is None or repair["edits"] in self._refused or not self._wanted(raw):
+            if repair["edits"] in self._refused or not self._wanted(raw):
                 continue
             edits = repair["edits"]
             if not all(edit["path"] in self._contents for edit in edits):
                 continue
-            if not any(overlap(edits, other["edits"]["edits"]) for other in chosen):
+            if not any(_in_the_way(repair, other["edits"]) for other in chosen):
                 chosen.append(raw)
         return chosen
 
@@ -91,6 +92,15 @@ class Session:
 
     def _now(self, path: str) -> bytes:
         return self.after.get(path, self._contents[path])
+
+
+def _in_the_way(repair: Raw, other: Raw) -> bool:
+    """Whether the `other` repair is made without this one: it may make it impossible, or
+    needless."""
+    waits = repair["last"] and not other["last"]
+    return (waits and not set(repair["alone"]).isdisjoint(other["alone"])) or overlap(
+        repair["edits"], other["edits"]
+    )
 
 
 class NotWritten(Exception):

@@ -108,6 +108,7 @@ def _detached(program: Program, task: TaskRun, value: Value, site: Site) -> Fix 
         "return the tensor without its graph",
         changes,
         alone=(function.name, *sorted({it.name for it in between})),
+        last=True,  # under `no_grad` there is no graph
     )
 
 
