@@ -6,6 +6,8 @@ and how it looks there, is for `rewrite`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pytest_gradguard.records import fields
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -33,11 +35,10 @@ class SetKeyword(Change):
 
 
 @fields
-class RenameKeyword(Change):
-    """The keyword `name` of the call `node` is called `new`."""
+class RenameKeywords(Change):
+    """Keywords of the call `node` get other names, all at once."""
 
-    name: str
-    new: str
+    names: Mapping[str, str]
 
 
 @fields

@@ -1,14 +1,15 @@
 """Which of the repairs that rules state are written: those that are seen to do what they should.
 
 Repairs are made in memory and the program is read again: the findings have to be gone, no other may
-have come, and what was Python has to be Python still. Those that have nothing to do with each other
+have come, and Python has to make code of each file. Those that have nothing to do with each other
 are made at once; where that does not come out, each half of them by itself.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gradguard_lint.fixes.changes import Change, Fix
@@ -24,7 +25,8 @@ from gradguard_lint.fixes.edits import (
 from gradguard_lint.fixes.size import too_large
 from gradguard_lint.fixes.unwritable import Unwritable
 from gradguard_lint.project.files import absolute
-from gradguard_lint.reading.source import Module
+from gradguard_lint.reading.source import Module, tree_of
+from gradguard_lint.reading.text import compile_flags
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
@@ -93,6 +95,7 @@ def _proved(
     """Those of the repairs, all apart from each other, that do what they should."""
     try:
         edits, contents = edited_files([repair.edits for repair in together], data.__getitem__)
+        check_code(contents)
         after = again(contents)
         if all(repairs(repair.raw, found, edits, after) for repair in together):
             return together
@@ -105,6 +108,19 @@ def _proved(
         *_proved(together[:half], data, found, again),
         *_proved(together[half:], data, found, again),
     ]
+
+
+def check_code(contents: Mapping[str, bytes]) -> None:
+    """Make sure that Python makes code of what these files hold: it does not of a tree in which an
+    argument is given twice, for one.
+
+    Raises:
+        SyntaxError, SourceError, ValueError, RecursionError: it does not.
+    """
+    for path, data in contents.items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(tree_of(data, path), path, "exec", compile_flags(path), dont_inherit=True)
 
 
 def repairs(

@@ -18,7 +18,7 @@ from gradguard_lint.fixes.changes import (
     InsertBefore,
     RemoveArgument,
     RemoveKeyword,
-    RenameKeyword,
+    RenameKeywords,
     Replace,
     ReplaceImport,
     SetKeyword,
@@ -163,10 +163,10 @@ def _remove_argument(call: cst.Call, change: RemoveArgument) -> cst.Call:
     return without(call, change.index)
 
 
-def _rename_keyword(call: cst.Call, change: RenameKeyword) -> cst.Call:
+def _rename_keywords(call: cst.Call, change: RenameKeywords) -> cst.Call:
     args = [
-        argument.with_changes(keyword=cst.Name(change.new))
-        if argument.keyword is not None and argument.keyword.value == change.name
+        argument.with_changes(keyword=cst.Name(change.names[argument.keyword.value]))
+        if argument.keyword is not None and argument.keyword.value in change.names
         else argument
         for argument in call.args
     ]
@@ -236,7 +236,7 @@ _MAKE: dict[type[Change], Callable[[Any, Any], Any]] = {
     SetKeyword: _set_keyword,
     RemoveArgument: _remove_argument,
     RemoveKeyword: _remove_keyword,
-    RenameKeyword: _rename_keyword,
+    RenameKeywords: _rename_keywords,
     Wrap: _wrap,
     Replace: _replace,
     Decorate: _decorate,

@@ -7,10 +7,10 @@ from contextlib import ExitStack
 from typing import Any
 
 from gradguard_lint.fixes.edits import RawEdit, edited_files, overlap
-from gradguard_lint.fixes.proof import places
+from gradguard_lint.fixes.proof import check_code, places
 from gradguard_lint.fixes.unwritable import Unwritable
 from gradguard_lint.project.contents import Unusable, read
-from gradguard_lint.reading.text import NOTEBOOK
+from gradguard_lint.reading.text import NOTEBOOK, SourceError
 
 Raw = dict[str, Any]
 
@@ -78,6 +78,10 @@ class Session:
         """Make repairs; whether they hold where all files are read again."""
         edits, contents = edited_files([raw["edits"]["edits"] for raw in chosen], self._now)
         changed = {**self.after, **contents}
+        try:
+            check_code(contents)
+        except (SyntaxError, SourceError, ValueError, RecursionError):
+            return False
         outcome = self._again(changed)
         then, now = places(self.outcome.findings, edits), places(outcome.findings)
         new_errors = {(e.path, e.message) for e in outcome.errors} - {

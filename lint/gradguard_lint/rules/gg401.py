@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, Program
 from gradguard_lint.domain.values import Site
-from gradguard_lint.fixes.changes import Change, Fix, RenameKeyword, Replace, ReplaceImport
+from gradguard_lint.fixes.changes import Change, Fix, RenameKeywords, Replace, ReplaceImport
 from gradguard_lint.fixes.recipes import importing, is_open, keyword
 from gradguard_lint.reading.source import Module
 from gradguard_lint.rules.base import Examples, Gone, Report, listed
@@ -112,16 +112,12 @@ def _renamed(module: Module, call: ast.Call) -> list[Change] | None:
     parameters = _parameters(module, builder)
     if parameters is None or (parameters and _SEARCHES.search(module.data)):
         return None  # a search gives the builder's arguments by names that are not seen here
-    changes: list[Change] = []
+    names = {"build_fn": "model", "nb_epoch": "epochs"}
     for item in call.keywords:
         name = item.arg or ""
-        if name == "build_fn":
-            changes.append(RenameKeyword(module, call, name, "model"))
-        elif name == "nb_epoch":
-            changes.append(RenameKeyword(module, call, name, "epochs"))
-        elif name in parameters or name not in _OWN:
-            changes.append(RenameKeyword(module, call, name, f"model__{name}"))
-    return changes
+        if name not in names and (name in parameters or name not in _OWN):
+            names[name] = f"model__{name}"
+    return [RenameKeywords(module, call, names)]
 
 
 def _parameters(module: Module, builder: ast.expr | None) -> frozenset[str] | None:
@@ -158,6 +154,28 @@ def build(units, optimizer="adam"):
 
 model = Regressor(build, units=8, optimizer="sgd", nb_epoch=3, verbose=0)
 """,
+    "with a builder whose argument is called model": """\
+from tensorflow import keras
+from tensorflow.keras.wrappers.scikit_learn import KerasClassifier  # GG401
+
+
+def build(model="small"):
+    return keras.Sequential([keras.layers.Dense(9 if model == "big" else 1)])
+
+
+classifier = KerasClassifier(build_fn=build, model="big")
+""",
+    "with the epochs of two releases": """\
+from tensorflow import keras
+from tensorflow.keras.wrappers.scikit_learn import KerasClassifier  # GG401
+
+
+def build():
+    return keras.Sequential([keras.layers.Dense(1)])
+
+
+classifier = KerasClassifier(build_fn=build, nb_epoch=5, epochs=2)
+""",
     "used": """\
 import tensorflow as tf
 
@@ -183,6 +201,17 @@ def build(units, optimizer="adam"):
 
 
 model = Regressor(build, model__units=8, model__optimizer="sgd", epochs=3, verbose=0)
+""",
+    "with a builder whose argument is called model": """\
+from tensorflow import keras
+from scikeras.wrappers import KerasClassifier  # GG401
+
+
+def build(model="small"):
+    return keras.Sequential([keras.layers.Dense(9 if model == "big" else 1)])
+
+
+classifier = KerasClassifier(model=build, model__model="big")
 """,
     "used": """\
 import scikeras.wrappers
