@@ -98,7 +98,7 @@ def run(request: Request) -> Outcome:
 def _run(request: Request) -> Outcome:
     outcome = Outcome()
     contents = _contents(request, outcome)
-    _take_code_of_notebooks(contents, outcome)
+    _take_code_of_notebooks(contents, outcome, request.over)
     for path in contents if request.over else ():
         contents[path] = request.over.get(absolute(path), contents[path])
     outcome.contents = {absolute(path): data for path, data in contents.items()}
@@ -252,17 +252,32 @@ def _wanted(paths: Iterable[str], request: Request, outcome: Outcome) -> list[st
     return wanted
 
 
-def _take_code_of_notebooks(contents: dict[str, bytes], outcome: Outcome) -> None:
-    """Put the code of notebooks in the place of their files; a broken cell is an error."""
+def _take_code_of_notebooks(
+    contents: dict[str, bytes], outcome: Outcome, over: Mapping[str, bytes]
+) -> None:
+    """Put the code of notebooks in the place of their files, with its cells as they are by what is
+    `over` it; a broken cell is an error."""
     for path in [path for path in contents if path.endswith(".ipynb")]:
+        from gradguard_lint.fixes.unwritable import Unwritable
         from gradguard_lint.reading.notebooks import read_notebook
         from gradguard_lint.reading.text import SourceError
 
+        data = contents.pop(path)
+        source = over.get(absolute(path))
         try:
-            notebook = outcome.notebooks[path] = read_notebook(contents.pop(path))
+            if source is None:
+                notebook = read_notebook(data)
+            else:
+                from gradguard_lint.fixes.cells import repaired
+
+                notebook = repaired(data, source)
         except SourceError as error:
             outcome.errors.append(Trouble(path, error.line, str(error)))
             continue
+        except Unwritable as error:
+            outcome.errors.append(Trouble(path, 1, str(error)))
+            continue
+        outcome.notebooks[path] = notebook
         contents[path] = notebook.source
         outcome.errors += [
             Trouble(path, cell.first + line - 1, why) for cell, line, why in notebook.broken

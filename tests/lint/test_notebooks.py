@@ -253,6 +253,32 @@ def test_junit_names_the_cell_of_each_test(book):
     assert 'name="GG201 cuda-init-in-worker at cell 3, line 2"' in text
 
 
+LOSES = """\
+import torch
+from joblib import Parallel, delayed
+w = torch.ones(3, requires_grad=True)"""
+MODE = """\
+with torch.no_grad():
+    Parallel(2, prefer="threads")(delayed(fwd)(x) for x in torch.ones(4, 3))"""
+STOPS = """\
+parts = Parallel(n_jobs=2)(delayed(lambda x: (w * x).sum())(x) for x in torch.ones(4, 3))
+
+sum(parts).backward()"""
+
+
+@pytest.mark.parametrize("name", ["json", "text", "concise", "sarif", "gitlab", "junit"])
+def test_what_is_left_after_repairs_is_where_it_is_in_the_cells_now(project, name):
+    source = notebook(LOSES, "def fwd(x):\n    return w * x", MODE, STOPS)
+    for number, text in enumerate((source, source.replace(r"def fwd", r"%%time\ndef fwd"))):
+        path = project.write(f"{number}/book.ipynb", text)
+        left = project.lint("--fix", "--output-format", name, f"{number}/book.ipynb").out
+        assert path.read_text() != text
+        fresh = project.lint("--output-format", name, "--no-cache", f"{number}/book.ipynb").out
+        assert left[: left.rfind("book.ipynb")] == fresh[: fresh.rfind("book.ipynb")]
+        if name == "concise":
+            assert "book.ipynb:cell 4:3:1: error[GG103]" in left
+
+
 PROCESSES = """\
 import torch
 from concurrent.futures import ProcessPoolExecutor

@@ -8,7 +8,7 @@ from typing import Any
 
 from gradguard_lint.fixes.edits import RawEdit, between, edited, lines_of
 from gradguard_lint.fixes.unwritable import Unwritable
-from gradguard_lint.reading.notebooks import read_notebook
+from gradguard_lint.reading.notebooks import Notebook, read_notebook
 from gradguard_lint.reading.text import SourceError
 
 
@@ -26,15 +26,31 @@ def with_source(data: bytes, source: bytes) -> bytes:
     Raises:
         Unwritable: a change concerns several cells, or the file is not laid out as Jupyter does it.
     """
+    write = _layout(data, json.loads(data))
+    return write(_whole(data, source))
+
+
+def repaired(data: bytes, source: bytes) -> Notebook:
+    """The same, as it is read.
+
+    Raises:
+        Unwritable: a change concerns several cells, or what is no Python in one.
+    """
+    notebook = read_notebook(json.dumps(_whole(data, source)).encode())
+    if notebook.source != source:
+        raise Unwritable("the change concerns what is no Python")
+    return notebook
+
+
+def _whole(data: bytes, source: bytes) -> Any:
     whole = json.loads(data)
-    write = _layout(data, whole)
     for number, _, text in changed(data, source):
         cell = whole["cells"][number - 1]
         if isinstance(cell["source"], list):
             cell["source"] = [line for line in lines_of(text) if line]
         else:
             cell["source"] = text
-    return write(whole)
+    return whole
 
 
 def changed(data: bytes, source: bytes) -> Iterator[tuple[int, str, str]]:
