@@ -169,15 +169,42 @@ def test_help_shows_that_the_reason_of_add_noqa_comes_by_an_equals_sign(project)
         lambda text: ("# coding: latin-1\n# caf\xe9\n" + text).encode("latin-1"),
         lambda text: text.replace("(3, 1)", "(\n  3,1 ,  # \u20ac\n\n)").encode(),
         lambda text: text.rstrip().encode(),
+        lambda text: text.rstrip().encode() + b"\n\n\n   ",
         lambda text: text.replace("\n\n\ndef", "\r\n\n\x0c\ndef").encode(),
+        lambda text: (
+            f"# one\n{text}".replace("(net,", "(  # two\n    net,").replace("\n", "\r").encode()
+        ),
+        lambda text: text.replace("\n\n\ndef", "  # one\r\n\r\rdef").encode(),
     ],
-    ids=["CRLF", "tabs", "BOM", "latin-1", "layout", "no last newline", "mixed, form feed"],
+    ids=[
+        "CRLF",
+        "tabs",
+        "BOM",
+        "latin-1",
+        "layout",
+        "no last newline",
+        "blanks at the end",
+        "mixed, form feed",
+        "CR, comments",
+        "all ends of lines",
+    ],
 )
 def test_every_other_byte_stays(change, project):
     path = project.write("a.py", change(SAFE))
     assert project.lint("--fix", "a.py").status == 0
     expected = change(SAFE).replace(b"return net(batch)", b"return net(batch).detach()")
     assert path.read_bytes() == expected
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_new_lines_end_as_others_do(end, project):
+    before = SAFE.replace("outputs", "with torch.no_grad():\n    outputs").replace(
+        "2)", '2, prefer="threads")'
+    )
+    path = project.write("a.py", before.replace("\n", end).encode())
+    assert project.lint("--fix", "a.py").status == 0
+    expected = before.replace("def predict", "@torch.no_grad()\ndef predict").replace("\n", end)
+    assert path.read_bytes() == expected.encode()
 
 
 def test_one_file_through_standard_input(project):

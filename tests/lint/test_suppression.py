@@ -39,8 +39,10 @@ def test_noqa_on_the_first_line_of_the_statement(project):
 
 
 def test_skip_file(project, worker):
-    project.write("train.py", "# gradguard: skip-file\n" + worker)
-    assert project.lint().status == 0
+    for end in ("\n", "\r\n", "\r"):
+        text = "import os\n# gradguard: skip-file\n" + worker
+        project.write("train.py", text.replace("\n", end).encode())
+        assert project.lint().status == 0
     project.write("train.py", '"""\n# gradguard: skip-file\n"""\n' + worker)
     assert project.lint().status == 1
 

@@ -161,6 +161,8 @@ def _edits(fix: Fix, sources: dict[Module, Source]) -> list[RawEdit]:
         own = between(absolute(module.path), source.read, source.changed(changes))
         if source.read != source.text:
             _check_lines(source.text, source.read, own)
+        for edit in own if source.newline else ():
+            edit["content"] = edit["content"].replace("\n", source.newline)
         edits += own
     return edits
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from gradguard_lint.fixes.changes import (
     UnderWith,
     Wrap,
 )
+from gradguard_lint.fixes.edits import lines_of
 from gradguard_lint.fixes.imports import with_import
 from gradguard_lint.fixes.unwritable import Unwritable
 from gradguard_lint.reading.source import Module
@@ -42,8 +44,10 @@ class Source:
     """A module as libcst reads it: once for all of its repairs.
 
     Attributes:
-        text: the source.
+        text: the source as libcst reads all of it: without blank lines at its end, and with no
+            carriage return as the end of a line.
         read: what libcst gives back as it.
+        newline: what ends a line instead, or "".
     """
 
     def __init__(self, module: Module, text: str) -> None:
@@ -52,7 +56,10 @@ class Source:
         Raises:
             Unwritable: libcst does not read it.
         """
-        self.text = text
+        self.newline = "\r" if lines_of(text)[0].endswith("\r") else ""
+        text = re.sub(r"\r(?!\n)", "\n", text)
+        code = text.rstrip()
+        text = self.text = code + lines_of(text[len(code) :])[0]
         self._module = module
         try:
             self._tree = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)

@@ -8,7 +8,12 @@ from functools import cached_property
 
 from gradguard_lint.models.rows import CALLED_BY_CALLS
 from gradguard_lint.project.imports import import_lines, imported_names, imports
-from gradguard_lint.project.literals import without_comments, without_strings, words_of
+from gradguard_lint.project.literals import (
+    with_line_feeds,
+    without_comments,
+    without_strings,
+    words_of,
+)
 from gradguard_lint.project.marks import sets_up, starts_processes, starts_workers
 
 Tells = Callable[[bytes], bool]
@@ -60,7 +65,7 @@ class Names:
     """The names of the module that holds `data`."""
 
     def __init__(self, data: bytes) -> None:
-        self._data = data
+        data = self._data = with_line_feeds(data)
         self._telling: dict[Tells, bool] = {}
         self._asked: dict[str, set[str]] = {}
         self._behind: dict[str | None, list[tuple[str, str, bytes]]] = {}

@@ -12,6 +12,7 @@ from gradguard_lint.project.literals import (
     before,
     has,
     matches,
+    with_line_feeds,
     without_comments,
     without_strings,
     words_of,
@@ -120,7 +121,7 @@ class File:
     """What the bytes of one file say; each question is asked once."""
 
     def __init__(self, data: bytes) -> None:
-        self.data = data
+        data = self.data = with_line_feeds(data)
         self.imported = import_lines(data)
         self.words = words_of(self.imported)
         """The words of its imports."""

@@ -25,6 +25,14 @@ def has(data: bytes, literals: tuple[bytes, ...], pattern: bytes) -> bool:
     return any(True for _ in matches(data, literals, pattern))
 
 
+def with_line_feeds(data: bytes) -> bytes:
+    """`data`, as long as it was, with the one end of lines that patterns know: to Python, a
+    carriage return is another."""
+    if b"\r" not in data or data.count(b"\r") == data.count(b"\r\n"):
+        return data
+    return re.sub(rb"\r(?!\n)", b"\n", data)
+
+
 def before(data: bytes, place: int) -> bytes:
     """What stands before `place` on its line."""
     return data[data.rfind(b"\n", 0, place) + 1 : place]

@@ -105,6 +105,8 @@ def comments_of(lines: Sequence[bytes]) -> dict[int, bytes] | None:
 
 def _comments(data: bytes, pattern: re.Pattern[bytes]) -> Iterator[tuple[int, bytes]]:
     """The comments of `data` that match `pattern`, with their lines."""
+    if b"\r" in data:
+        data = re.sub(rb"\r(?!\n)", b"\n", data)
     if not pattern.search(data):
         return
     import io
