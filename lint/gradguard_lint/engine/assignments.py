@@ -52,6 +52,7 @@ from gradguard_lint.engine.lookups import identify
 from gradguard_lint.engine.machine import HEAP, Machine
 from gradguard_lint.engine.ports import SETTER, Args
 from gradguard_lint.engine.same_object import changed_in_place
+from gradguard_lint.engine.steady import keep_given
 from gradguard_lint.engine.tree import takes_all
 from pytest_gradguard.records import replace
 
@@ -61,6 +62,8 @@ def do_Assign(m: Machine, frame: Frame, node: ast.Assign) -> None:
     _about_to_bind(m, node)
     for target in node.targets:
         assign(m, frame, target, value)
+        if m.turn and m.making:
+            keep_given(m, frame, node, target, node.value, value)
 
 
 def _about_to_bind(m: Machine, node: ast.stmt) -> None:
@@ -74,6 +77,8 @@ def do_AnnAssign(m: Machine, frame: Frame, node: ast.AnnAssign) -> None:
         value = m.eval(frame, node.value)
         _about_to_bind(m, node)
         assign(m, frame, node.target, value)
+        if m.turn and m.making:
+            keep_given(m, frame, node, node.target, node.value, value)
 
 
 def do_AugAssign(m: Machine, frame: Frame, node: ast.AugAssign) -> None:

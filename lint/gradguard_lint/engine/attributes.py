@@ -139,7 +139,7 @@ def instance_attribute(m: Machine, frame: Frame, node: ast.AST, atom: Instance, 
                 )
             if m.in_process_worker:
                 return arrived(value, m.worker_ident)
-        return belonging(m, atom, value)
+        return belonging(m, atom, value, name)
     found = m.find_in_class(atom.cls, name)
     if found is not None:
         return bind(m, frame, node, found, atom)
@@ -150,12 +150,16 @@ def instance_attribute(m: Machine, frame: Frame, node: ast.AST, atom: Instance, 
     return m.models.inherited_attribute(m, frame, node, atom, name)
 
 
-def belonging(m: Machine, atom: Instance, value: Value) -> Value:
-    """`value`, which `atom` has: what belongs to an object of this task alone belongs to this task
-    alone, unless those of other tasks were made with it, too."""
+def belonging(m: Machine, atom: Instance, value: Value, name: str = "") -> Value:
+    """`value`, which `atom` has (as its attribute of that `name`): what belongs to an object of
+    this task alone belongs to this task alone, unless those of other tasks were made with it,
+    too."""
     if m.worker is None or atom.born != m.worker.ident:
         return value
-    return owned(value, m.worker.ident, m.given_to_all.get(atom.ident, frozenset()))
+    shared = m.given_as.get((atom.ident, name))
+    if shared is None:
+        shared = m.given_to_all.get(atom.ident, frozenset())
+    return owned(value, m.worker.ident, shared)
 
 
 def bind(m: Machine, frame: Frame, node: ast.AST, value: Value, receiver: Atom) -> Value:

@@ -382,7 +382,9 @@ def instantiate(m: Machine, frame: Frame, node: ast.AST, cls: Class, args: Args)
     ):
         args = replace(args, written=False)  # they may go elsewhere
     if isinstance(node, ast.Call) and turning(frame):
-        m.given_to_all[instance.ident] = given_to_all(m, frame, node, args)
+        # Which of the items in a container a constructor takes is not told here.
+        depth = 0 if init is not None else 4
+        m.given_to_all[instance.ident] = given_to_all(m, frame, node, args, depth)
     making, m.making = m.making, (*m.making, (instance, node))
     try:
         if init is not None:

@@ -127,6 +127,8 @@ class Machine:
         """The contexts in which functions run that are decorated with them."""
         self.given_to_all: dict[int, Set[int]] = {}
         """What each turn of a loop makes its own object with, by the identity of that."""
+        self.given_as: dict[tuple[int, str], Set[int]] = {}
+        """The same of single attributes, where it is told what the object is given as them."""
         self.turn = 0
         """Since when the innermost turn of a loop goes on, as `made` counts; 0: there is none."""
         self.made: dict[int, int] = {}

@@ -49,20 +49,21 @@ def private_parts(
     return frozenset(positions), frozenset(keywords)
 
 
-def given_to_all(m: Machine, frame: Frame, node: ast.Call, args: Args) -> set[int]:
-    """The identities of what `node` gives in each turn of the loops around it."""
+def given_to_all(m: Machine, frame: Frame, node: ast.Call, args: Args, depth: int) -> set[int]:
+    """The identities of what `node` gives in each turn of the loops around it, with what is in
+    containers down to that depth."""
     positions, names = private_parts(frame, node, args)
     given = [value for at, value in enumerate(args.positional) if at not in positions]
     if all(item.arg is not None for item in node.keywords):
         given += [value for name, value in args.keywords.items() if name not in names]
-    return set[int]().union(*(from_before(m, value) for value in given))
+    return set[int]().union(*(from_before(m, value, depth) for value in given))
 
 
-def from_before(m: Machine, value: Value) -> frozenset[int]:
+def from_before(m: Machine, value: Value, depth: int = 4) -> frozenset[int]:
     """The identities of what is in `value` and was there before this turn of the loop around."""
     return frozenset(
         atom.ident
-        for atom in inner(value)
+        for atom in inner(value, depth)
         if isinstance(atom, (Instance, Tensor, Thing))
         and atom.ident > 0
         and max(m.made.get(atom.ident, 0), m.taken.get(atom.ident, 0)) < m.turn

@@ -1,0 +1,124 @@
+"""What the objects that turns of a loop make have in common: what each of them is given alike."""
+
+from __future__ import annotations
+
+import ast
+
+from gradguard_lint.domain.effects import Step
+from gradguard_lint.domain.values import Frame, Function, Instance, Value
+from gradguard_lint.engine.machine import Machine
+from gradguard_lint.engine.tree import descend, is_fixed
+from gradguard_lint.engine.turns import from_before, turning
+
+_PLAIN = (ast.Constant, ast.Dict, ast.List, ast.Tuple, ast.expr_context)
+"""What is the same where its parts are."""
+
+
+def keep_given(
+    m: Machine, frame: Frame, node: ast.stmt, target: ast.expr, written: ast.expr, value: Value
+) -> None:
+    """Note what each turn of a loop gives an object of its own alike, where `node` sets an
+    attribute of one that is made, `target`, to `value`, as it is `written`."""
+    if not isinstance(target, ast.Attribute) or not isinstance(target.value, ast.Name):
+        return
+    owner = m.read(frame.ident, target.value.id)
+    made = owner.only if owner is not None else None
+    if not isinstance(made, Instance) or all(made != it for it, _ in m.making):
+        return
+    given = from_before(m, value)
+    told = _is_steady(m, frame, written, m.chain) if given and _always(frame, node) else None
+    if told is not None:
+        known = m.given_as.get((made.ident, target.attr), frozenset())
+        m.given_as[made.ident, target.attr] = known | given if told else known
+
+
+def _always(frame: Frame, statement: ast.stmt) -> bool:
+    """Whether each run of the function around comes to `statement`, as far as it goes."""
+    return frame.function is not None and statement in getattr(frame.function.node, "body", ())
+
+
+def _is_steady(m: Machine, frame: Frame, node: ast.expr, chain: tuple[Step, ...]) -> bool | None:
+    """Whether `node` is the same in each turn of the loops around; None: that is not told.
+
+    `chain` is the calls that lead to `frame`.
+    """
+    told: bool | None = True
+    for part in descend(node):
+        same: bool | None = isinstance(part, _PLAIN) or None
+        if isinstance(part, ast.Name):
+            same = _is_steady_name(m, frame, part.id, chain)
+        elif isinstance(part, ast.Attribute):
+            same = not any(_sets(it.node, part.attr) for it in m.loops) or None
+        elif isinstance(part, ast.Subscript):
+            same = is_fixed(part.slice) or isinstance(part.slice, ast.Name) or None
+        if same is False:
+            return False
+        told = told and same
+    return told
+
+
+def _sets(loop: ast.AST, name: str) -> bool:
+    """Whether `loop` itself sets an attribute of that name."""
+    parts = (part for part in descend(loop) if isinstance(part, ast.Attribute))
+    return any(part.attr == name and isinstance(part.ctx, ast.Store) for part in parts)
+
+
+def _is_steady_name(m: Machine, frame: Frame, name: str, chain: tuple[Step, ...]) -> bool | None:
+    found = m.lookup(frame, name)
+    if found is None:
+        return None
+    home = found[1]
+    if name in turning(home):
+        return False
+    if home.parent is None or home.loop_names:
+        return True  # it was there before the loop
+    if home is not frame or home.function is None:
+        return None
+    bound = m.origins.get((home.ident, name))
+    if bound is None:
+        return _is_steady_argument(m, home.function, name, chain)
+    statement = bound.statement
+    if not isinstance(statement, ast.Assign) or not _always(frame, statement):
+        return None
+    return _is_steady(m, frame, statement.value, chain)
+
+
+def _is_steady_argument(
+    m: Machine, function: Function, name: str, chain: tuple[Step, ...]
+) -> bool | None:
+    """The same of what the last call of `chain` gives `function` under that name."""
+    if not chain:
+        return True
+    call, caller = chain[-1].site.node, chain[-1].frame
+    if not isinstance(call, ast.Call) or caller is None:
+        return None
+    given = _given(m, function, call)
+    if given is None or name not in given:
+        return None
+    written = given[name]
+    return written is None or _is_steady(m, caller, written, chain[:-1])
+
+
+def _given(m: Machine, function: Function, call: ast.Call) -> dict[str, ast.expr | None] | None:
+    """What `call` gives each parameter of `function` (None: nothing), where it certainly calls that
+    itself; what it gives by its receiver is left out where that is made there."""
+    called = call.func
+    said = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+    made = [it.cls.name for it, node in m.making if node is call]
+    if said not in (function.name, *made) or any(isinstance(it, ast.Starred) for it in call.args):
+        return None
+    spec = function.node.args
+    names = [item.arg for item in (*spec.posonlyargs, *spec.args)]
+    given: dict[str, ast.expr | None] = dict.fromkeys((*names, *(it.arg for it in spec.kwonlyargs)))
+    if function.owner is not None and "static" not in function.marks and names:
+        own = names.pop(0)
+        del given[own]
+        if isinstance(called, ast.Attribute) and function.name != "__init__":
+            given[own] = called.value
+        elif isinstance(called, ast.Attribute) and not isinstance(called.value, ast.Call):
+            return None  # ``Base.__init__(self, ...)``
+    if any(item.arg is None for item in call.keywords):
+        return None
+    given.update(zip(names, call.args, strict=False))
+    given.update((item.arg or "", item.value) for item in call.keywords)
+    return given
