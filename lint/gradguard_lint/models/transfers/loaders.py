@@ -38,7 +38,7 @@ from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers.devices import driver_started
 from gradguard_lint.models.transfers.starting import start_value, starts_of, where_not
-from gradguard_lint.models.transfers.tensors import certainly_on_gpu
+from gradguard_lint.models.transfers.tensors import value_used
 from pytest_gradguard.records import replace
 
 LOADER = "torch.utils.data"
@@ -138,8 +138,7 @@ def dataset(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
 def collate(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``default_collate(...)``: it stacks the samples where they lie."""
     samples = element_of(m, args.get(*row.argument) or UNKNOWN)
-    if m.worker is not None and m.worker.call.start == "fork" and certainly_on_gpu(samples):
-        m.effect(frame, "gpu-used", node, ast.unparse(node))
+    value_used(m, frame, node, [samples])
     return UNKNOWN
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from math import prod
 
 from gradguard_lint.domain.conditions import NONE, WITH_A_GPU, Conditions, any_of
@@ -21,6 +21,7 @@ from gradguard_lint.domain.values import (
     Frame,
     Items,
     Method,
+    Table,
     Tensor,
     Thing,
     Unknown,
@@ -365,28 +366,47 @@ def _of_jax(node: ast.AST) -> str:
 
 def gpu_used(m: Machine, frame: Frame, node: ast.AST, tensors: Iterable[Tensor]) -> None:
     """Record that a forked worker uses the GPU that tensors lie on, whatever way was taken."""
-    forked = m.worker is not None and m.worker.call.start == "fork"
-    there = [tensor for tensor in tensors if tensor.gpu and tensor.framework != "jax"]
-    if not forked or gpu_absent(m) or not there:
+    if m.worker is None or m.worker.call.start != "fork":
         return
-    operands = [part for part in _operands(node) if is_plain(m, part)]
-    if any(certainly_on_gpu(m.eval(frame, part)) for part in operands):
+    if any(tensor.gpu and tensor.framework != "jax" for tensor in tensors):
+        operands = (m.eval(frame, part) for part in _operands(node) if is_plain(m, part))
+        value_used(m, frame, node, operands)
+
+
+def value_used(m: Machine, frame: Frame, node: ast.AST, values: Iterable[Value]) -> None:
+    """The same of one of `values`, or of something in it."""
+    forked = m.worker is not None and m.worker.call.start == "fork"
+    if forked and not gpu_absent(m) and any(map(certainly_on_gpu, values)):
         m.effect(frame, "gpu-used", node, ast.unparse(node))
 
 
-def _operands(node: ast.AST) -> list[ast.expr]:
+def _operands(node: ast.AST) -> Iterator[ast.expr]:
     """The expressions whose values `node` works on."""
     if isinstance(node, ast.Call):
-        own = [node.func.value] if isinstance(node.func, ast.Attribute) else [node.func]
-        return [*own, *node.args]
-    return [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)]
+        own = node.func.value if isinstance(node.func, ast.Attribute) else node.func
+        while isinstance(own, ast.Call) and getattr(own.func, "attr", "") == "detach":
+            own = getattr(own.func, "value", own.func)
+        yield own
+        for part in node.args:
+            yield from part.elts if isinstance(part, (ast.List, ast.Tuple)) else (part,)
+    else:
+        yield from (part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr))
 
 
 def certainly_on_gpu(value: Value) -> bool:
-    """Whether all of `value` is on a GPU, or what is there depends on no more than there is one."""
-    known = [(getattr(choice.atom, "gpu", False), choice.when) for choice in value.choices]
+    """Whether all of `value`, or something in it, is on a GPU, or what is there depends on no more
+    than there is one."""
+    known = [(_is_on_gpu(choice.atom), choice.when) for choice in value.choices]
     there = [when for gpu, when in known if gpu]
     return bool(there) and (len(there) == len(known) or all(it == WITH_A_GPU for it in there))
+
+
+def _is_on_gpu(atom: Atom) -> bool:
+    if isinstance(atom, Items):
+        return any(map(certainly_on_gpu, atom.items or (atom.element,)))
+    if isinstance(atom, Table):
+        return any(map(certainly_on_gpu, [value for _, value in atom.entries] or (atom.rest,)))
+    return bool(getattr(atom, "gpu", False))
 
 
 def all_on_gpu(found: list[tuple[Tensor, Conditions]]) -> Value:
@@ -456,6 +476,8 @@ def move(
         known = device is not None and any(
             isinstance(atom, (Const, Thing)) for atom in device.atoms
         )
+        if device is not None and not any(isinstance(it, Unknown) for it in device.atoms):
+            gpu_used(m, frame, node, [tensor])
         left = derived(m, tensor)
         cpu = NONE if tensor.gpu else cpu_when(device)
         return of(replace(left, gpu=False if known else tensor.gpu, cpu=cpu))

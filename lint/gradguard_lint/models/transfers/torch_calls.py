@@ -74,6 +74,7 @@ from gradguard_lint.models.transfers.tensors import (
     all_on_gpu,
     as_figure,
     combine,
+    gpu_used,
     known_small,
     requires_grad,
     several,
@@ -382,7 +383,9 @@ def tensor(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
         device = _default(m)
     gpu, when = placed(device, m)
     if inherited:
-        gpu = any(tensor.gpu for tensor, _ in tensors_in(args.values()))
+        like = [tensor for tensor, _ in tensors_in(args.values())]
+        gpu = any(tensor.gpu for tensor in like)
+        gpu_used(m, frame, node, like)
     elif gpu:
         named = as_written(node, device) if "device" in args.keywords else shown(device)
         told = f"{name}(..., device={named})" if written else f"{name}(...)"

@@ -41,7 +41,13 @@ from gradguard_lint.models.transfers.devices import (
     gpu_touched,
     placed,
 )
-from gradguard_lint.models.transfers.tensors import combine, tensors_in, worked, written
+from gradguard_lint.models.transfers.tensors import (
+    combine,
+    tensors_in,
+    value_used,
+    worked,
+    written,
+)
 from pytest_gradguard.records import replace
 
 
@@ -195,6 +201,8 @@ def model_method(
         return of(Thing(STATE, "state_dict", ident, m.worker_ident, gpu))
     if name == "load_state_dict":
         strict = args.get(1, "strict")
+        state = args.get(0, "state_dict") or UNKNOWN
+        value_used(m, frame, node, [m.filtered(state)])
         m.effect(
             frame,
             "model-change",
@@ -202,7 +210,7 @@ def model_method(
             "`.load_state_dict()`",
             framework="whole" if strict is None else _AS_FAR.get(strict.constant, ""),
             target=me,
-            value=args.get(0, "state_dict") or UNKNOWN,
+            value=state,
         )
         return UNKNOWN
     if name == "zero_grad":

@@ -136,7 +136,7 @@ def tensor_method(
     """``tensor.name(...)``."""
     if name == "detach":
         return of(_without_history(tensor))
-    if name in STOPS or name == "cpu":
+    if name in STOPS or name in ("clone", "cpu"):
         gpu_used(m, frame, node, [tensor])
     if name in STOPS:
         if name == "numpy":
@@ -201,6 +201,7 @@ def tensor_method(
         made = Tensor("torch", requires_grad(args), tensor.gpu, m.worker_ident, m.ident_at(node))
         device = args.get(None, "device")
         if device is None:
+            gpu_used(m, frame, node, [tensor])
             return of(made)
         return move(
             m, frame, node, made, device, f"`.{name}(..., device={as_written(node, device)})`"
