@@ -148,7 +148,7 @@ def _configured(m: Machine, kind: Kind) -> bool:
     return any(
         isinstance(event, Effect)
         and event.kind == kind
-        and not when - WITH_A_GPU
+        and not when - WITH_A_GPU - m.assumed.facts
         and _reaches(m, event)
         and (_holds(m, event) if event.framework else kind == "gpu-grown")
         for event, when in m.state.past.items()
