@@ -62,7 +62,7 @@ if TYPE_CHECKING:
         "grad-write",  # `.grad` of `target` is set, or shared between processes
         "graph",  # an operation makes a graph
         "gpu-shown",  # the environment no longer says which GPUs are to be seen
-        "handed-on",  # a worker gives a module, parameters or gradients to something unknown
+        "handed-on",  # a worker gives to something unknown what comes to modules, perhaps: `values`
         "hook",  # a hook is put on the tensor `target`
         "in-place",  # a write to `target`: a "whole" one, by `framework`, if nothing is left of it
         "imports",  # a function of the parent's imports the module `home` of the project

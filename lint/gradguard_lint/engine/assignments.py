@@ -123,7 +123,7 @@ def assign(m: Machine, frame: Frame, target: ast.expr, value: Value) -> None:
                 m.set_field(atom.ident, target.attr, value)
                 m.origins[atom.ident, target.attr] = m.site(frame, target)
             elif isinstance(atom, Class):
-                m.store[(atom.body.ident, target.attr)] = value
+                m.set_field(atom.body.ident, target.attr, value)
             elif (
                 isinstance(atom, Unknown)
                 and (shown := m.models.set_attribute(m, frame, target, atom, value)) is not None

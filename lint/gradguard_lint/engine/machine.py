@@ -79,7 +79,9 @@ ARRIVED = "<arrived>"
 """The name under which it is kept that an object has the attributes here that were pickled."""
 
 
-TOLD_APART: frozenset[Kind] = frozenset({"backward", "draw", "model-change", "set-visible", "step"})
+TOLD_APART: frozenset[Kind] = frozenset(
+    {"backward", "draw", "handed-on", "model-change", "set-visible", "step"}
+)
 """Effects of one place that are several where they are of other things, as in turns of a loop."""
 
 

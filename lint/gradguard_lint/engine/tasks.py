@@ -47,7 +47,7 @@ from gradguard_lint.engine.containers import whole
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.pickling import arrive, pickling_themselves, sent_as, state_of
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.tree import descend, stored_names
+from gradguard_lint.engine.reach import free_names, reached
 from gradguard_lint.engine.waiting import given_out, turn_of
 from pytest_gradguard.records import replace
 
@@ -435,6 +435,9 @@ def run_task(
             [[(as_data(m, value, plain=plain), node) for value, node in end] for end in ends]
             for plain in (False, True)
         )
+        for effect in run.effects:
+            if effect.kind == "handed-on":
+                effect.values = reached(m, effect.target)
     finally:
         m.worker, m.chain, m.raised, m.returned = outer, chain, raised, outer_returned
         m.loop_depth, m.statement, m.making = loop_depth, statement, making
@@ -595,7 +598,7 @@ def _enclosed(m: Machine, called: Value) -> Iterator[tuple[str, Value]]:
     for atom in _functions(called):
         if not isinstance(atom, Function) or atom.frame.parent is None or atom.frame.is_class:
             continue
-        for name in _free_names(atom.node):
+        for name in free_names(atom.node):
             value, home = m.lookup(atom.frame, name) or (UNKNOWN, None)
             if home is not None and home.parent is not None:
                 yield name, Value(tuple(it for it in value.choices if _is_own_object(it.atom)))
@@ -604,13 +607,6 @@ def _enclosed(m: Machine, called: Value) -> Iterator[tuple[str, Value]]:
 def _is_own_object(atom: Atom) -> bool:
     """Whether `atom` is an object of a class of the program's that extends none of a library."""
     return isinstance(atom, Instance) and not atom.cls.what
-
-
-def _free_names(node: ast.AST) -> list[str]:
-    """The names that a function reads, and does not bind itself."""
-    bound = {it.arg for it in descend(node) if type(it) is ast.arg} | stored_names(node)
-    read = (it.id for it in descend(node) if type(it) is ast.Name)
-    return [name for name in dict.fromkeys(read) if name not in bound]
 
 
 def sent_back(m: Machine, value: Value, call: ParallelCall) -> Value:

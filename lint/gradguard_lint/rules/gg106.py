@@ -157,7 +157,8 @@ def _leaves_gradients(effect: Effect) -> bool:
     file."""
     return effect.kind in ("handed-on", "model-use") and any(
         isinstance(atom, Tensor) and GRADIENT in (atom.ident, *atom.sources)
-        for atom in inner(effect.target)
+        for value in (effect.target, *effect.values)
+        for atom in inner(value)
     )
 
 
@@ -180,8 +181,24 @@ queue or a file."""
 def _keeps(task: TaskRun) -> bool:
     """Whether the worker's gradients certainly stay in the process that it is."""
     return task.known and not any(
-        effect.kind in _LETS_OUT or (effect.kind == "backward" and "backward" not in effect.what)
+        (effect.kind in _LETS_OUT and not _is_empty(task, effect))
+        or (effect.kind == "backward" and "backward" not in effect.what)
         for effect in task.effects
+    )
+
+
+def _is_empty(task: TaskRun, effect: Effect) -> bool:
+    """Whether what the worker gives to something unknown never comes to what it trains."""
+    return (
+        effect.kind == "handed-on"
+        and bool(effect.values)
+        and not any(
+            (isinstance(atom, Thing) and atom.kind in ("model", "optimizer"))
+            or (isinstance(atom, Tensor) and (atom.ident > 0 or atom.ident == GRADIENT))
+            or (isinstance(atom, Instance) and (atom.cls.what or atom.born != task.ident))
+            for value in effect.values
+            for atom in value.atoms
+        )
     )
 
 

@@ -32,6 +32,7 @@ from gradguard_lint.models.transfers import (
     tensorflow_calls,
     torch_modules,
     trainers,
+    unknown_calls,
     work,
 )
 from pytest_gradguard.records import replace
@@ -63,6 +64,11 @@ def made(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args
         _MADE[what](m, frame, node, instance, args)
     if what in ("process", "thread"):
         processes.made_instance(m, frame, instance)
+    if m.worker is not None and (
+        m.find_in_class(instance.cls, "__new__") is not None
+        or (not instance.cls.plain and m.find_in_class(instance.cls, "__init__") is None)
+    ):
+        unknown_calls.handed_on(m, frame, node, args)  # what it extends has them
     if what == "torch" and any(
         part.gpu for _, value in m.fields(instance.ident) for part in value.things("model")
     ):
@@ -74,6 +80,8 @@ def call(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args
     what = instance.cls.what
     if what == "parallel":
         return parallel.run_instance(m, frame, node, instance, args)
+    if m.worker is not None and not what:  # what it extends has that object, too
+        unknown_calls.handed_on(m, frame, node, Args([of(instance), *args.values()]))
     if what not in ("torch", "keras"):
         return UNKNOWN
     forward = m.find_in_class(instance.cls, "forward" if what == "torch" else "call")

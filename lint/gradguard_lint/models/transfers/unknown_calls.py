@@ -10,9 +10,13 @@ from gradguard_lint.domain.values import (
     GRADIENT,
     ONE,
     UNKNOWN,
+    Bound,
+    Class,
     Const,
     Frame,
+    Function,
     Instance,
+    Method,
     Tensor,
     Thing,
     Unknown,
@@ -91,6 +95,9 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
         return of(Thing("tape-paused", name))
     data_parallel.handed_over(m, str(name), args)
     handed_on(m, frame, node, args)
+    if m.worker is not None and isinstance(owner, tuple) and owner[0] == "instance":
+        held = [value for _, value in m.fields(owner[1])]  # what its object extends has it, too
+        handed_on(m, frame, node, Args(held if name != "__init__" else []))
     if name == "backward" and result is not None:
         target = of(Tensor("torch", "unknown", maybe=frozenset({result})))
         m.effect(frame, "backward", node, "`.backward()`", target=target)
@@ -183,12 +190,12 @@ def handed_on(m: Machine, frame: Frame, node: ast.AST, args: Args) -> None:
     for value in args.values():
         for atom in inner(value, 2):
             if (
-                isinstance(atom, Instance)
+                isinstance(atom, (Bound, Class, Function, Instance, Method))
                 or (isinstance(atom, Thing) and atom.kind in ("model", "optimizer"))
                 or (isinstance(atom, Tensor) and (atom.ident > 0 or atom.ident == GRADIENT))
             ):
                 m.effect(frame, "handed-on", node, "an unknown callable", target=value)
-                return
+                break
 
 
 def may_seed(m: Machine, frame: Frame, node: ast.AST, name: str, *, unknown: bool) -> None:

@@ -1,0 +1,78 @@
+"""What code can come to that is given something."""
+
+from __future__ import annotations
+
+import ast
+
+from gradguard_lint.domain.shapes import ABSENT
+from gradguard_lint.domain.values import (
+    Atom,
+    Bound,
+    Class,
+    Frame,
+    Function,
+    Instance,
+    Items,
+    Method,
+    Partial,
+    Table,
+    Thing,
+    Value,
+    of,
+)
+from gradguard_lint.engine.machine import Machine
+from gradguard_lint.engine.tree import descend, stored_names
+
+MOST = 400
+"""How many objects are followed."""
+
+
+def reached(m: Machine, value: Value) -> tuple[Value, ...]:
+    """All that whoever has `value` can come to: by what it holds, and by what functions that it can
+    call read from outside. Empty where that is too much to tell."""
+    seen: dict[Atom, None] = {}
+    pending = [value]
+    while pending:
+        for atom in m.filtered(pending.pop()).atoms:
+            if atom not in seen:
+                seen[atom] = None
+                pending += _next(m, atom)
+        if len(seen) > MOST:
+            return ()
+    return tuple(map(of, seen))
+
+
+def _next(m: Machine, atom: Atom) -> list[Value]:
+    if isinstance(atom, Items):
+        return [*(atom.items if atom.items is not None else (atom.element,))]
+    if isinstance(atom, Table):
+        known = [value for _, value in atom.entries]
+        return known if atom.rest == ABSENT else [*known, atom.rest]
+    if isinstance(atom, Partial):
+        return [atom.function, *atom.args, *(value for _, value in atom.keywords)]
+    if isinstance(atom, Thing):
+        return [value for _, value in atom.parts]
+    if isinstance(atom, Method):
+        return [of(atom.receiver)]
+    if isinstance(atom, Bound):
+        return [of(atom.receiver), of(atom.function)]
+    if isinstance(atom, Instance):
+        return [of(atom.cls), *(value for _, value in m.fields(atom.ident))]
+    if isinstance(atom, Class):
+        held = [value for _, value in m.fields(atom.body.ident)]
+        return [*map(of, atom.above), *held, *_read(m, atom.frame, atom.node)]
+    if isinstance(atom, Function):
+        return [*atom.defaults, *_read(m, atom.frame, atom.node)]
+    return []
+
+
+def _read(m: Machine, frame: Frame, node: ast.AST) -> list[Value]:
+    found = (m.lookup(frame, name) for name in free_names(node))
+    return [it[0] for it in found if it is not None]
+
+
+def free_names(node: ast.AST) -> list[str]:
+    """The names that a function reads, and does not bind itself."""
+    bound = {it.arg for it in descend(node) if type(it) is ast.arg} | stored_names(node)
+    read = (it.id for it in descend(node) if type(it) is ast.Name)
+    return [name for name in dict.fromkeys(read) if name not in bound]
