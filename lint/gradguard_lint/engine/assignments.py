@@ -24,6 +24,7 @@ from gradguard_lint.domain.values import (
     Atom,
     Class,
     Const,
+    External,
     Frame,
     Instance,
     Items,
@@ -138,6 +139,8 @@ def assign(m: Machine, frame: Frame, target: ast.expr, value: Value) -> None:
                     m.rebinds(frame, target, target.attr, home)
                     m.store[(home.ident, target.attr)] = value
             else:
+                if isinstance(atom, External):
+                    m.set_on_unknown.add(f"{atom.name}.{target.attr}")
                 changed = m.models.set_attribute(m, frame, target, atom, value)
                 if changed is not None:
                     rebind(m, frame, target.value, changed)

@@ -72,6 +72,8 @@ def _question(m: Machine, atom: Atom) -> Key:
     """The key of whether `atom` is true, where that is not known and it has one."""
     if isinstance(atom, Items):
         atom = compare(ast.Gt(), length(m, atom), Const(0, "int"))
+    if isinstance(atom, External):
+        return None if atom.name in m.set_on_unknown else ("external", atom.name)
     return atom.key if isinstance(atom, Unknown) else None
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable
+from functools import partial
 
+from gradguard_lint.domain.conditions import assume
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import (
     GRADIENT,
@@ -76,6 +78,44 @@ def backward(
     if not wrapped:
         return
     known = bool(tensors) and not any(isinstance(atom, Unknown) for atom in inner(target))
+    forwards = frozenset[int]().union(*(tensor.severed for tensor in tensors))
+    go = partial(_credited, m, frame, node, wrapped, tensors, inputs, known=known)
+    _told_apart(m, forwards, go)
+
+
+def _told_apart(m: Machine, forwards: frozenset[int], go: Callable[[], None]) -> None:
+    """Let `go` run on each of the ways that tell of which modules `forwards` are."""
+    for ident in forwards:
+        note = m.read(ident, AROUND)
+        if note is not None and note.only is None and all(it.when for it in note.choices):
+            break
+    else:
+        go()
+        return
+    before, ends = m.state, []
+    for choice in note.choices:
+        m.state = before.copy()
+        assume(m.assumed, choice.when)
+        _told_apart(m, forwards - {ident}, go)
+        ends.append(m.state)
+    m.meet(ends)
+    m.state.assumed = before.assumed
+
+
+def _credited(
+    m: Machine,
+    frame: Frame,
+    node: ast.AST,
+    wrapped: Iterable[int],
+    tensors: list[Tensor],
+    inputs: Value | None,
+    *,
+    known: bool,
+) -> None:
+    """Note of the `wrapped` modules what a backward from `tensors` does to their gradients.
+
+    `known`: whether these are all that it may start from.
+    """
     for top in wrapped:
         forwards = [
             {ident for ident in tensor.severed if top in _numbers(m, ident, AROUND)}

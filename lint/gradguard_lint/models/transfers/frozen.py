@@ -224,7 +224,7 @@ def parameters_of(m: Machine, ident: int, parameter: Tensor) -> list[tuple[Tenso
     if any(isinstance(atom, Unknown) for atom in value.atoms):
         return [(replace(parameter, grad="unknown"), NONE)]
     frozen, free = replace(parameter, grad="none"), _free_when(value)
-    when = any_of(free) if free else NEVER
+    when = (any_of(free) if free else NEVER) - m.assumed.facts
     if m.conflicts(when):
         return [(frozen, NONE)]
     if not when and len(value.choices) > 1 and _WITH_THE_WHOLE in value.atoms:
