@@ -16,6 +16,7 @@ from gradguard_lint.domain.conditions import (
 )
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import where_absent
+from gradguard_lint.domain.state import Place
 from gradguard_lint.domain.values import (
     UNKNOWN,
     Atom,
@@ -23,6 +24,7 @@ from gradguard_lint.domain.values import (
     Const,
     External,
     Frame,
+    Instance,
     Items,
     Table,
     Unknown,
@@ -145,12 +147,10 @@ def refine(m: Machine, frame: Frame, node: ast.expr, truth: bool) -> bool:
         _has_key(m, frame, node)
     if isinstance(node, ast.Call):
         _narrow(m, frame, node, truth)
-    elif isinstance(node, ast.Name) or (
-        isinstance(node, ast.Compare) and isinstance(node.left, ast.Name)
-    ):
+    elif isinstance(node, (ast.Attribute, ast.Compare, ast.Name)):
         _narrow_by_value(m, frame, node, truth)
-    elif isinstance(node, (ast.Attribute, ast.Compare)):
-        _narrow_by_attribute(m, frame, node, truth)
+        if not isinstance(node, ast.Name):
+            _narrow_by_attribute(m, frame, node, truth)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         return refine(m, frame, node.operand, not truth)
     elif isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And) is truth:
@@ -181,18 +181,19 @@ def _narrow(m: Machine, frame: Frame, node: ast.Call, truth: bool) -> None:
         definite(m.call(frame, node, function, Args([of(choice.atom), *others])))
         for choice in value.choices
     ]
-    _keep(m, home, first.id, value, answers, truth)
+    _keep(m, (home.ident, first.id), value, answers, truth)
 
 
-def _narrow_by_value(m: Machine, frame: Frame, node: ast.Name | ast.Compare, truth: bool) -> None:
-    """Keep the alternatives of a name for which the test tells so: ``name == "cpu"``, ``name``."""
-    asked = node.left if isinstance(node, ast.Compare) else node
-    assert isinstance(asked, ast.Name)
-    found = m.lookup(frame, asked.id)
-    if found is None or len(found[0].choices) < 2:
+def _narrow_by_value(
+    m: Machine, frame: Frame, node: ast.Attribute | ast.Compare | ast.Name, truth: bool
+) -> None:
+    """Keep the alternatives of a name, or of an object's attribute, for which the test tells so:
+    ``name == "cpu"``, ``self.name``."""
+    place = _place_of(m, frame, node.left if isinstance(node, ast.Compare) else node)
+    value = m.read(*place) if place is not None else None
+    if place is None or value is None or len(value.choices) < 2:
         return
-    value, home = found
-    if isinstance(node, ast.Name):
+    if not isinstance(node, ast.Compare):
         answers = [truth_of(choice.atom) for choice in value.choices]
     else:
         if len(node.ops) > 1 or not is_plain(m, node.comparators[0]):
@@ -201,13 +202,25 @@ def _narrow_by_value(m: Machine, frame: Frame, node: ast.Name | ast.Compare, tru
         if other is None:
             return
         answers = [truth_of(compare(node.ops[0], it.atom, other)) for it in value.choices]
-    _keep(m, home, asked.id, value, answers, truth)
+    _keep(m, place, value, answers, truth)
 
 
-def _keep(
-    m: Machine, home: Frame, name: str, value: Value, answers: list[bool | None], truth: bool
-) -> None:
-    """Keep the alternatives of a name whose answer may be `truth`, as far as any are left."""
+def _place_of(m: Machine, frame: Frame, asked: ast.expr) -> Place | None:
+    """Where the state has what `asked` is; None where that is not told, or may be several."""
+    if isinstance(asked, ast.Name):
+        found = m.lookup(frame, asked.id)
+        return (found[1].ident, asked.id) if found is not None else None
+    if not isinstance(asked, ast.Attribute) or not is_plain(m, asked.value):
+        return None
+    owner = m.eval(frame, asked.value).only
+    if not isinstance(owner, Instance) or m.made.get(owner.ident, 0) > owner.ident:
+        return None
+    place = (owner.ident, asked.attr)
+    return place if place in m.store else None
+
+
+def _keep(m: Machine, place: Place, value: Value, answers: list[bool | None], truth: bool) -> None:
+    """Keep the alternatives at `place` whose answer may be `truth`, as far as any are left."""
     ruled_out = not truth
     kept = [
         choice
@@ -215,7 +228,7 @@ def _keep(
         if answer is not ruled_out
     ]
     if kept and len(kept) < len(value.choices):
-        m.store[home.ident, name] = Value(tuple(kept))
+        m.store[place] = Value(tuple(kept))
 
 
 def _narrow_by_attribute(
