@@ -95,6 +95,8 @@ def _drawn(program: Program, task: TaskRun) -> Iterator[tuple[Effect, str, tuple
     why it is, and where that is done."""
     seeded: set[str] = set()
     alike: set[str] = set()
+    since: set[str] = set()
+    """Those that are certainly seeded alike since anything unknown may have seeded them."""
     found: set[str] = set()
     for number, effect in enumerate(task.effects):
         if effect.kind == "seed":
@@ -102,10 +104,17 @@ def _drawn(program: Program, task: TaskRun) -> Iterator[tuple[Effect, str, tuple
             same = by_initializer and effect.value.constant is not None and _arrives(task, effect)
             if task.call.prepared:  # by whoever has a seed of its own, unless all of them get this
                 same = same and task.task.repeated and effect.when <= task.call.when
-            (alike if same else seeded).add(effect.framework)
+            if not same:
+                seeded.add(effect.framework)
+                since = since - {effect.framework} if effect.framework else set()
+            else:
+                alike.add(effect.framework)
+                if effect.when <= task.call.when:
+                    seeded.discard(effect.framework)
+                    since.add(effect.framework)
         if effect.kind != "draw" or _whose(effect) in found:
             continue
-        if effect.framework in seeded or "" in seeded:
+        if effect.framework in seeded or ("" in seeded and effect.framework not in since):
             continue
         if _seeds(task, effect.site) or is_replaced(task, number):
             continue  # each task makes a seed of its own of it, or nothing is left of it
