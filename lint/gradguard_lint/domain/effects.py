@@ -471,6 +471,8 @@ class Program:
     calls: list[ParallelCall] = field(default_factory=list)
     in_line: list[TaskCall] = field(default_factory=list)
     """The tasks that run where they are given out, one after the other."""
+    nested: list[ParallelCall] = field(default_factory=list)
+    """Those of workers, by which they send something on; what is done there has its own workers."""
     effects: list[Effect] = field(default_factory=list)
     moved: dict[int, set[ast.AST]] = field(default_factory=dict)
     """What moves each model or estimator to the GPU, by its identity."""

@@ -327,6 +327,9 @@ class Models(Protocol[M]):
     def runs_nested(self, outer: ParallelCall, library: str) -> bool:
         """Whether a call of `library` hands out nothing in the threads of `outer`."""
 
+    def sends_on(self, m: M, library: str) -> bool:
+        """Whether the worker process that is here pickles what it gives to others by `library`."""
+
     def of_kind(self, m: M, kind: Value) -> Value | None:
         """What something is of which an annotation says no more than its `kind`; None where that
         tells nothing."""

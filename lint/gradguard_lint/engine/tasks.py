@@ -253,9 +253,10 @@ def hand_out(
         tasks = [task for task in tasks if not _is_of_a_notebook(task.function)]
     if m.dead or not tasks:
         return UNKNOWN
-    if m.worker is not None and (
+    nested = m.worker is not None and (
         start.kind == THREAD or m.in_process_worker or m.models.runs_nested(m.worker.call, library)
-    ):
+    )
+    if nested and not (start.kind == PROCESS and ships and m.models.sends_on(m, library)):
         # Within a worker, nested calls run in its threads or one after the other; but from a
         # thread processes start as they do from the program.
         return in_line(m, frame, tasks, apart=single and not answers)
@@ -300,6 +301,11 @@ def hand_out(
         if not tasks:
             m.state.assumed = assumed
             return UNKNOWN
+    if nested:  # what it does is taken to be done in this worker; what it is sent is asked for
+        call.tasks += [_sent_on(m, call, task) for task in tasks[:TASKS]]
+        m.program.nested.append(call)
+        m.state.assumed = assumed
+        return in_line(m, frame, tasks, apart=single and not answers)
     given_out(m, call)
     m.program.calls.append(call)
     with m.budget.reserve(node):
@@ -309,6 +315,17 @@ def hand_out(
     m.state.assumed = assumed
     m.state.past[call] = call.when
     return join(results)
+
+
+def _sent_on(m: Machine, call: ParallelCall, task: TaskCall) -> TaskRun:
+    """One task that a worker hands out itself, with what crosses that did not come to it so."""
+    run = m.worker
+    had = [atom for _, atom, _ in run.given] if run is not None else []
+    for effect in run.effects if run is not None else ():
+        had += inner(effect.value, 2) if effect.kind == "capture" else ()
+    came = {arrived(of(atom), m.worker_ident).only for atom in had}
+    sent = [it for it in _shipped(m, call, task) if it[1] not in came]
+    return TaskRun(m.new_ident(), call, task, sent, sent, first_at_start=len(sent))
 
 
 def _is_of_a_notebook(function: Value) -> bool:

@@ -29,7 +29,8 @@ def carries_graph(atom: Atom) -> bool:
 
 
 def check(program: Program) -> Iterator[Report]:
-    for task in program.process_tasks():
+    nested = (task for call in program.nested for task in call.tasks)
+    for task in (*program.process_tasks(), *nested):
         found = False
         for sent, crossing in task.parted(task.contents):
             path, atom = next(

@@ -443,6 +443,12 @@ class Meaning(Known):
     def runs_nested(self, outer: ParallelCall, library: str) -> bool:
         return library == outer.library == "joblib"
 
+    def sends_on(self, m: Machine, library: str) -> bool:
+        call = m.worker.call if m.worker is not None else None
+        return call is not None and (
+            library == call.library == "ray" or (call.single and not call.daemons)
+        )
+
     def of_kind(self, m: Machine, kind: Value) -> Value | None:
         atom = kind.only
         name = self.registry.canonical(atom.name) if isinstance(atom, External) else ""
