@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 
 from gradguard_lint.domain.effects import ParallelCall
 from gradguard_lint.fixes.changes import Change, Fix, Replace, SetKeyword
+from gradguard_lint.fixes.fresh import SHARED, differs, is_guard
 from gradguard_lint.fixes.recipes import (
     bindings,
     dotted,
@@ -18,6 +19,7 @@ from gradguard_lint.fixes.recipes import (
     repr_of,
     with_backend,
 )
+from gradguard_lint.fixes.sending import cannot_be_sent
 from gradguard_lint.reading.source import Module
 from gradguard_lint.words import words
 
@@ -27,12 +29,6 @@ _WORKERS = words("Pool Process")
 _PICKLES_BY_NAME = ("multiprocessing", "torch.multiprocessing", "concurrent.futures")
 """The libraries whose workers import the function that they run."""
 
-_SHARED = words(
-    "Queue JoinableQueue SimpleQueue Lock RLock Event Condition Semaphore BoundedSemaphore Barrier "
-    "Value Array"
-)
-"""What hangs on locks, which workers take only from a context of their own start method."""
-
 
 def without_fork(call: ParallelCall) -> Fix | None:
     """The repair after which the workers of `call` are fresh processes, and not forked."""
@@ -41,7 +37,11 @@ def without_fork(call: ParallelCall) -> Fix | None:
         return None
     if call.library == "joblib":
         changes = with_backend(call, "loky")
-        return Fix("unsafe", "run the tasks in loky workers", changes) if changes else None
+        if not changes or any(
+            differs(call, task) or cannot_be_sent(call, task) for task in call.tasks
+        ):
+            return None
+        return Fix("unsafe", "run the tasks in loky workers", changes)
     if not _can_spawn(call, node):
         return None
     changes = _spawned(call.maker.module, node)
@@ -123,7 +123,7 @@ def _is_of_context(full: str, names: Collection[str]) -> bool:
 def _shared(module: Module) -> Iterator[ast.Call]:
     """The calls of `module` that make what hangs on locks, in the default context."""
     for node in ast.walk(module.tree):
-        if isinstance(node, ast.Call) and _is_of_context(dotted(module, node.func), _SHARED):
+        if isinstance(node, ast.Call) and _is_of_context(dotted(module, node.func), SHARED):
             yield node
 
 
@@ -142,85 +142,18 @@ def _can_spawn(call: ParallelCall, maker: ast.Call) -> bool:
         function = function_of(task)
         if function is None or is_local(function):
             return False
-        module = function.module
-        if module.is_notebook:
+        if function.module.is_notebook:
             return False  # the process has no such module
-        if _differing(module, names) & _names_in(module, function.node):
+        if cannot_be_sent(call, task) or differs(call, task, names):
             return False
     return True
-
-
-def _differing(module: Module, initializers: Collection[str]) -> set[str]:
-    """The globals of `module` that an import makes in another way than the program, or not at all.
-
-    Functions of the name of one of `initializers` run in the workers, too.
-    """
-    changed = {
-        name
-        for function in ast.walk(module.tree)
-        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
-        and function.name not in initializers
-        for node in ast.walk(function)
-        if isinstance(node, ast.Global)
-        for name in node.names
-    }
-    shared = {id(call) for call in _shared(module)}
-    apart = {
-        node.id
-        for statement in module.tree.body
-        if isinstance(statement, (ast.Assign, ast.AnnAssign))
-        and any(id(inner) in shared for inner in ast.walk(statement))
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    }
-    return _made_by_the_program(module) | changed | apart
-
-
-def _made_by_the_program(module: Module) -> set[str]:
-    """The globals that `module` has only where it is the program: no import makes them."""
-    made: set[str] = set()
-    imported: set[str] = set()
-    for statement in module.tree.body:
-        names = made if _is_guard(statement) else imported
-        if isinstance(statement, _DEFINITIONS):
-            names.add(statement.name)
-            continue
-        for node in ast.walk(statement):
-            if isinstance(node, ast.alias):
-                names.add((node.asname or node.name).partition(".")[0])
-            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                names.add(node.id)
-    return made - imported
-
-
-def _names_in(module: Module, function: ast.AST) -> set[str]:
-    """The globals that `function` reads, and those that it calls of the same module."""
-    functions = {node.name: node for node in module.tree.body if isinstance(node, _DEFINITIONS)}
-    found: set[str] = set()
-    waiting = [function]
-    while waiting:
-        read: set[str] = set()
-        own: set[str] = set()
-        for node in ast.walk(waiting.pop()):
-            if isinstance(node, ast.arg):
-                own.add(node.arg)
-            elif isinstance(node, ast.Name):
-                (read if isinstance(node.ctx, ast.Load) else own).add(node.id)
-        new = read - own - found
-        found |= new
-        waiting += (functions[name] for name in new & functions.keys())
-    return found
-
-
-def _is_guard(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test)
 
 
 def _guarded(module: Module, call: ParallelCall) -> bool:
     """Whether importing `module` does not make the call."""
     own = {node.name for node in module.tree.body if isinstance(node, _DEFINITIONS)}
     for statement in module.tree.body:
-        if _is_guard(statement) or isinstance(statement, _DEFINITIONS):
+        if is_guard(statement) or isinstance(statement, _DEFINITIONS):
             continue
         for node in ast.walk(statement):
             if node is call.site.node or (
