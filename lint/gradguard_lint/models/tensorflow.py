@@ -44,6 +44,11 @@ LIBRARY = Library(
     marks=("scikit_learn",),
     spelled={
         "tensorflow.compat.v2.": "tensorflow.",
+        "tensorflow.compat.v1.GradientTape": "tensorflow.GradientTape",
+        "tensorflow.compat.v1.config.": "tensorflow.config.",
+        "tensorflow.compat.v1.function": "tensorflow.function",
+        "tensorflow.compat.v1.keras.": "keras.",
+        "tensorflow.compat.v1.test.": "tensorflow.test.",
         "tensorflow.python.keras.": "keras.",
         "tensorflow.contrib.keras.": "keras.",
         "tensorflow.keras.": "keras.",
@@ -121,8 +126,7 @@ LIBRARY = Library(
         Row(
             "tensorflow.Session tensorflow.InteractiveSession tensorflow.compat.v1.Session "
             "tensorflow.compat.v1.InteractiveSession",
-            "thing",
-            kind="session",
+            "session",
         ),
         Row("tensorflow.Graph tensorflow.compat.v1.Graph", "thing", kind="graph"),
         Row(

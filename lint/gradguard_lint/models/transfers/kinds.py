@@ -184,6 +184,7 @@ METHODS: dict[str, Methods] = {
     "process": processes.process_method,
     "remote": remote.remote_method,
     "scaler": _scaler,
+    "session": tensorflow_calls.session_method,
     torch_modules.STATE: torch_modules.state_method,
     "variates": arrays.variates_method,
     "tape": tensorflow_calls.tape_method,

@@ -222,6 +222,7 @@ TRANSFERS: dict[str, Transfer] = {
     "tensor-function": torch_calls.tensor_function,
     "symbol": tensorflow_calls.symbol,
     "tf-variable": tensorflow_calls.variable,
+    "session": tensorflow_calls.session,
     "thing": python_calls.thing,
     "threads": torch_calls.threads,
     "variable": torch_calls.variable,

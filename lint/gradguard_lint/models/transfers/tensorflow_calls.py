@@ -119,6 +119,22 @@ def grown(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: R
     return NOTHING
 
 
+def session(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """``tf.Session()``: it has threads as soon as it is made, whatever ``config`` says of them."""
+    if args.get(0, "target") is None:
+        m.effect(frame, "awake", node, f"`{name}()`", framework="tensorflow")
+    return of(Thing("session", name, m.ident_at(node), m.worker_ident, site=m.site(frame, node)))
+
+
+def session_method(
+    m: Machine, frame: Frame, node: ast.AST, session: Thing, name: str, args: Args
+) -> Value | None:
+    """``session.run(...)``: its threads compute, however little there is to compute."""
+    if name == "run":
+        m.effect(frame, "compute", node, "tensorflow", framework="tensorflow", heavy=True)
+    return None
+
+
 def session_options(
     m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row
 ) -> Value:
