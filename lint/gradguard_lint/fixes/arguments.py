@@ -68,17 +68,19 @@ def _joined(
     *,
     last: bool,
 ) -> cst.BaseParenthesizableWhitespace:
-    """What stands where an argument stood between `before` and `after`: no comment is lost."""
-    if not _has_comment(after) and not last:
-        return before
-    if not _has_comment(before):
-        return after
+    """What stands where an argument stood between `before` and `after`: no comment is lost, and
+    the one behind it stays on its line."""
     if not isinstance(after, cst.ParenthesizedWhitespace) or not _has_comment(after):
-        return with_comments_of(before, after)
-    assert isinstance(before, cst.ParenthesizedWhitespace)
-    line = cst.EmptyLine(whitespace=before.last_line, comment=after.first_line.comment)
-    lines = [*before.empty_lines, line, *after.empty_lines]
-    return before.with_changes(empty_lines=lines, last_line=after.last_line)
+        return with_comments_of(before, after) if last else before
+    if not isinstance(before, cst.ParenthesizedWhitespace):
+        return after
+    lines = [*before.empty_lines]
+    if after.first_line.comment is not None:
+        own = cst.EmptyLine(before.indent, before.last_line, after.first_line.comment)
+        lines.append(own)
+    return before.with_changes(
+        empty_lines=[*lines, *after.empty_lines], indent=after.indent, last_line=after.last_line
+    )
 
 
 def _between(call: cst.Call) -> cst.BaseParenthesizableWhitespace:
