@@ -591,6 +591,76 @@ def test_the_backend_is_asked_for_once_there_is_a_client(project):
     assert line in path.read_text()
 
 
+POOL = """\
+{imports}
+
+def work(k):
+    return (torch.ones(2000, 2000) @ torch.ones(2000, 2000)).norm().item()
+
+
+if __name__ == "__main__":
+    work(1)
+    with {pool}(2) as pool:
+        print(pool.map(work, range(3)))
+"""
+FUTURES = "from concurrent.futures import ProcessPoolExecutor"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("from multiprocessing import Pool", "from multiprocessing import get_context"),
+        (
+            "from multiprocessing import Pool, Queue",
+            "from multiprocessing import Queue, get_context",
+        ),
+        ("from multiprocessing import Queue as Q, Pool as P", "import Queue as Q, get_context"),
+        ("from multiprocessing import Pool\nprint(Pool)", "import Pool, get_context\nprint(Pool)"),
+        ("from multiprocessing import Pool\n__all__ = ['Pool']", "import Pool, get_context\n"),
+        (
+            "from multiprocessing import (\n    Pool,\n    Queue,\n)",
+            "(\n    Queue,\n    get_context,\n)",
+        ),
+        (
+            "from multiprocessing import (\n    Queue,\n    Pool\n)",
+            "(\n    Queue,\n    get_context\n)",
+        ),
+        (
+            "from multiprocessing import (\n    Pool,  # two\n)",
+            "(\n    Pool,  # two\n    get_context,\n)",
+        ),
+        (
+            "from multiprocessing import get_context, Pool\nimport os",
+            "from multiprocessing import get_context\nimport os",
+        ),
+        (FUTURES, f"import multiprocessing\n{FUTURES}"),
+        (
+            f"import os\nimport re\n{FUTURES}",
+            f"import multiprocessing\nimport os\nimport re\n{FUTURES}",
+        ),
+        (
+            f"import abc\nimport re\n{FUTURES}",
+            f"import abc\nimport multiprocessing\nimport re\n{FUTURES}",
+        ),
+        (f"{FUTURES}\nimport re\n", f"{FUTURES}\nimport multiprocessing\nimport re\n"),
+        (
+            f"import abc\nfrom os import path\n{FUTURES}",
+            "import abc\nimport multiprocessing\nfrom os",
+        ),
+        (f'"""Doc."""\n\n{FUTURES}', f'"""Doc."""\n\nimport multiprocessing\n{FUTURES}'),
+    ],
+)
+def test_imports_are_those_that_are_used_in_their_order(before, after, project):
+    pool = "ProcessPoolExecutor" if "futures" in before else "P" if "as P" in before else "Pool"
+    source = POOL.format(imports=f"{before}\n\nimport torch\n", pool=pool)
+    path = project.write("program.py", source)
+    project.lint("--fix", "--unsafe-fixes", "--select", "GG303")
+    assert 'get_context("spawn")' in path.read_text()
+    head = path.read_text().partition("\n\nimport torch\n")[0] + "\n\nimport torch\n"
+    assert after in head
+    assert not after.startswith(("import multi", "from")) or head == f"{after}\n\nimport torch\n"
+
+
 # -- comments --------------------------------------------------------------------------------------
 
 COMMENTED = """\
@@ -640,6 +710,36 @@ def test_what_is_left_out_may_do_nothing_else(given, left, repair, repairs, proj
     assert repairs("GG403", source.format(given)) == [repair]
     project.lint("--fix", "--unsafe-fixes")
     assert (project.root / "program.py").read_text() == HEAD + source.format(left)
+
+
+STOPS = """\
+def part(w, x):
+    return (w * x).sum()
+
+w = torch.ones(3, requires_grad=True)
+parts = Parallel(
+    n_jobs=2,
+    # about the backend
+    {chosen}
+    # about all of it
+)(delayed(part)(w, x) for x in torch.ones(4, 3))
+sum(parts).backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('prefer="processes",', 'backend="threading",'),
+        ('prefer="processes",  # not threads', 'backend="threading",  # not threads'),
+        ('prefer="processes",\n    verbose=0,', 'backend="threading",\n    verbose=0,'),
+        ('backend="loky",\n    prefer=None,', 'backend="threading",'),
+    ],
+)
+def test_one_argument_takes_the_place_of_another(before, after, project):
+    path = project.write("program.py", HEAD + STOPS.format(chosen=before))
+    project.lint("--fix", "--unsafe-fixes", "--select", "GG103")
+    assert path.read_text() == HEAD + STOPS.format(chosen=after)
 
 
 # -- names that imports give -----------------------------------------------------------------------

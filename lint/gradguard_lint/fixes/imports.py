@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from itertools import takewhile
+from typing import Any
 
 import libcst as cst
 
@@ -36,9 +39,9 @@ def with_import(module: cst.Module, name: str, package: str | None) -> cst.Modul
     line = cst.ensure_type(
         cst.parse_statement(source, module.config_for_parsing), cst.SimpleStatementLine
     )
-    place = _place(body, (package or name).partition(".")[0])
-    if place < len(body) and place == _first(body):
-        # The first import keeps no blank lines and comments before it from its block.
+    place, begins = _place(body, line)
+    if begins:
+        # What follows keeps no blank lines and comments before it from its block.
         statement = body[place]
         if isinstance(statement, (cst.SimpleStatementLine, cst.BaseCompoundStatement)):
             line = line.with_changes(leading_lines=statement.leading_lines)
@@ -46,6 +49,62 @@ def with_import(module: cst.Module, name: str, package: str | None) -> cst.Modul
                 body[place] = statement.with_changes(leading_lines=())
     body.insert(place, line)
     return module.with_changes(body=body)
+
+
+def without_unused(module: cst.Module, names: Collection[str]) -> cst.Module:
+    """`module` without those of `names` that it imports beside others, and does not use."""
+    used = _Used()
+    module.visit(used)
+    body = list(module.body)
+    for index, statement in enumerate(body):
+        if not isinstance(statement, cst.SimpleStatementLine):
+            continue
+        small = statement.body[0]
+        if isinstance(small, cst.ImportFrom) and not isinstance(small.names, cst.ImportStar):
+            kept = _without(small.names, {*names} - used.names)
+            if kept != [*small.names]:
+                changed = small.with_changes(names=kept)
+                body[index] = statement.with_changes(body=[changed, *statement.body[1:]])
+    return module.with_changes(body=body)
+
+
+class _Used(cst.CSTVisitor):
+    """The names in a module, and the words in its strings, which may be names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self._attribute: cst.Name | None = None
+
+    def visit_ImportAlias(self, node: cst.ImportAlias) -> bool:
+        return False
+
+    def visit_Attribute_attr(self, node: cst.Attribute) -> None:
+        self._attribute = node.attr
+
+    def visit_Name(self, node: cst.Name) -> None:
+        if node is not self._attribute:
+            self.names.add(node.value)
+
+    def visit_SimpleString(self, node: cst.SimpleString) -> None:
+        self.names.update(re.findall(r"\w+", node.value))
+
+
+def _without(names: Sequence[cst.ImportAlias], unused: Collection[str]) -> list[cst.ImportAlias]:
+    """`names` but for those that are `unused`; what has a comment stays, and one in any case."""
+    kept: list[cst.ImportAlias] = []
+    for alias in names:
+        bound = alias.asname.name if alias.asname is not None else alias.name
+        comma = alias.comma
+        space = comma.whitespace_after if isinstance(comma, cst.Comma) else None
+        if _dotted(bound) not in unused or with_comments_of(space or _NONE, _NONE) is not _NONE:
+            kept.append(alias)
+        elif kept and alias is names[-1]:
+            kept[-1] = kept[-1].with_changes(comma=comma)
+    return kept or [*names]
+
+
+_NONE = cst.SimpleWhitespace("")
 
 
 def _binds(names: Sequence[cst.ImportAlias], name: str) -> bool:
@@ -108,23 +167,47 @@ def _first(body: Sequence[cst.CSTNode]) -> int:
     return start
 
 
-def _place(body: Sequence[cst.CSTNode], top: str) -> int:
-    """Where the import of `top` belongs: beside imports of its kind, the standard library first."""
+def _place(body: Sequence[cst.CSTNode], new: cst.CSTNode) -> tuple[int, bool]:
+    """Where the import `new` belongs: among imports of its kind, the standard library first, in
+    their order. And whether it begins their block."""
     start = _first(body)
     run = start
     while run < len(body) and _is_import(body[run]):
         run += 1
-    if run == start:
-        return start
-    standard = top in sys.stdlib_module_names
+    standard = _top(new) in sys.stdlib_module_names
     same = [
         index
         for index in range(start, run)
         if (_top(body[index]) in sys.stdlib_module_names) == standard and _top(body[index])
     ]
     if not same:
-        return start if standard else run
-    for index in same:
-        if isinstance(body[index], cst.SimpleStatementLine) and _top(body[index]) > top:
-            return index
-    return same[-1] + 1
+        place = start if standard else run
+        return place, place == start < len(body)
+    # a blank line begins another block, as that of the project itself
+    same = [*takewhile(lambda index: index == same[0] or not _leads(body[index]), same)]
+    block = [body[index] for index in same]
+    key = next((it for it in _ORDERS if block == sorted(block, key=it)), _top)
+    place = next((index for index in same if key(body[index]) > key(new)), same[-1] + 1)
+    return place, place == same[0]
+
+
+def _leads(statement: cst.CSTNode) -> bool:
+    """Whether there is a blank line before `statement`."""
+    lines = getattr(statement, "leading_lines", ())
+    return any(line.comment is None for line in lines)
+
+
+def _by_name(statement: cst.CSTNode) -> str:
+    small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+    if isinstance(small, cst.Import):
+        return _dotted(small.names[0].name).lower()
+    return _dotted(small.module).lower() if isinstance(small, cst.ImportFrom) else ""
+
+
+def _plain_first(statement: cst.CSTNode) -> tuple[bool, str]:
+    small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+    return isinstance(small, cst.ImportFrom), _by_name(statement)
+
+
+_ORDERS: tuple[Callable[[cst.CSTNode], Any], ...] = (_plain_first, _by_name)
+"""How the imports of a block are sorted: as isort does it, or whatever their form is."""

@@ -16,7 +16,14 @@ from gradguard_lint.domain.values import (
     TaskCall,
     Value,
 )
-from gradguard_lint.fixes.changes import Change, Import, RemoveKeyword, Replace, SetKeyword
+from gradguard_lint.fixes.changes import (
+    Change,
+    Import,
+    RemoveKeyword,
+    RenameKeywords,
+    Replace,
+    SetKeyword,
+)
 from gradguard_lint.reading.source import Module
 from gradguard_lint.words import words
 
@@ -338,7 +345,10 @@ def with_backend(call: ParallelCall, name: str) -> tuple[Change, ...]:
     if len(node.args) > 1:
         changes = [Replace(module, node.args[1], literal)]
     if keyword(node, "prefer") is not None:  # it would be of no effect beside the other
-        changes.append(RemoveKeyword(module, node, "prefer"))
+        if len(node.args) > 1 or keyword(node, "backend") is not None:
+            changes.append(RemoveKeyword(module, node, "prefer"))
+        else:
+            changes.insert(0, RenameKeywords(module, node, {"prefer": "backend"}))
     if keyword(node, "require") is not None:
         return ()
     return tuple(changes)

@@ -27,7 +27,7 @@ from gradguard_lint.fixes.changes import (
     Wrap,
 )
 from gradguard_lint.fixes.edits import lines_of
-from gradguard_lint.fixes.imports import with_import
+from gradguard_lint.fixes.imports import with_import, without_unused
 from gradguard_lint.fixes.unwritable import Unwritable
 from gradguard_lint.reading.source import Module
 
@@ -79,6 +79,13 @@ class Source:
             for change in changes:
                 if isinstance(change, Import):
                     changed = with_import(changed, change.name, change.package)
+            replaced = {
+                change.node.id
+                for change in changes
+                if isinstance(change, Replace) and isinstance(change.node, ast.Name)
+            }
+            if replaced and not self._module.path.endswith("__init__.py"):
+                changed = without_unused(changed, replaced)
             transformer.check()
             return changed.code
         except (cst.ParserSyntaxError, cst.CSTValidationError, RecursionError) as error:
