@@ -273,6 +273,7 @@ def test_one_repair_is_enough_for_what_has_no_graph_afterwards(project):
 
 TENSORS = {
     "an operation": "    return w * x",
+    "an assignment": "    return (y := w * x)",
     "a function": "    return torch.nn.functional.relu(w * x)",
     "a method": "    return (w * x).sum(dim=0)",
     "the largest": "    return (w * x).max()",
@@ -740,6 +741,121 @@ def test_one_argument_takes_the_place_of_another(before, after, project):
     path = project.write("program.py", HEAD + STOPS.format(chosen=before))
     project.lint("--fix", "--unsafe-fixes", "--select", "GG103")
     assert path.read_text() == HEAD + STOPS.format(chosen=after)
+
+
+# -- where a repair is written ---------------------------------------------------------------------
+
+ON_A_GPU = """\
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+
+import torch
+
+
+def load(k):
+    return torch.full((3,), float(k)){moved}
+
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    with {pool} as pool:
+        print({results})
+"""
+POOLS = ("context.Pool(2)", "ProcessPoolExecutor(2, mp_context=context)")
+LISTED, ONE_BY_ONE = "[result.cuda() for result in {}]", "(result.cuda() for result in {})"
+
+
+@pytest.mark.parametrize(
+    ("pool", "call", "repaired"),
+    [
+        (POOLS[0], "pool.map(load, range(3))", LISTED),
+        (POOLS[0], "pool.starmap(load, [(1,), (2,)])", LISTED),
+        (POOLS[0], "pool.imap(load, range(3))", ONE_BY_ONE),
+        (POOLS[0], "pool.imap_unordered(load, range(3))", ONE_BY_ONE),
+        (POOLS[0], "pool.apply(load, (1,))", "{}.cuda()"),
+        (POOLS[0], "pool.apply_async(load, (1,)).get()", None),
+        (POOLS[1], "pool.map(load, range(3))", ONE_BY_ONE),
+        (POOLS[1], "pool.submit(load, 1).result()", None),
+    ],
+)
+def test_results_are_moved_in_the_parent_as_they_come(pool, call, repaired, project):
+    source = ON_A_GPU.format(moved=".cuda()", pool=pool, results=call)
+    path = project.write("program.py", source)
+    project.lint("--fix", "--unsafe-fixes", "--select", "GG201")
+    if repaired is not None:
+        source = ON_A_GPU.format(moved="", pool=pool, results=repaired.format(call))
+    assert path.read_text() == source
+
+
+NAMED = "import joblib\n\n\ndef run(xs, on=True):\n    {}\n"
+ASKED = "joblib.Parallel({})(joblib.delayed(abs)(x) for x in xs)"
+UNDER = 'with joblib.parallel_config(backend="dask"):'
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (f"return {ASKED}".format('2, "dask"'), f"{UNDER}\n        return {ASKED}".format("2")),
+        (f"return {ASKED}".format('2, "dask", True'), None),
+        (
+            f"if on: return {ASKED}  # all".format('backend="dask"'),
+            f"if on:\n        {UNDER}\n            return {ASKED}  # all".format(""),
+        ),
+        (f"if on: on = 1; return {ASKED}".format('backend="dask"'), None),
+        (
+            f"return {ASKED}\n\n\nNAME = 'dask'".format("2, backend=NAME"),
+            f"{UNDER}\n        return {ASKED}\n\n\nNAME = 'dask'".format("2").replace(
+                '"dask"', "NAME"
+            ),
+        ),
+        (f"return {ASKED}\n\n\nNAME = 'dask'\nNAME = 'dask'".format("2, backend=NAME"), None),
+    ],
+)
+def test_the_dask_backend_by_its_place_or_name_or_in_one_line(before, after, project):
+    other = f"print({ASKED})".format('backend="dask"')
+    path = project.write("program.py", NAMED.format(f"{other}\n    {before}"))
+    project.lint("--fix", "--select", "GG405")
+    other = f"{UNDER}\n        print({ASKED})".format("")
+    assert path.read_text() == NAMED.format(f"{other}\n    {after or before}")
+
+
+EPOCHS = """\
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+data = TensorDataset(torch.arange(16.0).view(16, 1))
+sampler = DistributedSampler(data, 2, 0)
+loader = DataLoader(data, batch_size=2, sampler=sampler)
+{}
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "for epoch in range(3): [print(x) for x in loader]  # all",
+            "for epoch in range(3):\n    sampler.set_epoch(epoch)\n"
+            "    [print(x) for x in loader]  # all",
+        ),
+        ("for epoch in range(3): [print(x) for x in loader]; print(3)", None),
+        (
+            "for epoch, rate in enumerate([0.1, 0.01]):\n    [print(x, rate) for x in loader]",
+            "for epoch, rate in enumerate([0.1, 0.01]):\n    sampler.set_epoch(epoch)\n"
+            "    [print(x, rate) for x in loader]",
+        ),
+        (
+            "for _, rate in enumerate([0.1, 0.01]):\n    [print(x, rate) for x in loader]",
+            "for epoch, rate in enumerate([0.1, 0.01]):\n    sampler.set_epoch(epoch)\n"
+            "    [print(x, rate) for x in loader]",
+        ),
+        ("for epoch, rate in [(0, 0.1), (1, 0.01)]:\n    [print(x, rate) for x in loader]", None),
+    ],
+)
+def test_the_epoch_of_a_loop_in_one_line_or_one_that_enumerates(before, after, project):
+    path = project.write("program.py", EPOCHS.format(before))
+    project.lint("--fix", "--unsafe-fixes", "--select", "GG503")
+    assert path.read_text() == EPOCHS.format(after or before)
 
 
 # -- names that imports give -----------------------------------------------------------------------

@@ -31,16 +31,12 @@ def appended(call: cst.Call, name: str, value: cst.BaseExpression) -> cst.Call:
     return call.with_changes(args=[*call.args[:-1], last, new])
 
 
-def without_keyword(call: cst.Call, name: str) -> cst.Call:
-    """`call` without the keyword argument `name`."""
+def without(call: cst.Call, name: str | int) -> cst.Call:
+    """`call` without the keyword argument `name`, or the argument at that place."""
     names = [argument.keyword and argument.keyword.value for argument in call.args]
-    if name not in names:
+    if isinstance(name, str) and name not in names:
         raise Unwritable("the call has no such keyword")
-    return without(call, names.index(name))
-
-
-def without(call: cst.Call, index: int) -> cst.Call:
-    """`call` without the argument `index`."""
+    index = names.index(name) if isinstance(name, str) else name
     args = list(call.args)
     removed = args.pop(index)
     after = removed.whitespace_after_arg

@@ -42,17 +42,10 @@ class RenameKeywords(Change):
 
 
 @fields
-class RemoveKeyword(Change):
-    """The call `node` loses the keyword `name`."""
-
-    name: str
-
-
-@fields
 class RemoveArgument(Change):
-    """The call `node` loses the positional argument `index`."""
+    """The call `node` loses the keyword `name`, or the argument at that place."""
 
-    index: int
+    name: str | int
 
 
 @fields

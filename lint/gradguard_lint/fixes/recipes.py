@@ -19,7 +19,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.fixes.changes import (
     Change,
     Import,
-    RemoveKeyword,
+    RemoveArgument,
     RenameKeywords,
     Replace,
     SetKeyword,
@@ -346,7 +346,7 @@ def with_backend(call: ParallelCall, name: str) -> tuple[Change, ...]:
         changes = [Replace(module, node.args[1], literal)]
     if keyword(node, "prefer") is not None:  # it would be of no effect beside the other
         if len(node.args) > 1 or keyword(node, "backend") is not None:
-            changes.append(RemoveKeyword(module, node, "prefer"))
+            changes.append(RemoveArgument(module, node, "prefer"))
         else:
             changes.insert(0, RenameKeywords(module, node, {"prefer": "backend"}))
     if keyword(node, "require") is not None:

@@ -10,7 +10,7 @@ from typing import Any
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider
 
-from gradguard_lint.fixes.arguments import appended, without, without_keyword
+from gradguard_lint.fixes.arguments import appended, without
 from gradguard_lint.fixes.changes import (
     Change,
     Decorate,
@@ -18,7 +18,6 @@ from gradguard_lint.fixes.changes import (
     InsertAfter,
     InsertBefore,
     RemoveArgument,
-    RemoveKeyword,
     RenameKeywords,
     Replace,
     ReplaceImport,
@@ -115,11 +114,19 @@ class _Changes(cst.CSTTransformer):
         kind = _kind_of(original_node)
         if not kind:
             return updated_node
-        place = self.get_metadata(PositionProvider, original_node)
+        in_a_line = isinstance(original_node, cst.SimpleStatementSuite)
+        node = original_node.body[0] if in_a_line else original_node
+        place = self.get_metadata(PositionProvider, node)
         span = (place.start.line, place.start.column, place.end.line, place.end.column)
         result = updated_node
-        for change in self.wanted.pop((kind, span), ()):
+        changes = self.wanted.pop((kind, span), ())
+        if changes and in_a_line:
+            end = result.trailing_whitespace
+            result = cst.SimpleStatementLine(result.body, trailing_whitespace=end)
+        for change in changes:
             result = _MAKE[type(change)](result, change)
+        if changes and in_a_line:
+            return cst.IndentedBlock(getattr(result, "nodes", None) or [result])
         return result
 
     def check(self) -> None:
@@ -141,6 +148,8 @@ def _kind_of(node: cst.CSTNode) -> str:
         return "function"
     if isinstance(node, (cst.SimpleStatementLine, cst.BaseCompoundStatement)):
         return "statement"
+    if isinstance(node, cst.SimpleStatementSuite) and len(node.body) == 1:
+        return "statement"  # which gets lines of its own
     if isinstance(node, cst.Call):
         return "Call"
     return "expression" if isinstance(node, cst.BaseExpression) else ""
@@ -169,12 +178,8 @@ def _set_keyword(call: cst.Call, change: SetKeyword) -> cst.Call:
     return appended(call, change.name, value)
 
 
-def _remove_keyword(call: cst.Call, change: RemoveKeyword) -> cst.Call:
-    return without_keyword(call, change.name)
-
-
 def _remove_argument(call: cst.Call, change: RemoveArgument) -> cst.Call:
-    return without(call, change.index)
+    return without(call, change.name)
 
 
 def _rename_keywords(call: cst.Call, change: RenameKeywords) -> cst.Call:
@@ -249,7 +254,6 @@ def _replace_import(statement: Any, change: ReplaceImport) -> Any:
 _MAKE: dict[type[Change], Callable[[Any, Any], Any]] = {
     SetKeyword: _set_keyword,
     RemoveArgument: _remove_argument,
-    RemoveKeyword: _remove_keyword,
     RenameKeywords: _rename_keywords,
     Wrap: _wrap,
     Replace: _replace,

@@ -156,6 +156,8 @@ def _kind(node: ast.expr, scope: _Scope, depth: int) -> Kind:
     if isinstance(node, (ast.UnaryOp, ast.Subscript)):
         base = _kind(node.value if isinstance(node, ast.Subscript) else node.operand, scope, depth)
         return _TENSOR if base == _TENSOR and not _is_not(node) else None
+    if isinstance(node, ast.NamedExpr):
+        return _kind(node.value, scope, depth)
     if isinstance(node, ast.IfExp):
         return _same((_kind(node.body, scope, depth), _kind(node.orelse, scope, depth)))
     if isinstance(node, ast.Attribute):

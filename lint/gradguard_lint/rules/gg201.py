@@ -289,9 +289,11 @@ def _names_gpu(atom: Atom) -> bool:
 def _in_the_parent(program: Program, task: TaskRun, effect: Effect) -> Fix | None:
     """The move of the value that the worker returns, made in the parent instead."""
     function, moved, call = function_of(task), effect.site.node, task.call.site
-    if function is None or not isinstance(moved, ast.Call) or task.call.library != "joblib":
+    if function is None or not isinstance(moved, ast.Call) or not isinstance(call.node, ast.Call):
         return None
-    if not isinstance(call.node, ast.Call) or not isinstance(moved.func, ast.Attribute):
+    around = _AROUND_RESULTS.get((task.call.library, getattr(call.node.func, "attr", "")))
+    around = ("[", "]") if task.call.library == "joblib" else around
+    if around is None or not isinstance(moved.func, ast.Attribute):
         return None
     made = made_by(task.call)
     if made is None or keyword(made, "return_as") is not None:
@@ -309,11 +311,30 @@ def _in_the_parent(program: Program, task: TaskRun, effect: Effect) -> Fix | Non
     arguments = source_of(effect.site.module, moved)[
         len(source_of(effect.site.module, moved.func)) :
     ]
+    first, last = around
+    move = f".{moved.func.attr}{arguments}"
     changes = (
         Replace(effect.site.module, moved, source_of(effect.site.module, moved.func.value)),
-        Wrap(call.module, call.node, f"[result.{moved.func.attr}{arguments} for result in ", "]"),
+        Wrap(
+            call.module,
+            call.node,
+            f"{first}result{move} for result in " if first else "",
+            last or move,
+        ),
     )
     return Fix("unsafe", "move the results in the parent", changes, alone=(function.name,))
+
+
+_AROUND_RESULTS = {
+    ("multiprocessing", "map"): ("[", "]"),
+    ("multiprocessing", "starmap"): ("[", "]"),
+    ("multiprocessing", "imap"): ("(", ")"),
+    ("multiprocessing", "imap_unordered"): ("(", ")"),
+    ("multiprocessing", "apply"): ("", ""),
+    ("concurrent.futures", "map"): ("(", ")"),
+}
+"""What stands around all results that a method gives, as a list or one after the other; nothing
+where it gives one."""
 
 
 def _first(task: TaskRun) -> list[Effect]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
 from gradguard_lint.domain.values import Site, Thing
 from gradguard_lint.engine.tree import TRIES
-from gradguard_lint.fixes.changes import Change, Fix, RemoveKeyword, Replace, SetKeyword
+from gradguard_lint.fixes.changes import Change, Fix, RemoveArgument, Replace, SetKeyword
 from gradguard_lint.fixes.recipes import is_open, keyword
 from gradguard_lint.rules.base import Examples, Report, chain
 
@@ -98,7 +98,7 @@ def _in_the_task(site: Site | None) -> Fix | None:
             return None
         changes = [Replace(module, node.args[_WORKERS], "0")]
     changes += [
-        RemoveKeyword(module, node, name)
+        RemoveArgument(module, node, name)
         for name in _NEEDS_WORKERS_BY_NAME
         if keyword(node, name) is not None
     ]

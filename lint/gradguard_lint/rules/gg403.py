@@ -8,14 +8,7 @@ from collections.abc import Iterator, Sequence
 from gradguard_lint.domain.effects import Program
 from gradguard_lint.domain.values import Site
 from gradguard_lint.engine.arguments import argument_node
-from gradguard_lint.fixes.changes import (
-    Change,
-    Fix,
-    RemoveArgument,
-    RemoveKeyword,
-    Replace,
-    SetKeyword,
-)
+from gradguard_lint.fixes.changes import Change, Fix, RemoveArgument, Replace, SetKeyword
 from gradguard_lint.fixes.recipes import dotted, is_open, keyword
 from gradguard_lint.reading.source import Module
 from gradguard_lint.rules.base import Examples, Report
@@ -168,9 +161,8 @@ def _default(site: Site, specs: Sequence[ast.Call] = ()) -> Fix | None:
         changes.append(Replace(site.module, iterations, "None"))
         said.append("let TensorFlow choose `parallel_iterations`")
     elif iterations is not None:
-        named = RemoveKeyword(site.module, call, "parallel_iterations")
-        last = RemoveArgument(site.module, call, 3)
-        changes.append(last if iterations in call.args else named)
+        name = 3 if iterations in call.args else "parallel_iterations"
+        changes.append(RemoveArgument(site.module, call, name))
         said.append("leave `parallel_iterations` out")
     if not changes:
         return None

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from gradguard_lint.domain.effects import Program
 from gradguard_lint.domain.values import Site
-from gradguard_lint.fixes.changes import Change, Fix, RemoveKeyword, UnderWith
-from gradguard_lint.fixes.recipes import dotted, importing, keyword, source_of
+from gradguard_lint.fixes.changes import Change, Fix, RemoveArgument, UnderWith
+from gradguard_lint.fixes.recipes import bindings, dotted, importing, is_open, keyword, source_of
+from gradguard_lint.reading.source import Module
 from gradguard_lint.rules.base import Examples, Report
 from gradguard_lint.words import words
 
@@ -31,13 +32,16 @@ def _by_context(program: Program, site: Site) -> Fix | None:
     node, statement, module = site.node, site.statement, site.module
     if not isinstance(node, ast.Call) or not isinstance(statement, ast.stmt):
         return None
-    backend = keyword(node, "backend")
+    given = keyword(node, "backend")
+    backend = given.value if given is not None else None
+    if given is None and len(node.args) == 2 and not is_open(node):
+        backend = node.args[1]
     if any(
         isinstance(later, (ast.Lambda, ast.GeneratorExp)) and node in ast.walk(later)
         for later in ast.walk(statement)
     ):
         return None  # it is called when the block has ended
-    if backend is None or not isinstance(backend.value, ast.Constant):
+    if backend is None or not (isinstance(backend, ast.Constant) or _is_constant(module, backend)):
         return None
     imported: tuple[Change, ...] | None = ()
     if isinstance(node.func, ast.Attribute):
@@ -47,7 +51,7 @@ def _by_context(program: Program, site: Site) -> Fix | None:
         imported = importing(module, "parallel_config", "joblib")
     if imported is None:
         return None
-    source = f"{config}(backend={source_of(module, backend.value)})"
+    source = f"{config}(backend={source_of(module, backend)})"
     index = 0
     below: list[ast.AST] = [statement]
     own: str | None = None
@@ -57,7 +61,7 @@ def _by_context(program: Program, site: Site) -> Fix | None:
         name = items[index].optional_vars
         below, own = [*items[index:], *statement.body], "" if name is None else ast.unparse(name)
     changes = (
-        RemoveKeyword(module, node, "backend"),
+        RemoveArgument(module, node, 1 if given is None else "backend"),
         UnderWith(module, statement, source, index),
         *imported,
     )
@@ -111,6 +115,21 @@ def _is_known(site: Site, part: ast.AST, own: str) -> bool:
 
 def _is_delayed(site: Site, call: ast.Call) -> bool:
     return dotted(site.module, call.func).rpartition(".")[2] == "delayed"
+
+
+def _is_constant(module: Module, node: ast.expr) -> bool:
+    """Whether `node` is a variable that `module` gives a value once, at its top."""
+    return (
+        isinstance(node, ast.Name)
+        and bindings(module.tree, node.id) == 1
+        and any(
+            isinstance(it, ast.Assign)
+            and isinstance(it.value, ast.Constant)
+            and ast.unparse(it.targets[0]) == node.id
+            for it in module.tree.body
+        )
+        and not any(isinstance(it, ast.arg) and it.arg == node.id for it in ast.walk(module.tree))
+    )
 
 
 BAD: Examples = {

@@ -170,7 +170,8 @@ def _set_epoch(effects: Sequence[Effect], loop: Site) -> Fix | None:
         if is_bound(module, "epoch"):
             return None
         epoch = "epoch"
-        changes.append(Replace(module, node.target, epoch))
+        counted = node.target.elts[0] if isinstance(node.target, ast.Tuple) else node.target
+        changes.append(Replace(module, counted, epoch))
     lines: dict[str, None] = {}
     for effect in effects:
         found = _sampler(effect, loop)
@@ -188,16 +189,22 @@ def _set_epoch(effects: Sequence[Effect], loop: Site) -> Fix | None:
 def _counter(loop: Site) -> str | None:
     """The variable that a loop gives a value, where it is one."""
     node = loop.node
-    return (
-        node.target.id if isinstance(node, ast.For) and isinstance(node.target, ast.Name) else None
-    )
+    target = node.target if isinstance(node, ast.For) else None
+    if isinstance(node, ast.For) and isinstance(target, ast.Tuple) and _enumerates(node.iter):
+        target = target.elts[0]
+    return target.id if isinstance(target, ast.Name) else None
+
+
+def _enumerates(source: ast.expr) -> bool:
+    """Whether a loop over `source` counts beside what it gives."""
+    return isinstance(source, ast.Call) and ast.unparse(source.func) == "enumerate"
 
 
 def _counts(source: ast.expr) -> bool:
     """Whether a loop over `source` counts."""
     if not isinstance(source, ast.Call):
         return False
-    if isinstance(source.func, ast.Name) and source.func.id == "range":
+    if isinstance(source.func, ast.Name) and source.func.id in ("range", "enumerate"):
         return True
     first = source.args[0] if source.args else None
     return ast.unparse(source.func).endswith(("tqdm", "trange")) and (
