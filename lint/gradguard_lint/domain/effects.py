@@ -485,6 +485,8 @@ class Program:
     """Whose the buffers of that identity are."""
     returned: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Of the models that workers returned: the call, and the model that it is a copy of."""
+    replaced: dict[int, set[int]] = field(default_factory=dict)
+    """Of these models: those that were an attribute until it became one of them."""
     copies: dict[int, set[int]] = field(default_factory=dict)
     """What each copy is one of, by their identities."""
     sent_back: dict[int, int] = field(default_factory=dict)

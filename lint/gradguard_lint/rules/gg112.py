@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step
 from gradguard_lint.domain.shapes import idents, inner
@@ -18,24 +18,31 @@ def check(program: Program) -> Iterator[Report]:
     for step in program.kinds("step"):
         held = _held(program, step) if step.worker is None else set()
         for call in program.calls if held else ():
-            sent = _sent(call)
-            copied = held.isdisjoint(sent)
-            if copied:
-                sent = {first for ident in sent for first in _copied(program, ident)}
-            if call.ident not in step.calls or held.isdisjoint(sent):
+            if call.ident not in step.calls:
                 continue
-            backward = _through_the_other(program, step, call, held)
+            sent = _sent(call)
+            back = {ident for ident, (by, _) in program.returned.items() if by == call.ident}
+            said = f"the model goes to {call.workers}, and a copy comes back"
+            if not held.isdisjoint(sent):
+                which = f"that was sent to {call.workers}"
+            elif not held.isdisjoint(_reached(program.copies, sent)):
+                which = f"a copy of which was sent to {call.workers}"
+            elif not held.isdisjoint(_reached(program.replaced, back)):
+                which = f"that is replaced by one that comes back from {call.workers}"
+                said = "the other model comes back from here"
+            else:
+                continue
+            backward = _through_the_other(program, step, call, held, back)
             if backward is None:
                 continue
             yield Report(
                 step.site,
-                f"{step.what} steps the model {'a copy of which' if copied else 'that'} was sent "
-                f"to {call.workers}, but the "
+                f"{step.what} steps the model {which}, but the "
                 f"backward pass at {place(backward.site, step.site)} gives gradients to the model "
                 "that came back. This optimizer does not hold that model and never updates it.",
                 (
-                    Step(call.site, f"the model goes to {call.workers}, and a copy comes back"),
-                    Step(backward.site, "the copy gets its gradients here"),
+                    Step(call.site, said),
+                    Step(backward.site, "what came back gets its gradients here"),
                 ),
                 call=call,
             )
@@ -65,22 +72,21 @@ def _sent(call: ParallelCall) -> set[int]:
     }
 
 
-def _copied(program: Program, ident: int) -> set[int]:
-    """What the object `ident` is a copy of, or a copy of a copy."""
+def _reached(links: Mapping[int, set[int]], idents: set[int]) -> set[int]:
+    """What `links` lead to from some of `idents`, in one step or several."""
     found: set[int] = set()
-    pending = {ident}
+    pending = idents
     while pending:
-        pending = {first for copy in pending for first in program.copies.get(copy, ())} - found
+        pending = {other for ident in pending for other in links.get(ident, ())} - found
         found |= pending
     return found
 
 
 def _through_the_other(
-    program: Program, step: Effect, call: ParallelCall, held: set[int]
+    program: Program, step: Effect, call: ParallelCall, held: set[int], back: set[int]
 ) -> Effect | None:
-    """The parent's backward through what came back, where all of them go there, and nothing else
+    """The parent's backward through what came `back`, where all of them go there, and nothing else
     changes that model."""
-    back = {ident for ident, (by, _) in program.returned.items() if by == call.ident}
     found: Effect | None = None
     for effect in program.kinds("backward", "grad-write", "step", "in-place", "model-change"):
         if effect.worker is not None or call.ident not in effect.calls:

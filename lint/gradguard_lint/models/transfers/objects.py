@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from gradguard_lint.domain.shapes import idents
 from gradguard_lint.domain.values import (
     UNKNOWN,
     Atom,
@@ -178,10 +179,14 @@ def set_attribute(
     if target.attr == "epoch" and any(samplers.samplers(m, of(atom))):
         samplers.epoch_set(m, atom, value)
     if isinstance(atom, Instance):
-        old = m.read(atom.ident, target.attr) if m.program.buffers else None
+        asked = m.program.buffers or m.program.returned
+        old = m.read(atom.ident, target.attr) if asked else None
         if old is not None and any(tensor.ident in m.program.buffers for tensor in old.tensors()):
             what = f"`{ast.unparse(target)} = ...`"
             m.effect(frame, "in-place", target, what, target=old)
+        if old is not None and m.worker is None:
+            for ident in m.program.returned.keys() & idents(value):
+                m.program.replaced.setdefault(ident, set()).update(idents(old))
         if atom.cls.what in ("estimator", "gpu-estimator"):
             estimators.set_attribute(m, frame, target, atom, target.attr, value)
         return None
