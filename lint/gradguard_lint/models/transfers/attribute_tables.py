@@ -11,6 +11,7 @@ from gradguard_lint.domain.values import (
     UNKNOWN,
     Atom,
     Class,
+    External,
     Frame,
     Instance,
     Items,
@@ -26,6 +27,7 @@ from gradguard_lint.engine.fields import fields_of
 from gradguard_lint.engine.imports import module_frame
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers.containers import container_method, taken_over
 from gradguard_lint.models.transfers.named_tuples import with_fields
@@ -33,6 +35,9 @@ from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
 KIND = "attributes"
+
+SOME_NAME = "some_model"
+"""Stands for a name that is not known, among functions that make modules."""
 
 RECORD = "record"
 """What a class is whose objects tell all their fields themselves, as pydantic's models do."""
@@ -50,7 +55,7 @@ def may_get_more(m: Machine, atom: Atom) -> None:
 
 def attributes_of(atom: Atom) -> Value:
     """``vars(atom)``; of a module, its globals."""
-    if isinstance(atom, (Instance, ProjectModule)) or _is_namespace(atom):
+    if isinstance(atom, (External, Instance, ProjectModule)) or _is_namespace(atom):
         return of(Thing(KIND, "__dict__", parts=(("of", of(atom)),)))
     return UNKNOWN
 
@@ -98,7 +103,8 @@ def method(
 ) -> Value | None:
     """A method of such a dictionary."""
     owner = _owner(thing)
-    if owner is None or (isinstance(owner, ProjectModule) and name not in ("get", "update")):
+    of_module = isinstance(owner, (External, ProjectModule))
+    if owner is None or (of_module and name not in ("get", "update")):
         return None
     if name not in ("items", "get", "keys", "values", "copy"):
         given = args.get(0)
@@ -122,9 +128,22 @@ def method(
 def item(m: Machine, frame: Frame, node: ast.AST, thing: Thing, index: Value) -> Value:
     """``vars(thing)[index]``."""
     owner, name = _owner(thing), index.constant
+    if isinstance(owner, External) and not isinstance(name, str):
+        return some_of(m, owner)
     if owner is None or not isinstance(name, str):
         return UNKNOWN
     return m.attribute(frame, node, of(owner), name)
+
+
+def some_of(m: Machine, atom: Atom) -> Value:
+    """What a library's module has under a name that is not known, where all its functions make
+    modules: ``torchvision.models``."""
+    if not isinstance(atom, External):
+        return UNKNOWN
+    name = f"{atom.name}.{SOME_NAME}"
+    registry = registry_of(m)
+    row = registry.row(registry.canonical(name))
+    return of(External(name)) if row is not None and row.does == "model" else UNKNOWN
 
 
 def set_item(

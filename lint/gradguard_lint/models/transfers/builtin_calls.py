@@ -59,7 +59,7 @@ from gradguard_lint.engine.truth import as_unknown, compare
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.torch import OF_TENSORS
 from gradguard_lint.models.transfers import data_parallel, module_parts, options
-from gradguard_lint.models.transfers.attribute_tables import attributes_of, set_named
+from gradguard_lint.models.transfers.attribute_tables import attributes_of, set_named, some_of
 from gradguard_lint.models.transfers.containers import taken_over
 from gradguard_lint.models.transfers.tensors import operation
 from gradguard_lint.models.transfers.wrapping import OF_CLASSES, mark
@@ -157,7 +157,8 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
         wanted = args.positional[1].constant
         if isinstance(wanted, str):
             return m.attribute(frame, node, args.positional[0], wanted)
-        return module_parts.named(m, args.positional[0]) or UNKNOWN
+        owner = args.positional[0]
+        return module_parts.named(m, owner) or owner.map(lambda atom: some_of(m, atom))
     if short == "hasattr" and len(args.positional) == 2:
         return has_attribute(m, *args.positional)
     if short == "setattr" and len(args.positional) == 3:

@@ -112,6 +112,8 @@ class Meaning(Known):
         self, m: Machine, frame: Frame, node: ast.AST, atom: External, name: str
     ) -> Value:
         full = f"{atom.name}.{name}"
+        if name == "__dict__":
+            return attribute_tables.attributes_of(atom)
         plain = self.registry.canonical(full)
         arrays.loaded(m, frame, node, plain)
         if plain == "keras.wrappers.scikit_learn" and not m.guarded_import:
