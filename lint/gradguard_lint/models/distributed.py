@@ -33,6 +33,7 @@ LIBRARY = Library(
         "torch.utils.data.sampler.": "torch.utils.data.",
     },
     rows=(
+        Row("apex.parallel.LARC.LARC", "identity", argument=(0, "optimizer")),
         Row(
             "torch.distributed.all_gather",
             "collective",
