@@ -393,6 +393,22 @@ rows = Parallel({jobs})(delayed(f)(x) for x in torch.ones(3, 2))
 if jobs == 1:
     (sum({of}) * scale).backward()
 """
+MAPPED = """\
+from concurrent.futures import ProcessPoolExecutor
+
+net = torch.nn.Linear(2, 1)
+scale = torch.ones(1, requires_grad=True)
+
+def f(x):
+    return net(x).sum()
+
+if __name__ == "__main__":
+    with ProcessPoolExecutor(2) as pool:
+        for each in {pools}:
+            rows = list((each.map if each else map)(f, torch.ones(3, 2)))
+        if not each:
+            (sum(rows) * scale).backward()
+"""
 STEP = """\
 import lightning
 
@@ -419,6 +435,8 @@ class Model(lightning.LightningModule):
         (CHOSEN_JOBS.format(jobs="n_jobs=jobs", of="rows"), None),
         (CHOSEN_JOBS.format(jobs="2, 'loky' if jobs > 1 else 'threading'", of="rows"), None),
         (CHOSEN_JOBS.format(jobs="2", of="[scale]"), "safe"),
+        (MAPPED.format(pools="(pool,)"), "safe"),
+        (MAPPED.format(pools="(pool, None)"), None),
         (STEP.format(name="training_step", given="torch.stack(losses).mean()"), None),
         (STEP.format(name="training_step", given="{'loss': sum(losses)}"), None),
         (STEP.format(name="training_step", given="theta.sum()"), "unsafe"),

@@ -201,8 +201,10 @@ def handed_out_alone(
     them: another way through the program may lead to the same call."""
     if isinstance(function.node, ast.Lambda) or function.wraps is not None:
         return False  # a decorator may do more with what it was made of
-    if any(_may_be(task, function) for task in program.in_line):
-        return False
+    if any(_may_be(task, function) for task in program.in_line) or any(
+        effect.worker is None and _is_of(effect.site, function) for effect in program.effects
+    ):
+        return False  # by `map`, say, where there is no pool
     tasks = [task for call in program.calls for task in call.tasks if _may_be(task.task, function)]
     modules = {id(function.module): function.module}
     modules |= {id(task.task.site.module): task.task.site.module for task in tasks}
@@ -223,6 +225,12 @@ def on_the_way(call: ParallelCall, first: int = 0) -> list[Function]:
     """The functions by which the program came to `call`, but for the `first` scopes."""
     frames = [*(step.frame for step in call.chain), call.frame][first:]
     return [it.function for it in frames if it is not None and it.function is not None]
+
+
+def _is_of(site: Site, function: Function) -> bool:
+    """Whether the code of `function` is run at `site`."""
+    own = site.module is function.module and site.function == function.name
+    return own and site.stands_in(function.node)
 
 
 def leads_only_to(function: Function, calls: Iterable[ParallelCall]) -> bool:
