@@ -210,9 +210,10 @@ def _place_of(m: Machine, frame: Frame, asked: ast.expr) -> Place | None:
     if isinstance(asked, ast.Name):
         found = m.lookup(frame, asked.id)
         return (found[1].ident, asked.id) if found is not None else None
-    if not isinstance(asked, ast.Attribute) or not is_plain(m, asked.value):
+    if not isinstance(asked, ast.Attribute) or not isinstance(asked.value, ast.Name):
         return None
-    owner = m.eval(frame, asked.value).only
+    found = m.lookup(frame, asked.value.id)
+    owner = found[0].only if found is not None else None
     if not isinstance(owner, Instance) or m.made.get(owner.ident, 0) > owner.ident:
         return None
     place = (owner.ident, asked.attr)
