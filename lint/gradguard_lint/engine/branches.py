@@ -189,7 +189,7 @@ def _narrow_by_value(
 ) -> None:
     """Keep the alternatives of a name, or of an object's attribute, for which the test tells so:
     ``name == "cpu"``, ``self.name``."""
-    place = _place_of(m, frame, node.left if isinstance(node, ast.Compare) else node)
+    place = stored_at(m, frame, node.left if isinstance(node, ast.Compare) else node)
     value = m.read(*place) if place is not None else None
     if place is None or value is None or len(value.choices) < 2:
         return
@@ -205,7 +205,7 @@ def _narrow_by_value(
     _keep(m, place, value, answers, truth)
 
 
-def _place_of(m: Machine, frame: Frame, asked: ast.expr) -> Place | None:
+def stored_at(m: Machine, frame: Frame, asked: ast.expr) -> Place | None:
     """Where the state has what `asked` is; None where that is not told, or may be several."""
     if isinstance(asked, ast.Name):
         found = m.lookup(frame, asked.id)

@@ -33,6 +33,7 @@ from gradguard_lint.domain.values import (
     constant,
     of,
 )
+from gradguard_lint.engine.branches import stored_at
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.distributed import LIGHTNING
@@ -335,7 +336,7 @@ def direct_call(
     if (0, WRAPPED) not in m.store or modes.averaged or not modes.grad:
         return forward()
     top = _wrapped_in(m, ident)
-    if not top:
+    if not top or _calls_wrapper(m, frame, node, top):
         return forward()
     m.modes = replace(modes, averaged=True)
     result = forward()
@@ -346,6 +347,16 @@ def direct_call(
     place = _entered(m, frame, top)
     m.effect(frame, "ddp-bypass", node, f"`{called}(...)`", ident=past, value=wrapper, place=place)
     return _noted(m, node, top, result, by_wrapper=False)
+
+
+def _calls_wrapper(m: Machine, frame: Frame, node: ast.AST, top: int) -> bool:
+    """Whether the name that `node` calls stands for the wrapper of the module `top`, where there is
+    one: ``if distributed: model = DDP(model)``."""
+    place = stored_at(m, frame, node.func) if isinstance(node, ast.Call) else None
+    value = m.store.get(place) if place is not None else None
+    return value is not None and any(
+        module_in(it) is not None and it.ident == top for it in value.things("model")
+    )
 
 
 def _entered(m: Machine, frame: Frame, top: int) -> Site | None:
