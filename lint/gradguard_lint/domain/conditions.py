@@ -8,8 +8,9 @@ greater than 1. That at least one of several groups of conditions holds is a con
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
+from math import prod
 
 from gradguard_lint.domain.questions import LENGTH, Key, counted, some_value, subject_of
 
@@ -103,9 +104,10 @@ def any_of(worlds: Iterable[Conditions]) -> Conditions:
     common = frozenset.intersection(*possible)
     if len(possible) == 1:
         return common
-    apart = AnyOf(plain(world - common) for world in possible)
-    if any(plain(world) is not world for world in possible):
-        told = AnyOf(group for world in possible for group in _groups(world - common))
+    rests = [world - common for world in possible]
+    apart = AnyOf(map(plain, rests))
+    if any(isinstance(key, AnyOf) for rest in rests for key, _ in rest):
+        told = AnyOf(group for rest in rests for group in _groups(rest))
         apart = told if len(told) <= MOST else apart
     if NONE in apart:
         return common
@@ -116,11 +118,15 @@ def any_of(worlds: Iterable[Conditions]) -> Conditions:
     return common | {(apart, True)}
 
 
-def _groups(when: Conditions) -> list[Conditions]:
-    """`when` as groups of plain conditions of which one holds."""
+@lru_cache(maxsize=4096)
+def _groups(when: Conditions) -> Sequence[Conditions]:
+    """`when` as groups of plain conditions of which one holds; what would be too many of them is
+    left out."""
     groups = [plain(when)]
-    for key, _ in when - groups[0]:
-        assert isinstance(key, AnyOf)
+    among = [key for key, _ in when if isinstance(key, AnyOf)]
+    if prod(map(len, among)) > MOST * MOST:
+        return groups
+    for key in among:
         groups = [one | other for one in groups for other in key if consistent(one, other)]
     return groups
 
