@@ -94,7 +94,7 @@ class Relevance:
                     found[held] = gives(base, it.name)
         for module, names in modules:
             for name in names if project.is_module(module) else ():
-                if project.is_inner(module, name) and len(names) > 1:
+                if len(names) > 1 and project.is_inner(module, name):
                     modules.append((f"{module}.{name}", names))  # of which something is asked
                     continue
                 given = gives(module, name)

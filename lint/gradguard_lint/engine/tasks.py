@@ -628,15 +628,16 @@ def _is_own_object(atom: Atom) -> bool:
 
 def sent_back(m: Machine, value: Value, call: ParallelCall) -> Value:
     """A process worker's result as the parent receives it: graphs are gone."""
-    known: dict[int, Atom] = {}  # a value may hold another in many places
+    # A value may hold another in many places; what an identity was given to has to stay.
+    known: dict[int, tuple[Atom, Atom]] = {}
 
     def received(value: Value) -> Value:
         return Value(tuple(Choice(changed(it.atom), it.when) for it in value.choices))
 
     def changed(atom: Atom) -> Atom:
         if id(atom) not in known:
-            known[id(atom)] = change(atom)
-        return known[id(atom)]
+            known[id(atom)] = (atom, change(atom))
+        return known[id(atom)][1]
 
     def change(atom: Atom) -> Atom:
         if isinstance(atom, Tensor):
