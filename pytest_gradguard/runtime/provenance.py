@@ -126,9 +126,17 @@ def _ship_inherited(call: calls.Call) -> None:
     if not wanted:
         return
     for item in gc.get_objects():
-        if id(item) in wanted and tensors.is_tensor(item) and digest(item) == wanted[id(item)]:
+        if id(item) not in wanted or not tensors.is_tensor(item) or _is_result(item, call):
+            continue
+        if digest(item) == wanted[id(item)]:
             call.ships_gradients = True
             call.remember_shipped(item, "")
+
+
+def _is_result(tensor: Any, call: calls.Call) -> bool:
+    """Whether `tensor` came back from `call`, and can lie where an equal leaf lay in the worker."""
+    known = _severed.get(id(tensor))
+    return known is not None and known[0]() is tensor and known[1].call is call
 
 
 def _mark(tensor: Any, severed: Severed) -> None:
@@ -328,8 +336,8 @@ def _arrives(tensor: Any, rebuilding: FrameType) -> None:
         if handed and _may_be(severed, rebuilding):
             calls.note_crossed(severed.call.token, "GG102", severed.note)
     if severed is not None and _may_be(severed, rebuilding):
-        _ship_inherited(severed.call)
         _mark(tensor, severed)
+        _ship_inherited(severed.call)
 
 
 def _may_be(severed: Severed, rebuilding: FrameType) -> bool:

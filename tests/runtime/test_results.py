@@ -18,6 +18,9 @@ from joblib import Parallel, delayed
 
 from pytest_gradguard import Finding, guard
 from pytest_gradguard.findings import Severity
+from pytest_gradguard.runtime import provenance
+from pytest_gradguard.runtime.copies import digest
+from pytest_gradguard.runtime.lineage import LINEAGE
 
 PROCESSES = ["loky", "multiprocessing"]
 
@@ -51,6 +54,23 @@ def test_gradients_that_the_program_gives_by_itself() -> None:
     findings = found(run)
     assert visible(findings) == {"GG101", "GG102"}
     assert findings["GG102"].explains == ()
+
+
+def test_a_result_that_lies_where_a_leaf_lay_in_the_forked_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Equal numbers at an equal address: it is still no tensor that was shipped to that call."""
+    remember = provenance.remember
+
+    def remember_there(token: int, note: Any, tensor: torch.Tensor) -> None:
+        remember(token, note, tensor)
+        provenance.inherit(token, LINEAGE, {id(tensor): digest(tensor) or ""})
+
+    monkeypatch.setattr(provenance, "remember", remember_there)
+    findings = found(
+        lambda: sum(doubled(leaf().clone(), backend="multiprocessing")).sum().backward()
+    )
+    assert findings["GG103"].details["partial_gradient"] == []
 
 
 @pytest.mark.parametrize("backend", PROCESSES)
