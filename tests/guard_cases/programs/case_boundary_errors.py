@@ -68,8 +68,9 @@ def trained(_):
 
 
 def test_autograd_refuses():
+    # One task: a pool that ends while another worker writes its result can hang by itself.
     with pytest.raises(RuntimeError, match="Unable to handle"):
-        Parallel(2, backend="multiprocessing")(delayed(trained)(k) for k in range(2))  # -> GG303
+        Parallel(2, backend="multiprocessing")([delayed(trained)(0)])  # -> GG303
 
 
 def test_autograd_refuses_in_a_pool():
