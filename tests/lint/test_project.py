@@ -208,6 +208,16 @@ def test_modules_of_the_folders_that_were_asked_for(project):
     assert project.codes("inner") == []
 
 
+def test_the_name_of_a_folder_around_the_program_is_its_package(project):
+    """Also where the folder above it was asked for, and no file says that it is one."""
+    project.write("all/proj/pkg/scripts/inner/run.py", RUN.format(base="pkg.deep"))
+    project.write("all/proj/pkg/deep.py", WORK)
+    for asked in (".", "all", "all/proj"):
+        assert project.codes(asked) == [("GG201", "all/proj/pkg/deep.py", 5)]
+    project.write("all/proj/pkg/scripts/setup.cfg", "")
+    assert project.codes("all") == []
+
+
 def test_what_is_installed_follows_its_own_package_alone(project):
     """What an environment holds beside a package is no part of it, and much to read."""
     installed = "env/site-packages"

@@ -82,11 +82,10 @@ class Modules:
         self._inner = "" if folder == root else folder
         """The folder of the program's own package."""
         self._only = ""
-        self._beside = os.path.split(root)
-        """The folder around the program's, and the name that its modules have from there."""
+        self._around = read.packages_around(root)
         if OUTSIDE & set(folder.split(os.sep)):
             self.roots = [root]
-            self._beside = ("", "")
+            self._around = {}
             self._only = self.name.partition(".")[0]  # what is installed beside it is no part of it
         self.package = _package_of(self.name, entry)
         self._entry = os.path.abspath(entry)
@@ -111,8 +110,8 @@ class Modules:
         parts = name.split(".")
         own = not self._only or parts[0] == self._only
         if name and own and all(parts):
-            outer, own_name = self._beside
-            for root in (*self.roots, outer) if parts[0] == own_name else self.roots:
+            outer = self._around.get(parts[0])
+            for root in self.roots if outer is None else (*self.roots, outer):
                 if parts[0] in LIBRARIES and not self._stands_in(root, parts[0]):
                     continue
                 at = self._found_in(root, parts)
@@ -481,6 +480,7 @@ class Reader:
         self.modules: dict[tuple[str, str], Module | None] = {}
         self._projects: dict[str, str] = {}
         self._roots: dict[str, tuple[str, ...]] = {}
+        self._around: dict[str, dict[str, str]] = {}
         self._found: dict[tuple[str, ...], tuple[str | None, str]] = {}
         self._names: dict[str, Names] = {}
 
@@ -509,6 +509,23 @@ class Reader:
                 for home in homes
                 for name in ("", "src", "lib")
             )
+        return known
+
+    def packages_around(self, root: str) -> Mapping[str, str]:
+        """What the modules of `root` may be imported as a part of, without a file that says so:
+        the names of the folders around them, up to that of the project, or the outermost one that
+        was asked for; each with the folder that it is in, the nearest where names are equal."""
+        known = self._around.get(root)
+        if known is None:
+            within = root + os.sep
+            tops = [top for top in self.tops if within.startswith(os.path.join(top, ""))]
+            last = self._project_around(root) or min(tops, key=len, default=root)
+            known = self._around[root] = {}
+            folder = root
+            while folder:
+                outer, name = os.path.split(folder)
+                known.setdefault(name, outer)
+                folder = outer if outer != folder and len(outer) >= len(last) else ""
         return known
 
     def found_in(self, root: str, *parts: str) -> tuple[str | None, str]:
