@@ -104,10 +104,13 @@ def turn_of(m: Machine) -> tuple[int, ...]:
 
 def in_loop_of(m: Machine, call: ParallelCall) -> bool:
     """Whether this is, or is in, a turn of the loop that made `call` in one of its turns."""
+    *turns, inner = call.turn
     around = len(call.loops)
     outer = around - 1
     return 0 < around <= len(m.loops) and (
-        call.loops == tuple(m.loops[:around]) and call.turn[:outer] == tuple(m.turns[:outer])
+        call.loops == tuple(m.loops[:around])
+        and turns[:outer] == m.turns[:outer]
+        and inner in turns  # else a comprehension did
     )
 
 
