@@ -226,8 +226,6 @@ class Machine:
         """The module whose own code is being run."""
         self.before_main: Past | None = None
         """What happened before the module's own ``if __name__ == "__main__"``."""
-        self.coming_back: set[int] = set()
-        """The objects that a result holds, and that are looked at already."""
         self.last_task_state: State | None = None
         """How the last task left things in its worker."""
         self.last_modes = Modes()

@@ -372,8 +372,10 @@ class Models(Protocol[M]):
         atom: Thing | Instance,
         call: ParallelCall,
         received: Callable[[Value], Value],
+        seen: set[int],
     ) -> Atom:
-        """`atom` as it comes back from a process worker, and what it holds as it is `received`."""
+        """`atom` as it comes back from a process worker, and what it holds as it is `received`;
+        `seen` are the copies of which that is noted already."""
 
     def set_attribute(
         self, m: M, frame: Frame, target: ast.Attribute, atom: Atom, value: Value

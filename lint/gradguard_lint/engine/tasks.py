@@ -630,6 +630,7 @@ def sent_back(m: Machine, value: Value, call: ParallelCall) -> Value:
     """A process worker's result as the parent receives it: graphs are gone."""
     # A value may hold another in many places; what an identity was given to has to stay.
     known: dict[int, tuple[Atom, Atom]] = {}
+    seen: set[int] = set()
 
     def received(value: Value) -> Value:
         return Value(tuple(Choice(changed(it.atom), it.when) for it in value.choices))
@@ -655,11 +656,10 @@ def sent_back(m: Machine, value: Value, call: ParallelCall) -> Value:
                 atom.rest if atom.rest == ABSENT else received(atom.rest),
             )
         if isinstance(atom, (Thing, Instance)):
-            returned: Atom = m.models.returned(m, atom, call, received)
+            returned: Atom = m.models.returned(m, atom, call, received, seen)
             return returned
         if isinstance(atom, Unknown):
             return Unknown(("result", call.ident))
         return atom
 
-    m.coming_back.clear()
     return received(value)

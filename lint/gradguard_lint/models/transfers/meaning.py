@@ -347,8 +347,9 @@ class Meaning(Known):
         atom: Thing | Instance,
         call: ParallelCall,
         received: Callable[[Value], Value],
+        seen: set[int],
     ) -> Atom:
-        return torch_modules.returned(m, atom, call, received)
+        return torch_modules.returned(m, atom, call, received, seen)
 
     def grad_after_pickling(self, tensor: Tensor) -> str:
         lost = tensor.framework == "torch" and tensor.grad == "history"

@@ -307,7 +307,11 @@ def set_training(m: Machine, module: Atom, flag: Value, depth: int = 4) -> None:
 
 
 def returned(
-    m: Machine, atom: Thing | Instance, call: ParallelCall, received: Callable[[Value], Value]
+    m: Machine,
+    atom: Thing | Instance,
+    call: ParallelCall,
+    received: Callable[[Value], Value],
+    seen: set[int],
 ) -> Atom:
     """A library's object, or a project's, that comes back from a worker: a module is another."""
     if isinstance(atom, Thing) and atom.kind == "optimizer":
@@ -319,9 +323,9 @@ def returned(
     if ident == atom.ident:
         return atom
     copy = replace(atom, born=0, ident=ident)
-    if ident in m.coming_back:  # in another place, too; it may hold itself
+    if ident in seen:  # in another place, too; it may hold itself
         return copy
-    m.coming_back.add(ident)
+    seen.add(ident)
     if module_of(atom) is atom:
         m.program.returned[ident] = (call.ident, atom.ident)
     after = m.last_task_state or m.state
