@@ -115,3 +115,31 @@ def test_what_a_short_program_calls_is(project):
 
 def test_a_function_that_a_long_program_calls_is_run_by_itself(project):
     assert codes(project, f"def main():\n    {POOL}\n", "main()") == ["GG201"]
+
+
+@pytest.mark.parametrize(("models", "found"), [(1, 1), (2, 2), (30, 6)])
+def test_so_many_ways_to_choose_the_models_of_one_loss_are_told_apart(project, models, found):
+    chosen = "".join(
+        f"model{k} = DDP(Linear(3, 1) if settings.first{k} else Linear(3, 1))\n"
+        f"optimizer{k} = torch.optim.SGD(model{k}.parameters(), lr=0.1)\n"
+        for k in range(models)
+    )
+    loss = " + ".join(f"\\\n        model{k}.module(x).sum()" for k in range(models))
+    steps = "".join(f"    optimizer{k}.step()\n" for k in range(models))
+    project.write(
+        "program.py",
+        f"""\
+import settings
+import torch
+from torch.nn import Linear
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+{chosen}
+for x in settings.loader:
+    loss = {loss}
+    loss.backward()
+{steps}
+""",
+    )
+    findings = project.lint("--select", "GG502", json_output=True).json["findings"]
+    assert len(findings) == found
