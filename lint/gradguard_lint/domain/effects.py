@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         "graph",  # an operation makes a graph
         "gpu-shown",  # the environment no longer says which GPUs are to be seen
         "handed-on",  # a worker gives to something unknown what comes to modules, perhaps: `values`
+        # are what can be come to by that, where the worker is a process and goes backward
         "hook",  # a hook is put on the tensor `target`
         "in-place",  # a write to `target`: a "whole" one, by `framework`, if nothing is left of it
         "imports",  # a function of the parent's imports the module `home` of the project

@@ -452,7 +452,9 @@ def run_task(
             [[(as_data(m, value, plain=plain), node) for value, node in end] for end in ends]
             for plain in (False, True)
         )
-        for effect in run.effects:
+        # It is asked where gradients are left in a process, and takes long where much is held.
+        trains = process and any(effect.kind == "backward" for effect in run.effects)
+        for effect in run.effects if trains else ():
             if effect.kind == "handed-on":
                 effect.values = reached(m, effect.target)
     finally:
