@@ -8,6 +8,7 @@ from gradguard_lint.domain.values import UNKNOWN, Class, Frame, Instance, Value
 from gradguard_lint.engine.arguments import perhaps_given
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.tree import last_name
 
 
 def fields_of(m: Machine, cls: Class) -> tuple[str, ...]:
@@ -46,7 +47,7 @@ def _of_the_class(annotation: ast.expr) -> bool:
     """Whether an annotation says that the class has it, and no field of each object."""
     if isinstance(annotation, ast.Subscript):
         annotation = annotation.value
-    return getattr(annotation, "attr", getattr(annotation, "id", "")) == "ClassVar"
+    return last_name(annotation) == "ClassVar"
 
 
 def parts_of(m: Machine, atom: Instance) -> list[Value]:

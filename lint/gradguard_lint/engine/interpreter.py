@@ -43,7 +43,7 @@ from gradguard_lint.engine.machine import Machine, Parts
 from gradguard_lint.engine.ports import Args, Models, Project
 from gradguard_lint.engine.relevance import Relevance
 from gradguard_lint.engine.survey import asked
-from gradguard_lint.engine.tree import descend
+from gradguard_lint.engine.tree import descend, last_name
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ class _Run:
                 for it in _calling_its_own(cls, here)
                 if id(it) in wanted and _names(it, telling)
             }
-            brings = not bringing.isdisjoint(map(_last_name, cls.bases))
+            brings = not bringing.isdisjoint(map(last_name, cls.bases))
             if not calling and not brings:
                 continue
             if id(cls) not in made:
@@ -379,7 +379,7 @@ def _calling_its_own(cls: ast.ClassDef, here: Mapping[str, ast.ClassDef]) -> lis
     waiting = [cls] if own else []
     while waiting:
         for base in waiting.pop().bases:
-            name = _last_name(base)
+            name = last_name(base)
             if name in here and name not in above and here[name] is not cls:
                 above[name] = here[name]
                 waiting.append(here[name])
@@ -406,16 +406,9 @@ def _asks_itself(method: ast.AST, names: Set[str]) -> bool:
     )
 
 
-def _last_name(node: ast.expr) -> str:
-    """The name that `node` ends in."""
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""
-
-
 def _names(node: ast.AST, words: frozenset[str]) -> bool:
     """Whether `node` mentions one of `words`."""
-    return any(_last_name(part) in words for part in descend(node) if isinstance(part, ast.expr))
+    return any(last_name(part) in words for part in descend(node) if isinstance(part, ast.expr))
 
 
 def _is_private(name: str) -> bool:

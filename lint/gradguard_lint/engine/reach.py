@@ -21,7 +21,7 @@ from gradguard_lint.domain.values import (
     of,
 )
 from gradguard_lint.engine.machine import Machine
-from gradguard_lint.engine.tree import descend, stored_names
+from gradguard_lint.engine.tree import free_names
 
 MOST = 400
 """How many objects are followed."""
@@ -69,10 +69,3 @@ def _next(m: Machine, atom: Atom) -> list[Value]:
 def _read(m: Machine, frame: Frame, node: ast.AST) -> list[Value]:
     found = (m.lookup(frame, name) for name in free_names(node))
     return [it[0] for it in found if it is not None]
-
-
-def free_names(node: ast.AST) -> list[str]:
-    """The names that a function reads, and does not bind itself."""
-    bound = {it.arg for it in descend(node) if type(it) is ast.arg} | stored_names(node)
-    read = (it.id for it in descend(node) if type(it) is ast.Name)
-    return [name for name in dict.fromkeys(read) if name not in bound]

@@ -7,7 +7,7 @@ import ast
 from gradguard_lint.domain.effects import Step
 from gradguard_lint.domain.values import Frame, Function, Instance, Value
 from gradguard_lint.engine.machine import Machine
-from gradguard_lint.engine.tree import descend, is_fixed
+from gradguard_lint.engine.tree import descend, is_fixed, last_name
 from gradguard_lint.engine.turns import from_before, turning
 
 _PLAIN = (ast.Constant, ast.Dict, ast.List, ast.Tuple, ast.expr_context)
@@ -103,8 +103,8 @@ def _given(m: Machine, function: Function, call: ast.Call) -> dict[str, ast.expr
     """What `call` gives each parameter of `function` (None: nothing), where it certainly calls that
     itself; what it gives by its receiver is left out where that is made there."""
     called = call.func
-    said = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
     made = [it.cls.name for it, node in m.making if node is call]
+    said = last_name(called)
     if said not in (function.name, *made) or any(isinstance(it, ast.Starred) for it in call.args):
         return None
     spec = function.node.args

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from gradguard_lint.domain.starts import Vocabulary
-from gradguard_lint.engine.tree import descend, takes_all
+from gradguard_lint.engine.tree import descend, last_name, takes_all
 from pytest_gradguard.records import field, fields
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -205,7 +205,7 @@ def _visit(node: ast.AST, said: tuple[set[str], ...], scope: int, found: Survey)
 
 def _imported_as(name: str, call: ast.Call) -> list[Import]:
     """What imports a module as `name`, as `call` does."""
-    if getattr(call.func, "attr", getattr(call.func, "id", "")) != "import_module":
+    if last_name(call.func) != "import_module":
         return []
     module = getattr(call.args[0], "value", None) if len(call.args) == 1 else None
     return [ast.Import([ast.alias(module, name)])] if isinstance(module, str) else []

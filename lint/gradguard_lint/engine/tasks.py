@@ -47,7 +47,8 @@ from gradguard_lint.engine.containers import whole
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.pickling import arrive, pickling_themselves, sent_as, state_of
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.engine.reach import free_names, reached
+from gradguard_lint.engine.reach import reached
+from gradguard_lint.engine.tree import free_names
 from gradguard_lint.engine.waiting import given_out, turn_of
 from pytest_gradguard.records import replace
 

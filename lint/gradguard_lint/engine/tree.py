@@ -57,8 +57,20 @@ def is_fixed(index: ast.expr) -> bool:
     return all(isinstance(part, kinds) for part in descend(index))
 
 
+def last_name(node: ast.AST) -> str:
+    """The name that `node` is, or that it ends in as an attribute; "" where it is neither."""
+    return node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+
+
 def stored_names(node: ast.AST) -> frozenset[str]:
     """The names that are bound in `node`."""
     return frozenset(
         item.id for item in descend(node) if type(item) is ast.Name and type(item.ctx) is ast.Store
     )
+
+
+def free_names(node: ast.AST) -> list[str]:
+    """The names that a function reads, and does not bind itself."""
+    bound = {it.arg for it in descend(node) if type(it) is ast.arg} | stored_names(node)
+    read = (it.id for it in descend(node) if type(it) is ast.Name)
+    return [name for name in dict.fromkeys(read) if name not in bound]

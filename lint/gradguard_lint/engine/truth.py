@@ -28,6 +28,7 @@ from gradguard_lint.domain.values import (
     Value,
 )
 from gradguard_lint.engine.texts import may_be
+from gradguard_lint.engine.tree import last_name
 from gradguard_lint.words import words
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -69,8 +70,7 @@ def denies_gpu(node: ast.expr, truth: bool) -> bool:
 
 
 def _flag(node: ast.expr) -> bool:
-    name = node.id if isinstance(node, ast.Name) else getattr(node, "attr", None)
-    return name in GPU_FLAGS
+    return last_name(node) in GPU_FLAGS
 
 
 def names_gpu(text: str) -> bool:

@@ -16,6 +16,7 @@ from gradguard_lint.domain.values import (
     TaskCall,
     Value,
 )
+from gradguard_lint.engine.tree import last_name
 from gradguard_lint.fixes.changes import (
     Change,
     Import,
@@ -292,12 +293,12 @@ def _by_name(node: ast.AST, name: str) -> bool:
         return node.value == name
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
         return len(node.args) < 2 or not isinstance(node.args[1], ast.Constant)
-    return (node.id if isinstance(node, ast.Name) else getattr(node, "attr", None)) in _DYNAMIC
+    return last_name(node) in _DYNAMIC
 
 
 def _mentions(tree: ast.AST, name: str) -> Iterator[ast.AST]:
     for node in ast.walk(tree):
-        if name == (node.id if isinstance(node, ast.Name) else getattr(node, "attr", None)):
+        if last_name(node) == name:
             yield node
 
 
@@ -310,7 +311,7 @@ def reached(module: Module, function: ast.AST) -> Iterator[ast.AST]:
         node = waiting.pop()
         yield node
         for inner in ast.walk(node):
-            name = inner.id if isinstance(inner, ast.Name) else getattr(inner, "attr", "")
+            name = last_name(inner)
             if name in known:
                 waiting.append(known.pop(name))
 

@@ -27,6 +27,7 @@ from gradguard_lint.engine.fields import fields_of
 from gradguard_lint.engine.imports import module_frame
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.tree import last_name
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers.containers import container_method, taken_over
@@ -230,18 +231,12 @@ def record_method(
 def _changes(instance: Instance) -> bool:
     """Whether methods of its class change what its fields are, or what it tells of them."""
     return any(
-        _last_name(decorator) in _CHANGING
+        last_name(getattr(decorator, "func", decorator)) in _CHANGING
         for part in (instance.cls, *instance.cls.above)
         for item in part.node.body
         if isinstance(item, ast.FunctionDef)
         for decorator in item.decorator_list
     )
-
-
-def _last_name(node: ast.expr) -> str:
-    if isinstance(node, ast.Call):
-        node = node.func
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 _CHANGING = words(

@@ -27,7 +27,7 @@ from gradguard_lint.engine import resuming
 from gradguard_lint.engine.keeping import KEPT
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import SETTER, Args
-from gradguard_lint.engine.tree import descend
+from gradguard_lint.engine.tree import descend, last_name
 from gradguard_lint.engine.turns import from_before
 from gradguard_lint.engine.waiting import started, wait_for
 from gradguard_lint.models.known import registry_of
@@ -68,8 +68,8 @@ def enter_context(m: Machine, frame: Frame, node: ast.expr, value: Value) -> Val
 def _looks_like_lock(node: ast.expr) -> bool:
     if isinstance(node, ast.Call):
         node = node.func
-    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-    return "lock" in str(name).lower() or "mutex" in str(name).lower()
+    name = last_name(node).lower()
+    return "lock" in name or "mutex" in name
 
 
 def lock_method(

@@ -30,6 +30,7 @@ from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.quoting import items_text, unpacked_text, written
 from gradguard_lint.engine.tasks import hand_out, in_line, tasks_in
+from gradguard_lint.engine.tree import last_name
 from gradguard_lint.engine.turns import in_loop, private_parts
 from gradguard_lint.engine.waiting import moment_of
 from gradguard_lint.models.known import start_called
@@ -235,7 +236,7 @@ def _written(node: ast.AST) -> tuple[str, ...]:
     it."""
     if not isinstance(node, ast.Call):
         return ()
-    name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+    name = last_name(node.func)
     if not name.endswith("map"):
         return written(node)
     return items_text(node, 1) if name == "map" else ()

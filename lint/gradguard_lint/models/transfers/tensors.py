@@ -32,6 +32,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.branches import is_plain
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.tree import last_name
 from gradguard_lint.models.jax import LARGE, OPERATORS, SHARED_OUT
 from gradguard_lint.models.torch import (
     ALONG,
@@ -359,8 +360,7 @@ def _of_jax(node: ast.AST) -> str:
         operator = node.ops[0]
     name = OPERATORS.get(type(operator).__name__)
     if isinstance(node, ast.Call):
-        called = node.func
-        name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", name)
+        name = last_name(node.func) or name
     return f"jax.numpy.{name}()"
 
 
