@@ -13,13 +13,20 @@ from collections.abc import Collection, Iterator, Mapping
 
 from gradguard_lint.domain.effects import ParallelCall, TaskRun
 from gradguard_lint.domain.values import Instance, Thing
-from gradguard_lint.fixes.recipes import dotted, function_of, imports_of, reached
+from gradguard_lint.engine.tree import free_names, last_name, stored_names
+from gradguard_lint.fixes.imported_code import (
+    DEFINITIONS,
+    FUNCTIONS,
+    afterwards,
+    is_guard,
+    on_import,
+)
+from gradguard_lint.fixes.process_wide import is_seed, sets
+from gradguard_lint.fixes.recipes import assigned, function_of, imports_of, reached
 from gradguard_lint.fixes.sending import is_of_this_process
+from gradguard_lint.fixes.uses import Uses
 from gradguard_lint.reading.source import Module
 from gradguard_lint.words import words
-
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_DEFINITIONS = (*_FUNCTIONS, ast.ClassDef)
 
 
 def differs(call: ParallelCall, task: TaskRun, initializers: Collection[str] = ()) -> bool:
@@ -34,17 +41,17 @@ def differs(call: ParallelCall, task: TaskRun, initializers: Collection[str] = (
     whole = call.library == "joblib" and call.root == 1 and home is program
     whole |= call.library == "joblib" and home.is_notebook
     read = _read(home, function.node) | ({function.owner.name} if function.owner else set())
-    inside = {it.name for it in reached(home, function.node) if isinstance(it, _FUNCTIONS)}
+    inside = {it.name for it in reached(home, function.node) if isinstance(it, FUNCTIONS)}
     inside |= {*initializers}
     sites = [call.site, call.maker or call.site, *(step.site for step in call.chain)]
     modules = [*dict.fromkeys([home, *(site.module for site in sites)])]
-    later = {module: [*_later(module, inside)] for module in modules}
+    later = {module: [*afterwards(module, inside)] for module in modules}
     draws = any(effect.kind == "draw" for effect in task.effects)
-    if any(_sets(it, code, draws=draws) for it in modules for code in later[it]):
+    if any(sets(it, code, draws=draws) for it in modules for code in later[it]):
         return True
     if whole:  # the module is not imported
-        own = [it for it in home.tree.body if not isinstance(it, _DEFINITIONS)]
-        return any(_sets(home, code, draws=draws) for code in own) or any(
+        own = [it for it in home.tree.body if not isinstance(it, DEFINITIONS)]
+        return any(sets(home, code, draws=draws) for code in own) or any(
             name in read and is_of_this_process(home, value, by_name=False)
             for name, value in _given(home)
         )
@@ -69,10 +76,7 @@ def _read(module: Module, function: ast.AST) -> set[str]:
     waiting = [function]
     while waiting:
         for part in reached(module, waiting.pop()):
-            names = [node for node in ast.walk(part) if isinstance(node, ast.Name)]
-            own = {node.arg for node in ast.walk(part) if isinstance(node, ast.arg)}
-            own |= {node.id for node in names if not isinstance(node.ctx, ast.Load)}
-            found |= {node.id for node in names} - own
+            found.update(free_names(part))
         waiting += [classes.pop(name) for name in found & classes.keys()]
     return found
 
@@ -86,44 +90,25 @@ def _rebound(module: Module, initializers: Collection[str]) -> Iterator[str]:
         for alias in statement.names
     }
     for function in ast.walk(module.tree):
-        if isinstance(function, _FUNCTIONS) and function.name not in initializers:
+        if isinstance(function, FUNCTIONS) and function.name not in initializers:
             for node in ast.walk(function):
                 yield from node.names if isinstance(node, ast.Global) else ()
     for statement in filter(is_guard, module.tree.body):
-        yield from _stored(statement)
+        yield from stored_names(statement)
         for node in ast.walk(statement):
-            if isinstance(node, _DEFINITIONS):
+            if isinstance(node, DEFINITIONS):
                 yield node.name
             elif isinstance(node, ast.alias):
                 yield from {(node.asname or node.name).partition(".")[0]} - imported
 
 
-def is_guard(statement: ast.stmt) -> bool:
-    """Whether `statement` asks whether the module is the program."""
-    return isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test)
-
-
-def _own(module: Module) -> list[ast.stmt]:
-    """The statements that each import of `module` runs, but for definitions."""
-    return [it for it in module.tree.body if not isinstance(it, _DEFINITIONS) and not is_guard(it)]
-
-
 def _given(module: Module) -> Iterator[tuple[str, ast.expr]]:
-    """The globals of `module`, each with what an import gives it."""
-    for node in (inner for statement in _own(module) for inner in ast.walk(statement)):
-        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
-            for target in node.targets if isinstance(node, ast.Assign) else (node.target,):
-                yield from ((name, node.value) for name in _stored(target))
-        elif isinstance(node, (ast.For, ast.comprehension)):
-            yield from ((name, node.iter) for name in _stored(node.target))
-        elif isinstance(node, ast.withitem) and node.optional_vars is not None:
-            yield from ((name, node.context_expr) for name in _stored(node.optional_vars))
-
-
-def _stored(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
+    """The globals of `module`, each with what an import gives it, or takes it from."""
+    for node in (inner for statement in on_import(module) for inner in ast.walk(statement)):
+        if isinstance(node, (ast.For, ast.comprehension)):
+            yield from ((name, node.iter) for name in stored_names(node.target))
+        for target, value in assigned(node):
+            yield from ((name, value) for name in stored_names(target))
 
 
 _MODELS = words("model keras-model keras-layer optimizer")
@@ -148,7 +133,7 @@ def _is_another(module: Module, task: TaskRun, read: Collection[str]) -> bool:
     given = [(name, ast.unparse(value)) for name, value in _given(module) if name in read]
     if given and (b"share_memory" in module.data or any(_SHARED.search(it) for _, it in given)):
         return True
-    if any(_is_seed(node) for statement in _own(module) for node in ast.walk(statement)):
+    if any(is_seed(node) for statement in on_import(module) for node in ast.walk(statement)):
         return False
     models = {
         effect.what if effect.home == module.name else ""
@@ -179,9 +164,9 @@ def _wanted(module: Module, read: Collection[str]) -> _Wanted:
         if not _is_constant(value) and (name in read or used & wanted.keys()):
             wanted[name] = None
     for node in module.tree.body:
-        if isinstance(node, _DEFINITIONS) and node.name in read:
+        if isinstance(node, DEFINITIONS) and node.name in read:
             wanted[node.name] = ()
-    called = {_name(node.func) for node in ast.walk(module.tree) if isinstance(node, ast.Call)}
+    called = {last_name(node.func) for node in ast.walk(module.tree) if isinstance(node, ast.Call)}
     for name, package, inner in _from_project(module):
         if name in read:
             plain = inner and name not in called and not _is_beside(module, f"{package}.{inner}")
@@ -191,7 +176,7 @@ def _wanted(module: Module, read: Collection[str]) -> _Wanted:
 
 def _imported(module: Module, home: Module, read: Collection[str]) -> _Wanted:
     """The names by which code of `module` may change what is `read` of the module `home`."""
-    defined = {node.name for node in home.tree.body if isinstance(node, _DEFINITIONS)}
+    defined = {node.name for node in home.tree.body if isinstance(node, DEFINITIONS)}
     wanted: dict[str, Collection[str] | None] = {}
     for name, package, inner in _from_project(module):
         if _last(package) == _last(home.name) and inner in read:
@@ -244,203 +229,11 @@ def _is_constant(node: ast.expr) -> bool:
     return isinstance(node, (ast.Constant, ast.JoinedStr, ast.Compare))
 
 
-# -- where it may be changed -----------------------------------------------------------------------
-
-
-def _later(module: Module, inside: Collection[str]) -> Iterator[ast.AST]:
-    """The code of `module` that the program runs after its import: under its guard, and functions,
-    but for those that run `inside` the workers only, or during the import."""
-    guards = [*filter(is_guard, module.tree.body)]
-    outer = [*_outer(module.tree)]
-    functions = [it for it in outer if isinstance(it, _FUNCTIONS)]
-    bodies = [*guards, *(part for it in functions for part in it.body)]
-    at_import = [*_own(module), *(part for it in outer for part in it.decorator_list)]
-    apart = [part for it in functions if it.name not in inside for part in it.body]
-    called = {_name(it.func) for it in _walk([*guards, *apart]) if isinstance(it, ast.Call)}
-    then, now = ({_name(it) for it in _walk(parts)} for parts in (bodies, at_import))
-    yield from guards
-    for function in functions:
-        name = function.name
-        if (name not in inside or name in called) and (name in then or name not in now):
-            yield function
-
-
-def _walk(parts: Collection[ast.AST]) -> Iterator[ast.AST]:
-    return (node for part in parts for node in ast.walk(part))
-
-
-def _outer(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
-    """The classes and functions in `tree` that are in no function."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, _DEFINITIONS):
-            yield node
-        if not isinstance(node, (*_FUNCTIONS, ast.expr)) and not (
-            isinstance(node, ast.stmt) and is_guard(node)
-        ):
-            yield from _outer(node)
-
-
-def _name(node: ast.AST) -> str:
-    return node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
-
-
 def _is_changed(module: Module, code: ast.AST, wanted: _Wanted, call: ParallelCall) -> bool:
     """Whether `code` of `module` may change what one of the names stands for."""
-    uses = _Uses(module, code, call) if wanted else None
+    uses = Uses(module, code, call) if wanted else None
     return uses is not None and any(
         uses.may_change(node, wanted[node.id])
         for node in ast.walk(code)
         if isinstance(node, ast.Name) and node.id in wanted and not uses.is_local(node)
-    )
-
-
-_READING = words(
-    "get items keys values copy index count state_dict item tolist numpy cpu clone detach sum mean "
-    "norm size dim numel join split strip lower upper startswith endswith format"
-)
-"""Methods that change nothing; what they give may be part of the object."""
-_PURE = words(
-    "len print repr int float str bool sum min max sorted list tuple dict set frozenset enumerate "
-    "zip range isinstance type any all abs round map filter iter next reversed hasattr id format"
-)
-_PURE_PACKAGES = words("torch numpy math copy json pickle logging pprint")
-_CHANGING = re.compile(r"_\Z|\.[A-Z]\w*\Z|random\.|copyto|put|place|fill_|\.init\.|optim|compile")
-"""What is in the names of what may change its arguments in these packages."""
-_HOLDING = (
-    ast.Starred, ast.keyword, ast.IfExp, ast.BoolOp, ast.Await, ast.List, ast.Tuple, ast.Set,
-    ast.Dict, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp,
-)  # fmt: skip
-"""What has its parts themselves in it."""
-
-
-class _Uses:
-    """What code of a module does with objects."""
-
-    def __init__(self, module: Module, code: ast.AST, call: ParallelCall) -> None:
-        self.module = module
-        self.code = code
-        self.call = call
-        self.parents = {it: node for node in ast.walk(code) for it in ast.iter_child_nodes(node)}
-        self.seen: set[str] = set()
-
-    def is_local(self, node: ast.Name) -> bool:
-        """Whether a function around `node` has a variable of its own with that name."""
-        around: ast.AST | None = node
-        while around is not None and not (
-            isinstance(around, (*_FUNCTIONS, ast.Lambda)) and _has(around, node.id)
-        ):
-            around = self.parents.get(around)
-        return around is not None
-
-    def may_change(self, node: ast.AST, names: Collection[str] | None = None) -> bool:
-        """Whether what `node` stands for, or its attributes of these `names`, may be changed."""
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            return False  # another value for the name
-        parent = self.parents.get(node)
-        if names is not None:
-            if isinstance(parent, ast.Call):
-                return _name(parent.func) in ("setattr", "delattr")
-            if not isinstance(parent, ast.Attribute) or (names and parent.attr not in names):
-                return False
-            after = self.parents.get(parent)
-            if isinstance(after, ast.Call) and (not names or after.func is parent):
-                return False
-            if isinstance(parent.ctx, ast.Load):
-                return self.may_change(parent)
-        if isinstance(parent, (ast.Attribute, ast.Subscript)) and parent.value is node:
-            after = self.parents.get(parent)
-            if not isinstance(parent.ctx, ast.Load):
-                return True
-            if not isinstance(after, ast.Call) or after.func is not parent:
-                return self.may_change(parent)
-            if isinstance(parent, ast.Subscript):
-                return False  # an item is called
-            return parent.attr not in _READING or self.may_change(after)
-        if isinstance(parent, ast.Call):
-            return parent.func is not node and not self._is_pure(parent)
-        if isinstance(parent, ast.Assign):
-            return any(map(self._is_changed_as, parent.targets))
-        if isinstance(parent, (ast.AnnAssign, ast.NamedExpr, ast.For, ast.comprehension)):
-            return self._is_changed_as(parent.target)
-        if isinstance(parent, ast.withitem):
-            return parent.optional_vars is None or self._is_changed_as(parent.optional_vars)
-        if isinstance(parent, _HOLDING):
-            return self.may_change(parent)
-        return isinstance(parent, (ast.Return, ast.Yield, ast.YieldFrom, ast.Lambda))
-
-    def _is_pure(self, call: ast.Call) -> bool:
-        """Whether `call` changes nothing that it is given; the call for workers pickles it."""
-        if call is self.call.site.node or (self.call.maker and call is self.call.maker.node):
-            return True
-        full = dotted(self.module, call.func)
-        if not full:
-            return isinstance(call.func, ast.Name) and call.func.id in _PURE
-        return full.partition(".")[0] in _PURE_PACKAGES and not _CHANGING.search(full)
-
-    def _is_changed_as(self, target: ast.expr) -> bool:
-        """Whether it may be changed by what an assignment calls it, too."""
-        new = {*_stored(target)} - self.seen
-        self.seen |= new
-        return any(
-            isinstance(it, (ast.Attribute, ast.Subscript)) for it in ast.walk(target)
-        ) or any(
-            self.may_change(node)
-            for node in ast.walk(self.code)
-            if isinstance(node, ast.Name) and node.id in new
-        )
-
-
-def _has(function: ast.AST, name: str) -> bool:
-    """Whether `name` is a variable of the function."""
-    waiting = [*ast.iter_child_nodes(function)]
-    found = False
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.Global) and name in node.names:
-            return False
-        found |= getattr(node, "name", None) == name
-        found |= isinstance(node, ast.arg) and node.arg == name
-        found |= (
-            isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load)
-        )
-        if not isinstance(node, (*_DEFINITIONS, ast.Lambda)):
-            waiting += ast.iter_child_nodes(node)
-    return found
-
-
-# -- settings --------------------------------------------------------------------------------------
-
-_FRAMEWORKS = words("torch numpy tensorflow keras jax")
-_SETTINGS = words(
-    "set_default_dtype set_default_device set_default_tensor_type set_float32_matmul_precision "
-    "use_deterministic_algorithms set_flush_denormal set_grad_enabled set_floatx set_policy "
-    "set_global_policy set_image_data_format disable_eager_execution enable_op_determinism seterr "
-    "run_functions_eagerly"
-)
-_SEED = re.compile(r"(?:\A|_)seed(?:\Z|_)|\Aset_(?:rng_)?state\Z")
-
-
-def _sets(module: Module, code: ast.AST, *, draws: bool) -> bool:
-    """Whether `code` changes a setting of a library for the whole process; where the worker
-    `draws`, generators are some."""
-    passing = {id(it.context_expr) for it in ast.walk(code) if isinstance(it, ast.withitem)}
-    for node in ast.walk(code):
-        if isinstance(node, ast.Call) and id(node) not in passing:
-            if _name(node.func) in _SETTINGS or (draws and _is_seed(node)):
-                return True
-            if dotted(module, node.func) == "jax.config.update":
-                return True
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            top = dotted(module, node).partition(".")[0]
-            if top in _FRAMEWORKS and node.attr != "benchmark":
-                return True
-    return False
-
-
-def _is_seed(node: ast.AST) -> bool:
-    """Whether `node` is a call that seeds generators of the process, and no object made there."""
-    return (
-        isinstance(node, ast.Call)
-        and _SEED.search(_name(node.func)) is not None
-        and not any(isinstance(part, ast.Call) for part in ast.walk(node.func))
     )

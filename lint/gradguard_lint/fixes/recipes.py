@@ -158,6 +158,21 @@ def bindings(tree: ast.AST, name: str) -> int:
     )
 
 
+def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """What `node` gives values to, each with its value, or with what that is a part of."""
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            own = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+            values = node.value.elts if isinstance(node.value, (ast.Tuple, ast.List)) else []
+            apart = len(own) == len(values) and own != [target]
+            apart = apart and not any(isinstance(it, ast.Starred) for it in (*own, *values))
+            yield from zip(own, values if apart else [node.value] * len(own), strict=True)
+    elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
+        yield node.target, node.value
+    elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+        yield node.optional_vars, node.context_expr
+
+
 def evaluable(module: Module, node: ast.expr) -> bool:
     """Whether `node` means the same everywhere in `module`: imported names and constants."""
     return all(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import ParallelCall, TaskRun
 from gradguard_lint.domain.values import Atom, Bound, Function, Generator, Instance, Thing
-from gradguard_lint.fixes.recipes import dotted, is_local
+from gradguard_lint.fixes.recipes import assigned, dotted, is_local
 from gradguard_lint.reading.source import Module
 from gradguard_lint.words import words
 
@@ -58,7 +58,7 @@ def _stays(atom: Atom, *, by_name: bool) -> bool:
     return any(
         isinstance(target, ast.Attribute) and is_of_this_process(module, value, by_name=by_name)
         for module, node in parts
-        for target, value in _given(node)
+        for target, value in assigned(node)
     )
 
 
@@ -84,18 +84,4 @@ def _values(module: Module, name: ast.expr) -> Iterator[ast.expr]:
     """What code of `module` gives the variable or attribute `name`."""
     written = ast.unparse(name)
     for node in ast.walk(module.tree):
-        yield from (value for target, value in _given(node) if ast.unparse(target) == written)
-
-
-def _given(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """What `node` assigns, each with its value."""
-    if isinstance(node, ast.Assign):
-        for target in node.targets:
-            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-                yield from zip(target.elts, node.value.elts, strict=False)
-            else:
-                yield target, node.value
-    elif isinstance(node, ast.AnnAssign) and node.value is not None:
-        yield node.target, node.value
-    elif isinstance(node, ast.withitem) and node.optional_vars is not None:
-        yield node.optional_vars, node.context_expr
+        yield from (value for target, value in assigned(node) if ast.unparse(target) == written)

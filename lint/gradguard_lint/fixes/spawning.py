@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator
 
 from gradguard_lint.domain.effects import ParallelCall
 from gradguard_lint.fixes.changes import Change, Fix, Replace, SetKeyword
-from gradguard_lint.fixes.fresh import SHARED, differs, is_guard
+from gradguard_lint.fixes.fresh import SHARED, differs
+from gradguard_lint.fixes.imported_code import DEFINITIONS, is_guard
 from gradguard_lint.fixes.recipes import (
     bindings,
     dotted,
@@ -23,7 +24,6 @@ from gradguard_lint.fixes.sending import cannot_be_sent
 from gradguard_lint.reading.source import Module
 from gradguard_lint.words import words
 
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _PACKAGES = words("multiprocessing torch.multiprocessing")
 _WORKERS = words("Pool Process")
 _PICKLES_BY_NAME = ("multiprocessing", "torch.multiprocessing", "concurrent.futures")
@@ -132,8 +132,8 @@ def _can_spawn(call: ParallelCall, maker: ast.Call) -> bool:
     site = call.site
     if not _guarded(site.module, call):
         return False
-    top = {node.name for node in site.module.tree.body if isinstance(node, _DEFINITIONS)}
-    functions = {node.name for node in ast.walk(site.module.tree) if isinstance(node, _DEFINITIONS)}
+    top = {node.name for node in site.module.tree.body if isinstance(node, DEFINITIONS)}
+    functions = {node.name for node in ast.walk(site.module.tree) if isinstance(node, DEFINITIONS)}
     given = [*maker.args, *(item.value for item in maker.keywords)]
     names = {item.id for item in given if isinstance(item, ast.Name)}
     if any(isinstance(item, ast.Lambda) for item in given) or names & (functions - top):
@@ -151,9 +151,9 @@ def _can_spawn(call: ParallelCall, maker: ast.Call) -> bool:
 
 def _guarded(module: Module, call: ParallelCall) -> bool:
     """Whether importing `module` does not make the call."""
-    own = {node.name for node in module.tree.body if isinstance(node, _DEFINITIONS)}
+    own = {node.name for node in module.tree.body if isinstance(node, DEFINITIONS)}
     for statement in module.tree.body:
-        if is_guard(statement) or isinstance(statement, _DEFINITIONS):
+        if is_guard(statement) or isinstance(statement, DEFINITIONS):
             continue
         for node in ast.walk(statement):
             if node is call.site.node or (
