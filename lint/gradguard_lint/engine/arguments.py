@@ -181,7 +181,7 @@ def _annotated(
     return of(only)
 
 
-def standalone_arguments(m: Machine, function: Function, skip: int = 0) -> Args:
+def standalone_arguments(m: Machine, function: Function, skip: int) -> Args:
     """What a function that nobody here calls may be given: anything, or its defaults."""
     spec = function.node.args
     args = Args()

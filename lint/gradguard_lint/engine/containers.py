@@ -39,7 +39,7 @@ from gradguard_lint.engine.machine import HEAP, SIZE, Machine
 from pytest_gradguard.records import replace
 
 
-def of_pairs(m: Machine, value: Value) -> Value:
+def of_pairs(value: Value) -> Value:
     """`value`, with a dict in place of the pairs that one is made of."""
 
     def change(atom: Atom) -> Value:

@@ -659,5 +659,3 @@ PLACE = "<place>"
 
 _MAY_CHANGE = frozenset({Items, Table, Thing})
 """What may be something else by now."""
-
-__all__ = ["Machine", "Parts"]

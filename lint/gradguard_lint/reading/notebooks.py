@@ -18,8 +18,6 @@ from typing import Any, NamedTuple
 from gradguard_lint.reading.text import NOTEBOOK, SourceError, compile_flags
 from gradguard_lint.words import words
 
-__all__ = ["Cell", "Notebook", "read_notebook"]
-
 _AST_ONLY = 0x400
 
 _PYTHON_CELLS = frozenset({"time", "timeit", "capture", "prun", "memit", "mprun", "gradguard"})

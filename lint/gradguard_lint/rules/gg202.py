@@ -43,10 +43,10 @@ def check(program: Program) -> Iterator[Report]:
         for sent, crossing in task.parted(task.contents):
             found = _found(program, task, sent, crossing)
             if found:
-                yield _report(program, task, sent, found)
+                yield _report(task, sent, found)
 
 
-def _report(program: Program, task: TaskRun, sent: TaskCall, found: dict[str, Atom]) -> Report:
+def _report(task: TaskRun, sent: TaskCall, found: dict[str, Atom]) -> Report:
     """What is said of what is `found` to cross with the task, or with its worker's initializer."""
     own = sent is task.task
     found = {as_written(sent, path): atom for path, atom in found.items()}

@@ -264,10 +264,6 @@ _LAZY = {"enumerate": _enumerate, "zip": _zip, "map": _map, "filter": _filter}
 """Functions that take items as items are taken of what they give."""
 
 
-def _is_constant(value: Value) -> bool:
-    return isinstance(value.only, Const)
-
-
 def _iterator(atom: Atom) -> Value:
     """What iterating goes on with; a loader's iterator is no loader."""
     if isinstance(atom, Thing):

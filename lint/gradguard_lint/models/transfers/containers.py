@@ -168,7 +168,7 @@ def taken_over(
     """`table` once it has taken over what it is `given`: a dict or pairs, and the keywords."""
     if given is not None:
         given = m.iterated(frame, node, m.models.mapping(m, frame, node, given))
-        table = merged(table, of_pairs(m, given))
+        table = merged(table, of_pairs(given))
     return merged(table, of(args.named(args.keywords)))
 
 

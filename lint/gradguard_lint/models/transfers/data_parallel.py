@@ -40,6 +40,7 @@ from gradguard_lint.models.distributed import LIGHTNING
 from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Row
 from gradguard_lint.models.transfers.collectives import OWN, changed_tensors
+from gradguard_lint.models.transfers.frozen import module_itself
 from gradguard_lint.models.transfers.samplers import PASSED, samplers
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
@@ -289,9 +290,9 @@ def is_wrapper(m: Machine, value: Value, kind: Value) -> Value:
     wrappers = [row is not None and row.does == "data-parallel" for row in rows]
 
     def ask(atom: Atom) -> Value:
-        if _is_module(atom) and any(wrappers) and module_in(atom) is not None:
+        if module_itself(atom) and any(wrappers) and module_in(atom) is not None:
             return constant(True)
-        return constant(False) if _is_module(atom) and wrappers and all(wrappers) else UNKNOWN
+        return constant(False) if module_itself(atom) and wrappers and all(wrappers) else UNKNOWN
 
     return value.map(ask)
 
@@ -305,12 +306,6 @@ def has_attribute(value: Value, name: Value) -> Value:
         return constant(True) if module_in(atom) is not None else UNKNOWN
 
     return value.map(ask)
-
-
-def _is_module(atom: Atom) -> bool:
-    if isinstance(atom, Instance):
-        return atom.cls.what == "torch"
-    return isinstance(atom, Thing) and atom.kind == "model"
 
 
 def module_in(atom: Atom) -> Value | None:

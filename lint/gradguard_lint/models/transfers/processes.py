@@ -118,9 +118,9 @@ def run_processes(
     library: str,
     *,
     several: Value | None,
-    row: Row | None = None,
+    row: Row | None,
     maker: Site | None = None,
-    daemons: bool = False,
+    daemons: bool,
     ident: int = 0,
 ) -> None:
     """Run `tasks` in processes of their own, which give nothing back.
