@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradguard_lint.project import marks
+from gradguard_lint.project import setting_up
 from gradguard_lint.project.modules import Modules, Reader
 
 FUNCTION = b"import torch\ndef norm(n):\n    m = torch.ones(n, n)\n    return (m @ m).norm()\n"
@@ -23,7 +23,7 @@ METHOD = b"class Net:\n    def forward(self, x):\n        return x @ self.w\n"
     ],
 )
 def test_a_module_computes_where_its_own_code_calls_for_it(source, does):
-    assert marks.sets_up(source) is does
+    assert setting_up.sets_up(source) is does
 
 
 def test_what_an_import_leads_to_is_told_by_name(tmp_path):

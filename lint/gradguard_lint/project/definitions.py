@@ -14,7 +14,8 @@ from gradguard_lint.project.literals import (
     without_strings,
     words_of,
 )
-from gradguard_lint.project.marks import sets_up, starts_processes, starts_workers
+from gradguard_lint.project.marks import starts_processes, starts_workers
+from gradguard_lint.project.setting_up import sets_up
 
 Tells = Callable[[bytes], bool]
 """``tells(code)``: whether it does what is sought."""

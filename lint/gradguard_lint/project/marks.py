@@ -24,8 +24,6 @@ from gradguard_lint.models.rows import (
     registry,
 )
 from gradguard_lint.models.rows import TRAINS as TRAINING_WORDS
-from gradguard_lint.models.tensorflow import FITS
-from gradguard_lint.models.torch import HEAVY
 from gradguard_lint.project.literals import before, has, matches, words_of
 
 _CALLED = rb"(?:[ \t]*\(|[ \t]+as\b)"
@@ -451,98 +449,6 @@ def changes_what_threads_share(data: bytes) -> bool:
     """Whether a module calls what changes a thing that threads share, or a mode that they do not
     have."""
     return any(has(data, *it) for it in _CHANGES)
-
-
-_FUNCTION = rb"[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)"
-_MAIN = b"if __name__"
-
-
-_SETTERS = (
-    *(b"VISIBLE_DEVICES", b"set_visible_devices", b"set_memory_growth"),
-    *(b"set_start_method", b"JOBLIB_START_METHOD", b"OMP_NUM_THREADS", b"set_num_threads"),
-    *(b"random.seed", b"manual_seed", b"seed_everything"),
-)
-_SETTING_UP = (
-    (*_SETTERS, b"cuda", b"cupy"),
-    b"|".join(_SETTERS)
-    + rb"|(?<=\.)cuda\b|(?<=[\"'])cuda(?=[:\"'])|(?<![\"'])cuda\w*[ \t]*[.(]"
-    + rb"|(?<=import )cupy\b|(?<=from )cupy\b|(?<![\w\"'.])cupy[ \t]*\.",
-)
-"""What asks for a GPU, or says which are seen, how processes start, in how many threads they
-compute and what they draw, not what only has such a name: literals, and their pattern."""
-
-
-_PUTS_IN_FORCE = (b"parallel_config", b"parallel_backend", b"set_grad_enabled")
-_IN_FORCE = (_PUTS_IN_FORCE, rb"(?:" + b"|".join(_PUTS_IN_FORCE) + rb")[ \t]*\(")
-"""What holds from its call on: literals, and their pattern."""
-
-
-_COMPUTING = (
-    (
-        b" @ ",
-        b"tf.",
-        b"jnp.",
-        *(f".{name}".encode() for name in (*sorted(HEAVY | FITS), "backward")),
-    ),
-    rb"(?<=[\w)\]]) @ |(?<![\w.])(?:tf|jnp)(?:\.\w+)+[ \t]*\(|\.\w+[ \t]*\(",
-)
-"""What computes with a framework, as it is mostly written: literals, and their pattern."""
-
-
-def sets_up(data: bytes) -> bool:
-    """Whether a module's own code, or what a parameter is by default, does one of these, or
-    computes or puts in force what holds from there on, itself or in a function of the module that
-    it calls.
-
-    `data` has no comments and docstrings.
-    """
-    return any(_acts_on_import(data, it) for it in matches(data, *_SETTING_UP)) or any(
-        _runs_on_import(data, it.start())
-        for what in (_IN_FORCE, _COMPUTING)
-        for it in matches(data, *what)
-    )
-
-
-def _acts_on_import(data: bytes, match: re.Match[bytes]) -> bool:
-    """Whether that stands in a module's own code, or where a parameter gets its default, and not in
-    the name of what is defined or imported there (of CuPy, others use another name)."""
-    naming = rb"[ \t]*(?:(?:async[ \t]+)?(?:def|class)[ \t]+\w*$|(?:import|from)[ \t])"
-    if match[0] != b"cupy" and re.match(naming, before(data, match.start())):
-        return False
-    return _function_around(data, match.start()) == b""
-
-
-def _runs_on_import(data: bytes, place: int) -> bool:
-    """Whether what stands at `place` runs as the module is imported."""
-    around = _function_around(data, place)
-    if not around:
-        return around is not None
-    called = rb"(?<![\w.])(?<!def )" + re.escape(around) + rb"[ \t]*\("
-    return any(_function_around(data, it.start()) == b"" for it in re.finditer(called, data))
-
-
-def _function_around(data: bytes, place: int) -> bytes | None:
-    """The name of the function that has in its body what stands at `place`, b"" where none does;
-    None where a program does it that is started, and is not imported."""
-    start = data.rfind(b"\n", 0, place) + 1
-    indent = _indent(data, start)
-    while indent and start:
-        start = data.rfind(b"\n", 0, start - 1) + 1
-        around = _indent(data, start)
-        if 0 <= around < indent:
-            function = re.compile(_FUNCTION).match(data, start)
-            if function is not None:
-                return function.group(1)
-            if data.startswith(_MAIN, start):
-                return None
-            indent = around
-    return b""
-
-
-def _indent(data: bytes, start: int) -> int:
-    """By how much the line that begins at `start` is indented; -1 where nothing stands on it."""
-    code = re.compile(rb"[ \t]*(?=[^\s)\]}])").match(data, start)
-    return len(code.group()) if code is not None else -1
 
 
 LIBRARY_TOPS = frozenset(top for library in libraries() for top in library.tops)
