@@ -21,6 +21,7 @@ from gradguard_lint.domain.shapes import (
     sequence,
     sliced,
 )
+from gradguard_lint.domain.unknowns import is_own, of_own
 from gradguard_lint.domain.values import (
     METHOD,
     UNKNOWN,
@@ -43,10 +44,8 @@ from gradguard_lint.domain.values import (
     Unknown,
     Value,
     constant,
-    is_own,
     join,
     of,
-    of_own,
     unknown,
 )
 from gradguard_lint.engine.containers import hold, item_of_unknown

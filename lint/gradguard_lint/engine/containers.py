@@ -18,6 +18,7 @@ from gradguard_lint.domain.shapes import (
     strung,
 )
 from gradguard_lint.domain.state import Place
+from gradguard_lint.domain.unknowns import computed
 from gradguard_lint.domain.values import (
     COUNT,
     UNKNOWN,
@@ -30,7 +31,6 @@ from gradguard_lint.domain.values import (
     Tensor,
     Unknown,
     Value,
-    computed,
     join,
     of,
     unknown,

@@ -22,6 +22,7 @@ from gradguard_lint.domain.shapes import (
     strung,
 )
 from gradguard_lint.domain.state import State
+from gradguard_lint.domain.unknowns import at_large, computed, is_own, of_own
 from gradguard_lint.domain.values import (
     NUMBER,
     UNKNOWN,
@@ -38,16 +39,12 @@ from gradguard_lint.domain.values import (
     Table,
     Unknown,
     Value,
-    at_large,
-    computed,
     constant,
     either,
     guarded,
     is_number,
-    is_own,
     join,
     of,
-    of_own,
     unknown,
 )
 from gradguard_lint.engine.attributes import captured

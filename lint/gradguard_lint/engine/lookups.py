@@ -8,11 +8,11 @@ from collections.abc import Collection, Hashable
 
 from gradguard_lint.domain.conditions import NONE, Conditions, plain_condition
 from gradguard_lint.domain.questions import Key, is_question
+from gradguard_lint.domain.unknowns import OWN
 from gradguard_lint.domain.values import (
     COUNT,
     NUMBER,
     ONE,
-    OWN,
     UNKNOWN,
     WIDTH,
     Atom,

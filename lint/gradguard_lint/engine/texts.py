@@ -8,7 +8,8 @@ from collections.abc import Hashable, Iterable
 from gradguard_lint.domain.conditions import Conditions
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import known_items
-from gradguard_lint.domain.values import OWN, UNKNOWN, Choice, Const, Unknown, Value, is_own
+from gradguard_lint.domain.unknowns import OWN, is_own
+from gradguard_lint.domain.values import UNKNOWN, Choice, Const, Unknown, Value
 
 GAP = "{}"
 """What stands for a part that is not known."""

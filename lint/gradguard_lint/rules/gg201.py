@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from gradguard_lint.domain.conditions import NONE, consistent
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step, TaskRun, Waited
 from gradguard_lint.domain.starts import THREAD
-from gradguard_lint.domain.values import Atom, Const, Site, Thing, is_own
+from gradguard_lint.domain.unknowns import is_own
+from gradguard_lint.domain.values import Atom, Const, Site, Thing
 from gradguard_lint.engine.truth import names_gpu
 from gradguard_lint.fixes.changes import Fix, Replace, Wrap
 from gradguard_lint.fixes.recipes import (

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Program, TaskRun
 from gradguard_lint.domain.shapes import inner
-from gradguard_lint.domain.values import Class, Const, Unknown, Value, is_own
+from gradguard_lint.domain.unknowns import is_own
+from gradguard_lint.domain.values import Class, Const, Unknown, Value
 from gradguard_lint.rules.base import Examples, Report, chain, code
 
 CODE = "GG204"

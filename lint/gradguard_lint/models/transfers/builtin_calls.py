@@ -9,6 +9,7 @@ from functools import partial
 from gradguard_lint.domain.conditions import plain_condition
 from gradguard_lint.domain.questions import Key, counted, is_question
 from gradguard_lint.domain.shapes import EMPTY, items, known_items, parted, sequence, sliced
+from gradguard_lint.domain.unknowns import at_large, computed, is_own, of_own
 from gradguard_lint.domain.values import (
     COUNT,
     NOTHING,
@@ -29,15 +30,11 @@ from gradguard_lint.domain.values import (
     Thing,
     Unknown,
     Value,
-    at_large,
-    computed,
     constant,
     guarded,
     is_number,
-    is_own,
     join,
     of,
-    of_own,
     unknown,
 )
 from gradguard_lint.engine.branches import condition, definite

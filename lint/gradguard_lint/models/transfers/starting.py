@@ -9,6 +9,7 @@ from itertools import combinations
 from gradguard_lint.domain.conditions import NONE, Conditions, any_of, consistent, plain
 from gradguard_lint.domain.shapes import items, known_items
 from gradguard_lint.domain.starts import INHERITING, PROCESS, UNTOLD, Start
+from gradguard_lint.domain.unknowns import of_own, own_text
 from gradguard_lint.domain.values import (
     NOTHING,
     NUMBER,
@@ -22,8 +23,6 @@ from gradguard_lint.domain.values import (
     guarded,
     join,
     of,
-    of_own,
-    own_text,
 )
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args

@@ -6,6 +6,7 @@ import ast
 import builtins
 
 from gradguard_lint.domain.shapes import inner, result_call, sequence
+from gradguard_lint.domain.unknowns import is_own, of_own
 from gradguard_lint.domain.values import (
     GRADIENT,
     ONE,
@@ -21,9 +22,7 @@ from gradguard_lint.domain.values import (
     Thing,
     Unknown,
     Value,
-    is_own,
     of,
-    of_own,
     unknown,
 )
 from gradguard_lint.engine.machine import Machine

@@ -1,0 +1,75 @@
+"""What is told of what is not known: what it is computed from, and where it differs."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from gradguard_lint.domain.questions import Key
+from gradguard_lint.domain.values import Atom, Choice, Const, Unknown, Value, unknown
+
+
+def at_large(value: Value) -> Value:
+    """`value` without what it is by default, where it may be anything: an option's default."""
+    if len(value.choices) == 1:
+        return value
+    keys = {choice.atom.key for choice in value.choices if isinstance(choice.atom, Unknown)}
+    kept = [choice for choice in value.choices if not _is_default(choice, keys)]
+    return Value(tuple(kept)) if len(kept) < len(value.choices) else value
+
+
+def _is_default(choice: Choice, keys: set[Key]) -> bool:
+    atom = choice.atom
+    return isinstance(atom, Const) and any(
+        (("eq", key, atom.value), True) in choice.when for key in keys
+    )
+
+
+def computed(name: str, *given: Atom, numeric: bool = True) -> Key:
+    """The key of what `name`, which always gives the same for the same, makes of `given`; None
+    where one of these may be another next time, or is made of too many others."""
+    keys: list[Key] = []
+    for atom in given:
+        key = atom.key if isinstance(atom, Unknown) else None
+        if isinstance(atom, Const):
+            keys.append(("const", atom.value, atom.kind))
+        elif key is None or (isinstance(key, tuple) and _is_deep(key)):
+            return None
+        else:
+            keys.append(key)
+    return ("number" if numeric else "computed", name, *keys)
+
+
+def _is_deep(key: tuple[Key, ...]) -> bool:
+    """Whether `key` stands for what is computed from something computed, or for what may be another
+    each time: a text of which parts are not known, or what comes of a place in the source."""
+    while key[0] in ("attr", "call", "item") and isinstance(key[1], tuple):
+        key = key[1]
+    if key[0] == "node":
+        return True
+    inside = key[2:] if key[0] in _COMPUTED else ()
+    return key[0] == "text" or any(
+        isinstance(part, tuple) and part and part[0] in (*_COMPUTED, "text") for part in inside
+    )
+
+
+_COMPUTED = ("number", "computed")
+
+OWN = "own"
+"""The key of what differs from one worker process to the next begins so; that of a text with such a
+part ends so."""
+
+
+def of_own(*parts: Hashable) -> Value:
+    """What differs from one worker process to the next: its number, or what a table has for it."""
+    return unknown((OWN, *parts))
+
+
+def own_text(text: str) -> Value:
+    """A text with ``{}`` for what differs so."""
+    return unknown(("text", text, OWN))
+
+
+def is_own(value: Value) -> bool:
+    """Whether `value` may differ so, or be a text with such a part."""
+    keys = (atom.key for atom in value.atoms if isinstance(atom, Unknown))
+    return any(isinstance(key, tuple) and OWN in (key[0], key[-1]) for key in keys)
