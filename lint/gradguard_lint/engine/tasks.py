@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 
 from gradguard_lint.domain.conditions import NONE, Conditions, assume
 from gradguard_lint.domain.effects import Modes, ParallelCall, Step, TaskRun
@@ -31,7 +30,6 @@ from gradguard_lint.domain.values import (
     Function,
     Instance,
     Items,
-    Method,
     Partial,
     Site,
     Table,
@@ -44,11 +42,11 @@ from gradguard_lint.domain.values import (
     of,
 )
 from gradguard_lint.engine.containers import whole
+from gradguard_lint.engine.crossing import functions_in, is_refused, shipped
 from gradguard_lint.engine.machine import Machine
-from gradguard_lint.engine.pickling import arrive, pickling_themselves, sent_as, state_of
+from gradguard_lint.engine.pickling import arrive, pickling_themselves, sent_as
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.reach import reached
-from gradguard_lint.engine.tree import free_names
 from gradguard_lint.engine.waiting import given_out, turn_of
 from pytest_gradguard.records import replace
 
@@ -58,91 +56,9 @@ if TYPE_CHECKING:
 
 AT_FORK = "<at fork>"
 
-CALLED = "the function"
-"""How reports call what a task calls, where it crosses."""
 
 TASKS = 8
 """How many different tasks of one call are run."""
-
-
-def contents(
-    m: Machine, value: Value, path: str, depth: int = 3
-) -> Iterator[tuple[str, Atom, Conditions]]:
-    """What pickling `value` meets: the atoms inside containers, partials and objects."""
-    for choice in m.filtered(value).choices:
-        atom = choice.atom
-        yield path, atom, choice.when
-        if isinstance(atom, Unknown) and atom.key in m.unknown_modules:
-            yield path, Thing("model", "Module", m.ident_of(atom.key)), choice.when
-        if depth <= 0:
-            continue
-        parts = _parts(m, atom, path)
-        if isinstance(atom, Instance) and parts:
-            moved = m.read(atom.ident, "<gpu>")
-            for part in moved.choices if moved is not None else ():
-                if isinstance(part.atom, Const) and part.atom.value is True:
-                    model = Thing("model", atom.cls.name, atom.ident, gpu=True)
-                    yield path, model, choice.when | part.when
-        if isinstance(atom, Items) and atom.items is None:
-            parts.append((f"{path}[...]", atom.element))
-        elif isinstance(atom, Table):
-            parts.append((f"{path}[...]", atom.rest))
-        for name, item in parts:
-            for inner_path, inner_atom, when in contents(m, item, name, depth - 1):
-                yield inner_path, inner_atom, when | choice.when
-
-
-def _parts(m: Machine, atom: Atom, path: str) -> list[tuple[str, Value]]:
-    """What pickling `atom` certainly comes to next, and the paths of that."""
-    if isinstance(atom, Items):
-        return [(f"{path}[{index}]", item) for index, item in enumerate(atom.items or ())]
-    if isinstance(atom, Table):
-        return [(f"{path}[{key!r}]", item) for key, item in atom.entries]
-    if isinstance(atom, Partial):
-        names = _parameters(atom.function)
-        parts = [
-            (names[index].lstrip("*") if index < len(names) else f"{path}.args[{index}]", item)
-            for index, item in enumerate(atom.args)
-        ]
-        return [*parts, *atom.keywords, (path, atom.function)]
-    if isinstance(atom, Function) and isinstance(atom.node, ast.Lambda) and atom.defaults:
-        names = [item.arg for item in atom.node.args.args][-len(atom.defaults) :]
-        return list(zip(names, atom.defaults, strict=False))
-    if isinstance(atom, Bound):
-        return [("self", of(atom.receiver))]
-    if isinstance(atom, Method) and (path == CALLED or not isinstance(atom.receiver, Instance)):
-        # What else a class of a library gives its objects may be any attribute.
-        return [(path, of(atom.receiver))]
-    if isinstance(atom, Instance) and (state := state_of(m, atom)) is not None:
-        return [(f"{path}.{name}", item) for name, item in state.items()]
-    return []
-
-
-def _is_refused(m: Machine, task: TaskCall, call: ParallelCall) -> bool:
-    """Whether a task certainly cannot be pickled, so that no worker ever gets it."""
-    sent = [*task.args, *(value for _, value in task.keywords)]
-    sent += [] if call.made else [task.function]
-    seen = set[int]()
-    return any(_has_refused(m, value, call, seen) for value in sent)
-
-
-def _has_refused(
-    m: Machine, value: Value, call: ParallelCall, seen: set[int], depth: int = 6
-) -> bool:
-    """Whether there is certainly something in `value` that cannot be pickled; `seen` are the
-    objects that nothing more is said of."""
-
-    def refused(atom: Atom) -> bool:
-        if m.models.refuses_pickling(atom, standard=call.forking_pickler):
-            return True
-        if isinstance(atom, Instance):
-            if atom.ident in seen or not atom.cls.plain:
-                return False  # what a class of a library says of pickling is not known
-            seen.add(atom.ident)
-        parts = _parts(m, atom, "") if depth else []
-        return any(_has_refused(m, item, call, seen, depth - 1) for _, item in parts)
-
-    return all(map(refused, m.filtered(value).atoms))
 
 
 def as_data(m: Machine, value: Value, depth: int = 3, *, plain: bool = True) -> Value:
@@ -298,7 +214,7 @@ def hand_out(
         frame=frame,
     )
     if call.kind == PROCESS and ships:
-        tasks = [task for task in tasks if not _is_refused(m, task, call)]
+        tasks = [task for task in tasks if not is_refused(m, task, call)]
         if not tasks:
             m.state.assumed = assumed
             return UNKNOWN
@@ -325,14 +241,14 @@ def _sent_on(m: Machine, call: ParallelCall, task: TaskCall) -> TaskRun:
     for effect in run.effects if run is not None else ():
         had += inner(effect.value, 2) if effect.kind == "capture" else ()
     came = {arrived(of(atom), m.worker_ident).only for atom in had}
-    sent = [it for it in _shipped(m, call, task) if it[1] not in came]
+    sent = [it for it in shipped(m, call, task) if it[1] not in came]
     return TaskRun(m.new_ident(), call, task, sent, sent, first_at_start=len(sent))
 
 
 def _is_of_a_notebook(function: Value) -> bool:
     """Whether what a task calls is pickled by its name in a cell: a fresh process fails to find it
     there, before it runs any of it."""
-    modules = [_home(atom) for atom in _functions(function)]
+    modules = [_home(atom) for atom in functions_in(function)]
     return bool(modules) and all(it is not None and it.is_notebook for it in modules)
 
 
@@ -382,7 +298,7 @@ def run_task(
     """Run one task as its worker does."""
     run = TaskRun(m.new_ident(), call, task, initializer=initializer)
     call.tasks.append(run)
-    run.given = _shipped(m, call, task)
+    run.given = shipped(m, call, task)
     run.first_at_start = len(run.given)
     places = ((ident, m.place_of(ident)) for ident in m.program.moved)
     run.places = {ident: place for ident, place in places if place is not None}
@@ -392,7 +308,7 @@ def run_task(
     if call.ships:
         run.contents = run.given
     if initializer is not None and call.kind == PROCESS:
-        at_start = _shipped(m, call, initializer)
+        at_start = shipped(m, call, initializer)
         run.given = run.given + at_start
         if call.ships and call.start not in INHERITING:  # a fork inherits what it is started with
             run.contents = run.given
@@ -410,7 +326,7 @@ def run_task(
     making, m.making = m.making, ()
     m.worker, m.raised = run, []
     m.last_returns = None
-    wrapped = next(filter(None, map(_wrapped, _functions(task.function))), None)
+    wrapped = next(filter(None, map(_wrapped, functions_in(task.function))), None)
     m.returned = {} if wrapped is None else {wrapped.node: []}
     process = call.kind == PROCESS
     try:
@@ -465,7 +381,7 @@ def run_task(
     run.known = any(
         isinstance(atom, (Function, Bound))
         or (isinstance(atom, (Instance, Thing)) and m.last_returns is not None)
-        for atom in _functions(task.function)
+        for atom in functions_in(task.function)
     )
     m.last_task_state = after
     if not call.answers:
@@ -501,14 +417,6 @@ def _ends(
         (value, Site(wrapped.module, node, wrapped.name, node)) for value, node in handed_back
     ]
     return [end for own in ends for end in _handed_on(own, origins)]
-
-
-def _functions(value: Value) -> Iterator[Atom]:
-    for atom in value.atoms:
-        if isinstance(atom, Partial):
-            yield from _functions(atom.function)
-        else:
-            yield atom
 
 
 def _wrapped(atom: Atom) -> Function | None:
@@ -564,69 +472,6 @@ def _bound(function: Value) -> set[Atom]:
             item for value in given for item in value.atoms if isinstance(item, (Const, Unknown))
         )
     return found - {Unknown()}
-
-
-def _name(task: TaskCall, index: int) -> str:
-    """What reports call an argument: its expression, its parameter, or its position; where it is
-    not known which it is, whatever holds all that it may be."""
-    if task.unplaced is not None and index >= task.unplaced:
-        return task.unplaced_name or "an argument"
-    if index < len(task.names) and task.names[index]:
-        return task.names[index]
-    names = _parameters(task.function)
-    if names and names[-1].startswith("*") and index >= len(names) - 1:
-        return f"{names[-1][1:]}[{index - len(names) + 1}]"
-    if index < len(names):
-        return names[index]
-    return f"argument {index + 1}"
-
-
-def _parameters(called: Value) -> list[str]:
-    """The names under which a function takes positional arguments, with ``*args`` at their end."""
-    for atom in called.atoms:
-        function = atom.function if isinstance(atom, Bound) else atom
-        if isinstance(function, Function):
-            spec = function.node.args
-            names = [item.arg for item in (*spec.posonlyargs, *spec.args)]
-            names = names[isinstance(atom, Bound) :]
-            return names if spec.vararg is None else [*names, f"*{spec.vararg.arg}"]
-        if isinstance(atom, Partial):
-            return _parameters(atom.function)[len(atom.args) :]
-    return []
-
-
-def _shipped(m: Machine, call: ParallelCall, task: TaskCall) -> list[tuple[str, Atom, bool]]:
-    """What crosses with the task, for the rules that ask."""
-    shipped: list[tuple[str, Value, bool]] = [
-        (_name(task, index), value, index in task.private) for index, value in enumerate(task.args)
-    ]
-    shipped += [(name, value, name in task.private_names) for name, value in task.keywords]
-    if not call.made:
-        shipped.append((CALLED, task.function, -1 in task.private))
-        if call.ships:
-            shipped += ((name, value, False) for name, value in _enclosed(m, task.function))
-    return [
-        (path, atom, private)
-        for name, value, private in shipped
-        for path, atom, when in contents(m, value, name)
-        if not m.conflicts(when)
-    ]
-
-
-def _enclosed(m: Machine, called: Value) -> Iterator[tuple[str, Value]]:
-    """The objects of the program's own that functions take along from the functions around them."""
-    for atom in _functions(called):
-        if not isinstance(atom, Function) or atom.frame.parent is None or atom.frame.is_class:
-            continue
-        for name in free_names(atom.node):
-            value, home = m.lookup(atom.frame, name) or (UNKNOWN, None)
-            if home is not None and home.parent is not None:
-                yield name, Value(tuple(it for it in value.choices if _is_own_object(it.atom)))
-
-
-def _is_own_object(atom: Atom) -> bool:
-    """Whether `atom` is an object of a class of the program's that extends none of a library."""
-    return isinstance(atom, Instance) and not atom.cls.what
 
 
 def sent_back(m: Machine, value: Value, call: ParallelCall) -> Value:

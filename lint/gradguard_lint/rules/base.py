@@ -26,7 +26,7 @@ from gradguard_lint.domain.values import (
     Thing,
     Value,
 )
-from gradguard_lint.engine.tasks import CALLED
+from gradguard_lint.engine.crossing import CALLED
 from pytest_gradguard.records import fields
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
