@@ -7,11 +7,9 @@ import ast
 from gradguard_lint.domain.conditions import NONE, Conditions, assume
 from gradguard_lint.domain.effects import Modes, ParallelCall, Step, TaskRun
 from gradguard_lint.domain.shapes import (
-    ABSENT,
     arrived,
     at_one_place,
     inner,
-    items,
     known_items,
     of_a_library,
     owned,
@@ -23,7 +21,6 @@ from gradguard_lint.domain.values import (
     UNKNOWN,
     Atom,
     Bound,
-    Choice,
     Class,
     Const,
     Frame,
@@ -32,9 +29,7 @@ from gradguard_lint.domain.values import (
     Items,
     Partial,
     Site,
-    Table,
     TaskCall,
-    Tensor,
     Thing,
     Unknown,
     Value,
@@ -47,6 +42,7 @@ from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.pickling import arrive, pickling_themselves, sent_as
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.reach import reached
+from gradguard_lint.engine.results import as_data, ends_of, sent_back
 from gradguard_lint.engine.waiting import given_out, turn_of
 from pytest_gradguard.records import replace
 
@@ -59,31 +55,6 @@ AT_FORK = "<at fork>"
 
 TASKS = 8
 """How many different tasks of one call are run."""
-
-
-def as_data(m: Machine, value: Value, depth: int = 3, *, plain: bool = True) -> Value:
-    """`value`, with what named tuples hold in their place and, where `plain`, what plain objects
-    do: records of the program's own."""
-    if depth <= 0 or not any(isinstance(atom, (Instance, Items, Table)) for atom in value.atoms):
-        return value
-
-    def within(value: Value) -> Value:
-        return as_data(m, value, depth - 1, plain=plain)
-
-    def inside(atom: Atom) -> Value:
-        if isinstance(atom, Instance) and (atom.cls.what == "tuple" or (plain and atom.cls.plain)):
-            held = [within(item) for _, item in m.fields(atom.ident)]
-            return items("tuple", held) if held and not m.pickles_itself(atom) else of(atom)
-        if isinstance(atom, Items) and atom.items is not None:
-            return items(atom.kind, list(map(within, atom.items)))
-        if isinstance(atom, Items):
-            return of(replace(atom, element=within(atom.element), ends=None))
-        if isinstance(atom, Table):
-            entries = tuple((key, within(item)) for key, item in atom.entries)
-            return of(replace(atom, entries=entries))
-        return of(atom)
-
-    return value.map(inside)
 
 
 def tasks_in(m: Machine, value: Value) -> list[TaskCall]:
@@ -388,8 +359,8 @@ def run_task(
         result = UNKNOWN
     elif m.last_returns is not None and run.known:
         module, name, _ = m.last_returns
-        run.returns = _ends(module, name, records[0], wrapped, records[1])
-        run.held = _ends(module, name, objects[0], wrapped, objects[1])
+        run.returns = ends_of(module, name, records[0], wrapped, records[1])
+        run.held = ends_of(module, name, objects[0], wrapped, objects[1])
     run.result = held if call.answers else None
     if not process and not after.dead:
         after.assumed, after.modes = parent.assumed, parent.modes
@@ -402,42 +373,10 @@ def run_task(
     return result
 
 
-def _ends(
-    module: Module,
-    name: str | None,
-    returns: list[tuple[Value, ast.AST]],
-    wrapped: Function | None,
-    handed_back: list[tuple[Value, ast.AST]],
-) -> list[tuple[Value, Site]]:
-    """What a task returns, and where; of what is `wrapped`, where that hands it back."""
-    ends = [(value, Site(module, node, name, node)) for value, node in returns]
-    if wrapped is None:
-        return ends
-    origins = [
-        (value, Site(wrapped.module, node, wrapped.name, node)) for value, node in handed_back
-    ]
-    return [end for own in ends for end in _handed_on(own, origins)]
-
-
 def _wrapped(atom: Atom) -> Function | None:
     """The function that the program wrote, where a decorator of its own made `atom` of it."""
     function = atom.function if isinstance(atom, Bound) else atom
     return function.wraps if isinstance(function, Function) else None
-
-
-def _handed_on(
-    own: tuple[Value, Site], origins: list[tuple[Value, Site]]
-) -> list[tuple[Value, Site]]:
-    """What a wrapper returns: where all of its tensors come out of the function that it wraps,
-    what that returned of them."""
-    given = _tensors(own[0])
-    found = [end for end in origins if _tensors(end[0]) and _tensors(end[0]) <= given]
-    passed = {tensor for value, _ in found for tensor in _tensors(value)}
-    return found if given and passed == given else [own]
-
-
-def _tensors(value: Value) -> set[Tensor]:
-    return {atom for atom in inner(value) if isinstance(atom, Tensor)}
 
 
 def _arguments(m: Machine, task: TaskCall, process: bool, run: TaskRun) -> Args:
@@ -472,42 +411,3 @@ def _bound(function: Value) -> set[Atom]:
             item for value in given for item in value.atoms if isinstance(item, (Const, Unknown))
         )
     return found - {Unknown()}
-
-
-def sent_back(m: Machine, value: Value, call: ParallelCall) -> Value:
-    """A process worker's result as the parent receives it: graphs are gone."""
-    # A value may hold another in many places; what an identity was given to has to stay.
-    known: dict[int, tuple[Atom, Atom]] = {}
-    seen: set[int] = set()
-
-    def received(value: Value) -> Value:
-        return Value(tuple(Choice(changed(it.atom), it.when) for it in value.choices))
-
-    def changed(atom: Atom) -> Atom:
-        if id(atom) not in known:
-            known[id(atom)] = (atom, change(atom))
-        return known[id(atom)][1]
-
-    def change(atom: Atom) -> Atom:
-        if isinstance(atom, Tensor):
-            grad = m.models.grad_after_pickling(atom)
-            severed = atom.severed if grad == atom.grad else atom.severed | {call.ident}
-            ident = m.ident_of(("sent back", call.ident, atom))
-            m.program.sent_back[ident] = atom.ident
-            return replace(atom, grad=grad, severed=severed, born=0, ident=ident)
-        if isinstance(atom, Items):
-            items = tuple(map(received, atom.items)) if atom.items is not None else None
-            return Items(atom.kind, items, received(atom.element))
-        if isinstance(atom, Table):
-            return Table(
-                tuple((key, received(item)) for key, item in atom.entries),
-                atom.rest if atom.rest == ABSENT else received(atom.rest),
-            )
-        if isinstance(atom, (Thing, Instance)):
-            returned: Atom = m.models.returned(m, atom, call, received, seen)
-            return returned
-        if isinstance(atom, Unknown):
-            return Unknown(("result", call.ident))
-        return atom
-
-    return received(value)

@@ -1,0 +1,124 @@
+"""What comes back of a task: where its function returns what, and what becomes of that."""
+
+from __future__ import annotations
+
+import ast
+
+from gradguard_lint.domain.effects import ParallelCall
+from gradguard_lint.domain.shapes import ABSENT, inner, items
+from gradguard_lint.domain.values import (
+    Atom,
+    Choice,
+    Function,
+    Instance,
+    Items,
+    Site,
+    Table,
+    Tensor,
+    Thing,
+    Unknown,
+    Value,
+    of,
+)
+from gradguard_lint.engine.machine import Machine
+from pytest_gradguard.records import replace
+
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from gradguard_lint.reading.source import Module
+
+
+def as_data(m: Machine, value: Value, depth: int = 3, *, plain: bool = True) -> Value:
+    """`value`, with what named tuples hold in their place and, where `plain`, what plain objects
+    do: records of the program's own."""
+    if depth <= 0 or not any(isinstance(atom, (Instance, Items, Table)) for atom in value.atoms):
+        return value
+
+    def within(value: Value) -> Value:
+        return as_data(m, value, depth - 1, plain=plain)
+
+    def inside(atom: Atom) -> Value:
+        if isinstance(atom, Instance) and (atom.cls.what == "tuple" or (plain and atom.cls.plain)):
+            held = [within(item) for _, item in m.fields(atom.ident)]
+            return items("tuple", held) if held and not m.pickles_itself(atom) else of(atom)
+        if isinstance(atom, Items) and atom.items is not None:
+            return items(atom.kind, list(map(within, atom.items)))
+        if isinstance(atom, Items):
+            return of(replace(atom, element=within(atom.element), ends=None))
+        if isinstance(atom, Table):
+            entries = tuple((key, within(item)) for key, item in atom.entries)
+            return of(replace(atom, entries=entries))
+        return of(atom)
+
+    return value.map(inside)
+
+
+def ends_of(
+    module: Module,
+    name: str | None,
+    returns: list[tuple[Value, ast.AST]],
+    wrapped: Function | None,
+    handed_back: list[tuple[Value, ast.AST]],
+) -> list[tuple[Value, Site]]:
+    """What a task returns, and where; of what is `wrapped`, where that hands it back."""
+    ends = [(value, Site(module, node, name, node)) for value, node in returns]
+    if wrapped is None:
+        return ends
+    origins = [
+        (value, Site(wrapped.module, node, wrapped.name, node)) for value, node in handed_back
+    ]
+    return [end for own in ends for end in _handed_on(own, origins)]
+
+
+def _handed_on(
+    own: tuple[Value, Site], origins: list[tuple[Value, Site]]
+) -> list[tuple[Value, Site]]:
+    """What a wrapper returns: where all of its tensors come out of the function that it wraps,
+    what that returned of them."""
+    given = _tensors(own[0])
+    found = [end for end in origins if _tensors(end[0]) and _tensors(end[0]) <= given]
+    passed = {tensor for value, _ in found for tensor in _tensors(value)}
+    return found if given and passed == given else [own]
+
+
+def _tensors(value: Value) -> set[Tensor]:
+    return {atom for atom in inner(value) if isinstance(atom, Tensor)}
+
+
+def sent_back(m: Machine, value: Value, call: ParallelCall) -> Value:
+    """A process worker's result as the parent receives it: graphs are gone."""
+    # A value may hold another in many places; what an identity was given to has to stay.
+    known: dict[int, tuple[Atom, Atom]] = {}
+    seen: set[int] = set()
+
+    def received(value: Value) -> Value:
+        return Value(tuple(Choice(changed(it.atom), it.when) for it in value.choices))
+
+    def changed(atom: Atom) -> Atom:
+        if id(atom) not in known:
+            known[id(atom)] = (atom, change(atom))
+        return known[id(atom)][1]
+
+    def change(atom: Atom) -> Atom:
+        if isinstance(atom, Tensor):
+            grad = m.models.grad_after_pickling(atom)
+            severed = atom.severed if grad == atom.grad else atom.severed | {call.ident}
+            ident = m.ident_of(("sent back", call.ident, atom))
+            m.program.sent_back[ident] = atom.ident
+            return replace(atom, grad=grad, severed=severed, born=0, ident=ident)
+        if isinstance(atom, Items):
+            items = tuple(map(received, atom.items)) if atom.items is not None else None
+            return Items(atom.kind, items, received(atom.element))
+        if isinstance(atom, Table):
+            return Table(
+                tuple((key, received(item)) for key, item in atom.entries),
+                atom.rest if atom.rest == ABSENT else received(atom.rest),
+            )
+        if isinstance(atom, (Thing, Instance)):
+            returned: Atom = m.models.returned(m, atom, call, received, seen)
+            return returned
+        if isinstance(atom, Unknown):
+            return Unknown(("result", call.ident))
+        return atom
+
+    return received(value)
