@@ -59,9 +59,7 @@ class Prefilter:
         self.helpers: set[bytes] | None = None
         """The names of modules that start workers for others, where there are many files."""
         if len(contents) > MANY:
-            self.helpers = {
-                module_name(path) for path, file in self.files.items() if self._helps(file)
-            }
+            self.helpers = self._named(self._helps)
 
     def keeps(self, path: str) -> bool:
         """Whether the file at `path` may have a pitfall."""
@@ -193,12 +191,12 @@ class Prefilter:
     def _may_import_memory(self, file: File) -> bool:
         """Whether it names a module that makes what remembers results, or one that imports such a
         module, where there are many files."""
-        return len(self.files) <= MANY or not file.words.isdisjoint(self._remembering)
+        return self._is_small or not file.words.isdisjoint(self._remembering)
 
     def _is_given(self, path: str, file: File) -> bool:
         """Whether it calls what starts workers, and has the name from a module of the project."""
         names = None
-        if len(self.files) > MANY:
+        if not self._is_small:
             giving = self._giving & file.words
             if not giving:
                 return False
@@ -212,14 +210,14 @@ class Prefilter:
         may train on a GPU."""
         if file.estimates:
             return file.asks_for_jobs
-        if len(self.files) > MANY and file.words.isdisjoint(self._estimating):
+        if not self._is_small and file.words.isdisjoint(self._estimating):
             return False
         return file.asks_for_jobs and self._imports_one(path, _estimates)
 
     def _is_given_a_loader(self, path: str, file: File) -> bool:
         """Whether it has a loader from a module of the project, whose dataset, there or here, may
         do harm, or whose sampler is not told of the epochs of what trains here."""
-        if len(self.files) > MANY and (not self._loading or file.words.isdisjoint(self._loading)):
+        if not self._is_small and (not self._loading or file.words.isdisjoint(self._loading)):
             return False
         if not any(word in file.data for word in _ITERATES):
             return False
@@ -242,23 +240,17 @@ class Prefilter:
     def _loading(self) -> set[bytes]:
         """The names of the modules that make loaders with workers, or of processes that train
         together, and of the packages that import them."""
-        names = {
-            module_name(path)
-            for path, file in self.files.items()
-            if file.loads or file.samples_together
-        }
-        return names | self._packages_giving(names)
+        return self._given_by(lambda file: file.loads or file.samples_together)
 
     @cached_property
     def _estimating(self) -> set[bytes]:
         """The names of the modules with such estimators, and of the packages that import them."""
-        names = {module_name(path) for path, file in self.files.items() if file.estimates}
-        return names | self._packages_giving(names)
+        return self._given_by(_estimates)
 
     @cached_property
     def _giving(self) -> set[bytes]:
         """The names of modules that import a library for others."""
-        return {module_name(path) for path, file in self.files.items() if file.gives}
+        return self._named(attrgetter("gives"))
 
     def _passes_on(self, path: str) -> bool:
         """Whether it imports what may give what it is given to a helper that hands it to workers,
@@ -374,7 +366,7 @@ class Prefilter:
         """Whether it is a program that makes a generator, or its own code gives one on (among many
         files, only a program is asked), and it comes to what may give that to workers."""
         return (
-            (file.starts_program or len(self.files) <= MANY)
+            (file.starts_program or self._is_small)
             and self._may_import_starter(file)
             and file.gives_generators
             and self._comes_to(path, self._starts, self._calls_workers)
@@ -382,25 +374,32 @@ class Prefilter:
 
     def _may_import_starter(self, file: File) -> bool:
         """Whether it names a module that starts workers, where there are many files."""
-        return len(self.files) <= MANY or not file.words.isdisjoint(self._starting)
+        return self._is_small or not file.words.isdisjoint(self._starting)
 
     @cached_property
     def _starting(self) -> set[bytes]:
         """The names of the modules that start workers, and of the packages that import them."""
-        names = {module_name(path) for path, file in self.files.items() if self._starts(file)}
-        return names | self._packages_giving(names)
+        return self._given_by(self._starts)
 
     @cached_property
     def _frameworks(self) -> set[bytes]:
         """The names of the modules that import a framework."""
-        return {module_name(path) for path, file in self.files.items() if file.stands_on_framework}
+        return self._named(_stands_on_framework)
 
     @cached_property
     def _handing(self) -> set[bytes]:
         """The names of the modules that hand on what they are given, and of the packages that
         import them."""
-        handing = {module_name(path) for path, file in self.files.items() if self._hands_on(file)}
-        return handing | self._packages_giving(handing)
+        return self._given_by(self._hands_on)
+
+    def _named(self, wanted: Callable[[File], bool]) -> set[bytes]:
+        """The names of the modules that are `wanted`."""
+        return {module_name(path) for path, file in self.files.items() if wanted(file)}
+
+    def _given_by(self, wanted: Callable[[File], bool]) -> set[bytes]:
+        """The names of the modules that are `wanted`, and of the packages that import them."""
+        names = self._named(wanted)
+        return names | self._packages_giving(names)
 
     def _packages_giving(self, modules: set[bytes]) -> set[bytes]:
         """The names of the packages that import one of `modules`, for others perhaps, and of those
@@ -470,7 +469,7 @@ class Prefilter:
     def _may_import_together(self, file: File) -> bool:
         """Whether it names a module that leads to what processes do that train together, where
         there are many files."""
-        return len(self.files) <= MANY or not file.words.isdisjoint(self._leading_together)
+        return self._is_small or not file.words.isdisjoint(self._leading_together)
 
     @cached_property
     def _leading_together(self) -> set[bytes]:
@@ -480,7 +479,7 @@ class Prefilter:
 
     def _leading_by_import(self, wanted: Callable[[File], bool]) -> set[bytes]:
         """The names of the modules that are `wanted`, and of those that import them."""
-        names = {module_name(path) for path, file in self.files.items() if wanted(file)}
+        names = self._named(wanted)
         importing = (it for it, file in self.files.items() if not file.words.isdisjoint(names))
         return names.union(map(module_name, importing)) if names else names
 
