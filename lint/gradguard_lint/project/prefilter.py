@@ -18,11 +18,8 @@ from gradguard_lint.project.blocks import leading_to
 from gradguard_lint.project.file_bytes import File, calls_together, makes_loader
 from gradguard_lint.project.links import PACKAGES, Links, Project, module_name
 from gradguard_lint.project.marks import fits_models
+from gradguard_lint.project.reaching import FAR, MANY, Reach
 
-MANY = 50
-"""From this many files on, who may import a helper is told by the helper's name first."""
-FAR, FAR_OF_FEW = 2, 7
-"""Over how many modules what workers import is followed, where there are many files, and few."""
 BETWEEN = 1
 """Over how many more modules a program is followed to what starts workers for others, where there
 are few files."""
@@ -53,9 +50,9 @@ class Prefilter:
         self._handing_on: dict[tuple[File, int], bool] = {}
         self._leading: dict[tuple[File, Callable[[File, bytes], bool]], set[bytes] | None] = {}
         self._helping: dict[File, bool] = {}
-        self._reach: dict[str, dict[str, bool]] = {}
         self._links = Links(contents, project)
         self.files = self._links.files
+        self._reach = Reach(self._links, small=self._is_small)
         self.helpers: set[bytes] | None = None
         """The names of modules that start workers for others, where there are many files."""
         if len(contents) > MANY:
@@ -159,9 +156,7 @@ class Prefilter:
     def _caches_what_matters(self, path: str, file: File) -> bool:
         """Whether it makes or has what keeps the results of functions, and comes over a few modules
         to a framework."""
-        return (file.remembers or self._caches(path, file)) and any(
-            self._reaches(name, path, "") for name in file.imports
-        )
+        return (file.remembers or self._caches(path, file)) and self._reach.reaches(path, file)
 
     @cached_property
     def _remembering(self) -> set[bytes]:
@@ -360,7 +355,7 @@ class Prefilter:
         ):
             return False
         forks = file.forks or self._imports_one(path, _forks)
-        return any(self._reaches(name, path, "fork" if forks else "") for name in file.imports)
+        return self._reach.reaches(path, file, "fork" if forks else "")
 
     def _gives_generator(self, path: str, file: File) -> bool:
         """Whether it is a program that makes a generator, or its own code gives one on (among many
@@ -537,53 +532,11 @@ class Prefilter:
         project's imports, or to a global generator: to draw from it in a forked process, or to
         seed it."""
         kind = "fork" if file.forks else ""
-        if not any(self._reaches(name, path, kind) for name in file.imports):
+        if not self._reach.reaches(path, file, kind):
             return False
         if kind or not file.code.starts_threads_alone:
             return True
-        return any(self._reaches(name, path, "thread") for name in file.imports)
-
-    def _reaches(self, name: str, path: str, kind: str) -> bool:
-        """Whether the import of `name` brings in what matters to workers of this `kind`, over some
-        modules."""
-        start = self._module_of(name, path)
-        if start is None:
-            return False
-        known = self._reach.setdefault(kind, {})
-        if start[0] not in known:
-            known[start[0]] = self._leads_to_what_matters(start, kind)
-        return known[start[0]]
-
-    def _leads_to_what_matters(self, start: tuple[str, File], kind: str) -> bool:
-        seen = {start[0]}
-        near = [start]
-        for level in range(FAR_OF_FEW if self._is_small else FAR):
-            if level >= FAR and len(seen) > MANY:
-                break  # few files of a large project are checked
-            if any(self._matters_to(file, kind) for _, file in near):
-                return True
-            found = (self._module_of(it, path) for path, file in near for it in file.imports)
-            near = [it for it in dict.fromkeys(found) if it is not None and it[0] not in seen]
-            seen.update(path for path, _ in near)
-        return False
-
-    def _matters_to(self, file: File, kind: str) -> bool:
-        """Whether a module has a framework, or a global generator, that matters to such workers:
-        more does where they are forked, and less where they are threads."""
-        if file.seeds or (kind == "fork" and file.draws):
-            return True
-        if kind != "thread":
-            return file.framework
-        return (self._is_small or file.framework) and file.changes_what_threads_share
-
-    def _module_of(self, name: str, path: str) -> tuple[str, File] | None:
-        """The module of the project that the import of `name` reads, or that gives that name."""
-        found = self._links.followed(name, path)
-        if found is None and not name.startswith("."):
-            return self._links.followed(name.rpartition(".")[0], path)
-        if found is None and name.strip(".").count("."):
-            return self._links.followed(name[: name.rindex(".")], path)
-        return found
+        return self._reach.reaches(path, file, "thread")
 
 
 def _leads(leading: set[bytes] | None, asked: set[str] | None) -> bool:
