@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from gradguard_lint.domain.conditions import (
-    NONE,
-    WITH_A_GPU,
-    Conditions,
-    alternatives,
-    consistent,
-)
+from gradguard_lint.domain.conditions import NONE, WITH_A_GPU, Conditions, alternatives, consistent
 from gradguard_lint.domain.shapes import idents, name_of
 from gradguard_lint.domain.starts import PROCESS, THREAD
 from gradguard_lint.domain.values import UNKNOWN, Atom, Frame, Instance, Site, TaskCall, Value

@@ -22,9 +22,10 @@ from gradguard_lint.fixes.imported_code import (
     on_import,
 )
 from gradguard_lint.fixes.process_wide import is_seed, sets
-from gradguard_lint.fixes.recipes import assigned, function_of, imports_of, reached
 from gradguard_lint.fixes.sending import is_of_this_process
+from gradguard_lint.fixes.task_functions import function_of, reached
 from gradguard_lint.fixes.uses import Uses
+from gradguard_lint.fixes.written import assigned, imports_of
 from gradguard_lint.reading.source import Module
 from gradguard_lint.words import words
 

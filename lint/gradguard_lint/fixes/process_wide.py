@@ -6,7 +6,7 @@ import ast
 import re
 
 from gradguard_lint.engine.tree import last_name
-from gradguard_lint.fixes.recipes import dotted
+from gradguard_lint.fixes.written import dotted
 from gradguard_lint.reading.source import Module
 from gradguard_lint.words import words
 

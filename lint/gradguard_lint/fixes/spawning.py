@@ -9,18 +9,10 @@ from gradguard_lint.domain.effects import ParallelCall
 from gradguard_lint.fixes.changes import Change, Fix, Replace, SetKeyword
 from gradguard_lint.fixes.fresh import SHARED, differs
 from gradguard_lint.fixes.imported_code import DEFINITIONS, is_guard
-from gradguard_lint.fixes.recipes import (
-    bindings,
-    dotted,
-    function_of,
-    importing,
-    is_local,
-    keyword,
-    made_by,
-    repr_of,
-    with_backend,
-)
+from gradguard_lint.fixes.recipes import made_by, with_backend
 from gradguard_lint.fixes.sending import cannot_be_sent
+from gradguard_lint.fixes.task_functions import function_of, is_local
+from gradguard_lint.fixes.written import bindings, dotted, importing, keyword, repr_of
 from gradguard_lint.reading.source import Module
 from gradguard_lint.words import words
 

@@ -15,7 +15,8 @@ from itertools import pairwise
 from gradguard_lint.domain.effects import Program, TaskRun
 from gradguard_lint.domain.values import Atom, Bound, Function, Instance, Site, Tensor, Thing, Value
 from gradguard_lint.fixes.later import way_to
-from gradguard_lint.fixes.recipes import bindings, dotted, function_of
+from gradguard_lint.fixes.task_functions import function_of
+from gradguard_lint.fixes.written import bindings, dotted
 from gradguard_lint.models.torch import (
     GIVE_ONE,
     GIVE_THEMSELVES,

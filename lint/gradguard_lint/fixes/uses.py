@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from gradguard_lint.domain.effects import ParallelCall
 from gradguard_lint.engine.tree import OWN_SCOPES, last_name, stored_names
-from gradguard_lint.fixes.recipes import dotted
+from gradguard_lint.fixes.written import dotted
 from gradguard_lint.reading.source import Module
 from gradguard_lint.words import words
 

@@ -11,7 +11,7 @@ from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.starts import PROCESS
 from gradguard_lint.domain.values import Function, Items, Site, Table, Tensor, Unknown, Value
 from gradguard_lint.fixes.changes import Fix, Wrap
-from gradguard_lint.fixes.recipes import (
+from gradguard_lint.fixes.task_functions import (
     asks,
     callers_are_seen,
     function_of,

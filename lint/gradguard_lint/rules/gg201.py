@@ -12,14 +12,9 @@ from gradguard_lint.domain.unknowns import is_own
 from gradguard_lint.domain.values import Atom, Const, Site, Thing
 from gradguard_lint.engine.truth import names_gpu
 from gradguard_lint.fixes.changes import Fix, Replace, Wrap
-from gradguard_lint.fixes.recipes import (
-    evaluable,
-    function_of,
-    handed_out_alone,
-    keyword,
-    made_by,
-    source_of,
-)
+from gradguard_lint.fixes.recipes import made_by
+from gradguard_lint.fixes.task_functions import function_of, handed_out_alone
+from gradguard_lint.fixes.written import evaluable, keyword, source_of
 from gradguard_lint.rules.base import MOST, Examples, Report, chain, code, handed_out, started_cuda
 
 CODE = "GG201"

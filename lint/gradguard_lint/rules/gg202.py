@@ -10,7 +10,8 @@ from gradguard_lint.domain.effects import Program, Step, TaskRun
 from gradguard_lint.domain.shapes import inner
 from gradguard_lint.domain.values import Atom, Function, Site, TaskCall, Tensor, Thing
 from gradguard_lint.fixes.changes import Fix, Wrap
-from gradguard_lint.fixes.recipes import argument, asks, function_of, reached
+from gradguard_lint.fixes.task_functions import asks, function_of, reached
+from gradguard_lint.fixes.written import argument
 from gradguard_lint.rules.base import (
     MOST,
     Examples,

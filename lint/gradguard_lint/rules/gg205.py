@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gradguard_lint.domain.effects import Effect, Program, Step
 from gradguard_lint.domain.values import Site
 from gradguard_lint.fixes.changes import Fix, SetKeyword
-from gradguard_lint.fixes.recipes import keyword
+from gradguard_lint.fixes.written import keyword
 from gradguard_lint.rules.base import Examples, Report
 
 CODE = "GG205"

@@ -9,7 +9,7 @@ from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
 from gradguard_lint.domain.values import Site, Thing
 from gradguard_lint.engine.tree import TRIES
 from gradguard_lint.fixes.changes import Change, Fix, RemoveArgument, Replace, SetKeyword
-from gradguard_lint.fixes.recipes import is_open, keyword
+from gradguard_lint.fixes.written import is_open, keyword
 from gradguard_lint.rules.base import Examples, Report, chain
 
 CODE = "GG206"

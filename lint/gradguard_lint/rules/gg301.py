@@ -10,19 +10,15 @@ from gradguard_lint.domain.effects import Effect, Modes, ParallelCall, Program, 
 from gradguard_lint.domain.starts import INHERITING
 from gradguard_lint.domain.values import Function, Site
 from gradguard_lint.fixes.changes import Change, Decorate, Fix
-from gradguard_lint.fixes.recipes import (
-    binds,
+from gradguard_lint.fixes.task_functions import (
     callers_are_seen,
-    dotted,
     function_of,
     handed_out_alone,
-    importing,
     leads_only_to,
     on_the_way,
     reached,
-    source_of,
-    spelled,
 )
+from gradguard_lint.fixes.written import binds, dotted, importing, source_of, spelled
 from gradguard_lint.reading.source import Module
 from gradguard_lint.rules.base import Examples, Report, chain
 

@@ -8,8 +8,9 @@ from functools import partial
 
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, TaskRun
 from gradguard_lint.fixes.changes import Fix, SetKeyword
-from gradguard_lint.fixes.recipes import dotted, importing, keyword, made_by, spelled
+from gradguard_lint.fixes.recipes import made_by
 from gradguard_lint.fixes.spawning import advice_case, without_fork
+from gradguard_lint.fixes.written import dotted, importing, keyword, spelled
 from gradguard_lint.rules.base import Examples, Report, before_fork, come_to
 
 CODE = "GG303"

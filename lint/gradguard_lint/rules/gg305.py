@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
 from gradguard_lint.domain.values import TaskCall, Thing
 from gradguard_lint.fixes.changes import Change, Fix, Replace, Wrap
-from gradguard_lint.fixes.recipes import argument, importing, source_of, spelled
+from gradguard_lint.fixes.written import argument, importing, source_of, spelled
 from gradguard_lint.rules.base import (
     Examples,
     Report,

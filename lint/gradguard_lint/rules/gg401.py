@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from gradguard_lint.domain.effects import Effect, Program
 from gradguard_lint.domain.values import Site
 from gradguard_lint.fixes.changes import Change, Fix, RenameKeywords, Replace, ReplaceImport
-from gradguard_lint.fixes.recipes import importing, is_open, keyword
+from gradguard_lint.fixes.written import importing, is_open, keyword
 from gradguard_lint.reading.source import Module
 from gradguard_lint.rules.base import Examples, Gone, Report, listed
 from gradguard_lint.words import words

@@ -9,7 +9,7 @@ from gradguard_lint.domain.effects import Program
 from gradguard_lint.domain.values import Site
 from gradguard_lint.engine.arguments import argument_node
 from gradguard_lint.fixes.changes import Change, Fix, RemoveArgument, Replace, SetKeyword
-from gradguard_lint.fixes.recipes import dotted, is_open, keyword
+from gradguard_lint.fixes.written import dotted, is_open, keyword
 from gradguard_lint.reading.source import Module
 from gradguard_lint.rules.base import Examples, Report
 

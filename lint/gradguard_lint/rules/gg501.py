@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gradguard_lint.domain.effects import Effect, Program, Step
 from gradguard_lint.domain.values import Site
 from gradguard_lint.fixes.changes import Change, Fix, InsertAfter
-from gradguard_lint.fixes.recipes import binds, importing, is_open, keyword, source_of
+from gradguard_lint.fixes.written import binds, importing, is_open, keyword, source_of
 from gradguard_lint.rules.base import Examples, Report, code, severed_by
 
 CODE = "GG501"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from gradguard_lint.domain.effects import Effect, Program, Step
 from gradguard_lint.domain.values import Atom, Const, Site, Thing
 from gradguard_lint.fixes.changes import Change, Fix, InsertBefore, Replace
-from gradguard_lint.fixes.recipes import importing, is_bound, spelled
+from gradguard_lint.fixes.written import importing, is_bound, spelled
 from gradguard_lint.rules.base import Examples, Report, place
 from gradguard_lint.words import words
 from pytest_gradguard.records import fields

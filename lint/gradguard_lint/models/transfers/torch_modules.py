@@ -41,13 +41,7 @@ from gradguard_lint.models.transfers.devices import (
     gpu_touched,
     placed,
 )
-from gradguard_lint.models.transfers.tensors import (
-    combine,
-    tensors_in,
-    value_used,
-    worked,
-    written,
-)
+from gradguard_lint.models.transfers.tensors import combine, tensors_in, value_used, worked, written
 from pytest_gradguard.records import replace
 
 

@@ -1,0 +1,168 @@
+"""What the source of a module says: what its names mean there, and how it writes things."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from gradguard_lint.domain.values import Site
+from gradguard_lint.fixes.changes import Change, Import
+from gradguard_lint.reading.source import Module
+
+
+def keyword(call: ast.Call, name: str) -> ast.keyword | None:
+    """The keyword argument `name` of `call`."""
+    return next((item for item in call.keywords if item.arg == name), None)
+
+
+def is_open(call: ast.Call) -> bool:
+    """Whether `call` unpacks arguments that may be any."""
+    return any(item.arg is None for item in call.keywords) or any(
+        isinstance(item, ast.Starred) for item in call.args
+    )
+
+
+def argument(site: Site, written: str) -> ast.expr | None:
+    """The argument of the call at `site` that its source, or its keyword, calls `written`."""
+    call = site.node
+    if not isinstance(call, ast.Call):
+        return None
+    found = [item for item in call.args if ast.unparse(item) == written]
+    found += [item.value for item in call.keywords if item.arg == written]
+    return found[0] if len(found) == 1 else None
+
+
+def imports_of(module: Module) -> Iterator[ast.Import | ast.ImportFrom]:
+    """The import statements at the top of `module`, in no function or branch."""
+    for statement in module.tree.body:
+        if isinstance(statement, (ast.Import, ast.ImportFrom)):
+            yield statement
+
+
+def binds(module: Module, name: str) -> str | None:
+    """What an import at the top of `module` binds `name` to, as a dotted name."""
+    for statement in imports_of(module):
+        for alias in statement.names:
+            if (alias.asname or alias.name) == name:
+                package = getattr(statement, "module", None)
+                return f"{package}.{alias.name}" if package else alias.name
+    return None
+
+
+def dotted(module: Module, node: ast.expr) -> str:
+    """The dotted name that `node`, a name and attributes of it, means by the imports of `module`;
+    "" where it is none."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.insert(0, node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return ""
+    for statement in imports_of(module):
+        for alias in statement.names:
+            whole = isinstance(statement, ast.Import) and alias.asname is None
+            if whole and alias.name.partition(".")[0] == node.id:
+                return ".".join([node.id, *parts])
+    bound = binds(module, node.id)
+    return ".".join([bound, *parts]) if bound else ""
+
+
+def spelled(module: Module, full: str) -> str | None:
+    """The expression that means the library's name `full` in `module`, by what it imports."""
+    before, after = full, ""
+    while before:
+        for statement in imports_of(module):
+            for alias in statement.names:
+                name = alias.asname or alias.name
+                if binds(module, name) == before:
+                    return name + after
+        before, _, last = before.rpartition(".")
+        after = f".{last}{after}"
+    return None
+
+
+def source_of(module: Module, node: ast.expr) -> str:
+    """`node` as the source writes it."""
+    return ast.get_source_segment(module.text, node) or ast.unparse(node)
+
+
+def is_bound(module: Module, name: str) -> bool:
+    """Whether `module` gives `name` a meaning of its own anywhere."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load):
+            return True
+        if isinstance(node, ast.arg) and node.arg == name:
+            return True
+        if (
+            isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+            and node.name == name
+        ):
+            return True
+        if isinstance(node, ast.alias) and (node.asname or node.name) == name:
+            return True
+    return False
+
+
+def importing(module: Module, name: str, package: str | None = None) -> tuple[Change, ...] | None:
+    """The changes after which `name` means that import in `module`; None where it cannot."""
+    full = f"{package}.{name}" if package else name
+    bound = binds(module, name)
+    if bound == full:
+        return ()
+    if bound is not None or is_bound(module, name) or _is_imported_on_condition(module, full):
+        return None
+    return (Import(module, module.tree, name, package),)
+
+
+def _is_imported_on_condition(module: Module, full: str) -> bool:
+    """Whether `module` imports the package of `full`, but only in a function or branch: it may be
+    missing, or not be wanted until then."""
+    top = full.partition(".")[0]
+
+    def imports(node: ast.AST) -> bool:
+        if isinstance(node, ast.ImportFrom):
+            return not node.level and (node.module or "").partition(".")[0] == top
+        return isinstance(node, ast.Import) and any(
+            alias.name.partition(".")[0] == top for alias in node.names
+        )
+
+    return not any(map(imports, imports_of(module))) and any(map(imports, ast.walk(module.tree)))
+
+
+def bindings(tree: ast.AST, name: str) -> int:
+    """How often code in `tree` gives `name` a value."""
+    return sum(
+        isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
+        for node in ast.walk(tree)
+    )
+
+
+def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """What `node` gives values to, each with its value, or with what that is a part of."""
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            own = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+            values = node.value.elts if isinstance(node.value, (ast.Tuple, ast.List)) else []
+            apart = len(own) == len(values) and own != [target]
+            apart = apart and not any(isinstance(it, ast.Starred) for it in (*own, *values))
+            yield from zip(own, values if apart else [node.value] * len(own), strict=True)
+    elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
+        yield node.target, node.value
+    elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+        yield node.optional_vars, node.context_expr
+
+
+def evaluable(module: Module, node: ast.expr) -> bool:
+    """Whether `node` means the same everywhere in `module`: imported names and constants."""
+    return all(
+        binds(module, inner.id) is not None
+        for inner in ast.walk(node)
+        if isinstance(inner, ast.Name)
+    )
+
+
+def repr_of(module: Module, text: str) -> str:
+    """`text` as a literal, in the quotes that the module prefers."""
+    data = module.data
+    quote = "'" if data.count(b"'") > 2 * data.count(b'"') else '"'
+    return f"{quote}{text}{quote}"
