@@ -16,6 +16,7 @@ from gradguard_lint.fixes.recipes import made_by
 from gradguard_lint.fixes.task_functions import function_of, handed_out_alone
 from gradguard_lint.fixes.written import evaluable, keyword, source_of
 from gradguard_lint.rules.base import MOST, Examples, Report, chain, code, handed_out, started_cuda
+from gradguard_lint.rules.exclusive import excludes
 
 CODE = "GG201"
 
@@ -341,64 +342,11 @@ def _first(task: TaskRun) -> list[Effect]:
         for effect in task.effects:
             if effect.kind != kind or effect.bare:
                 continue
-            if all(_instead(it, effect) for it in found):
+            if all(excludes(it, effect) for it in found):
                 found.append(effect)
         if found:
             return found
     return []
-
-
-def _instead(first: Effect, other: Effect) -> bool:
-    """Whether a task that comes to `first` does not come to `other`: they are on two branches."""
-    if not consistent(first.when, other.when):
-        return True
-    ways = list(zip(_way(first), _way(other), strict=False))
-    parting = next((number for number, (one, two) in enumerate(ways) if one != two), 0)
-    if not parting:  # the initializer, and then the task
-        return False
-    one, two = ways[parting]
-    if one.site == two.site:  # one of several functions is called there
-        return one.message != two.message
-    if (one.site.module, one.site.function) != (two.site.module, two.site.function):
-        return True  # the task is one of several functions
-    return one.site.module is two.site.module and any(
-        _parted(node, one.site.line, two.site.line)
-        if isinstance(node, ast.If)
-        else _in_two(_arms(node), one.site.node, two.site.node)
-        for node in ast.walk(one.site.module.tree)
-    )
-
-
-def _way(effect: Effect) -> list[Step]:
-    return [*effect.chain, Step(effect.site, "")]
-
-
-def _arms(node: ast.AST) -> list[list[ast.AST]]:
-    """What stands in each of the branches of an expression, or of a ``match``."""
-    if isinstance(node, ast.IfExp):
-        return [[*ast.walk(arm)] for arm in (node.body, node.orelse)]
-    if isinstance(node, ast.Match):
-        return [[*ast.walk(case)] for case in node.cases]
-    return []
-
-
-def _in_two(arms: list[list[ast.AST]], one: ast.AST, two: ast.AST) -> bool:
-    """Whether one of them stands in one branch, and the other in another."""
-    return any(one in arm for arm in arms) and any(two in arm and one not in arm for arm in arms)
-
-
-def _parted(node: ast.If, first: int, other: int) -> bool:
-    """Whether one of two lines is in one branch of `node`, and the second in the other, or below
-    one that is left."""
-    after = node.body[-1]
-    for inside, outside in ((first, other), (other, first)):
-        if not node.body[0].lineno <= inside <= (after.end_lineno or after.lineno):
-            continue
-        if node.orelse and node.orelse[0].lineno <= outside <= (node.end_lineno or 0):
-            return True
-        if isinstance(after, (ast.Return, ast.Raise)) and outside > (node.end_lineno or 0):
-            return True
-    return False
 
 
 BAD: Examples = {
