@@ -235,11 +235,12 @@ class ParallelCall:
         awaited: whether its end is waited for in that turn.
         relayed: whether the next one is made in that loop, once it has ended; None: it is not known
             to end before another one.
-        over: whether its end is waited for at all.
         overlaps: the others that run while it does, threads or processes as it does; threads of
             loops before are not told.
         until: where the program goes on meanwhile, what it waits with for the end of the tasks, by
             identity: the thread, the future, the executor.
+        queue: the executor whose only worker runs its tasks one after the other, by identity; 0:
+            there is none.
         worker: the task that makes the call, or None in the parent.
         chain: the calls by which the program came to it.
         frame: the scope that it is made in.
@@ -276,9 +277,9 @@ class ParallelCall:
     loops: tuple[Site, ...] = ()
     awaited: bool = False
     relayed: bool | None = None
-    over: bool = False
     overlaps: list[ParallelCall] = field(default_factory=list)
     until: frozenset[int] = frozenset()
+    queue: int = 0
     worker: TaskRun | None = None
     chain: tuple[Step, ...] = ()
     frame: Frame | None = None
@@ -408,6 +409,7 @@ class Effect:
         when: the conditions that it happens under.
         calls: the parallel calls that came before it on some way.
         waits: those of them for whose gradients it may wait: none were cleared since.
+        beside: those of them that may run still: nobody has asked for their end.
         making: the objects that are being made there, from the outermost in, each with the
             expression that makes it.
         on_import: the module whose import has it, in whichever process; "" where it is done in
@@ -424,6 +426,7 @@ class Effect:
     when: Conditions = NONE
     calls: set[int] = field(default_factory=set)
     waits: set[int] = field(default_factory=set)
+    beside: set[int] = field(default_factory=set)
     framework: str = ""
     heavy: bool = False
     always: bool = False
@@ -450,12 +453,6 @@ class Effect:
     """Where the device that it uses was named."""
     making: tuple[tuple[Instance, ast.AST], ...] = ()
     on_import: str = ""
-
-
-def _is_in(effect: Effect, loop: Site) -> bool:
-    """Whether a turn of `loop` has `effect`."""
-    places = (effect.site, *(step.site for step in effect.chain))
-    return any(it.module is loop.module and it.stands_in(loop.node) for it in places)
 
 
 @fields
@@ -528,6 +525,7 @@ class Program:
             and not any(
                 effect.kind in kinds
                 for other in it.overlaps
+                if other.many
                 for task in other.tasks
                 for effect in task.effects
             )
@@ -541,9 +539,8 @@ class Program:
         return any(
             effect.kind in kinds
             and effect.worker is call.worker
-            and call.ident in effect.calls
+            and call.ident in effect.beside
             and not shared.isdisjoint(idents(effect.target))
-            and not (call.over and call.loops and not _is_in(effect, call.loops[-1]))
             for effect in self.effects
         )
 

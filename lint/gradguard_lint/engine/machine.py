@@ -20,9 +20,11 @@ from gradguard_lint.domain.effects import (
     Program,
     Step,
     TaskRun,
+    Told,
 )
 from gradguard_lint.domain.options import Options
 from gradguard_lint.domain.questions import Key, is_question
+from gradguard_lint.domain.shapes import idents
 from gradguard_lint.domain.starts import PROCESS
 from gradguard_lint.domain.state import (
     Error,
@@ -78,6 +80,12 @@ SIZE = "<length>"
 ARRIVED = "<arrived>"
 """The name under which it is kept that an object has the attributes here that were pickled."""
 
+
+OVER = "<over>"
+"""The name under which is kept whether what last runs under an identity has ended."""
+
+_CHANGES: frozenset[Kind] = frozenset({"backward", "in-place", "step", "zero-grad"})
+"""Effects that are asked what runs beside them."""
 
 TOLD_APART: frozenset[Kind] = frozenset(
     {"backward", "draw", "handed-on", "model-change", "set-visible", "step"}
@@ -473,9 +481,32 @@ class Machine:
         calls = {event: event.ident for event in past if isinstance(event, ParallelCall)}
         effect.calls.update(calls.values())
         effect.waits.update(calls[event] for event in calls.keys() - settled)
+        if kind in _CHANGES and calls:
+            made = min((self.made.get(it, 0) for it in idents(target)), default=0)
+            effect.beside.update(
+                ident
+                for event, ident in calls.items()
+                if self.made.get(ident, 0) > made and self.still_runs(event)
+            )
         if kind in ORDERED:
             known = past.get(effect)
             past[effect] = when if known is None else known & when
+
+    def still_runs(self, call: ParallelCall) -> bool:
+        """Whether the program goes on beside what `call` gave out, and has asked for nothing of it
+        so far, neither for its end nor for what it has done."""
+        return (
+            bool(call.until)
+            and not any(
+                (value := self.store.get((ident, OVER))) is None or value.constant is not False
+                for ident in call.until
+            )
+            and not any(
+                isinstance(event, Told)
+                and any(it.worker and it.worker.call is call for it in event.effects)
+                for event in self.state.past
+            )
+        )
 
     # -- names ----------------------------------------------------------------------------------
 

@@ -117,6 +117,7 @@ def hand_out(
     single: bool = False,
     each: bool = False,
     until: frozenset[int] = frozenset(),
+    queue: int = 0,
 ) -> Value:
     """Hand `tasks` to workers; what they return.
 
@@ -136,6 +137,7 @@ def hand_out(
         each: whether one task is given out each time that the call is made.
         until: where the program goes on meanwhile, what it waits with for the end of the tasks, by
             identity.
+        queue: the executor whose only worker runs its tasks one after the other, by identity.
     """
     if forking_pickler and start.kind == PROCESS and start.name not in INHERITING:
         tasks = [task for task in tasks if not _is_of_a_notebook(task.function)]
@@ -180,6 +182,7 @@ def hand_out(
         turn=turn_of(m),
         loops=tuple(m.loops),
         until=until,
+        queue=queue,
         worker=m.worker,
         chain=m.chain,
         frame=frame,

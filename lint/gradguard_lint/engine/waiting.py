@@ -8,8 +8,8 @@ from gradguard_lint.domain.effects import Effect, ParallelCall, Told, Waited
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.starts import THREAD
 from gradguard_lint.domain.state import Moment, met_pasts
-from gradguard_lint.domain.values import UNKNOWN, Const, constant, of
-from gradguard_lint.engine.machine import Machine
+from gradguard_lint.domain.values import UNKNOWN, Const, constant, of, unknown
+from gradguard_lint.engine.machine import OVER, Machine
 
 
 def started(m: Machine, ident: int) -> None:
@@ -49,22 +49,17 @@ def wait_for(m: Machine, ident: int) -> None:
         facts = m.state.past[Waited(ident)] = m.assumed.facts
         for call in running(m):
             if ident in call.until:
-                m.store[ident, _OVER] = constant(True)
-                if facts <= call.when:
-                    call.over = True
-                    call.awaited = call.awaited or call.turn == turn_of(m)
-
-
-_OVER = "<over>"
-"""The name under which is kept whether what last runs under an identity has ended."""
+                m.store[ident, OVER] = constant(True)
+                if facts <= call.when and call.turn == turn_of(m):
+                    call.awaited = True
 
 
 def given_out(m: Machine, call: ParallelCall) -> None:
     """Note of `call`, which is made here, and of others that run on, which of them run at the same
-    time: processes, or threads that loops have made."""
+    time."""
     for other in running(m):
         same_turn = other.turn == call.turn
-        if other.kind != call.kind:
+        if other.kind != call.kind or (call.queue and call.queue == other.queue):
             continue
         if (
             call.kind != THREAD
@@ -72,27 +67,29 @@ def given_out(m: Machine, call: ParallelCall) -> None:
             and (other.site, other.until) == (call.site, call.until)
         ):
             continue  # the same one, started in another way
-        ended = [m.read(ident, _OVER) for ident in other.until]
+        ended = [m.read(ident, OVER) for ident in other.until]
         if other.awaited or any(it is not None and it.constant is True for it in ended):
             other.relayed = in_loop_of(m, other)
+            continue
+        if other.kind == THREAD and not (other.many or m.still_runs(other)):
             continue
         other.overlaps.append(call)
         if call.kind != THREAD or same_turn or call.site == other.site or in_loop_of(m, other):
             call.overlaps.append(other)
     for ident in call.until:
-        m.store[ident, _OVER] = constant(False)
+        m.store[ident, OVER] = constant(False)
 
 
 def running(m: Machine) -> list[ParallelCall]:
-    """What loops have given to threads on the way here, one task after the other, and processes
-    that were started one by one, which have not ended before another one."""
+    """What was given to threads on the way here, one task after the other, and processes that were
+    started one by one, which have not ended before another one."""
     return [
         it
         for it in m.state.past
         if isinstance(it, ParallelCall)
         and it.each
         and it.relayed is None
-        and (it.many if it.kind == THREAD else it.single)
+        and (it.kind == THREAD or it.single)
         and it.until
     ]
 
@@ -125,6 +122,7 @@ def ask_for_end(m: Machine, node: ast.AST, ident: int) -> Key:
     """The question whether what runs under that identity has come to its end, as the program asks
     it here."""
     key = ("ended", ident, id(node))
+    m.store[ident, OVER] = unknown(key)
     facts = m.assumed.facts
     if any(
         isinstance(event, ParallelCall) and ident in event.until and when <= facts

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain as chained
 
-from gradguard_lint.domain.effects import Effect, Program, TaskRun
-from gradguard_lint.domain.shapes import inner
+from gradguard_lint.domain.conditions import consistent
+from gradguard_lint.domain.effects import Effect, ParallelCall, Program, TaskRun
+from gradguard_lint.domain.shapes import idents, inner
 from gradguard_lint.domain.values import Instance, Tensor, Thing
 from gradguard_lint.rules.base import Examples, Report, chain, code
 
@@ -17,17 +19,56 @@ _WRITES = ("step", "zero-grad", "in-place")
 def check(program: Program) -> Iterator[Report]:
     for task in program.thread_tasks():
         call = task.call
-        if not call.many or call.start != "thread" or program.in_turn(call, *_WRITES, "backward"):
+        if call.start != "thread":
             continue
-        for effect in task.effects:
-            if effect.kind in _WRITES and not effect.modes.locked and _shared(effect, task):
-                yield Report(
-                    effect.site,
-                    f"{code(effect.what)} changes an object that all {task.call.workers} share: "
-                    "the threads overwrite each other's work.",
-                    chain(effect),
-                    call=call,
-                )
+        alike = call.many and not program.in_turn(call, *_WRITES, "backward")
+        for effect in _writes(task.effects):
+            if alike and _shared(effect, task):
+                said = f"all {call.workers} share: the threads"
+            elif other := _beside(program, effect, call):
+                name = f"{code(other.worker.name)} in another thread" if other.worker else ""
+                said = f"{name or 'the program itself'} changes meanwhile: they"
+            else:
+                continue
+            yield Report(
+                effect.site,
+                f"{code(effect.what)} changes an object that {said} overwrite each other's work.",
+                chain(effect),
+                call=call,
+            )
+
+
+def _writes(effects: Iterable[Effect]) -> Iterator[Effect]:
+    return (it for it in effects if it.kind in _WRITES and not it.modes.locked)
+
+
+def _beside(program: Program, effect: Effect, call: ParallelCall) -> Effect | None:
+    """What changes the same object while `call`, which has `effect`, may run: another call of that
+    turn of the loops around, or the program itself."""
+    calls = [
+        it
+        for it in program.calls
+        if (it in call.overlaps or call in it.overlaps) and it.turn == call.turn
+    ]
+    others = [_writes(task.effects) for it in calls for task in it.tasks]
+    own = [it for it in program.effects if it.worker is call.worker and call.ident in it.beside]
+    changed = _own_idents(effect)
+    return next(
+        (
+            other
+            for other in chained.from_iterable((*others, _writes(own)))
+            if not changed.isdisjoint(_own_idents(other))
+            and consistent(effect.when, other.when, call.when)
+        ),
+        None,
+    )
+
+
+def _own_idents(effect: Effect) -> set[int]:
+    """The identities of what it changes; of a tensor, its own alone: what it was made from may have
+    other parts."""
+    tensors = [*effect.target.of(Tensor)]
+    return {atom.ident for atom in tensors if atom.ident > 0} if tensors else idents(effect.target)
 
 
 def _shared(effect: Effect, task: TaskRun) -> bool:

@@ -137,7 +137,7 @@ def method(
     elif what in ("process", "thread") and name == "start":
         result = processes.start_instance(m, frame, node, instance)
     elif what in ("process", "thread") and name == "join":
-        processes.joined(m, instance.ident, args)
+        processes.joined(m, node, instance.ident, args)
     elif what in ("process", "thread") and name == "is_alive":
         result = processes.is_alive(m, node, instance.ident)
     elif what == "pool":

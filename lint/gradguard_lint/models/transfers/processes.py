@@ -92,16 +92,18 @@ def process_method(
             ident=thing.ident,
         )
     elif name == "join":
-        joined(m, thing.ident, args)
+        joined(m, node, thing.ident, args)
     elif name == "is_alive":
         return is_alive(m, node, thing.ident)
     return UNKNOWN
 
 
-def joined(m: Machine, ident: int, args: Args) -> None:
+def joined(m: Machine, node: ast.AST, ident: int, args: Args) -> None:
     """``process.join()``: with a limit of time, the process may run still."""
     if all(value.is_none for value in args.values()):
         wait_for(m, ident)
+    else:
+        ask_for_end(m, node, ident)
 
 
 def is_alive(m: Machine, node: ast.AST, ident: int) -> Value:

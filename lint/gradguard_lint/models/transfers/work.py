@@ -159,6 +159,7 @@ def method(
             daemons=daemons and row.does == "pool",
             each=not hands.many,
             until=frozenset(until),
+            queue=thing.ident if single else 0,
         )
         for start, when in starts
     ]
