@@ -36,6 +36,9 @@ def kept(text, **others):
         "from joblib import Parallel\nkind = 'dask'\nParallel(2, backend=kind)\n",
         "from joblib import Parallel\ndef f():\n    return 'dask'\nParallel(2, backend=f())\n",
         "from joblib import Parallel\noptions = {'backend': 'dask'}\nParallel(**options)\n",
+        "from joblib import Parallel\nParallel(max(n, 2), 'dask')\n",
+        "from joblib import Parallel\nParallel(\n    *(\n        2,\n        'dask',\n    )\n)\n",
+        "from joblib import Parallel\nkind = 'dask'\nParallel(2, kind)\n",
         "import numpy as np\nfrom multiprocessing import Pool\ndef f(k):\n"
         "    return np.random.rand()\nPool(2).map(f, x)\n",
         "import numpy as np\nfrom datasets import load_dataset\ndef f(row):\n"
@@ -87,6 +90,8 @@ def test_what_may_have_a_pitfall_is_kept(text):
         TORCH + "# from multiprocessing import Pool\n# Pool(2).map(f, x)\n",
         TORCH + '"""\n>>> from joblib import delayed\n>>> delayed(f)(1)\n"""\n',
         "from joblib import parallel_config\nParallel\nparallel_config(n_jobs=2, backend='dask')\n",
+        "from joblib import Parallel, delayed\nParallel(2)(delayed(f)(k, 'dask') for k in x)\n",
+        "from joblib import Parallel\nkind = 'dask'\nParallel(2, verbose=kind)\n",
         "import numpy as np\nfrom multiprocessing import Pool\ndef test_f():\n"
         "    x = np.random.rand(3)\n    Pool(2).map(g, x)\n",
         "import pandas as pd\nfrom multiprocessing import Pool\ndf = pd.DataFrame(d)\n"

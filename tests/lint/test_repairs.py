@@ -26,6 +26,7 @@ NOT_RUN = {
     "GG501 objects, and an attribute": "it joins no group of its own",
     "GG401": "SciKeras is not installed",
     "GG405 by argument": "it has no cluster",
+    "GG405 by its place": "it has no cluster",
 }
 """Repaired programs that cannot be run here."""
 

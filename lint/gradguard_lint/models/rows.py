@@ -180,7 +180,7 @@ VARIABLES = words("cuda device gpu requires_grad")
 """Those that are the names of variables, too."""
 
 MATTERS_BESIDE = {
-    "dask": words("backend"),
+    "dask": words("Parallel backend"),
     "CUDA_VISIBLE_DEVICES": words("environ putenv setenv"),
     "HIP_VISIBLE_DEVICES": words("environ putenv setenv"),
     "PYTORCH_NVML_BASED_CUDA_CHECK": words("environ putenv"),

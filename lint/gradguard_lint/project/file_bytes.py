@@ -110,6 +110,8 @@ _DOES = (
 )
 """A statement at the left margin that iterates, or calls something."""
 _FOR_BACKEND = rb"[\"']backend[\"'][ \t]*:[ \t]*\Z"
+_PARALLEL = rb"\bParallel(?:[ \t]*\(\s*\*)?\Z"
+"""How a call begins whose backend may be given by its place, or in a tuple that is unpacked."""
 _BACKEND_BY_NAME = rb"\bbackend[ \t]*=[ \t]*[^\W\d]"
 _RETURNED = rb"\breturn\b"
 _DEFINED = rb"\n[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)"
@@ -501,7 +503,11 @@ def _wrong_backend(data: bytes) -> bool:
         if name and name != b"backend":
             if re.search(rb"\bbackend[ \t]*=[ \t]*(?:[\w.]*\.)?" + name + rb"\b", data):
                 return True
-        elif name and not caller(data, quoted.start()).endswith(_RIGHT_BACKEND):
+            if re.search(rb"\bParallel[ \t]*\([^()=]*,\s*(?:[\w.]*\.)?" + name + rb"\s*[,)]", data):
+                return True
+            continue
+        called = caller(data, quoted.start())
+        if not called.endswith(_RIGHT_BACKEND) if name else re.search(_PARALLEL, called):
             return True
     return False
 

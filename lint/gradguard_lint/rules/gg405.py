@@ -138,6 +138,11 @@ from joblib import Parallel, delayed
 
 results = Parallel(n_jobs=2, backend="dask")(delayed(abs)(k) for k in range(3))  # GG405
 """,
+    "by its place": """\
+from joblib import Parallel, delayed
+
+results = Parallel(2, "dask")(delayed(abs)(k) for k in range(3))  # GG405
+""",
     "with a cluster": """\
 from dask.distributed import Client
 from joblib import Parallel, delayed
@@ -150,6 +155,12 @@ if __name__ == "__main__":
 }
 
 FIXED: Examples = {
+    "by its place": """\
+from joblib import Parallel, delayed, parallel_config
+
+with parallel_config(backend="dask"):
+    results = Parallel(2)(delayed(abs)(k) for k in range(3))  # GG405
+""",
     "by argument": """\
 from joblib import Parallel, delayed, parallel_config
 
