@@ -68,7 +68,7 @@ def _left_behind(program: Program, task: TaskRun) -> Iterator[Report]:
         if made.call.ident == task.call.made:
             given += _had(made)
     shipped = {ident for _, own in given for ident in own}
-    if not shipped or not (_returns_numbers(task) if task.call.answers else _keeps(task)):
+    if not shipped or not (_returns_numbers(task) if task.call.answers else _keeps(task, shipped)):
         return
     if not all(map(_returns_numbers, program.of_object(task.call.made))):
         return  # another method may give them back
@@ -178,28 +178,47 @@ _LETS_OUT = (
 queue or a file."""
 
 
-def _keeps(task: TaskRun) -> bool:
-    """Whether the worker's gradients certainly stay in the process that it is."""
+def _keeps(task: TaskRun, shipped: set[int]) -> bool:
+    """Whether the gradients of what is `shipped` certainly stay in the process that it is."""
     return task.known and not any(
-        (effect.kind in _LETS_OUT and not _is_empty(task, effect))
+        (effect.kind in _LETS_OUT and not _is_empty(task, shipped, effect))
         or (effect.kind == "backward" and "backward" not in effect.what)
         for effect in task.effects
     )
 
 
-def _is_empty(task: TaskRun, effect: Effect) -> bool:
-    """Whether what the worker gives to something unknown never comes to what it trains."""
+def _is_empty(task: TaskRun, shipped: set[int], effect: Effect) -> bool:
+    """Whether what the worker gives to something unknown, or writes to, never comes to what it
+    trains."""
+    if effect.kind == "in-place":
+        return all(
+            isinstance(atom, Tensor)
+            and atom.born == task.ident
+            and atom.ident not in atom.sources  # it has not arrived
+            and (
+                OUTPUT in (made_from := {atom.ident, *atom.sources})
+                or shipped.isdisjoint(made_from)
+            )
+            for atom in effect.target.atoms
+        )
     return (
         effect.kind == "handed-on"
         and bool(effect.values)
         and not any(
             (isinstance(atom, Thing) and atom.kind in ("model", "optimizer"))
-            or (isinstance(atom, Tensor) and (atom.ident > 0 or atom.ident == GRADIENT))
+            or (isinstance(atom, Tensor) and not _is_apart(shipped, atom))
             or (isinstance(atom, Instance) and (atom.cls.what or atom.born != task.ident))
             for value in effect.values
             for atom in value.atoms
         )
     )
+
+
+def _is_apart(shipped: set[int], tensor: Tensor) -> bool:
+    """Whether `tensor` is none of what is `shipped`, nor a part or gradient of it."""
+    if tensor.ident <= 0:
+        return tensor.ident != GRADIENT
+    return not tensor.tracked and shipped.isdisjoint((tensor.ident, *tensor.sources))
 
 
 def _counted(atom: Atom) -> bool:
