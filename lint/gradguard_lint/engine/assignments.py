@@ -53,7 +53,7 @@ from gradguard_lint.engine.lookups import identify
 from gradguard_lint.engine.machine import HEAP, Machine
 from gradguard_lint.engine.ports import SETTER, Args
 from gradguard_lint.engine.same_object import changed_in_place
-from gradguard_lint.engine.steady import keep_given
+from gradguard_lint.engine.steady import keep_given, keep_shared
 from gradguard_lint.engine.tree import takes_all
 from pytest_gradguard.records import replace
 
@@ -122,6 +122,7 @@ def assign(m: Machine, frame: Frame, target: ast.expr, value: Value) -> None:
                     continue
                 m.models.set_attribute(m, frame, target, atom, value)
                 m.set_field(atom.ident, target.attr, value)
+                keep_shared(m, atom, target.attr, value)
                 m.origins[atom.ident, target.attr] = m.site(frame, target)
             elif isinstance(atom, Class):
                 m.set_field(atom.body.ident, target.attr, value)

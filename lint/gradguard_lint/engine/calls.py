@@ -41,7 +41,7 @@ from gradguard_lint.engine.machine import HEAP, Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.same_object import changed_in_place
 from gradguard_lint.engine.tree import yields
-from gradguard_lint.engine.turns import given_to_all, turning
+from gradguard_lint.engine.turns import given_apart, given_to_all, turning
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
 
@@ -385,6 +385,7 @@ def instantiate(m: Machine, frame: Frame, node: ast.AST, cls: Class, args: Args)
         # Which of the items in a container a constructor takes is not told here.
         depth = 0 if init is not None else 4
         m.given_to_all[instance.ident] = given_to_all(m, frame, node, args, depth)
+        m.given_apart[instance.ident] = given_apart(frame, node, args)
     making, m.making = m.making, (*m.making, (instance, node))
     try:
         if init is not None:

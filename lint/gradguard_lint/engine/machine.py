@@ -139,6 +139,8 @@ class Machine:
         """What each turn of a loop makes its own object with, by the identity of that."""
         self.given_as: dict[tuple[int, str], Set[int]] = {}
         """The same of single attributes, where it is told what the object is given as them."""
+        self.given_apart: dict[int, Set[Atom]] = {}
+        """What may pick things, of what no other turn of a loop makes its object with."""
         self.turn = 0
         """Since when the innermost turn of a loop goes on, as `made` counts; 0: there is none."""
         self.made: dict[int, int] = {}

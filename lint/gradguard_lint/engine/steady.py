@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 
 from gradguard_lint.domain.effects import Step
-from gradguard_lint.domain.values import Frame, Function, Instance, Value
+from gradguard_lint.domain.shapes import inner
+from gradguard_lint.domain.starts import THREAD
+from gradguard_lint.domain.values import Frame, Function, Instance, Tensor, Thing, Value
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.tree import descend, is_fixed, last_name
 from gradguard_lint.engine.turns import from_before, turning
@@ -30,6 +32,25 @@ def keep_given(
     if told is not None:
         known = m.given_as.get((made.ident, target.attr), frozenset())
         m.given_as[made.ident, target.attr] = known | given if told else known
+
+
+def keep_shared(m: Machine, owner: Instance, name: str, value: Value) -> None:
+    """Note what of `value`, which a task sets as an attribute of an object of its own, others may
+    have, too: it stays so where the task reads it again."""
+    if m.worker is None or m.worker.call.kind != THREAD or owner.born != m.worker.ident:
+        return
+    others = {
+        atom.ident
+        for atom in inner(value)
+        if isinstance(atom, (Instance, Tensor, Thing))
+        and atom.ident > 0
+        and atom.born != owner.born
+    }
+    if others:
+        known = m.given_as.get((owner.ident, name))
+        if known is None:
+            known = m.given_to_all.get(owner.ident, frozenset())
+        m.given_as[owner.ident, name] = known | others
 
 
 def _always(frame: Frame, statement: ast.stmt) -> bool:

@@ -328,7 +328,7 @@ def run_task(
         function = task.function
         if not process and -1 in task.private:
             function = owned(function, run.ident)
-            run.own |= _bound(function)
+            run.own |= _bound(m, function)
         result = m.call(frame, task.site.node, function, _arguments(m, task, process, run))
         result = whole(m, m.iterated(frame, task.site.node, result))
         if m.last_returns is not None:
@@ -403,13 +403,16 @@ def _arguments(m: Machine, task: TaskCall, process: bool, run: TaskRun) -> Args:
     )
 
 
-def _bound(function: Value) -> set[Atom]:
-    """What may pick things among the arguments that `function` has with it."""
+def _bound(m: Machine, function: Value) -> set[Atom]:
+    """What may pick things among the arguments that `function` has with it, or that the object was
+    made with whose method it is."""
     found: set[Atom] = set()
     for atom in function.atoms:
         given = atom.defaults if isinstance(atom, Function) else ()
         if isinstance(atom, Partial):
             given = (*atom.args, *(value for _, value in atom.keywords))
+        elif isinstance(atom, Bound) and isinstance(atom.receiver, Instance):
+            found |= m.given_apart.get(atom.receiver.ident, set())
         found.update(
             item for value in given for item in value.atoms if isinstance(item, (Const, Unknown))
         )

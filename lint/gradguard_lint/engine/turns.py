@@ -5,7 +5,19 @@ from __future__ import annotations
 import ast
 
 from gradguard_lint.domain.shapes import inner
-from gradguard_lint.domain.values import Bound, Frame, Instance, Tensor, Thing, Value, join, of
+from gradguard_lint.domain.values import (
+    Atom,
+    Bound,
+    Const,
+    Frame,
+    Instance,
+    Tensor,
+    Thing,
+    Unknown,
+    Value,
+    join,
+    of,
+)
 from gradguard_lint.engine.arguments import SOME
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
@@ -57,6 +69,15 @@ def given_to_all(m: Machine, frame: Frame, node: ast.Call, args: Args, depth: in
     if all(item.arg is not None for item in node.keywords):
         given += [value for name, value in args.keywords.items() if name not in names]
     return set[int]().union(*(from_before(m, value, depth) for value in given))
+
+
+def given_apart(frame: Frame, node: ast.Call, args: Args) -> set[Atom]:
+    """The numbers, texts and unknown things that no other turn of the loops around gives to
+    `node`."""
+    positions, names = private_parts(frame, node, args)
+    given = [value for at, value in enumerate(args.positional) if at in positions]
+    given += [value for name, value in args.keywords.items() if name in names]
+    return {atom for value in given for atom in value.atoms if isinstance(atom, (Const, Unknown))}
 
 
 def from_before(m: Machine, value: Value, depth: int = 4) -> frozenset[int]:
