@@ -435,7 +435,7 @@ def _wrapped_around(m: Machine, parameter: Tensor) -> set[int]:
 
 def reduced(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """A reduction among processes: perhaps of gradients, by hand."""
-    target = args.get(0) or UNKNOWN
+    target = args.get(0, "tensor", "tensors", "output") or UNKNOWN
     if all(map(_is_output, target.atoms)):
         return UNKNOWN  # no gradient, and no parameter
     for top in _wrapped_modules(m):
@@ -446,9 +446,10 @@ def reduced(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
 
 
 def _is_output(atom: Atom) -> bool:
-    """Whether `atom` is what a model gave, or made from that: a loss to be logged."""
+    """Whether `atom` is what a model gave, or made from that, or from no gradient or parameter at
+    all: a loss, or a count, to be logged."""
     made_from = {atom.ident, *atom.sources} if isinstance(atom, Tensor) else set()
-    return OUTPUT in made_from and GRADIENT not in made_from
+    return made_from == {0} or (OUTPUT in made_from and GRADIENT not in made_from)
 
 
 def _of_parameters(m: Machine, atom: Atom) -> bool:
@@ -456,7 +457,7 @@ def _of_parameters(m: Machine, atom: Atom) -> bool:
     return isinstance(atom, Tensor) and (
         atom.grad == "parameter"
         or atom.ident == GRADIENT
-        or any((ident, WRAPPED) in m.store for ident in (atom.ident, *atom.sources))
+        or any(it and (it, WRAPPED) in m.store for it in (atom.ident, *atom.sources))
     )
 
 
