@@ -1318,3 +1318,48 @@ def test_one_process_is_told_from_several(project, then, severity, said):
     (probe,) = [it for it in found if it["location"]["line"] == 7]
     assert probe["severity"] == severity
     assert said in probe["message"]
+
+
+LOADED = """\
+import argparse
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+class Rows(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, k):
+        return torch.ones(3, device="cuda") * k
+
+
+def run(workers):
+    torch.ones(1).cuda()
+    return [x.sum() for x in DataLoader(Rows(), num_workers=workers)]
+
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--workers", type=int, default=0)
+parser.add_argument("--readers", type=int, default=2)
+args = parser.parse_args()
+"""
+
+
+@pytest.mark.parametrize(
+    ("then", "severity", "said"),
+    [
+        ("run(args.workers)\n", "warning", " By default, `workers` is 0: nothing is forked."),
+        ("run(args.workers or 2)\n", "error", "forked process."),
+        ("run(args.readers)\n", "error", "forked process."),
+        ("run(args.workers)\nrun(4)\n", "error", "forked process."),
+        ("run(4)\nrun(args.workers)\n", "error", "forked process."),
+        ("run(int(input()))\n", "error", "forked process."),
+    ],
+)
+def test_workers_that_are_there_by_default_are_told_from_others(project, then, severity, said):
+    project.write("program.py", LOADED + then)
+    (found,) = project.lint("--select", "GG203", json_output=True).json["findings"]
+    assert found["severity"] == severity
+    assert found["message"].endswith(said)

@@ -54,15 +54,30 @@ def check(program: Program) -> Iterator[Report]:
         did, why = _DID[first.kind]
         does = "initialises CUDA" if first.kind == "gpu-init" else "starts the CUDA driver"
         before = f"{code(first.what)} {does} in the parent"
+        default = _none_by_default(program, call)
         yield Report(
             call.site,
-            f"{uses} in {call.workers}, but the parent {did.format(what=first.what)}: {why}.",
+            f"{uses} in {call.workers}, but the parent {did.format(what=first.what)}: {why}."
+            f"{default}",
             (*before_fork(call, first, before), *used),
+            severity="warning" if default else None,
             call=call,
             when=when,
             case=advice_case(call),
             fix=without_fork(call),
         )
+
+
+def _none_by_default(program: Program, call: ParallelCall) -> str:
+    """That there are no such workers unless somebody sets an option, or an argument, which nobody
+    here does."""
+    for key, truth in call.chosen:
+        if truth or not isinstance(key, tuple) or key[0] != "eq":
+            continue
+        about, value = key[1:]
+        if program.defaults.get(about) == (value,):
+            return f" By default, `{about[-1]}` is {value}: nothing is forked."
+    return ""
 
 
 Found = tuple[Effect, str, tuple[Step, ...], Conditions]

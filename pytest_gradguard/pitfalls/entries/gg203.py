@@ -67,7 +67,8 @@ print((scale * sum(norms)).item())  # prints: 30.0
         "lies on a GPU, when the parent initialises CUDA earlier in the program, or starts its "
         "driver: by a question such as `torch.cuda.is_available()`, by taking gradients, by "
         "pinned memory, or by what uses a GPU unasked (`DataParallel`, `torch.compile`, "
-        "autocast, `Accelerator`, `TrainingArguments`)."
+        "autocast, `Accelerator`, `TrainingArguments`). A warning where an option or argument "
+        "that makes the workers asks for none by default."
     ),
     runtime=(
         "When a fork backend starts work while CUDA is initialised in the parent; when a process "

@@ -58,7 +58,8 @@ optimizer.step()
 """,
     lint=(
         "On `optimizer.step()`, `zero_grad()` or an in-place write in a thread worker, on a "
-        "model or tensor that the threads share. Not under a lock, nor with `use_locking=True`."
+        "model or tensor that the threads share, or that the program itself changes while the "
+        "thread may run. Not under a lock, nor with `use_locking=True`."
     ),
     runtime=None,
     silence="If a lock makes the tasks take turns, or lost updates do no harm (Hogwild).",
