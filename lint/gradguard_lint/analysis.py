@@ -9,7 +9,8 @@ from gradguard_lint.engine.relevance import Relevance
 from gradguard_lint.models.rows import Row, registry
 from gradguard_lint.project.files import absolute
 from gradguard_lint.project.modules import Modules, Reader
-from gradguard_lint.reading.source import SourceError, parse
+from gradguard_lint.reading.source import SourceError, nests_deeply, parse
+from gradguard_lint.reading.text import TOO_DEEP
 from pytest_gradguard.records import field, fields
 
 TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
@@ -64,7 +65,7 @@ def analyse(
     """Run the program that `path` starts: as a `whole`, though nothing in it may matter.
 
     Raises:
-        SourceError: the file is not Python.
+        SourceError: the file is not Python, or nests too deeply.
     """
     modules = Modules(path, read)
     entry = parse(data, path, modules.name, modules.package)
@@ -78,8 +79,10 @@ def analyse(
         from gradguard_lint.models.transfers.meaning import Meaning
 
         program = interpret(modules, Meaning(known), options, relevance)
+        found, stated = judge(program, codes)
     except RecursionError:
-        raise SourceError("an expression is nested too deeply to be read") from None
-    found, stated = judge(program, codes)
+        if any(nests_deeply(it.tree) for it in (entry, *modules.loaded())):
+            raise SourceError(TOO_DEEP) from None
+        raise  # a fault of the linter's own
     calls = [(absolute(where), line, own) for (where, line), own in program.calls_elsewhere.items()]
     return Analysed(Result(found, calls), modules.used, modules.absent, stated)

@@ -190,8 +190,6 @@ def _analyse_one(task: Task, read: Reader) -> Analysed:
         return seen
     except SourceError as error:
         return Analysed(Result(error=(error.line, str(error))))
-    except RecursionError:
-        return Analysed(Result(error=(1, "an expression is nested too deeply to be read")))
     except Exception as error:
         return Analysed(Result(error=(1, f"gradguard could not check this file: {error!r}")))
     finally:

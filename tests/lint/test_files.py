@@ -65,6 +65,17 @@ def test_a_file_that_is_no_python_is_one_line_and_the_others_are_checked(project
     assert [error["path"] for error in ran.json["errors"]] == [name]
 
 
+def test_only_a_source_that_nests_deeply_is_said_to(project, worker, monkeypatch):
+    def fail(*_):
+        raise RecursionError
+
+    project.write("a.py", f"{worker}x = {'1 + ' * 900}1\n")
+    assert "nested too deeply" in project.lint("--no-cache").err
+    monkeypatch.setattr("gradguard_lint.judgement.judge", fail)
+    project.write("a.py", worker)
+    assert "gradguard could not check this file: Rec" in project.lint("--no-cache").err
+
+
 def test_other_encodings_and_line_ends_are_read(project, worker):
     project.write("latin.py", b"# -*- coding: latin-1 -*-\n# \xe9\n" + worker.encode())
     project.write("bom.py", b"\xef\xbb\xbf" + worker.encode())

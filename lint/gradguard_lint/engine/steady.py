@@ -12,6 +12,11 @@ from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.tree import descend, is_fixed, last_name
 from gradguard_lint.engine.turns import from_before, turning
 
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    Told = dict[tuple[int, str], bool | None]
+    """What is told of names, by their frames: None, too, of one that is being asked."""
+
 _PLAIN = (ast.Constant, ast.Dict, ast.List, ast.Tuple, ast.expr_context)
 """What is the same where its parts are."""
 
@@ -28,7 +33,7 @@ def keep_given(
     if not isinstance(made, Instance) or all(made != it for it, _ in m.making):
         return
     given = from_before(m, value)
-    told = _is_steady(m, frame, written, m.chain) if given and _always(frame, node) else None
+    told = _is_steady(m, frame, written, m.chain, {}) if given and _always(frame, node) else None
     if told is not None:
         known = m.given_as.get((made.ident, target.attr), frozenset())
         m.given_as[made.ident, target.attr] = known | given if told else known
@@ -58,16 +63,22 @@ def _always(frame: Frame, statement: ast.stmt) -> bool:
     return frame.function is not None and statement in getattr(frame.function.node, "body", ())
 
 
-def _is_steady(m: Machine, frame: Frame, node: ast.expr, chain: tuple[Step, ...]) -> bool | None:
+def _is_steady(
+    m: Machine, frame: Frame, node: ast.expr, chain: tuple[Step, ...], names: Told
+) -> bool | None:
     """Whether `node` is the same in each turn of the loops around; None: that is not told.
 
-    `chain` is the calls that lead to `frame`.
+    `chain` is the calls that lead to `frame`, `names` what is told by now.
     """
     told: bool | None = True
     for part in descend(node):
         same: bool | None = isinstance(part, _PLAIN) or None
         if isinstance(part, ast.Name):
-            same = _is_steady_name(m, frame, part.id, chain)
+            key = frame.ident, part.id
+            if key not in names:
+                names[key] = None  # a name may be bound from itself
+                names[key] = _is_steady_name(m, frame, part.id, chain, names)
+            same = names[key]
         elif isinstance(part, ast.Attribute):
             same = not any(_sets(it.node, part.attr) for it in m.loops) or None
         elif isinstance(part, ast.Subscript):
@@ -84,7 +95,9 @@ def _sets(loop: ast.AST, name: str) -> bool:
     return any(part.attr == name and isinstance(part.ctx, ast.Store) for part in parts)
 
 
-def _is_steady_name(m: Machine, frame: Frame, name: str, chain: tuple[Step, ...]) -> bool | None:
+def _is_steady_name(
+    m: Machine, frame: Frame, name: str, chain: tuple[Step, ...], names: Told
+) -> bool | None:
     found = m.lookup(frame, name)
     if found is None:
         return None
@@ -97,15 +110,15 @@ def _is_steady_name(m: Machine, frame: Frame, name: str, chain: tuple[Step, ...]
         return None
     bound = m.origins.get((home.ident, name))
     if bound is None:
-        return _is_steady_argument(m, home.function, name, chain)
+        return _is_steady_argument(m, home.function, name, chain, names)
     statement = bound.statement
     if not isinstance(statement, ast.Assign) or not _always(frame, statement):
         return None
-    return _is_steady(m, frame, statement.value, chain)
+    return _is_steady(m, frame, statement.value, chain, names)
 
 
 def _is_steady_argument(
-    m: Machine, function: Function, name: str, chain: tuple[Step, ...]
+    m: Machine, function: Function, name: str, chain: tuple[Step, ...], names: Told
 ) -> bool | None:
     """The same of what the last call of `chain` gives `function` under that name."""
     if not chain:
@@ -117,7 +130,7 @@ def _is_steady_argument(
     if given is None or name not in given:
         return None
     written = given[name]
-    return written is None or _is_steady(m, caller, written, chain[:-1])
+    return written is None or _is_steady(m, caller, written, chain[:-1], names)
 
 
 def _given(m: Machine, function: Function, call: ast.Call) -> dict[str, ast.expr | None] | None:

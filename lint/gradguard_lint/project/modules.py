@@ -465,6 +465,10 @@ class Modules:
         self._modules[name] = module
         return module
 
+    def loaded(self) -> list[Module]:
+        """The modules that were parsed."""
+        return [module for module in self._modules.values() if module is not None]
+
 
 class Reader:
     """Reads files once; None where a file cannot be used.

@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from gradguard_lint.reading.text import NOTEBOOK, SourceError, compile_flags
+from gradguard_lint.reading.text import NOTEBOOK, TOO_DEEP, SourceError, compile_flags
 from gradguard_lint.words import words
 
 _AST_ONLY = 0x400
@@ -255,7 +255,7 @@ def _problem(text: str) -> tuple[int, str] | None:
     except SyntaxError as error:
         return error.lineno or 1, f"syntax error: {error.msg}"
     except (RecursionError, MemoryError):
-        return 1, "an expression is nested too deeply to be read"
+        return 1, TOO_DEEP
     except (ValueError, UnicodeError) as error:
         return 1, f"cannot be decoded: {error}"
     return None

@@ -15,6 +15,7 @@ from functools import cached_property
 
 from gradguard_lint.reading.text import (
     NOTEBOOK,
+    TOO_DEEP,
     SourceError,
     byte_lines,
     check,
@@ -22,7 +23,10 @@ from gradguard_lint.reading.text import (
     decode,
 )
 
-__all__ = ["Module", "SourceError", "parse", "tree_of"]
+__all__ = ["Module", "SourceError", "nests_deeply", "parse", "tree_of"]
+
+_DEEP = 100
+"""As many levels of a tree, of which nobody writes half, may be too many to be followed."""
 
 
 class Module:
@@ -115,9 +119,17 @@ def tree_of(data: bytes, path: str) -> ast.Module:
         reason = f"syntax error: {error.msg} (read by Python {version})"
         raise SourceError(reason, error.lineno or 1) from None
     except (RecursionError, MemoryError):
-        raise SourceError("an expression is nested too deeply to be read") from None
+        raise SourceError(TOO_DEEP) from None
     except (ValueError, LookupError, UnicodeError) as error:
         raise SourceError(f"cannot be decoded: {error}") from None
+
+
+def nests_deeply(tree: ast.Module) -> bool:
+    """Whether what follows `tree` by calls within calls may fail for its depth alone."""
+    level: list[ast.AST] = [tree]
+    for _ in range(_DEEP):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+    return bool(level)
 
 
 def _compiled(data: bytes | str, path: str) -> ast.Module:

@@ -7,6 +7,8 @@ import re
 _COOKIE = re.compile(rb"^(?:\xef\xbb\xbf)?[ \t\f]*#.*?coding[:=][ \t]*[-\w.]+")
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
+TOO_DEEP = "an expression is nested too deeply to be read"
+
 NOTEBOOK = ".ipynb"
 """How the names of notebooks end."""
 _TOP_LEVEL_AWAIT = 0x2000
