@@ -638,7 +638,8 @@ class Machine:
         changed = False
         for choice in value.choices:
             atom = choice.atom
-            if choice.when and assumed and not compatible(choice.when, assumed):
+            told = assumed or len(choice.when) > 1  # one condition alone can always hold
+            if choice.when and told and not compatible(choice.when, assumed):
                 changed = True
                 continue
             now = self.current(atom)
