@@ -20,7 +20,7 @@ from gradguard_lint.rules.exclusive import excludes
 
 CODE = "GG201"
 
-_CHOOSING = ("set-visible", "gpu-init", "gpu-chosen")
+_CHOOSING = ("set-visible", "gpu-init", "gpu-hint", "gpu-chosen")
 """What may say which GPU a process uses."""
 
 

@@ -364,10 +364,12 @@ def asks_for_cpu(args: Args) -> bool:
     )
 
 
-def gpu_hinted(m: Machine, frame: Frame, node: ast.AST, what: str) -> None:
-    """Record that another library is told to use a GPU."""
+def gpu_hinted(
+    m: Machine, frame: Frame, node: ast.AST, what: str, device: Value | None = None
+) -> None:
+    """Record that another library is told to use a GPU, or `device`."""
     if not gpu_absent(m) and not far_fetched_here(m):
-        m.effect(frame, "gpu-hint", node, what)
+        m.effect(frame, "gpu-hint", node, what, value=chosen_gpu(device))
 
 
 def _computed(atom: Unknown) -> bool:

@@ -159,15 +159,16 @@ def given_a_gpu(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args) 
         return
     gpu, when = placed(device, m)
     if gpu and not m.conflicts(when):
-        gpu_hinted(m, frame, node, f"{name}(..., device={shown(device)})")
+        gpu_hinted(m, frame, node, f"{name}(..., device={shown(device)})", device)
 
 
 def told_device(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """A call of another library whose device may be the number of a GPU."""
     handed_on(m, frame, node, args)
-    gpu, when = placed(args.get(*row.argument), m)
+    device = args.get(*row.argument)
+    gpu, when = placed(device, m)
     if gpu and not m.conflicts(when):
-        gpu_hinted(m, frame, node, f"{name}(..., device={shown(args.get(*row.argument))})")
+        gpu_hinted(m, frame, node, f"{name}(..., device={shown(device)})", device)
     elif not gpu:
         given_a_gpu(m, frame, node, name, args)
     return UNKNOWN
