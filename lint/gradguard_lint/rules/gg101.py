@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradguard_lint.domain.effects import Program, Step, TaskRun
-from gradguard_lint.domain.values import Atom, TaskCall, Tensor
+from gradguard_lint.domain.effects import Effect, Program, Step, TaskRun
+from gradguard_lint.domain.shapes import idents, inner
+from gradguard_lint.domain.values import GRADIENT, Atom, TaskCall, Tensor
 from gradguard_lint.rules.base import (
     Examples,
     Report,
@@ -18,7 +19,14 @@ from gradguard_lint.rules.base import (
     sent_with,
 )
 
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from gradguard_lint.domain.effects import Kind
+
 CODE = "GG101"
+
+_WANTING: tuple[Kind, ...] = ("backward", "grad-read", "grad-write", "hook", "step", "zero-grad")
+"""What shows that the parent wants a gradient itself."""
 
 
 def carries_graph(atom: Atom) -> bool:
@@ -34,7 +42,12 @@ def check(program: Program) -> Iterator[Report]:
         found = False
         for sent, crossing in task.parted(task.contents):
             path, atom = next(
-                ((path, atom) for path, atom, _ in crossing if carries_graph(atom)), ("", None)
+                (
+                    (path, atom)
+                    for path, atom, _ in crossing
+                    if carries_graph(atom) and not _is_the_tasks(program, task, atom)
+                ),
+                ("", None),
             )
             if atom is not None:
                 found = True
@@ -56,6 +69,39 @@ def check(program: Program) -> Iterator[Report]:
                         call=task.call,
                     )
                     break
+
+
+def _is_the_tasks(program: Program, task: TaskRun, atom: Atom) -> bool:
+    """Whether that is a leaf whose gradient the task itself asks for and returns, and that no
+    backward of the parent may reach."""
+    if not isinstance(atom, Tensor) or atom.grad != "leaf" or atom.ident <= 0:
+        return False
+    found = task.result is not None and any(
+        isinstance(it, Tensor) and GRADIENT in (it.ident, *it.sources) for it in inner(task.result)
+    )
+    return (
+        found
+        and any(_asks_for(effect, atom) for effect in task.effects)
+        and not any(
+            effect.worker is None and (effect.target.is_unknown or _concerns(effect, atom))
+            for effect in program.kinds(*_WANTING)
+        )
+    )
+
+
+def _asks_for(effect: Effect, leaf: Tensor) -> bool:
+    """Whether the gradient of `leaf` is computed there by its name, or read."""
+    if effect.kind == "grad-read":
+        asked = effect.target
+    elif effect.kind == "backward":
+        asked = effect.value
+    else:
+        return False
+    return any(isinstance(it, Tensor) and it.ident == leaf.ident for it in inner(asked))
+
+
+def _concerns(effect: Effect, leaf: Tensor) -> bool:
+    return leaf.ident in idents(effect.target) | idents(effect.value)
 
 
 def _happens(task: TaskRun, sent: TaskCall, path: str, *, history: bool) -> str:
