@@ -251,7 +251,7 @@ def wrap(m: Machine, node: ast.AST, name: str, atom: Atom) -> Value:
 def _parts(m: Machine, atom: Thing | Instance, depth: int = 3) -> set[int]:
     """The identities of a module and the modules in it."""
     found = {atom.ident}
-    if isinstance(atom, Instance) and depth:
+    if depth:
         for _, value in m.fields(atom.ident):
             for part in inner(value, 2):
                 if (isinstance(part, Thing) and part.kind == "model" and part.ident > 0) or (

@@ -200,7 +200,7 @@ class Meaning(Known):
             return instances.method(m, frame, node, receiver, name, args)
         if isinstance(receiver, Method):
             part = part_calls.method(m, frame, node, receiver, name, args)
-            if part is None and name.startswith("["):
+            if part is None:
                 part = part_calls.called(m, frame, node, method, args)
             if part is not None:
                 return part

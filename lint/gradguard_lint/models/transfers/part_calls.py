@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import items, sequence
 from gradguard_lint.domain.values import (
     UNKNOWN,
@@ -24,7 +25,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.containers import element_of
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
-from gradguard_lint.models.torch import GIVE_THEMSELVES, HOOKS, PARAMETERS
+from gradguard_lint.models.torch import GIVE_THEMSELVES, HOOKS, MODULE_METHODS, PARAMETERS
 from gradguard_lint.models.transfers import frozen, module_parts, torch_modules
 from gradguard_lint.models.transfers.torch_tensors import (
     hooked,
@@ -39,6 +40,9 @@ def called(m: Machine, frame: Frame, node: ast.AST, part: Atom, args: Args) -> V
     """A call of a part of a module; None where it is not known what that is."""
     modules = module_parts.meant(m, part)
     whole = torch_modules.module_of(part)
+    if modules is None and isinstance(whole, Thing) and _place_of(part) in m.unknown_modules:
+        model = Thing("model", "Module", whole.ident, whole.born, whole.gpu)
+        return torch_modules.model_call(m, frame, node, model, args)
     if modules is None or whole is None or len(modules.atoms) > 1:
         return None
 
@@ -48,6 +52,15 @@ def called(m: Machine, frame: Frame, node: ast.AST, part: Atom, args: Args) -> V
         return of(replace(atom, sources=atom.sources | {whole.ident}))
 
     return m.call(frame, node, modules, args).map(of_whole)
+
+
+def _place_of(part: Atom) -> Key:
+    """What the place of a part in its module is known by."""
+    names = []
+    while isinstance(part, Method):
+        names.append(part.name)
+        part = part.receiver
+    return ("part", getattr(part, "ident", 0), *names)
 
 
 def each_called(m: Machine, frame: Frame, node: ast.AST, whole: Atom, args: Args) -> Value:
@@ -67,6 +80,8 @@ def method(
     whole = torch_modules.module_of(part)
     if whole is None:
         return None
+    if name in MODULE_METHODS and part.name not in PARAMETERS:
+        m.unknown_modules.add(_place_of(part))
     if name in ("train", "eval"):  # it counts as the module's
         torch_modules.set_training(m, whole, UNKNOWN)
         return of(part)

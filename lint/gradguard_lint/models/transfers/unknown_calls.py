@@ -29,7 +29,7 @@ from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.truth import names_cuda
 from gradguard_lint.models.rows import Row
-from gradguard_lint.models.torch import HOOKS, PARAMETERS
+from gradguard_lint.models.torch import HOOKS, MODULE_METHODS, PARAMETERS
 from gradguard_lint.models.transfers import (
     contexts,
     data_parallel,
@@ -58,9 +58,6 @@ _PARTS = words(
 
 _BUILTIN = frozenset(dir(builtins)) - {"eval", "exec"}
 """Names of Python's own, exceptions above all, which compute nothing with tensors."""
-
-MODULE_METHODS = ("parameters", "named_parameters", "state_dict", "load_state_dict", "zero_grad")
-"""What only a torch module has."""
 
 
 def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> Value | None:
