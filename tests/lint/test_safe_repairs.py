@@ -791,9 +791,11 @@ LISTED, ONE_BY_ONE = "[result.cuda() for result in {}]", "(result.cuda() for res
         (POOLS[0], "pool.imap(load, range(3))", ONE_BY_ONE),
         (POOLS[0], "pool.imap_unordered(load, range(3))", ONE_BY_ONE),
         (POOLS[0], "pool.apply(load, (1,))", "{}.cuda()"),
-        (POOLS[0], "pool.apply_async(load, (1,)).get()", None),
+        (POOLS[0], "pool.apply_async(load, (1,)).get()", "{}.cuda()"),
+        (POOLS[0], "pool.apply_async(load, (1,), callback=print).get()", None),
         (POOLS[1], "pool.map(load, range(3))", ONE_BY_ONE),
-        (POOLS[1], "pool.submit(load, 1).result()", None),
+        (POOLS[1], "pool.submit(load, 1).result()", "{}.cuda()"),
+        (POOLS[1], "pool.submit(load, 1).exception()", None),
     ],
 )
 def test_results_are_moved_in_the_parent_as_they_come(pool, call, repaired, project):
@@ -802,6 +804,55 @@ def test_results_are_moved_in_the_parent_as_they_come(pool, call, repaired, proj
     project.lint("--fix", "--unsafe-fixes", "--select", "GG201")
     if repaired is not None:
         source = ON_A_GPU.format(moved="", pool=pool, results=repaired.format(call))
+    assert path.read_text() == source
+
+
+IN_TURN = """\
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor, as_completed
+
+import torch
+
+
+def load(k):
+    return torch.full((3,), float(k)){moved}
+
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(2, mp_context=context) as pool:
+        futures = []
+        {waiting}
+"""
+
+
+@pytest.mark.parametrize(
+    ("waiting", "repaired"),
+    [
+        ("one = pool.submit(load, 1)\n        print(one.result(), one.result(9))", True),
+        ("one = pool.submit(load, 1)\n        print(one.done(), one.result())", False),
+        ("one = pool.submit(load, 1)\n        one = one.result()", False),
+        ("many = [pool.submit(load, k) for k in range(3)]\n"
+         "        print([it.result() for it in many])", True),
+        ("many = [pool.submit(load, k) for k in range(3)]\n        for it in as_completed(many):\n"
+         "            print(it.result())", True),
+        ("many = [pool.submit(load, k) for k in range(3)]\n        for it in many:\n"
+         "            print(it.result())\n        print(it)", False),
+        ("many = [pool.submit(load, k) for k in range(3)]\n        print(many[0].result())", False),
+        ("for k in range(3):\n            futures.append(pool.submit(load, k))\n"
+         "        print([it.result() for it in futures])", True),
+        ("for k in range(3):\n            futures.append(pool.submit(load, k))\n"
+         "        print(futures, [it.result() for it in futures])", False),
+    ],
+)  # fmt: skip
+def test_results_of_futures_are_moved_where_they_are_asked_for(waiting, repaired, project):
+    source = IN_TURN.format(moved=".cuda()", waiting=waiting)
+    path = project.write("program.py", source)
+    project.lint("--fix", "--unsafe-fixes", "--select", "GG201")
+    if repaired:
+        moved = waiting.replace(".result()", ".result().cuda()")
+        moved = moved.replace(".result(9)", ".result(9).cuda()")
+        source = IN_TURN.format(moved="", waiting=moved)
     assert path.read_text() == source
 
 

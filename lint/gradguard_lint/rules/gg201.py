@@ -12,6 +12,7 @@ from gradguard_lint.domain.unknowns import is_own
 from gradguard_lint.domain.values import Atom, Const, Site, Thing
 from gradguard_lint.engine.truth import names_gpu
 from gradguard_lint.fixes.changes import Fix, Replace, Wrap
+from gradguard_lint.fixes.futures import asked
 from gradguard_lint.fixes.recipes import made_by
 from gradguard_lint.fixes.task_functions import function_of, handed_out_alone
 from gradguard_lint.fixes.written import evaluable, keyword, source_of
@@ -290,7 +291,8 @@ def _in_the_parent(program: Program, task: TaskRun, effect: Effect) -> Fix | Non
         return None
     around = _AROUND_RESULTS.get((task.call.library, getattr(call.node.func, "attr", "")))
     around = ("[", "]") if task.call.library == "joblib" else around
-    if around is None or not isinstance(moved.func, ast.Attribute):
+    later = asked(task.call.site) if around is None and task.call.each else []
+    if (around is None and not later) or not isinstance(moved.func, ast.Attribute):
         return None
     made = made_by(task.call)
     if made is None or keyword(made, "return_as") is not None:
@@ -308,15 +310,18 @@ def _in_the_parent(program: Program, task: TaskRun, effect: Effect) -> Fix | Non
     arguments = source_of(effect.site.module, moved)[
         len(source_of(effect.site.module, moved.func)) :
     ]
-    first, last = around
+    first, last = around or ("", "")
     move = f".{moved.func.attr}{arguments}"
     changes = (
         Replace(effect.site.module, moved, source_of(effect.site.module, moved.func.value)),
-        Wrap(
-            call.module,
-            call.node,
-            f"{first}result{move} for result in " if first else "",
-            last or move,
+        *(
+            Wrap(
+                call.module,
+                result,
+                f"{first}result{move} for result in " if first else "",
+                last or move,
+            )
+            for result in later or [call.node]
         ),
     )
     return Fix("unsafe", "move the results in the parent", changes, alone=(function.name,))
