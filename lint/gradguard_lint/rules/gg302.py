@@ -13,7 +13,7 @@ from gradguard_lint.rules.base import Examples, Report, chain, code
 
 CODE = "GG302"
 
-_WRITES = ("step", "zero-grad", "in-place")
+_WRITES = ("step", "zero-grad", "in-place", "model-change")
 
 
 def check(program: Program) -> Iterator[Report]:
@@ -39,7 +39,7 @@ def check(program: Program) -> Iterator[Report]:
 
 
 def _writes(effects: Iterable[Effect]) -> Iterator[Effect]:
-    return (it for it in effects if it.kind in _WRITES and not it.modes.locked)
+    return (it for it in effects if _is_write(it) and not it.modes.locked)
 
 
 def _beside(program: Program, effect: Effect, call: ParallelCall) -> Effect | None:
@@ -69,6 +69,13 @@ def _own_idents(effect: Effect) -> set[int]:
     other parts."""
     tensors = [*effect.target.of(Tensor)]
     return {atom.ident for atom in tensors if atom.ident > 0} if tensors else idents(effect.target)
+
+
+def _is_write(effect: Effect) -> bool:
+    """Whether it writes what it is about: of a model, a state that is put in place of its own."""
+    return effect.kind in _WRITES and (
+        effect.kind != "model-change" or effect.framework in ("whole", "partial")
+    )
 
 
 def _shared(effect: Effect, task: TaskRun) -> bool:
