@@ -31,9 +31,21 @@ LIBRARY = Library(
         "torch.nn.parallel.distributed.": "torch.nn.parallel.",
         "torch.utils.data.distributed.": "torch.utils.data.",
         "torch.utils.data.sampler.": "torch.utils.data.",
+        "lightning.Fabric": "lightning.fabric.Fabric",
+        "lightning.fabric.fabric.": "lightning.fabric.",
+        "lightning_fabric.": "lightning.fabric.",
     },
     rows=(
         Row("apex.parallel.LARC.LARC", "identity", argument=(0, "optimizer")),
+        Row("apex.amp.scale_loss", "identity", argument=(0, "loss")),
+        Row("apex.amp.initialize", "prepared", argument=(0, "models"), output=(1, "optimizers")),
+        Row(
+            "deepspeed.initialize",
+            "prepared",
+            argument=(1, "model"),
+            output=(2, "optimizer"),
+            flag="four",
+        ),
         Row(
             "torch.distributed.all_gather",
             "collective",
@@ -87,6 +99,7 @@ LIBRARY = Library(
             flag="random numpy torch",
         ),
         Row("accelerate.Accelerator", "accelerator", driver=True),
+        Row("lightning.fabric.Fabric", "accelerator"),
         Row("accelerate.PartialState accelerate.state.PartialState", "nothing", driver=True),
     ),
 )

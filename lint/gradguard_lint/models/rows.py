@@ -190,7 +190,9 @@ MATTERS_BESIDE = {
 TRAINS = words("backward grad manual_backward step")
 """Words by which gradients are taken, or used."""
 
-SHARED = words("apply_gradients assign buffers load_state_dict minimize register_buffer step zero_grad")
+SHARED = words(
+    "apply_gradients assign buffers load_state_dict minimize register_buffer step zero_grad"
+)
 """Words of pitfalls that threads may have: they change a model that others use."""
 
 TELLING = (

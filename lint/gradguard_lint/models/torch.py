@@ -285,7 +285,10 @@ LIBRARY = Library(
         "torch.autograd.enable_grad": "torch.enable_grad",
         "torch.autograd.inference_mode": "torch.inference_mode",
         "torch.autograd.set_grad_enabled": "torch.set_grad_enabled",
+        "torch.amp.autocast_mode.": "torch.amp.",
+        "torch.amp.grad_scaler.": "torch.amp.",
         "torch.cuda.amp.autocast_mode.": "torch.cuda.amp.",
+        "torch.cuda.amp.grad_scaler.": "torch.cuda.amp.",
         "torch.nn.parameter.": "torch.nn.",
         "torch.utils.data.dataloader.": "torch.utils.data.",
         "torch.utils.data.dataset.": "torch.utils.data.",
@@ -367,8 +370,7 @@ LIBRARY = Library(
         Row(
             "lightning.seed_everything lightning.pytorch.seed_everything "
             "lightning.fabric.seed_everything lightning.fabric.utilities.seed.seed_everything "
-            "pytorch_lightning.seed_everything lightning_fabric.seed_everything "
-            "lightning_fabric.utilities.seed.seed_everything",
+            "pytorch_lightning.seed_everything",
             "seed",
             flag="random numpy torch",
         ),
@@ -385,7 +387,8 @@ LIBRARY = Library(
             "autocast",
         ),
         Row(
-            "torch.cuda.amp.GradScaler torch.amp.GradScaler torch.GradScaler",
+            "torch.cuda.amp.GradScaler torch.amp.GradScaler torch.GradScaler "
+            "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler",
             "thing",
             kind="scaler",
             driver=True,

@@ -11,7 +11,16 @@ from collections.abc import Iterable
 
 from gradguard_lint.domain.effects import ParallelCall
 from gradguard_lint.domain.shapes import idents
-from gradguard_lint.domain.values import UNKNOWN, Const, Frame, Tensor, Unknown, Value, constant
+from gradguard_lint.domain.values import (
+    NOTHING,
+    UNKNOWN,
+    Const,
+    Frame,
+    Tensor,
+    Unknown,
+    Value,
+    constant,
+)
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.models.transfers import data_parallel
 
@@ -31,6 +40,13 @@ def backward(m: Machine, frame: Frame, node: ast.AST, what: str, target: Value) 
     """The gradients of what `target` was computed from are added up."""
     asked_for(m, frame, node, what, target, UNKNOWN)
     _note(m, idents(target), fresh=True)
+
+
+def goes_backward(m: Machine, frame: Frame, node: ast.AST, what: str, loss: Value) -> Value:
+    """A library's method runs the backward pass from the loss that it is given."""
+    backward(m, frame, node, what, loss)
+    data_parallel.backward(m, frame, node, loss)
+    return NOTHING
 
 
 def asked_for(

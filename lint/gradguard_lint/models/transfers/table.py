@@ -195,6 +195,7 @@ TRANSFERS: dict[str, Transfer] = {
     "pool": work.pool,
     "process": processes.process,
     "process-group": _records("process-group"),
+    "prepared": trainers.prepared,
     "product": python_calls.product,
     "reduced": data_parallel.reduced,
     "remote": remote.remote,

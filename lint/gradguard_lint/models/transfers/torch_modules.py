@@ -168,6 +168,8 @@ def model_method(
         if device is not None:
             module_parts.moved(m, model, away=True)
         return me
+    if name == "backward" and args.positional:  # no module has it: an engine that has the module
+        return own_gradients.goes_backward(m, frame, node, "`.backward()`", args.positional[0])
     if name == "share_memory":
         m.program.shared.add(ident)
     if name in ("buffers", "named_buffers"):

@@ -1,4 +1,4 @@
-"""Accelerate and Lightning, which wrap, gather and run the backward pass for a program."""
+"""Accelerate, Lightning and others, which wrap, gather and go backward for a program."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import ast
 
 from gradguard_lint.domain.shapes import items
 from gradguard_lint.domain.values import (
-    NOTHING,
     UNKNOWN,
     Atom,
     Frame,
@@ -19,13 +18,14 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 from gradguard_lint.models.rows import Row
-from gradguard_lint.models.transfers import optimizers, own_gradients
+from gradguard_lint.models.transfers import optimizers
 from gradguard_lint.models.transfers.collectives import cut_off
-from gradguard_lint.models.transfers.data_parallel import backward, is_lightning, module_in, wrap
+from gradguard_lint.models.transfers.data_parallel import is_lightning, module_in, wrap
+from gradguard_lint.models.transfers.own_gradients import goes_backward
 
 
 def accelerator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
-    """``Accelerator()``: this process joins a group, where it is launched so."""
+    """``Accelerator()``, ``Fabric()``: this process joins a group, where it is launched so."""
     m.effect(frame, "process-group", node, f"{name}()")
     return of(Thing("accelerator", name, m.ident_at(node), m.worker_ident))
 
@@ -38,9 +38,12 @@ def accelerator_method(
     if name in ("gather", "gather_for_metrics") and first is not None:
         return cut_off(m, frame, node, f"accelerator.{name}", first)
     if name == "backward" and first is not None:
-        own_gradients.backward(m, frame, node, "`accelerator.backward()`", first)
-        backward(m, frame, node, first)
-        return NOTHING
+        short = thing.name.rpartition(".")[2].lower()
+        return goes_backward(m, frame, node, f"`{short}.backward()`", first)
+    if name == "setup" and first is not None:
+        return first if len(args.positional) == 1 else items("tuple", args.positional)
+    if name == "all_gather" and first is not None:
+        return _gathered(m, frame, node, args, first)
     if name == "prepare":
         given = [_prepared(m, node, value) for value in args.positional]
         if args.rest is not None or not given:
@@ -76,13 +79,28 @@ def lightning_method(
     if first is None or not is_lightning(m, instance.cls):
         return None
     if name == "all_gather":
-        if args.open or len(args.positional) > 2 or "sync_grads" in args.keywords:
-            flag = args.get(2, "sync_grads")
-            if flag is None or flag.constants() != [False]:
-                return None
-        return cut_off(m, frame, node, "all_gather", first)
+        return _gathered(m, frame, node, args, first)
     if name == "manual_backward":
-        own_gradients.backward(m, frame, node, "`self.manual_backward()`", first)
-        backward(m, frame, node, first)
-        return NOTHING
+        return goes_backward(m, frame, node, "`self.manual_backward()`", first)
     return None
+
+
+def _gathered(m: Machine, frame: Frame, node: ast.AST, args: Args, data: Value) -> Value | None:
+    """Lightning's ``all_gather``: only with ``sync_grads`` what it gives has a graph."""
+    if args.open or len(args.positional) > 2 or "sync_grads" in args.keywords:
+        flag = args.get(2, "sync_grads")
+        if flag is None or flag.constants() != [False]:
+            return None
+    return cut_off(m, frame, node, "all_gather", data)
+
+
+def prepared(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
+    """What gives back a model, and the optimizer beside it, ready for training: a tuple, of four
+    where the row says so."""
+    model = args.get(*row.argument) or UNKNOWN
+    optimizer = args.get(*row.output)
+    if row.flag == "four":
+        return items("tuple", (model, optimizer or UNKNOWN, UNKNOWN, UNKNOWN))
+    if args.open:
+        return UNKNOWN
+    return model if optimizer is None else items("tuple", (model, optimizer))

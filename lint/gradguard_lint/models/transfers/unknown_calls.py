@@ -22,6 +22,7 @@ from gradguard_lint.domain.values import (
     Thing,
     Unknown,
     Value,
+    join,
     of,
     unknown,
 )
@@ -34,6 +35,7 @@ from gradguard_lint.models.transfers import (
     contexts,
     data_parallel,
     environment,
+    own_gradients,
     part_calls,
     samplers,
     signals,
@@ -85,6 +87,11 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
     samplers.may_train(m, frame, node)
     if name == "backward":
         data_parallel.unknown_backward(m)
+        loss = args.get(0, "loss")
+        if loss is not None and any(it.grad == "history" or it.severed for it in loss.tensors()):
+            # The method of an engine or the like: the gradient that a tensor's is given has no
+            # graph, as a rule.
+            own_gradients.goes_backward(m, frame, node, "`.backward()`", join((loss, UNKNOWN)))
     if name == "set_epoch":
         samplers.epoch_set(m, atom, args.get(0, "epoch"))
     if name == tensorflow_calls.PAUSES:
