@@ -307,6 +307,52 @@ if __name__ == "__main__":
     assert works["details"]["also_from"] == [{"path": "program.py", "line": 19}]
 
 
+def test_no_worker_is_said_to_unpickle_what_was_on_the_gpu_before_its_fork(project):
+    source = """\
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+
+import torch
+
+
+def save(x):
+    torch.save(x, "x.pt")
+
+
+def later(loader, device):
+    with ProcessPoolExecutor(4) as executor:
+        for x in loader:
+            if device == "cuda":
+                x = x.cuda()
+            executor.submit(save, x)  # forked with the first of these
+
+
+def before(loader, device):
+    with multiprocessing.Pool(4) as pool:
+        for x in loader:
+            if device == "cuda":
+                x = x.cuda()
+            pool.apply_async(save, (x,))
+
+
+def fresh(loader, device):
+    with ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("spawn")) as executor:
+        for x in loader:
+            if device == "cuda":
+                x = x.cuda()
+            executor.submit(save, x)
+"""
+    project.write("program.py", source)
+    options = ("--select", "GG202", "--start-method", "fork")
+    found = project.lint(*options, json_output=True).json["findings"]
+    said = {it["location"]["function"]: it["message"].partition("workers: ")[2] for it in found}
+    assert said.keys() == {"later", "before", "fresh"}
+    assert said["later"].startswith("no worker can unpickle it, as the parent starts CUDA before")
+    assert (
+        said["before"] == said["fresh"] == "each worker that gets it creates its own GPU context."
+    )
+
+
 def test_memory_that_torch_hands_over_is_no_copy(project):
     source = """\
 import torch

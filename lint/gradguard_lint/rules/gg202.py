@@ -57,10 +57,12 @@ def _report(task: TaskRun, sent: TaskCall, found: dict[str, Atom]) -> Report:
     copied = "" if _handed_over(task, found.values()) else ", and its own copy of the data"
     gets = f"each worker that gets {them}" if own else f"each worker gets {them} as it starts and"
     each = f"{gets} creates its own GPU context{copied}"
-    if all(map(returns_to_gpu, found.values())) and any(started_cuda(task.call)):
+    known = any(started_cuda(task.call))
+    if all(map(returns_to_gpu, found.values())) and (known or _forks_now(task, found.values())):
+        too = " (GG203)" if known else ""
         each = (
-            f"no worker can unpickle {them}, as the parent starts CUDA before the fork "
-            f"(GG203). In fresh processes, {each}"
+            f"no worker can unpickle {them}, as the parent starts CUDA before the fork{too}. "
+            f"In fresh processes, {each}"
         )
     return Report(
         sent.site,
@@ -78,6 +80,13 @@ def _handed_over(task: TaskRun, found: Iterable[Atom]) -> bool:
     `multiprocessing` how, once it is imported."""
     of_torch = (not isinstance(atom, Tensor) or atom.framework == "torch" for atom in found)
     return task.call.forking_pickler and all(of_torch)
+
+
+def _forks_now(task: TaskRun, found: Iterable[Atom]) -> bool:
+    """Whether the workers are forked only as they get what is `found`, which the parent has made
+    on the GPU by then."""
+    call = task.call
+    return call.start == "fork" and call.past is None and any(map(returns_to_gpu, found))
 
 
 def _is_shared(program: Program, atom: Atom) -> bool:
