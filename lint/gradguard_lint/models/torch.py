@@ -263,6 +263,31 @@ STATEFUL = words(
 )
 """Methods of modules that give the module itself."""
 
+_FROM_GRAPHS = words(
+    "NeighborLoader LinkNeighborLoader NodeLoader LinkLoader HGTLoader ClusterLoader "
+    "RandomNodeLoader ShaDowKHopSampler GraphSAINTSampler GraphSAINTNodeSampler "
+    "GraphSAINTEdgeSampler GraphSAINTRandomWalkSampler RandomNodeSampler NeighborSampler ZipLoader"
+)
+"""Loaders of PyTorch Geometric that take their samples from a graph."""
+
+_LOADERS = {
+    "torch.utils.data.DataLoader": "",
+    "torchdata.stateful_dataloader.StatefulDataLoader": "",
+    "torchdrug.data.DataLoader": "",
+    "schnetpack.data.AtomsLoader": "",
+    "monai.data.DataLoader": "dataset num_workers",
+    "monai.data.ThreadDataLoader": "dataset",
+    "torchio.SubjectsLoader": "dataset collate_fn",
+    "dgl.dataloading.GraphDataLoader": "dataset collate_fn",
+    under("dgl.dataloading", "DataLoader NodeDataLoader EdgeDataLoader"): "-dataset",
+    under(
+        "torch_geometric.loader", "DataLoader DataListLoader DenseDataLoader TemporalDataLoader"
+    ): "dataset -collate_fn",
+    under("torch_geometric.loader", " ".join(sorted(_FROM_GRAPHS))): "-dataset -collate_fn",
+}
+"""Torch's loader and those that extend it, with their parameters in order where these are not
+torch's: a ``-`` stands before those that the loader has of its own."""
+
 
 LIBRARY = Library(
     tops=(
@@ -292,6 +317,13 @@ LIBRARY = Library(
         "torch.nn.parameter.": "torch.nn.",
         "torch.utils.data.dataloader.": "torch.utils.data.",
         "torch.utils.data.dataset.": "torch.utils.data.",
+        "torch_geometric.loader.dataloader.": "torch_geometric.loader.",
+        "monai.data.dataloader.": "monai.data.",
+        "torchio.data.SubjectsLoader": "torchio.SubjectsLoader",
+        **{
+            f"torch_geometric.data.{name}": f"torch_geometric.loader.{name}"
+            for name in sorted(_FROM_GRAPHS | words("DataLoader DataListLoader DenseDataLoader"))
+        },
     },
     rows=(
         Row("torch.device", "device"),
@@ -491,7 +523,7 @@ LIBRARY = Library(
             under("torch", "grad jacrev jacfwd hessian vjp jvp func cuda backends utils"),
             "nothing",
         ),
-        Row("torch.utils.data.DataLoader", "loader"),
+        *(Row(names, "loader", flag=given) for names, given in _LOADERS.items()),
         Row("torch.utils.data.Subset", "dataset", argument=(0, "dataset")),
         Row("torch.utils.data.random_split", "dataset", argument=(0, "dataset"), flag="several"),
         Row("torch.utils.data.TensorDataset", "dataset", flag="tensors"),
@@ -522,7 +554,7 @@ LIBRARY = Library(
     ),
     bases={
         "torch.nn.Parameter": "",
-        "torch.utils.data.DataLoader": "loader",
+        **{name: "loader" for names in _LOADERS for name in names.split()},
         "torch.utils.data.DistributedSampler": "sampler",
         "torch.nn.functional.*": "",
         "torch.nn.*": "torch",

@@ -24,7 +24,6 @@ from gradguard_lint.project.marks import (
     GIVEN,
     HANDED_OUT,
     IN_FORKS,
-    LOADERS,
     MARKS,
     OF_HOMES,
     PARTS,
@@ -35,6 +34,7 @@ from gradguard_lint.project.marks import (
     Mark,
     any_found,
     changes_what_threads_share,
+    makes_a_loader,
     makes_loaders,
     remembers,
 )
@@ -488,7 +488,7 @@ def calls_together(_: File, part: bytes) -> bool:
 
 def makes_loader(_: File, part: bytes) -> bool:
     """Whether a part of a file makes a loader."""
-    return any(made in part for made in LOADERS)
+    return makes_a_loader(part)
 
 
 def _wrong_backend(data: bytes) -> bool:

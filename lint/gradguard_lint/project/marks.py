@@ -338,19 +338,39 @@ def starts_workers(data: bytes) -> bool:
     return _starts(data, MARKS)
 
 
-LOADERS = (b"DataLoader(", b"DataLoader)", b"(DataLoader", b"DataLoader as")
-"""Where a loader is made, or gets another name."""
+_LOADERS = {
+    name.encode(): tuple(
+        form.replace(b"*", name.encode()) for form in (b"*(", b"*)", b"(*", b"* as")
+    )
+    for name in _shortest(
+        {
+            name.rpartition(".")[2]
+            for library in libraries()
+            for row in library.rows
+            if row.does == "loader"
+            for name in row.names.split()
+        }
+    )
+}
+"""The names of loaders, and how each shows where one is made, or gets another name."""
+
+
+def makes_a_loader(data: bytes) -> bool:
+    """Whether a module, or a part of it, makes a loader."""
+    return any(
+        name in data and any(form in data for form in forms) for name, forms in _LOADERS.items()
+    )
 
 
 def makes_loaders(data: bytes) -> bool:
     """Whether a module makes a loader with workers: what iterates it starts them."""
-    return b"num_workers" in data and any(made in data for made in LOADERS)
+    return b"num_workers" in data and makes_a_loader(data)
 
 
 def makes_sampling_loaders(data: bytes) -> bool:
     """Whether a module makes a loader of processes that train together: what iterates it has to
     tell its sampler of the epochs."""
-    return b"DistributedSampler" in data and any(made in data for made in LOADERS)
+    return b"DistributedSampler" in data and makes_a_loader(data)
 
 
 def makes_loaders_that_matter(data: bytes) -> bool:

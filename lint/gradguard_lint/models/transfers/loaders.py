@@ -65,7 +65,12 @@ _ARGUMENTS = (
 def loader(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
     """``DataLoader(dataset, ...)``."""
     parts = {"start": start_value(m, row, args)}
+    order = row.flag.split()
     for position, word in _ARGUMENTS:
+        if f"-{word}" in order:
+            continue
+        if order:
+            position = order.index(word) if word in order else None
         value = args.get(position, word)
         if value is not None:
             parts[word] = value
@@ -96,10 +101,11 @@ def info_attribute(info: Thing, node: ast.AST, name: str) -> Value:
 
 def init_instance(m: Machine, frame: Frame, node: ast.AST, instance: Instance, args: Args) -> Value:
     """``DataLoader.__init__`` of an object of a project's subclass."""
-    name = f"{LOADER}.DataLoader"
-    m.store[instance.ident, _LOADER] = loader(
-        m, frame, node, name, args, registry_of(m).exact[name]
-    )
+    registry = registry_of(m)
+    bases = (b.name for b in instance.cls.outside() if isinstance(b, External))
+    loaders = (name for name in map(registry.canonical, bases) if registry.base(name) == "loader")
+    name = next(loaders, f"{LOADER}.DataLoader")
+    m.store[instance.ident, _LOADER] = loader(m, frame, node, name, args, registry.exact[name])
     return NOTHING
 
 
