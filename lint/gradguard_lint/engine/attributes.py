@@ -186,7 +186,7 @@ def bind(m: Machine, frame: Frame, node: ast.AST, value: Value, receiver: Atom) 
             return of(Partial(of(atom), (of(receiver),)))
         if isinstance(atom, Instance) and isinstance(receiver, Instance):
             getter = m.find_in_class(atom.cls, "__get__")
-            if getter is not None:
+            if getter is not None and not any(getter.of(Instance)):
                 asked = Args([of(receiver), of(receiver.cls)])
                 return m.call(frame, node, bind(m, frame, node, getter, atom), asked)
         return of(atom)

@@ -206,6 +206,8 @@ def call_atom(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -
         return instantiate(m, frame, node, atom, args)
     if isinstance(atom, Instance):
         method = m.find_in_class(atom.cls, "__call__")
+        if method is not None and _stands_in(m, method):
+            return UNKNOWN
         if method is not None:
             return call(m, frame, node, m.bind(frame, node, method, atom), args)
         args = m.parts.given_away(m, frame, node, atom, args)
@@ -370,6 +372,12 @@ def _forget(m: Machine, inner: Frame, mark: Mark | None) -> None:
     store = m.state.store
     for place in [place for place in store.since(mark) if place[0] == inner.ident]:
         store.forget(place)
+
+
+def _stands_in(m: Machine, method: Value) -> bool:
+    """Whether `method` is an object that is called by another one in its turn, perhaps itself."""
+    called = (m.find_in_class(it.cls, "__call__") for it in method.of(Instance))
+    return any(any(it.of(Instance)) for it in called if it is not None)
 
 
 def instantiate(m: Machine, frame: Frame, node: ast.AST, cls: Class, args: Args) -> Value:

@@ -57,15 +57,15 @@ TASKS = 8
 """How many different tasks of one call are run."""
 
 
-def tasks_in(m: Machine, value: Value) -> list[TaskCall]:
-    """The task calls in a list, a generator, or by themselves."""
+def tasks_in(m: Machine, value: Value, depth: int = 6) -> list[TaskCall]:
+    """The task calls in a list, which may hold itself, a generator, or by themselves."""
     found: dict[TaskCall, None] = {}
     for atom in m.filtered(value).atoms:
         if isinstance(atom, TaskCall):
             found[atom] = None
-        elif isinstance(atom, Items):
+        elif isinstance(atom, Items) and depth:
             for item in atom.items if atom.items is not None else (atom.element,):
-                for task in tasks_in(m, item):
+                for task in tasks_in(m, item, depth - 1):
                     found[task] = None
     return list(found)
 

@@ -164,9 +164,9 @@ def exit_context(m: Machine, frame: Frame, node: ast.AST, value: Value, raised: 
     """Leave a ``with`` block; the modes are put back by the caller."""
     for thing in value.things("exit-stack"):
         inside = m.read(thing.ident, ENTERED)
+        m.store.drop((thing.ident, ENTERED))
         for one in reversed(known_items(inside) or () if inside is not None else ()):
             exit_context(m, frame, node, one, raised)
-        m.store.drop((thing.ident, ENTERED))
     for thing in value.things("hook"):
         unhooked(m, frame, node, thing)
     for thing in value.things("dask-config"):

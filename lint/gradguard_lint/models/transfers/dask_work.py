@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from gradguard_lint.domain.shapes import items, known_items, sequence
 from gradguard_lint.domain.values import (
@@ -164,15 +164,15 @@ def frame_method(
     return of(thing) if name in FRAMES else None
 
 
-def _tasks(m: Machine, values: Iterable[Value]) -> list[TaskCall]:
-    """The tasks among `values`, each after those whose results it is given."""
-    found: dict[TaskCall, None] = {}
+def _tasks(m: Machine, values: Iterable[Value], seen: set[TaskCall]) -> Iterator[TaskCall]:
+    """The tasks among `values` that were not `seen`, each after those whose results it is given."""
     for value in values:
         for task in tasks_in(m, value):
-            if task.library == "dask" and task not in found:
-                given = _tasks(m, (*task.args, *(given for _, given in task.keywords)))
-                found.update(dict.fromkeys((*given, task)))
-    return list(found)
+            if task.library == "dask" and task not in seen:
+                seen.add(task)
+                given = (*task.args, *(given for _, given in task.keywords))
+                yield from _tasks(m, given, seen)
+                yield task
 
 
 def compute(
@@ -187,7 +187,8 @@ def compute(
 
     `start`: how the workers come into being where nothing says.
     """
-    tasks = _tasks(m, values if args.rest is None else [*values, args.rest])
+    every = values if args.rest is None else [*values, args.rest]
+    tasks = list(_tasks(m, every, set()))
     scheduler = args.get(None, "scheduler")
     if scheduler is None:
         scheduler = m.store.get(SCHEDULER)
