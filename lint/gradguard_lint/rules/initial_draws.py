@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from gradguard_lint.domain.conditions import Condition
 from gradguard_lint.domain.effects import Effect, TaskRun
+from gradguard_lint.domain.questions import counted
 from gradguard_lint.domain.values import Instance, Site
 
 
@@ -18,8 +20,20 @@ def is_replaced(task: TaskRun, number: int) -> bool:
         return False
     parameters = not any(map(_is_for_buffer, _path(draw)))
     return any(
-        effect.when <= draw.when and not filled.isdisjoint(_given(effect, parameters=parameters))
+        all(map(_has_items, effect.when - draw.when))
+        and not filled.isdisjoint(_given(effect, parameters=parameters))
         for effect in task.effects[number:]
+    )
+
+
+def _has_items(condition: Condition) -> bool:
+    """Whether it says no more than that something has items: what is among them is there."""
+    key, truth = condition
+    return (
+        not truth
+        and isinstance(key, tuple)
+        and key[0] == "lt"
+        and (counted(key[1]) is not None and key[2] == 1)
     )
 
 
