@@ -322,6 +322,7 @@ def test_what_holds_a_generator_and_is_given_to_tasks_is_followed():
         "ctx = {'rng': np.random.default_rng(0)}",
         "ctx: dict = dict(rng=np.random.default_rng(0))",
         "ctx.update(rng=np.random.default_rng(0))",
+        "ctx['rng'] = np.random.default_rng(0)",
         "own = {'rng': np.random.default_rng(0)}\n    ctx = Ctx(own)",
     ):
         assert kept(program.format(held)), held

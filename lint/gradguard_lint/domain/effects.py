@@ -473,6 +473,8 @@ class Program:
     stood there, nobody knows."""
     shared: set[int] = field(default_factory=set)
     """The models and tensors whose memory the program shares between processes, by identity."""
+    generators: dict[ast.AST, set[int]] = field(default_factory=dict)
+    """The identities of the random generators that each expression makes; 0: of more than one."""
     buffers: dict[int, int] = field(default_factory=dict)
     """Whose the buffers of that identity are."""
     returned: dict[int, tuple[int, int]] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Set
 from gradguard_lint.project.literals import before, matches, words_of
 from gradguard_lint.project.marks import HANDED_OUT
 
-_GIVEN_TO = rb"\b(\w+)[ \t]*=[ \t]*[\w.]*\Z"
+_GIVEN_TO = rb"\b(\w+)(?:[ \t]*\[[^\]\n]{0,80}\]){0,3}[ \t]*=[ \t]*[\w.]*\Z"
 _KEEPS = (
     rb"\b(\w+)(?:[ \t]*\[[^\]\n]{0,80}\])?(?:(?:[ \t]*:([^=\n()]{1,80}?))?[ \t]*\+?=(?!=)"
     rb"|\.(?:add|append|appendleft|extend|insert|put|setdefault|update)\b)"
@@ -60,7 +60,7 @@ def is_given(data: bytes, place: int) -> bool:
 
 
 def given_to(data: bytes, place: int) -> bytes:
-    """The name that is set to what stands at `place`; none where there is none."""
+    """The name that is set, or an item of which is, to what stands at `place`; b"" for none."""
     found = re.search(_GIVEN_TO, before(data, place))
     return b"" if found is None else found.group(1)
 

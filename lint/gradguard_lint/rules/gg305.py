@@ -36,7 +36,7 @@ def check(program: Program) -> Iterator[Report]:
         for sent, path, atom, private in crossing:
             if not isinstance(atom, Thing) or atom.kind != "generator":
                 continue
-            if private and not _the_only_one(task, atom):
+            if private and not _the_only_one(program, task, path, atom):
                 continue
             draw = draws.get(atom.ident)
             if draw is not None and (task.task.repeated or _holders(task, atom.ident) > 1):
@@ -98,17 +98,18 @@ def _moves_on(program: Program, generator: Thing) -> bool:
     )
 
 
-def _the_only_one(task: TaskRun, generator: Thing) -> bool:
+def _the_only_one(program: Program, task: TaskRun, path: str, generator: Thing) -> bool:
     """Whether all tasks have this generator, though each has an argument of its own: it is made
-    once, where no loop and no function makes another."""
+    once, and neither a loop nor a further call of its function makes another."""
     site, call = generator.site, task.call.site
     if site is None or generator.part("once") is None:
         return False
     near = site.function is None or site.function == call.function
-    return (site.module is call.module and near) and all(
+    near = site.module is call.module and near
+    return (near or program.generators.get(site.node) == {generator.ident}) and all(
         atom == generator
-        for _, atom, _ in task.given
-        if isinstance(atom, Thing) and atom.kind in ("generator", "spawned")
+        for place, atom, _ in task.given
+        if place == path and isinstance(atom, Thing) and atom.kind in ("generator", "spawned")
     )
 
 

@@ -75,8 +75,9 @@ def generator(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, ro
         gpu_touched(m, frame, node, f"{name}()", row.framework)
     once = () if in_loop(m, frame) else (("once", constant(True)),)
     site = m.site(frame, node)
-    made = Thing("generator", row.flag or name, m.ident_at(node), m.worker_ident, False, once, site)
-    return of(made)
+    ident = m.ident_at(node)
+    m.program.generators.setdefault(node, set()).add(0 if m.made[ident] > ident else ident)
+    return of(Thing("generator", row.flag or name, ident, m.worker_ident, False, once, site))
 
 
 def loaded(m: Machine, frame: Frame, node: ast.AST, name: str) -> None:
