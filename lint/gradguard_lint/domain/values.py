@@ -225,6 +225,8 @@ class Partial(Atom):
     keywords: tuple[tuple[str, Value], ...] = ()
     method: bool = False
     """Whether it is bound as methods are: ``functools.partialmethod``."""
+    exact: bool = False
+    """Whether it is known that these are all arguments that it gives."""
 
 
 @record
@@ -255,6 +257,8 @@ class TaskCall(Atom):
     """From which argument on it is not known which of them is where."""
     unplaced_name: str = ""
     """What the source calls any of those, where it does."""
+    exact: bool = False
+    """Whether it is known that these are the arguments, and all of them."""
 
 
 class Flow:

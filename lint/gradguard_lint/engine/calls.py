@@ -216,7 +216,8 @@ def call_atom(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -
         told = dict(atom.keywords)
         for name, value in args.pairs():
             told[name] = where_absent(value, told.get(name, ABSENT))
-        merged = Args.given([*atom.args, *args.positional], told.items())
+        exact = atom.exact and args.written
+        merged = Args.given([*atom.args, *args.positional], told.items(), exact=exact)
         merged.rest, merged.open = args.rest, args.open
         return call(m, frame, node, atom.function, merged)
     if isinstance(atom, Delayed):

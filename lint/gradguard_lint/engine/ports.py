@@ -122,7 +122,7 @@ class Args:
     open: bool = False
     """Whether ``**kwargs`` may hold more keywords."""
     written: bool = False
-    """Whether the call itself says each of them, and gives no other."""
+    """Whether these are all that are given: the call itself says each of them, or another does."""
     perhaps: dict[str, Value] = field(default_factory=dict)
     """The further keywords that are given on some ways only, `ABSENT` on the others."""
 
@@ -131,11 +131,14 @@ class Args:
         return (*self.keywords.items(), *self.perhaps.items())
 
     @classmethod
-    def given(cls, positional: list[Value], pairs: Iterable[tuple[str, Value]]) -> Args:
-        """The arguments that such pairs give."""
+    def given(
+        cls, positional: list[Value], pairs: Iterable[tuple[str, Value]], *, exact: bool = False
+    ) -> Args:
+        """The arguments that such pairs give, `exact` where there are no others."""
         args = cls(positional)
         for name, value in pairs:
             (args.perhaps if ABSENT.only in value.atoms else args.keywords)[name] = value
+        args.written = exact and not args.perhaps
         return args
 
     def get(self, position: int | None, *names: str | None) -> Value | None:

@@ -82,7 +82,7 @@ def in_line(m: Machine, frame: Frame, tasks: list[TaskCall], *, apart: bool = Fa
     for task in tasks[:TASKS]:
         before, raised = (m.state.copy() if apart else m.state), m.raised
         m.raised = [] if apart else raised
-        args = Args.given(list(task.args), task.keywords)
+        args = Args.given(list(task.args), task.keywords, exact=task.exact)
         results.append(m.call(frame, task.site.node, task.function, args))
         m.raised = raised
         if apart and m.dead:
@@ -400,6 +400,7 @@ def _arguments(m: Machine, task: TaskCall, process: bool, run: TaskRun) -> Args:
     return Args.given(
         [place(value, index, index in task.private) for index, value in enumerate(task.args)],
         [(name, place(value, name, name in task.private_names)) for name, value in task.keywords],
+        exact=task.exact,
     )
 
 

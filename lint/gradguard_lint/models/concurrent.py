@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from gradguard_lint.models.rows import Hands, Library, Row
 
+OWN = frozenset({"buffersize", "chunksize", "timeout"})
 EXECUTOR = {
     "submit": Hands(function=(0, "fn"), items="rest", gives="future", many=False),
-    "map": Hands(function=(0, "fn"), items="each"),
+    "map": Hands(function=(0, "fn"), items="each", own=OWN),
 }
 
 LIBRARY = Library(

@@ -44,6 +44,7 @@ class Hands:
         keywords: the position and the name of the argument with the keywords, if packed.
         own: keywords that are the call's own, not the function's.
         many: whether there are several tasks of one call.
+        more: whether the function may be given more, as the workers were made.
     """
 
     function: tuple[int, str] = (0, "func")
@@ -53,6 +54,7 @@ class Hands:
     keywords: tuple[int, str] = (2, "kwds")
     own: frozenset[str] = frozenset()
     many: bool = True
+    more: bool = False
 
 
 def under(module: str, names: str) -> str:

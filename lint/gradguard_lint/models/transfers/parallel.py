@@ -227,6 +227,8 @@ def make_task(m: Machine, frame: Frame, node: ast.AST, delayed: Delayed, args: A
         in_loop(m, frame),
         unplaced,
         unpacked_text(node),
+        # dask takes keywords of its own
+        args.written and not (delayed.library == "dask" and args.keywords),
     )
     return of(task)
 

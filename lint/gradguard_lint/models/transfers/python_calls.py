@@ -142,7 +142,8 @@ def partial(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     if not args.positional:
         return UNKNOWN
     function, *given = args.positional
-    return of(Partial(function, tuple(given), args.pairs(), method=row.flag == "method"))
+    method = row.flag == "method"
+    return of(Partial(function, tuple(given), args.pairs(), method, args.written))
 
 
 def wraps(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:

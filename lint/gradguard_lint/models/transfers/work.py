@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gradguard_lint.domain.shapes import EMPTY, merged, sequence, side_by_side
+from gradguard_lint.domain.shapes import EMPTY, closed, merged, sequence, side_by_side
 from gradguard_lint.domain.values import (
     NOTHING,
     UNKNOWN,
@@ -46,6 +46,7 @@ from gradguard_lint.models.known import registry_of
 from gradguard_lint.models.rows import Hands, Row
 from gradguard_lint.models.transfers.devices import RANK
 from gradguard_lint.models.transfers.starting import default_start, start_of, start_value, starts_of
+from pytest_gradguard.records import replace
 
 
 def pool(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: Row) -> Value:
@@ -177,6 +178,14 @@ def _tuple(value: Value | None) -> tuple[Value, ...]:
     return tuple(side_by_side(value) or ()) if value is not None else ()
 
 
+def _is_tuple(value: Value | None) -> bool:
+    """Whether `value` is a tuple of known length, or not given."""
+    return value is None or (
+        side_by_side(value) is not None
+        and all(isinstance(atom, Items) and atom.kind == "tuple" for atom in value.atoms)
+    )
+
+
 def task_given(
     m: Machine, frame: Frame, node: ast.AST, hands: Hands, args: Args, library: str
 ) -> TaskCall | None:
@@ -211,12 +220,15 @@ def task_of(
     said: tuple[str, ...] = ()
     unplaced, unplaced_name = None, ""
     each = True
+    exact = args.rest is None and not args.open and not hands.more
     if hands.items == "each":
         positional = tuple(element_of(m, value) for value in args.positional[first:])
         said = items_text(node, at)
+        exact = exact and not args.perhaps and hands.own.issuperset(args.keywords)
     elif hands.items == "one":
         positional = (element_of(m, args.get(*hands.args) or UNKNOWN),)
         said = (item_text(argument_node(node, *hands.args)),)
+        exact = exact and len(args.positional) <= first + 1  # pathos takes one for each argument
     elif hands.items == "spread":
         element = element_of(m, args.get(*hands.args) or UNKNOWN)
         positional = _tuple(element) or (element,)
@@ -225,6 +237,7 @@ def task_of(
         element = element_of(m, args.get(*hands.args) or UNKNOWN)
         positional = _tuple(element)
         said = unpacked_texts(argument_node(node, *hands.args), len(positional))
+        exact = exact and _is_tuple(element)
         if not positional and not element.is_unknown:
             positional, unplaced = tuple([element_of(m, element)] * 4), 0
             unplaced_name = part_text(argument_node(node, *hands.args))
@@ -232,11 +245,14 @@ def task_of(
         positional = (unknown(RANK), *_tuple(args.get(*hands.args)))
         given = argument_node(node, *hands.args)
         said = ("", *quoted(given.elts)) if isinstance(given, ast.Tuple) else ()
+        exact = exact and _is_tuple(args.get(*hands.args))
     elif hands.items == "packed":
         positional = _tuple(args.get(*hands.args))
         table = args.get(*hands.keywords)
+        exact = exact and _is_tuple(args.get(*hands.args))
         if table is not None:
             extra = merged(EMPTY, table)
+            exact = exact and closed(extra)
             keywords = {str(key): value for key, value in (*extra.entries, *extra.perhaps)}
         places = (hands.args, hands.keywords, hands.function)
         tuple_, dict_, called = (argument_node(node, *place) for place in places)
@@ -249,6 +265,7 @@ def task_of(
         each = False
     elif hands.items == "rest":
         positional = tuple(args.positional[first:])
+        exact = exact and args.written
         if args.rest is not None:
             unplaced, unplaced_name = len(positional), unpacked_text(node)
             positional = (*positional, *[args.rest] * SOME)
@@ -278,6 +295,7 @@ def task_of(
         hands.many or in_loop(m, frame),
         unplaced,
         unplaced_name,
+        exact,
     )
 
 
@@ -369,10 +387,10 @@ def by_method(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args) ->
     """A method of something unknown that hands out work, as its name and arguments show."""
     if name == "run_in_executor" and len(args.positional) >= 2:
         if args.positional[0].is_none:  # the threads of the event loop
-            given = Args(args.positional[1:], args.keywords, args.rest)
+            given = replace(args, positional=args.positional[1:])
             return _in_a_thread(m, frame, node, given)
         for thing in args.positional[0].things("executor"):
-            given = Args(args.positional[1:], args.keywords, args.rest)
+            given = replace(args, positional=args.positional[1:])
             return method(m, frame, node, thing, "submit", given)
     if name in ("map", "filter") and "num_proc" in args.keywords:
         count = args.keywords["num_proc"]
