@@ -303,6 +303,7 @@ class Registry:
         either: set[str] = set()
         marks: set[str] = set()
         loops = {"backward"}
+        trains = set(TRAINS)
         packages: set[str] = set()
         ranks: set[str] = set()
         samplers: set[str] = set()
@@ -336,6 +337,8 @@ class Registry:
                     starters |= names
                 elif row.does == "gradients" or row.kind == "tape":
                     loops |= names
+                elif row.does == "trainer":
+                    trains |= names
             for top in library.tops if library.beside else ():
                 beside[top] = library.beside
         frameworks = {
@@ -364,7 +367,7 @@ class Registry:
             CALLED_BY_HOSTS,
             CALLED_BY_CALLS,
             frozenset(ranks - starters),
-            TRAINS,
+            frozenset(trains),
             frozenset(samplers),
             GROUPS,
         )

@@ -265,10 +265,24 @@ TOGETHER = (
 """What processes that train together call: literals, and their pattern; with a group where they
 only name it: to call it by another name, perhaps."""
 
+_TRAINERS = {
+    name.rpartition(".")[2]
+    for library in libraries()
+    for row in library.rows
+    if row.does == "trainer"
+    for name in row.names.split()
+}
+"""What trains a model that it is given."""
+
 TRAINS = (
     b".backward(",
     b".manual_backward(",
     b"autograd.grad(",
+    *(
+        form
+        for name in _shortest(_TRAINERS)
+        for form in (name.encode() + b"(", b"(" + name.encode())
+    ),
     *(b"def " + h.encode() for h in CALLED_BY_HOSTS),
 )
 """What takes gradients, or gives a library a loss."""
@@ -303,7 +317,7 @@ _AS_A_WORD = rb"\b(?:" + b"|".join(_HANDED_ON) + rb")\b(?P<called>[ \t]*\()?"
 _OF_A_MODULE = rb"(?:^|[^\w.])(?:[a-z_]\w*\.)*\Z"
 """What stands before a name that a module gives: a class of that name has something else."""
 
-_TRAINING = tuple(word.encode() for word in (*TRAINING_WORDS, *CALLED_BY_HOSTS))
+_TRAINING = tuple(word.encode() for word in (*TRAINING_WORDS, *CALLED_BY_HOSTS, *sorted(_TRAINERS)))
 _TRAINING_WORD = rb"\b(?:" + b"|".join(_TRAINING) + rb")\b"
 
 STARTING = frozenset(last for _, _, last in _ROWS)

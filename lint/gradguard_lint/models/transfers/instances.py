@@ -43,6 +43,7 @@ _MADE = {
     "pool": work.init_pool,
     "loader": loaders.init_instance,
     "sampler": samplers.init_instance,
+    "trainer": trainers.init_instance,
     optimizers.KIND: optimizers.init_instance,
     "estimator": estimators.init_instance,
     "gpu-estimator": estimators.init_instance,
@@ -140,6 +141,8 @@ def method(
         processes.joined(m, node, instance.ident, args)
     elif what in ("process", "thread") and name == "is_alive":
         result = processes.is_alive(m, node, instance.ident)
+    elif what == "trainer":
+        result = trainers.trainer_method(m, frame, node, instance, name, args)
     elif what == "pool":
         result = work.pool_method(m, frame, node, instance, name, args)
     elif what == optimizers.KIND:

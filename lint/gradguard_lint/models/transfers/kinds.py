@@ -187,5 +187,6 @@ METHODS: dict[str, Methods] = {
     "session": tensorflow_calls.session_method,
     torch_modules.STATE: torch_modules.state_method,
     "variates": arrays.variates_method,
+    "trainer": trainers.trainer_method,
     "tape": tensorflow_calls.tape_method,
 }

@@ -219,6 +219,7 @@ TRANSFERS: dict[str, Transfer] = {
     "to-thread": work.to_thread,
     "tensor": torch_calls.tensor,
     "told-device": unknown_calls.told_device,
+    "trainer": trainers.trainer,
     "total-norm": torch_calls.total_norm,
     "tensor-function": torch_calls.tensor_function,
     "symbol": tensorflow_calls.symbol,
