@@ -177,7 +177,7 @@ def _against_defaults(program: Program, when: Conditions) -> str:
     have may be replaced where it is of no use."""
     asked = [key for key, truth in when if truth and isinstance(key, tuple)]
     off = [key for key in asked if program.defaults.get(key) == (False,)]
-    named = sorted(f"`{key[-1]}`" for key in off if key[0] == "option")
+    named = sorted({f"`{key[-1]}`" for key in off if key[0] in ("option", "item", "attr")})
     be = "are" if named[1:] else "is"
     said = [f"{listed(named)} {be} set, which {be} off by default"] if named else []
     said += sorted(filter(None, (_other_than(program, key) for key in asked)))

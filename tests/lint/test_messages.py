@@ -1227,6 +1227,63 @@ def test_what_has_to_be_told_for_what_workers_do_is_said(project, condition, tol
     assert found["trace"][-1]["message"] == f"`.cuda()` initialises the GPU here{told}"
 
 
+OFF = """\
+import argparse
+import json
+from multiprocessing import Pool
+
+import torch
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--gpu", action="store_true")
+parser.add_argument("--no-gpu", action="store_true")
+args = parser.parse_args()
+read = json.load(open("settings.json"))
+made = {"net": "mlp", **read}
+
+
+def work(k):
+    if CONDITION:
+        return torch.ones(3).cuda().sum().item()
+
+
+if __name__ == "__main__":
+    base = torch.zeros(3).cuda()
+    with Pool(2) as pool:
+        pool.map(work, range(3))
+"""
+
+
+@pytest.mark.parametrize(
+    ("condition", "severity"),
+    [
+        ('read.get("gpu", False)', "warning"),
+        ('read["net"].get("gpu", False)', "warning"),
+        ('made.get("gpu", False)', "warning"),
+        ('getattr(read, "gpu", False)', "warning"),
+        ("args.gpu", "warning"),
+        ('k and not read.get("cpu") and read.get("gpu", False)', "warning"),
+        ("True", "error"),
+        ("not args.no_gpu", "error"),
+        ('not read.get("no_gpu", False)', "error"),
+        ('read.get("gpu", True)', "error"),
+        ('read.get("gpu")', "error"),
+        ('read["gpu"]', "error"),
+        ('made["gpu"]', "error"),
+        ('made.get("net", False)', "error"),
+        ('getattr(read, "gpu", True)', "error"),
+    ],
+)
+def test_what_only_a_switch_brings_that_is_off_by_default_is_a_warning(
+    project, condition, severity
+):
+    project.write("a.py", OFF.replace("CONDITION", condition))
+    (found,) = project.lint("--select", "GG203", json_output=True).json["findings"]
+    assert found["severity"] == severity
+    told = "`gpu` is set, which is off by default"
+    assert (told in found["trace"][-1]["message"]) == (severity == "warning")
+
+
 @pytest.mark.parametrize(
     ("condition", "told"),
     [("args.noise", ", where `noise` is set, which is off by default"), ("not args.noise", "")],

@@ -36,6 +36,7 @@ from gradguard_lint.domain.values import (
 from gradguard_lint.engine import keeping
 from gradguard_lint.engine.arguments import arguments, bind_arguments, takes
 from gradguard_lint.engine.containers import item_of_unknown, items_changed, resized
+from gradguard_lint.engine.defaults import off_by_default
 from gradguard_lint.engine.fields import give_fields
 from gradguard_lint.engine.machine import HEAP, Machine
 from gradguard_lint.engine.ports import Args
@@ -236,8 +237,12 @@ def call_atom(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -
             return unknown(("call", atom.key))
         if isinstance(atom.key, tuple) and atom.key[0] == "attr" and not args.keywords:
             given = tuple(value.constant for value in args.positional)
-            if atom.key[2] == "get" and len(given) == 1 and isinstance(given[0], str):
-                return item_of_unknown(m, Unknown(atom.key[1]), given[0])
+            if atom.key[2] == "get" and len(given) in (1, 2) and isinstance(given[0], str):
+                item = item_of_unknown(m, Unknown(atom.key[1]), given[0])
+                if len(given) == 1:
+                    return item
+                if given[1] is False:
+                    return off_by_default(m, item)
             if atom.key[2] in UNCHANGING and None not in given and args.rest is None:
                 return unknown(("call", atom.key, given))
     return UNKNOWN

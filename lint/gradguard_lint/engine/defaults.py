@@ -6,6 +6,7 @@ from collections.abc import Hashable
 
 from gradguard_lint.domain.conditions import Conditions
 from gradguard_lint.domain.questions import Key
+from gradguard_lint.domain.values import Unknown, Value
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.truth import names_gpu
 
@@ -48,6 +49,14 @@ def _chooses(key: tuple[Hashable, ...]) -> bool:
 def far_fetched_here(m: Machine) -> bool:
     """Whether this place is only reached with such an argument."""
     return far_fetched(m, m.assumed.facts)
+
+
+def off_by_default(m: Machine, switch: Value) -> Value:
+    """`switch`, which is False where nobody sets it: ``.get("x", False)``."""
+    only = switch.only
+    if isinstance(only, Unknown) and only.key is not None:
+        m.defaults.setdefault(only.key, (False,))
+    return switch
 
 
 def _defaults(m: Machine, key: Key, asked: tuple[Hashable, ...]) -> tuple[Hashable, ...]:

@@ -52,6 +52,8 @@ def check(program: Program) -> Iterator[Report]:
             continue
         first, uses, used, when = found
         did, why = _DID[first.kind]
+        asked = {*call.before.get(first, NONE), *call.when, *when}
+        off = any(truth and program.defaults.get(key) == (False,) for key, truth in asked)
         does = "initialises CUDA" if first.kind == "gpu-init" else "starts the CUDA driver"
         before = f"{code(first.what)} {does} in the parent"
         default = _none_by_default(program, call)
@@ -60,7 +62,7 @@ def check(program: Program) -> Iterator[Report]:
             f"{uses} in {call.workers}, but the parent {did.format(what=first.what)}: {why}."
             f"{default}",
             (*before_fork(call, first, before), *used),
-            severity="warning" if default else None,
+            severity="warning" if default or off else None,
             call=call,
             when=when,
             case=advice_case(call),

@@ -47,6 +47,7 @@ from gradguard_lint.engine.containers import (
     strung_together,
     whole,
 )
+from gradguard_lint.engine.defaults import off_by_default
 from gradguard_lint.engine.flows import flow, lazy
 from gradguard_lint.engine.generators import following
 from gradguard_lint.engine.keeping import has
@@ -153,7 +154,9 @@ def builtin(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row:
     if short == "getattr" and len(args.positional) >= 2:
         wanted = args.positional[1].constant
         if isinstance(wanted, str):
-            return m.attribute(frame, node, args.positional[0], wanted)
+            found = m.attribute(frame, node, args.positional[0], wanted)
+            off = len(args.positional) == 3 and args.positional[2].constant is False
+            return off_by_default(m, found) if off else found
         owner = args.positional[0]
         return module_parts.named(m, owner) or owner.map(lambda atom: some_of(m, atom))
     if short == "hasattr" and len(args.positional) == 2:

@@ -37,7 +37,14 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine.arguments import argument_node
 from gradguard_lint.engine.attributes import filled
-from gradguard_lint.engine.containers import adopted, element_of, grown, of_pairs
+from gradguard_lint.engine.containers import (
+    adopted,
+    element_of,
+    grown,
+    item_of_unknown,
+    of_pairs,
+)
+from gradguard_lint.engine.defaults import off_by_default
 from gradguard_lint.engine.lookups import looked_up
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
@@ -68,11 +75,14 @@ def container_method(
                 return known
             if isinstance(first.only, Const) and closed(atom):
                 return args.get(1) or constant(None)
-            if isinstance(first.only, Const) and not atom.rest.is_unknown:
-                return atom.rest
             default = args.get(1)
+            if isinstance(first.only, Const) and (default is None or not atom.rest.is_unknown):
+                return rest_of(atom)
             if isinstance(first.only, Const) and default is not None:
-                return join((default, UNKNOWN))
+                if default.constant is not False:
+                    return join((default, UNKNOWN))
+                owner = Unknown(("table", atom.ident) if atom.ident else ("node", id(node)))
+                return off_by_default(m, item_of_unknown(m, owner, first.constant))
             anything = join([*(value for _, value in atom.entries), rest_of(atom)])
             sure, other = closed(atom), default or constant(None)
             other = other if sure else join((other, rest_of(atom)))
