@@ -18,6 +18,7 @@ from gradguard_lint.rules.base import (
     sent_with,
     variables,
 )
+from gradguard_lint.rules.own_parts import takes_its_own_part
 
 CODE = "GG305"
 
@@ -30,7 +31,7 @@ def check(program: Program) -> Iterator[Report]:
             effect.ident: (by, effect)
             for by in reversed([task, *program.of_object(task.call.ident)])
             for effect in reversed(by.effects)
-            if effect.kind == "generator-draw"
+            if effect.kind == "generator-draw" and not takes_its_own_part(task, effect)
         }
         crossing = [(sent, *it) for sent, given in task.parted(task.given) for it in given]
         for sent, path, atom, private in crossing:
