@@ -42,11 +42,7 @@ def check(program: Program) -> Iterator[Report]:
         found = False
         for sent, crossing in task.parted(task.contents):
             path, atom = next(
-                (
-                    (path, atom)
-                    for path, atom, _ in crossing
-                    if carries_graph(atom) and not _is_the_tasks(program, task, atom)
-                ),
+                ((path, atom) for path, atom, _ in crossing if _stays_behind(program, task, atom)),
                 ("", None),
             )
             if atom is not None:
@@ -59,7 +55,7 @@ def check(program: Program) -> Iterator[Report]:
                 )
         if not found:
             for name, value, site in captures(program, task):
-                if any(map(carries_graph, brought(task, value))):
+                if any(_stays_behind(program, task, atom) for atom in brought(task, value)):
                     yield Report(
                         task.task.site,
                         f"`{name}` requires grad and is pickled with `{task.name}` for "
@@ -69,6 +65,10 @@ def check(program: Program) -> Iterator[Report]:
                         call=task.call,
                     )
                     break
+
+
+def _stays_behind(program: Program, task: TaskRun, atom: Atom) -> bool:
+    return carries_graph(atom) and not _is_the_tasks(program, task, atom)
 
 
 def _is_the_tasks(program: Program, task: TaskRun, atom: Atom) -> bool:
