@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         "gpu-hint",  # another library is told to use a GPU
         "gpu-implied",  # `framework` takes the GPU without being told
         "gpu-init",  # a GPU context is made
+        "gpu-named",  # the same where the program is told that it is a GPU, which nothing shows
         "gpu-meant",  # the program shows that it means to use a GPU
         "gpu-search",  # several jobs over an estimator on a GPU
         "gpu-unasked",  # the driver is not started by questions of `framework` from here on
@@ -106,6 +107,7 @@ ORDERED: frozenset[Kind] = frozenset(
         "gpu-grown",
         "gpu-hidden",
         "gpu-init",
+        "gpu-named",
         "gpu-unasked",
         "gpu-shown",
         "hook",

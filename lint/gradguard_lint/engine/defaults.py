@@ -46,6 +46,20 @@ def _chooses(key: tuple[Hashable, ...]) -> bool:
     return of_option and not any(isinstance(it, str) and names_gpu(it) for it in asked)
 
 
+def only_named(m: Machine) -> bool:
+    """Whether this place is far-fetched for that alone that something from outside, of which no
+    default is known, has to name a GPU."""
+    return not far_fetched(m, frozenset(it for it in m.assumed.facts if not _is_named(m, *it)))
+
+
+def _is_named(m: Machine, key: Key, truth: object) -> bool:
+    if not truth or not isinstance(key, tuple) or len(key) != 3 or key[0] != "eq":
+        return False
+    subject = key[1]
+    known = subject in m.defaults or not isinstance(subject, tuple) or subject[0] == "argument"
+    return not known and isinstance(key[2], str) and names_gpu(key[2])
+
+
 def far_fetched_here(m: Machine) -> bool:
     """Whether this place is only reached with such an argument."""
     return far_fetched(m, m.assumed.facts)

@@ -179,10 +179,12 @@ def returns_to_gpu(atom: Atom) -> bool:
     return on_gpu(atom) and (not isinstance(atom, Tensor) or atom.framework in ("torch", "cupy"))
 
 
-def started_cuda(call: ParallelCall) -> Iterator[Effect]:
-    """What the parent did before workers were forked so that CUDA fails in them."""
+def started_cuda(call: ParallelCall, *, named: bool = False) -> Iterator[Effect]:
+    """What the parent did before workers were forked so that CUDA fails in them; also where it has
+    to be told to, if something is there that shows that it was: it `named` the GPU."""
     unasked = call.start == "fork" and bool(call.earlier("gpu-unasked"))
-    for kind in _STARTS if call.start == "fork" else ():
+    kinds = (*_STARTS, "gpu-named") if named else _STARTS
+    for kind in kinds if call.start == "fork" else ():
         for first in call.certain(kind):
             if not (unasked and kind == "gpu-driver" and first.framework == "torch"):
                 yield first

@@ -57,7 +57,7 @@ def _report(task: TaskRun, sent: TaskCall, found: dict[str, Atom]) -> Report:
     copied = "" if _handed_over(task, found.values()) else ", and its own copy of the data"
     gets = f"each worker that gets {them}" if own else f"each worker gets {them} as it starts and"
     each = f"{gets} creates its own GPU context{copied}"
-    known = any(started_cuda(task.call))
+    known = any(started_cuda(task.call, named=True))
     if all(map(returns_to_gpu, found.values())) and (known or _forks_now(task, found.values())):
         too = " (GG203)" if known else ""
         each = (

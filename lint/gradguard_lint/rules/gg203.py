@@ -26,11 +26,13 @@ if TYPE_CHECKING:
 CODE = "GG203"
 
 
+_INITIALISE: tuple[Kind, ...] = ("gpu-init", "gpu-named")
+_AGAIN = (
+    "initialised CUDA before the fork",
+    "CUDA cannot be initialised again in a forked process",
+)
 _DID: dict[Kind, tuple[str, str]] = {
-    "gpu-init": (
-        "initialised CUDA before the fork",
-        "CUDA cannot be initialised again in a forked process",
-    ),
+    **dict.fromkeys(_INITIALISE, _AGAIN),
     "gpu-driver": (
         "called `{what}` before the fork, which starts the CUDA driver",
         "CUDA cannot be initialised in a forked process then",
@@ -54,7 +56,7 @@ def check(program: Program) -> Iterator[Report]:
         did, why = _DID[first.kind]
         asked = {*call.before.get(first, NONE), *call.when, *when}
         off = any(truth and program.defaults.get(key) == (False,) for key, truth in asked)
-        does = "initialises CUDA" if first.kind == "gpu-init" else "starts the CUDA driver"
+        does = "initialises CUDA" if first.kind in _INITIALISE else "starts the CUDA driver"
         before = f"{code(first.what)} {does} in the parent"
         default = _none_by_default(program, call)
         yield Report(
@@ -100,7 +102,7 @@ def _found(call: ParallelCall) -> Found | None:
 
 def _unpickled(call: ParallelCall) -> Found | None:
     """Something on a GPU that a task gets: unpickling it uses CUDA before the task begins."""
-    for first in started_cuda(call):
+    for first in started_cuda(call, named=True):
         for task in call.tasks:
             crossing = {atom: path for path, atom, _ in task.contents if returns_to_gpu(atom)}
             for value in (*task.task.args, *(value for _, value in task.task.keywords)):

@@ -33,7 +33,7 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
-from gradguard_lint.engine.defaults import far_fetched, far_fetched_here
+from gradguard_lint.engine.defaults import far_fetched, far_fetched_here, only_named
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
 
@@ -295,7 +295,10 @@ def gpu_touched(
         grown: whether the GPU's memory is taken as it is needed.
     """
     seen = gpu_seen(m)
-    if far_fetched_here(m) or seen is None or m.conflicts(when | seen | WITH_A_GPU):
+    if seen is None or m.conflicts(when | seen | WITH_A_GPU):
+        return
+    named = far_fetched_here(m)
+    if named and (m.worker is not None or not only_named(m)):
         return
     if device is not None:
         if _is_used_already(m, device):
@@ -303,7 +306,7 @@ def gpu_touched(
         chosen = chosen_gpu(device)
     origin = origin_of(m, frame, device_node(node)) if told else None
     m.effect(
-        *(frame, "gpu-init", node, what),
+        *(frame, "gpu-named" if named else "gpu-init", node, what),
         framework=framework,
         asks=asks,
         bare=bare,
