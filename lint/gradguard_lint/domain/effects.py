@@ -361,6 +361,8 @@ class TaskRun:
     """How many of the effects are the initializer's, which runs once in each worker."""
     starting: bool = False
     """Whether that runs now."""
+    waits: bool = False
+    """Whether it waits until others tell it to go on."""
     own: set[Atom] = field(default_factory=set)
     """Of what a thread is given, what may pick things and differs from task to task."""
 

@@ -25,7 +25,7 @@ def check(program: Program) -> Iterator[Report]:
         for effect in _writes(task.effects):
             if alike and _shared(effect, task):
                 said = f"all {call.workers} share: the threads"
-            elif other := _beside(program, effect, call):
+            elif not task.waits and (other := _beside(program, effect, call)):
                 name = f"{code(other.worker.name)} in another thread" if other.worker else ""
                 said = f"{name or 'the program itself'} changes meanwhile: they"
             else:
@@ -44,13 +44,13 @@ def _writes(effects: Iterable[Effect]) -> Iterator[Effect]:
 
 def _beside(program: Program, effect: Effect, call: ParallelCall) -> Effect | None:
     """What changes the same object while `call`, which has `effect`, may run: another call of that
-    turn of the loops around, or the program itself."""
+    turn of the loops around, or the program itself; none that waits for others to go on."""
     calls = [
         it
         for it in program.calls
         if (it in call.overlaps or call in it.overlaps) and it.turn == call.turn
     ]
-    others = [_writes(task.effects) for it in calls for task in it.tasks]
+    others = [_writes(task.effects) for it in calls for task in it.tasks if not task.waits]
     own = [it for it in program.effects if it.worker is call.worker and call.ident in it.beside]
     changed = _own_idents(effect)
     return next(

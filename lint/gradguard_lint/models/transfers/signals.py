@@ -26,6 +26,12 @@ def signal(m: Machine, frame: Frame, node: ast.AST, name: str, args: Args, row: 
     return unknown((SIGNAL, m.ident_at(node)))
 
 
+def waits(key: Key, name: Key) -> bool:
+    """Whether the method `name` of what has that `key` returns once somebody else has told so."""
+    known = isinstance(key, tuple) and key[0] == SIGNAL
+    return name == "wait" or (known and name in ("get", "join"))
+
+
 def method(m: Machine, node: ast.AST, key: Key, name: str, args: Args) -> Value | None:
     """A method of an event or a queue, whose key is `key`; None where nothing is known of what it
     gives."""

@@ -76,6 +76,8 @@ def call(m: Machine, frame: Frame, node: ast.AST, atom: Unknown, args: Args) -> 
     if whole is not None:
         return part_calls.each_called(m, frame, node, whole, args)
     owner = key[1] if name is not None and isinstance(key, tuple) else None
+    if m.worker is not None and signals.waits(owner, name):
+        m.worker.waits = True
     if isinstance(owner, tuple) and owner[0] == signals.SIGNAL and isinstance(name, str):
         answer = signals.method(m, node, owner, name, args)
         if answer is not None:
