@@ -48,6 +48,7 @@ from gradguard_lint.domain.values import (
     of,
     unknown,
 )
+from gradguard_lint.engine.branches import each_way
 from gradguard_lint.engine.containers import hold, item_of_unknown
 from gradguard_lint.engine.fields import parts_of
 from gradguard_lint.engine.imports import module_frame, star_import
@@ -88,7 +89,20 @@ def on_Attribute(m: Machine, frame: Frame, node: ast.Attribute) -> Value:
 
 def attribute(m: Machine, frame: Frame, node: ast.AST, receiver: Value, name: str) -> Value:
     """``receiver.name``."""
+    choices = receiver.choices
+    if len(choices) > 1 and any(_is_computed(m, it.atom, name) for it in choices):
+        return each_way(m, choices, lambda atom: _attribute(m, frame, node, atom, name))
     return receiver.map(lambda atom: _attribute(m, frame, node, atom, name))
+
+
+def _is_computed(m: Machine, atom: Atom, name: str) -> bool:
+    """Whether `atom` runs code of the program's to give that attribute."""
+    if not isinstance(atom, Instance) or m.read(atom.ident, name) is not None:
+        return False
+    found = m.find_in_class(atom.cls, name)
+    if found is not None:
+        return any("property" in it.marks for it in found.of(Function))
+    return not atom.cls.what and m.find_in_class(atom.cls, "__getattr__") is not None
 
 
 def _attribute(m: Machine, frame: Frame, node: ast.AST, atom: Atom, name: str) -> Value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gradguard_lint.domain.conditions import (
     GPU_PRESENT,
@@ -16,7 +16,7 @@ from gradguard_lint.domain.conditions import (
 )
 from gradguard_lint.domain.questions import Key
 from gradguard_lint.domain.shapes import where_absent
-from gradguard_lint.domain.state import Place
+from gradguard_lint.domain.state import Place, State
 from gradguard_lint.domain.values import (
     UNKNOWN,
     Atom,
@@ -40,6 +40,9 @@ from gradguard_lint.engine.ports import Args
 from gradguard_lint.engine.tree import descend
 from gradguard_lint.engine.truth import compare, denies_gpu, truth_of
 from pytest_gradguard.records import replace
+
+ALTERNATIVES = 6
+"""How many things that a name may stand for are followed."""
 
 YES = constant(True)
 NO = constant(False)
@@ -268,6 +271,27 @@ def _has_key(m: Machine, frame: Frame, node: ast.Compare) -> None:
 
 
 _ASKS = ("isinstance", "is_", "hasattr")
+
+
+def each_way(m: Machine, choices: Sequence[Choice], go: Callable[[Atom], Value]) -> Value:
+    """What `go` makes of each of the alternatives, on a way of its own: what one raises is not
+    raised on the others."""
+    results: list[Value] = []
+    before = m.state
+    ends: list[State] = []
+    assumed = before.assumed.copy()
+    last = min(len(choices), ALTERNATIVES) - (len(choices) <= ALTERNATIVES)
+    for number, choice in enumerate(choices[:ALTERNATIVES]):
+        m.state = before.copy() if number < last else before
+        assume(m.assumed, choice.when)
+        results.append(guarded(go(choice.atom), choice.when))
+        ends.append(m.state)
+    if len(choices) > ALTERNATIVES:
+        results.append(UNKNOWN)
+        ends.append(before)
+    m.meet(ends)
+    m.state.assumed = assumed
+    return join(results)
 
 
 def fork(

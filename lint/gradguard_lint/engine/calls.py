@@ -7,7 +7,7 @@ import ast
 from gradguard_lint.domain.conditions import assume, lasting
 from gradguard_lint.domain.effects import Modes
 from gradguard_lint.domain.shapes import ABSENT, sequence, where_absent
-from gradguard_lint.domain.state import Mark, State
+from gradguard_lint.domain.state import Mark
 from gradguard_lint.domain.values import (
     NOTHING,
     UNKNOWN,
@@ -35,6 +35,7 @@ from gradguard_lint.domain.values import (
 )
 from gradguard_lint.engine import keeping
 from gradguard_lint.engine.arguments import arguments, bind_arguments, takes
+from gradguard_lint.engine.branches import each_way
 from gradguard_lint.engine.containers import item_of_unknown, items_changed, resized
 from gradguard_lint.engine.defaults import off_by_default
 from gradguard_lint.engine.fields import give_fields
@@ -45,10 +46,6 @@ from gradguard_lint.engine.tree import yields
 from gradguard_lint.engine.turns import given_apart, given_to_all, turning
 from gradguard_lint.words import words
 from pytest_gradguard.records import replace
-
-ALTERNATIVES = 6
-"""How many functions that a name may stand for are followed."""
-
 
 RESIZING = words(
     "add append appendleft clear discard extend extendleft insert pop popleft put remove update"
@@ -169,22 +166,7 @@ def call(m: Machine, frame: Frame, node: ast.AST, function: Value, args: Args) -
         choices = m.filtered(function).choices
     if len(choices) == 1 and not choices[0].when:
         return call_atom(m, frame, node, choices[0].atom, args)
-    results: list[Value] = []
-    before = m.state
-    ends: list[State] = []
-    assumed = before.assumed.copy()
-    last = min(len(choices), ALTERNATIVES) - (len(choices) <= ALTERNATIVES)
-    for number, choice in enumerate(choices[:ALTERNATIVES]):
-        m.state = before.copy() if number < last else before
-        assume(m.assumed, choice.when)
-        results.append(guarded(call_atom(m, frame, node, choice.atom, args), choice.when))
-        ends.append(m.state)
-    if len(choices) > ALTERNATIVES:
-        results.append(UNKNOWN)
-        ends.append(before)
-    m.meet(ends)
-    m.state.assumed = assumed
-    return join(results)
+    return each_way(m, choices, lambda atom: call_atom(m, frame, node, atom, args))
 
 
 def call_atom(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -> Value:
