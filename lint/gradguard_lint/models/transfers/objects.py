@@ -165,10 +165,15 @@ def inherited_attribute(
     record = atom.cls.what == attribute_tables.RECORD
     if atom.cls.what and (not record or name in attribute_tables.RECORD_METHODS):
         return of(Method(atom, name))
+    registry = registry_of(m)
     for base in atom.cls.outside():
         full = f"{base.name}.{name}" if isinstance(base, External) else ""
-        if full in registry_of(m).exact:
+        if full in registry.exact:
             return of(External(full))
+        if isinstance(base, External) and name == "__init__":
+            row = registry.row(registry.canonical(base.name))
+            if row is not None and row.does == "nothing":
+                return of(base)  # to make one does nothing
     return unknown(("attr", ("instance", atom.ident), name))
 
 
