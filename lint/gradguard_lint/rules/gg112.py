@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step
 from gradguard_lint.domain.shapes import idents, inner
-from gradguard_lint.domain.values import Instance, Thing, Unknown
+from gradguard_lint.domain.values import GRADIENT, Atom, Instance, Tensor, Thing, Unknown
 from gradguard_lint.rules.base import Examples, Report, place
 
 CODE = "GG112"
@@ -100,9 +100,30 @@ def _through_the_other(
             if not reached or reached & held:
                 return None
             found = effect if reached & back else found
-        elif reached & (held if effect.kind == "model-change" else back):
+        elif reached & (held if _is_given_other_values(effect, held | back) else back):
             return None  # stepped by hand, by another optimizer, or copied back
     return found
+
+
+def _is_given_other_values(effect: Effect, models: set[int]) -> bool:
+    """Whether a model is given values that none of `models` has had a part in."""
+    if effect.kind == "model-change":
+        return True
+    if effect.kind != "in-place" or effect.framework != "whole":
+        return False
+    given = [*inner(effect.value)]
+    return (
+        bool(given)
+        and not any(isinstance(atom, Unknown) or _may_be_a_step(atom) for atom in given)
+        and idents(effect.value).isdisjoint(models)
+    )
+
+
+def _may_be_a_step(atom: Atom) -> bool:
+    """Whether `atom` may be made of gradients."""
+    return isinstance(atom, Tensor) and (
+        atom.grad == "unknown" or GRADIENT in (atom.ident, *atom.sources)
+    )
 
 
 BAD: Examples = {

@@ -225,7 +225,8 @@ def set_attribute(
         return torch_tensors.set_requires_grad(m, atom, value)
     if isinstance(atom, Tensor) and target.attr == "data":
         how = "whole" if _is_given_another(target, m.statement) else ""
-        m.effect(frame, "in-place", target, "`.data = ...`", framework=how, target=of(atom))
+        what = "`.data = ...`"
+        m.effect(frame, "in-place", target, what, framework=how, target=of(atom), value=value)
     return None
 
 
