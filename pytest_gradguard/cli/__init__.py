@@ -33,6 +33,9 @@ _COMMANDS = {
 }
 
 
+_SO_MUCH = 20_000_000
+"""So many new objects are made by no command that ends of itself, but by a faulty one."""
+
 _BROKEN_PIPE = 141  # what a shell reports of a program that the signal SIGPIPE ended
 _INTERRUPTED = 130  # and of one that Ctrl-C ended
 
@@ -51,6 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _interruptible():
             if argv is None:  # this process ends with the command: nothing need be searched then
                 atexit.register(gc.freeze)
+                if arguments[:1] != ["server"]:  # nor before, but where there is very much
+                    gc.set_threshold(_SO_MUCH)
             status = _dispatch(arguments)
             flush()
         return status
