@@ -97,6 +97,7 @@ class Modules:
         self._modules: dict[str, Module | None] = {}
         self._packages: dict[tuple[str, int], set[str]] = {}
         self._importing: dict[tuple[Callable[[Modules, str], bool], str, int], frozenset[str]] = {}
+        self._imported: dict[str, Sequence[str]] = {}
         self._origins: dict[tuple[str, int], str | None] = {}
         self._giving: dict[
             tuple[Sought, str, str | None], list[tuple[int, int, frozenset[str]]]
@@ -249,13 +250,22 @@ class Modules:
         found = self._importing.get((does, name, depth))
         if found is None:
             found = frozenset((name,)) if does(self, name) else frozenset()
-            file = self._file_of(name) if depth else None
+            inner = self._imported_by(name) if depth else ()
+            found = found.union(*(self._imported_that(does, it, depth - 1) for it in inner))
+            self._importing[does, name, depth] = found
+        return found
+
+    def _imported_by(self, name: str) -> Sequence[str]:
+        """The modules that the module of that name imports, and the packages around them."""
+        found = self._imported.get(name)
+        if found is None:
+            file = self._file_of(name)
+            inner: dict[str, None] = {}
             if file is not None:
                 package = _package_of(name, file[0])
                 imported = (absolute_name(it, package) for it in self.read.names(*file).imports)
                 inner = dict.fromkeys(part for it in imported for part in outermost_first(it))
-                found = found.union(*(self._imported_that(does, it, depth - 1) for it in inner))
-            self._importing[does, name, depth] = found
+            found = self._imported[name] = [*filter(self.is_module, inner)]
         return found
 
     def origin(self, name: str, depth: int = 4) -> str | None:
