@@ -188,6 +188,8 @@ class Machine:
         self.reached_of: set[tuple[int, int]] = set()
         """Methods that have been run, each with the class of the object."""
         self.recorded: dict[tuple[Hashable, ...], Effect] = {}
+        self.handed_out: list[ParallelCall] = []
+        """All calls that are in the past of any way."""
         self.idents: dict[Hashable, int] = {}
         self.fresh = 0
         self.unknown_modules: set[Key] = set()
@@ -480,15 +482,15 @@ class Machine:
             effect.always = effect.always and always
             effect.grown = effect.grown and grown
         past = self.state.past
-        calls = {event: event.ident for event in past if isinstance(event, ParallelCall)}
-        effect.calls.update(calls.values())
-        effect.waits.update(calls[event] for event in calls.keys() - settled)
+        calls = [it for it in self.handed_out if it in past]
+        effect.calls.update(it.ident for it in calls)
+        effect.waits.update(it.ident for it in calls if it not in settled)
         if kind in _CHANGES and calls:
             made = min((self.made.get(it, 0) for it in idents(target)), default=0)
             effect.beside.update(
-                ident
-                for event, ident in calls.items()
-                if self.made.get(ident, 0) > made and self.still_runs(event)
+                it.ident
+                for it in calls
+                if self.made.get(it.ident, 0) > made and self.still_runs(it)
             )
         if kind in ORDERED:
             known = past.get(effect)

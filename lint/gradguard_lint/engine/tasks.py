@@ -205,6 +205,7 @@ def hand_out(
         results.append(UNKNOWN)
     m.state.assumed = assumed
     m.state.past[call] = call.when
+    m.handed_out.append(call)
     return join(results)
 
 
