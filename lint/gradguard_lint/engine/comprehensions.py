@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from gradguard_lint.domain.conditions import without
 from gradguard_lint.domain.questions import Key
@@ -113,11 +114,16 @@ def scope_of(m: Machine, frame: Frame, node: ast.expr) -> Frame:
     inner = Frame(m.new_ident(), frame.module, frame, frame.function, born=frame.born)
     inner.outer = dict(frame.outer)
     if not is_plain(m, node):
-        for part in descend(node):
-            if isinstance(part, ast.NamedExpr):
-                inner.outer[part.target.id] = frame.outer.get(part.target.id, frame)
+        for name in _bound_outside(node):
+            inner.outer[name] = frame.outer.get(name, frame)
     inner.self_class = frame.self_class
     return inner
+
+
+@lru_cache(maxsize=4096)
+def _bound_outside(node: ast.expr) -> Sequence[str]:
+    """The variables of the scope around a comprehension that `:=` binds in it."""
+    return [part.target.id for part in descend(node) if isinstance(part, ast.NamedExpr)]
 
 
 def _first(m: Machine, frame: Frame, generator: ast.comprehension) -> Value:

@@ -71,7 +71,7 @@ def do_For(m: Machine, frame: Frame, node: ast.For | ast.AsyncFor) -> None:
         m.rewriting.difference_update(rewritten)
 
     own = partial(_own, m, frame, node)
-    exits = repeat(m, frame, node, node.iter, source, go, names=_stored(m, node), own=own)
+    exits = repeat(m, frame, node, node.iter, source, go, names=stored_names(node), own=own)
     m.block(frame, node.orelse)
     m.meet([m.state, *exits.breaks])
 
@@ -207,7 +207,7 @@ def do_While(m: Machine, frame: Frame, node: ast.While) -> None:
     exits = Exits()
     over: list[State] = []
     m.outcomes(frame).loops.append(exits)
-    frame.loop_names.append(_stored(m, node))
+    frame.loop_names.append(stored_names(node))
     m.loops.append(m.site(frame, node))
     m.turns.append(0)
     m.elements.append((frame.function, frozenset()))
@@ -361,11 +361,3 @@ def _forget_turn(state: State, keys: frozenset[Key], mark: Mark | None, before: 
     for event, when in state.past.items():
         state.past[event] = without(when, keys)
     forget(state.assumed, keys, before)
-
-
-def _stored(m: Machine, node: ast.AST) -> frozenset[str]:
-    """The names that a loop binds, in its head and in its body."""
-    names = m.stored_in.get(node)
-    if names is None:
-        names = m.stored_in[node] = stored_names(node)
-    return names

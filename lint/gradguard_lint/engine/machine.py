@@ -211,8 +211,6 @@ class Machine:
         """Where the fields of an object are made that a call makes: each at a place of its own."""
         self.givers: dict[int, Callable[[Value], None]] = {}
         """What is done with what a generator yields, by its frame, while it is iterated."""
-        self.stored_in: dict[ast.AST, frozenset[str]] = {}
-        """The names that each loop binds."""
         self.has_own_slots = False
         """Whether anything was gathered of which the own part may be put back."""
         self.rewritten: dict[ast.AST, tuple[ast.Subscript, ...]] = {}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Told = dict[tuple[int, str], bool | None]
     """What is told of names, by their frames: None, too, of one that is being asked."""
 
-_PLAIN = (ast.Constant, ast.Dict, ast.List, ast.Tuple, ast.expr_context)
+_PLAIN = (ast.Constant, ast.Dict, ast.List, ast.Tuple)
 """What is the same where its parts are."""
 
 

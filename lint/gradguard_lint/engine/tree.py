@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import lru_cache
 
 OWN_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 """What has statements and expressions of its own."""
@@ -13,12 +14,13 @@ TRIES = (ast.Try, getattr(ast, "TryStar", ast.Try))
 
 
 def descend(node: ast.AST) -> Iterator[ast.AST]:
-    """`node` and everything below it, in no particular order."""
+    """`node` and everything below it, in no particular order, but for the contexts of names."""
     pending = [node]
     while pending:
         node = pending.pop()
         yield node
-        pending += _children(node)
+        if type(node) not in _LEAVES:
+            pending += _children(node)
 
 
 def yields(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> bool:
@@ -37,11 +39,17 @@ def _children(node: ast.AST) -> list[ast.AST]:
     """What stands right below `node`."""
     found: list[ast.AST] = []
     for value in node.__dict__.values():
-        if isinstance(value, ast.AST):
-            found.append(value)
-        elif type(value) is list:
+        if type(value) is list:
             found += [item for item in value if isinstance(item, ast.AST)]
+        elif isinstance(value, ast.AST) and type(value) not in _CONTEXTS:
+            found.append(value)
     return found
+
+
+_CONTEXTS = frozenset({ast.Load, ast.Store, ast.Del})
+
+_LEAVES = frozenset({ast.Name, ast.Constant})
+"""What has nothing below it, and is more than half of all."""
 
 
 def takes_all(index: ast.expr) -> bool:
@@ -53,7 +61,7 @@ def takes_all(index: ast.expr) -> bool:
 
 def is_fixed(index: ast.expr) -> bool:
     """Whether `index` is written out in numbers and slices of them: the same place each time."""
-    kinds = (ast.Constant, ast.Slice, ast.Tuple, ast.UnaryOp, ast.USub, ast.Load)
+    kinds = (ast.Constant, ast.Slice, ast.Tuple, ast.UnaryOp, ast.USub)
     return all(isinstance(part, kinds) for part in descend(index))
 
 
@@ -62,6 +70,7 @@ def last_name(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
 
 
+@lru_cache(maxsize=4096)
 def stored_names(node: ast.AST) -> frozenset[str]:
     """The names that are bound in `node`."""
     return frozenset(
@@ -69,8 +78,9 @@ def stored_names(node: ast.AST) -> frozenset[str]:
     )
 
 
-def free_names(node: ast.AST) -> list[str]:
+@lru_cache(maxsize=4096)
+def free_names(node: ast.AST) -> tuple[str, ...]:
     """The names that a function reads, and does not bind itself."""
     bound = {it.arg for it in descend(node) if type(it) is ast.arg} | stored_names(node)
     read = (it.id for it in descend(node) if type(it) is ast.Name)
-    return [name for name in dict.fromkeys(read) if name not in bound]
+    return tuple(name for name in dict.fromkeys(read) if name not in bound)
