@@ -302,6 +302,13 @@ def fork(
     ways: tuple[Callable[[], None], Callable[[], None]],
 ) -> None:
     """Go both ways, as far as `test` allows, and on with what holds where they meet."""
+    known = definite(test)
+    if known is not None:  # no ways part
+        if enter_branch(m, frame, node, test, known):
+            ways[not known]()
+        else:
+            m.die()
+        return
     before = m.state
     ends = []
     for truth, way in zip((True, False), ways, strict=True):
