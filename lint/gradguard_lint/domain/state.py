@@ -7,7 +7,7 @@ of them says is kept under the conditions of that way.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from gradguard_lint.domain.conditions import (
     NONE,
@@ -19,7 +19,7 @@ from gradguard_lint.domain.conditions import (
     plain,
 )
 from gradguard_lint.domain.effects import Effect, Modes, ParallelCall, Told, Waited
-from gradguard_lint.domain.values import Choice, Unknown, Value, guarded, join
+from gradguard_lint.domain.values import Choice, Unknown, Value, guarded, join, joined
 from pytest_gradguard.records import field, fields
 
 Place = tuple[int, str]
@@ -206,15 +206,19 @@ def met_pasts(first: Past, second: Past) -> Past:
     if past != second:
         for event, when in second.items():
             known = past.get(event)
-            past[event] = when if known is None else known & when
+            if known is not when:
+                past[event] = when if known is None else known & when
     return past
 
 
 def _joined_stores(first: Store, second: Store, sides: tuple[Conditions, Conditions]) -> Store:
     merged = second.same()
     merged.changed, merged.below = apart(first, second)
-    for place in list(merged.changed):
-        one, other = first.get(place), second.get(place)
+    own, shared = first._own, first._shared
+    there, shared_there = second._own, second._shared
+    for place in list(merged.changed):  # many, of which few differ
+        one = own[place] if place in own else shared.get(place)
+        other = there[place] if place in there else shared_there.get(place)
         if one is other:
             continue
         if one is None and other is not None:
@@ -230,17 +234,22 @@ def _joined_stores(first: Store, second: Store, sides: tuple[Conditions, Conditi
 
 def _joined_values(first: Value, second: Value, sides: tuple[Conditions, Conditions]) -> Value:
     ones, others = _possible(first, sides[0]), _possible(second, sides[1])
-    choices = []
-    left, right = ({choice.atom: choice.when for choice in part} for part in (ones, others))
-    for own, there, here in ((ones, right, sides[0]), (others, left, sides[1])):
+    choices: list[Choice] = []
+    for own, there, here in ((ones, others, sides[0]), (others, ones, sides[1])):
+        if not here:
+            choices += own
+            continue
+        known = {choice.atom: choice.when for choice in there}
         for choice in own:
-            known = there.get(choice.atom) == choice.when
-            choices.append(choice if known else Choice(choice.atom, choice.when | here))
-    return join([Value(tuple(choices))]) if choices else join((first, second))
+            same = known.get(choice.atom) == choice.when
+            choices.append(choice if same else Choice(choice.atom, choice.when | here))
+    return joined(choices) if choices else join((first, second))
 
 
-def _possible(value: Value, here: Conditions) -> list[Choice]:
+def _possible(value: Value, here: Conditions) -> Sequence[Choice]:
     """The alternatives that `value` can be on the way where `here` holds."""
+    if not here:
+        return value.choices
     impossible = {(key, not truth) for key, truth in here}
     return [choice for choice in value.choices if not choice.when & impossible]
 
@@ -261,7 +270,7 @@ def loosened(store: Store, other: Store) -> None:
     """Let what may be something else in `other` be anything besides."""
     for place in apart(store, other)[0]:
         own, there = store.get(place), other.get(place)
-        if own is None or there is None or own is there or _ANYTHING in own.choices:
+        if own is there or own is None or there is None or _ANYTHING in own.choices:
             continue
         if not set(there.atoms) <= set(own.atoms):
             store[place] = Value((*own.choices, _ANYTHING))

@@ -627,31 +627,36 @@ def join(values: Iterable[Value]) -> Value:
     parts = tuple(values)
     if len(parts) == 1 and len(parts[0].choices) == 1:
         return parts[0]
-    seen: dict[Atom, list[Conditions]] = {}
-    for value in parts:
-        for choice in value.choices:
-            known = seen.get(choice.atom)
-            new = choice.when
-            if known is None:
-                seen[choice.atom] = [new]
-                continue
-            # Each way to come by it is kept, unless a weaker condition covers it.
-            for when in known:
-                if when <= new:
-                    break
-            else:
-                known[:] = [when for when in known if not new <= when]
-                known.append(new)
+    return joined([choice for value in parts for choice in value.choices])
+
+
+def joined(choices: Sequence[Choice]) -> Value:
+    """The same of alternatives."""
+    if len(choices) == 1:
+        return Value((choices[0],))
+    seen: dict[Atom, list[Choice]] = {}
+    for choice in choices:
+        known = seen.get(choice.atom)
+        if known is None:
+            seen[choice.atom] = [choice]
+            continue
+        # Each way to come by it is kept, unless a weaker condition covers it.
+        new = choice.when
+        for it in known:
+            if it.when <= new:
+                break
+        else:
+            atom = known[0].atom
+            known[:] = [it for it in known if not new <= it.when]
+            known.append(choice if choice.atom is atom else Choice(atom, new))
     if not seen:
         return UNKNOWN
     if len(seen) > WIDTH:
         seen = {atom: ways for atom, ways in seen.items() if not isinstance(atom, Const)}
-        seen[Unknown()] = [NONE]
+        seen[Unknown()] = [Choice(Unknown())]
         if len(seen) > WIDTH:
             return UNKNOWN
-    choices: list[Choice] = []
+    found: list[Choice] = []
     for atom, ways in seen.items():
-        if len(ways) > WAYS:
-            ways = [any_of(ways)]
-        choices.extend(Choice(atom, when) for when in ways)
-    return Value(tuple(choices))
+        found += ways if len(ways) <= WAYS else [Choice(atom, any_of(it.when for it in ways))]
+    return Value(tuple(found))

@@ -44,6 +44,7 @@ from gradguard_lint.domain.values import (
     guarded,
     is_number,
     join,
+    joined,
     of,
     unknown,
 )
@@ -431,7 +432,7 @@ def _compared(
         for a in left.choices
         for b in right.choices
     ]
-    return join([Value(tuple(choices))])
+    return joined(choices)
 
 
 def on_Slice(m: Machine, frame: Frame, node: ast.Slice) -> Value:

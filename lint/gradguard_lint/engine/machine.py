@@ -54,7 +54,7 @@ from gradguard_lint.domain.values import (
     Thing,
     Unknown,
     Value,
-    join,
+    joined,
     of,
 )
 from gradguard_lint.engine.budget import Budget, OutOfSteps
@@ -660,7 +660,7 @@ class Machine:
             kept.append(choice)
         if not changed:
             return value
-        return join((Value(tuple(kept)),)) if kept else UNKNOWN
+        return joined(kept) if kept else UNKNOWN
 
     def _known(self, key: Key) -> Const | None:
         """What is assumed of an unknown."""
