@@ -9,7 +9,7 @@ greater than 1. That at least one of several groups of conditions holds is a con
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from math import prod
 
 from gradguard_lint.domain.questions import LENGTH, Key, counted, some_value, subject_of
@@ -85,10 +85,25 @@ class Assumed(dict[Key, Hashable]):
 class AnyOf(frozenset[Conditions]):
     """The key of "all conditions of at least one of these groups hold"."""
 
-    @cached_property
+    @property
     def subjects(self) -> frozenset[Key]:
         """What its conditions are about."""
-        return frozenset(subject_of(key) for world in self for key, _ in world)
+        return _subjects(self)
+
+    def shares(self, other: AnyOf) -> bool:
+        """Whether it is about something that `other` is about, or about how long that is."""
+        return not _weighed(self).isdisjoint(_weighed(other))
+
+
+@lru_cache(maxsize=4096)
+def _subjects(groups: AnyOf) -> frozenset[Key]:
+    return frozenset(subject_of(key) for group in groups for key, _ in group)
+
+
+@lru_cache(maxsize=4096)
+def _weighed(groups: AnyOf) -> frozenset[Key]:
+    """What `groups` are about, and what their numbers are lengths of."""
+    return groups.subjects.union(filter(None, map(counted, groups.subjects)))
 
 
 def any_of(worlds: Iterable[Conditions]) -> Conditions:
@@ -193,14 +208,15 @@ def compatible(when: Conditions, assumed: Assumed) -> bool:
 
 
 def _compatible(when: Conditions, assumed: Assumed) -> bool:
-    told = True
-    for key, truth in when:
+    facts = assumed.facts
+    new = when - facts
+    for key, truth in new:
         known = assumed.get(key)
-        if known is None:
-            told = False
-        elif known != truth:
+        if known is not None and known != truth:
             return False
-    return told or _possible(assumed.facts | when)
+    if not new and not (CLAUSES in assumed and any(isinstance(key, AnyOf) for key, _ in when)):
+        return True
+    return _possible(facts | new)
 
 
 @lru_cache(maxsize=8192)
@@ -230,10 +246,18 @@ def _possible(told: Conditions) -> bool:
     rest = frozenset(it for subject in weighed & about.keys() for it in about[subject])
     if len(clauses) == 1:
         return any(_possible(rest | group) for group in clauses[0])
-    left = {it: [rest | group for group in it if _possible(rest | group)] for it in clauses}
-    clause = min(left, key=lambda it: len(left[it]))
-    others = frozenset((it, True) for it in clauses if it is not clause)
-    return any(_possible(group | others) for group in left[clause])
+    left: dict[AnyOf, list[Conditions]] = {}
+    for clause in clauses:
+        own = frozenset(it for subject in clause.subjects & about.keys() for it in about[subject])
+        left[clause] = [group for group in clause if _possible(own | group)]
+        if not left[clause]:
+            return False
+    bound = [it for it in clauses if any(it.shares(other) for other in clauses if other is not it)]
+    if not bound:
+        return True
+    clause = min(bound, key=lambda it: len(left[it]))
+    others = frozenset((it, True) for it in bound if it is not clause)
+    return any(_possible(rest | group | others) for group in left[clause])
 
 
 def assume(assumed: Assumed, when: Iterable[Condition]) -> None:
