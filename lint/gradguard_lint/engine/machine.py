@@ -547,11 +547,16 @@ class Machine:
 
     def lookup(self, frame: Frame, name: str) -> tuple[Value, Frame] | None:
         """The value of `name` seen from `frame`, and the frame that holds it."""
+        store = self.state.store
+        own, shared = store._own, store._shared
         scope: Frame | None = frame.outer.get(name, frame)
         first = True
         while scope is not None:
             if first or not scope.is_class:
-                value = self.stored(scope.ident, name)
+                place = (scope.ident, name)  # what is done here is done most of all
+                value = own[place] if place in own else shared.get(place)
+                if value is None:
+                    value = self.loaded.get(place)
                 if value is not None:
                     if isinstance(value.choices[0].atom, Imported):
                         value = self.parts.resolve(self, scope.ident, name, value)
@@ -627,8 +632,9 @@ class Machine:
     def filtered(self, value: Value) -> Value:
         """`value` as it is now, without the alternatives that the assumptions rule out."""
         assumed = self.state.assumed
-        if len(value.choices) == 1 and not value.choices[0].when:
-            atom = value.choices[0].atom
+        choices = value.choices
+        if len(choices) == 1 and not choices[0].when:
+            atom = choices[0].atom
             if type(atom) is Unknown:
                 known = self._known(atom.key) if assumed and atom.key is not None else None
                 return value if known is None else of(known)
@@ -636,26 +642,24 @@ class Machine:
                 return value
         kept: list[Choice] = []
         changed = False
-        for choice in value.choices:
-            atom = choice.atom
-            told = assumed or len(choice.when) > 1  # one condition alone can always hold
-            if choice.when and told and not compatible(choice.when, assumed):
+        for choice in choices:
+            atom, when = choice.atom, choice.when
+            told = assumed or len(when) > 1  # one condition alone can always hold
+            if when and told and not compatible(when, assumed):
                 changed = True
                 continue
-            now = self.current(atom)
+            now = self.current(atom) if type(atom) in _MAY_CHANGE else None
             if now is not None and (
                 len(now.choices) > 1 or now.choices[0].when or now.choices[0].atom != atom
             ):
                 changed = True
                 alive = [item for item in now.choices if compatible(item.when, assumed)]
-                kept.extend(
-                    [Choice(item.atom, item.when | choice.when) for item in alive] or [choice]
-                )
+                kept.extend([Choice(item.atom, item.when | when) for item in alive] or [choice])
                 continue
-            if assumed and isinstance(atom, Unknown) and atom.key is not None:
+            if type(atom) is Unknown and assumed and atom.key is not None:
                 known = self._known(atom.key)
                 if known is not None:
-                    choice = Choice(known, choice.when)
+                    choice = Choice(known, when)
                     changed = True
             kept.append(choice)
         if not changed:
@@ -664,11 +668,13 @@ class Machine:
 
     def _known(self, key: Key) -> Const | None:
         """What is assumed of an unknown."""
-        fixed = self.assumed.get(("value", key))
-        if ("value", key) in self.assumed:
+        assumed = self.state.assumed
+        place = ("value", key)
+        if place in assumed:
+            fixed = assumed[place]
             return Const(fixed, type(fixed).__name__)
         if is_question(key):
-            truth = self.assumed.get(key)
+            truth = assumed.get(key)
             if isinstance(truth, bool):
                 return Const(truth, "bool")
         return None
