@@ -111,7 +111,10 @@ def _trains(program: Program, effect: Effect, loop: Site) -> bool:
     if isinstance(loop.node, ast.While) and _gives(loop.node):
         return True
     # A loop over batches may be that of an epoch and of an evaluation: it trains in this call.
-    links = [site.node for site in sites] if place is around else []
+    links = [site.node for site in sites]
+    if place is not around:  # so may what an epoch calls that iterates a loader by hand
+        called = next((at for at, node in enumerate(links, 1) if id(node) in inside), len(links))
+        links = links[:called] if called < len(links) else []
     epochs = {it.place for it in program.kinds("epoch-repeated")}
     trains, by_epoch = False, set()
     for other in program.kinds("backward", "step", "unknown-step"):
