@@ -1240,6 +1240,9 @@ parser.add_argument("--no-gpu", action="store_true")
 args = parser.parse_args()
 read = json.load(open("settings.json"))
 made = {"net": "mlp", **read}
+one = read["one"] if read["a"] else made if read["b"] else args
+for item in (3, None, made, read["net"]):
+    pass
 
 
 def work(k):
@@ -1260,6 +1263,8 @@ if __name__ == "__main__":
         ('read.get("gpu", False)', "warning"),
         ('read["net"].get("gpu", False)', "warning"),
         ('made.get("gpu", False)', "warning"),
+        ('one.get("gpu", False)', "warning"),
+        ('item.get("gpu", False)', "warning"),
         ('getattr(read, "gpu", False)', "warning"),
         ("args.gpu", "warning"),
         ('k and not read.get("cpu") and read.get("gpu", False)', "warning"),

@@ -166,7 +166,20 @@ def call(m: Machine, frame: Frame, node: ast.AST, function: Value, args: Args) -
         choices = m.filtered(function).choices
     if len(choices) == 1 and not choices[0].when:
         return call_atom(m, frame, node, choices[0].atom, args)
-    return each_way(m, choices, lambda atom: call_atom(m, frame, node, atom, args))
+    found = each_way(m, choices, lambda atom: call_atom(m, frame, node, atom, args))
+    return _one_switch(m, node, found)
+
+
+def _one_switch(m: Machine, node: ast.AST, found: Value) -> Value:
+    """What ``.get("x", False)`` of one of several things found: one switch, unless all of them are
+    known."""
+    if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") != "get":
+        return found
+    off = [it.value for it in node.args[1:] if isinstance(it, ast.Constant)] == [False]
+    name = node.args[0].value if off and isinstance(node.args[0], ast.Constant) else None
+    if not isinstance(name, str) or not any(found.of(Unknown)):
+        return found
+    return off_by_default(m, item_of_unknown(m, Unknown(("node", id(node))), name))
 
 
 def call_atom(m: Machine, frame: Frame, node: ast.AST, atom: Atom, args: Args) -> Value:

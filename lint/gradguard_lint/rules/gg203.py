@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradguard_lint.domain.conditions import NONE, WITH_A_GPU, Conditions, consistent
+from gradguard_lint.domain.conditions import (
+    NONE,
+    WITH_A_GPU,
+    AnyOf,
+    Conditions,
+    consistent,
+)
 from gradguard_lint.domain.effects import Effect, ParallelCall, Program, Step
 from gradguard_lint.domain.values import Choice, Tensor
 from gradguard_lint.fixes.spawning import advice_case, without_fork
@@ -55,7 +61,7 @@ def check(program: Program) -> Iterator[Report]:
         first, uses, used, when = found
         did, why = _DID[first.kind]
         asked = {*call.before.get(first, NONE), *call.when, *when}
-        off = any(truth and program.defaults.get(key) == (False,) for key, truth in asked)
+        off = _asks_for_switch(program, frozenset(asked))
         does = "initialises CUDA" if first.kind in _INITIALISE else "starts the CUDA driver"
         before = f"{code(first.what)} {does} in the parent"
         default = _none_by_default(program, call)
@@ -82,6 +88,19 @@ def _none_by_default(program: Program, call: ParallelCall) -> str:
         if program.defaults.get(about) == (value,):
             return f" By default, `{about[-1]}` is {value}: nothing is forked."
     return ""
+
+
+def _asks_for_switch(program: Program, when: Conditions) -> bool:
+    """Whether a switch that is off by default has to be on where `when` holds."""
+    return any(
+        truth
+        and (
+            all(_asks_for_switch(program, world) for world in key)
+            if isinstance(key, AnyOf)
+            else program.defaults.get(key) == (False,)
+        )
+        for key, truth in when
+    )
 
 
 Found = tuple[Effect, str, tuple[Step, ...], Conditions]
