@@ -27,11 +27,11 @@ def asked(site: Site) -> list[ast.Call]:
         return _all([_asking(site.node, above)])
     if isinstance(made, ast.Assign):
         return _of_name(made.targets, scope, above)
-    if isinstance(made, ast.ListComp) and isinstance(above.get(made), ast.Assign):
-        return _of_list(above[made].targets, scope, above)  # type: ignore[attr-defined]
-    if _is_append(made):
-        return _of_list([made.func.value], scope, above)  # type: ignore[union-attr]
-    return []
+    if isinstance(made, ast.ListComp):
+        kept = above.get(made)
+        return _of_list(kept.targets, scope, above) if isinstance(kept, ast.Assign) else []
+    appended_to = _appended_to(made)
+    return [] if appended_to is None else _of_list([appended_to], scope, above)
 
 
 def _all(found: list[ast.Call | None]) -> list[ast.Call]:
@@ -47,12 +47,10 @@ def _asking(node: ast.AST, above: dict[ast.AST, ast.AST]) -> ast.Call | None:
     return call if is_asked and isinstance(call, ast.Call) and call.func is method else None
 
 
-def _is_append(node: ast.AST | None) -> bool:
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "append"
-    )
+def _appended_to(node: ast.AST | None) -> ast.expr | None:
+    """The list that something is appended to, if `node` does that."""
+    method = node.func if isinstance(node, ast.Call) else None
+    return method.value if isinstance(method, ast.Attribute) and method.attr == "append" else None
 
 
 def _uses(targets: list[ast.expr], scope: ast.AST) -> Iterator[ast.Name]:
@@ -79,7 +77,7 @@ def _of_list(
     for use in _uses(targets, scope):
         all_of_them: ast.AST = use
         around = above[use]
-        if isinstance(around, ast.Attribute) and _is_append(above.get(around)):
+        if isinstance(around, ast.Attribute) and _appended_to(above.get(around)) is use:
             continue
         if isinstance(around, ast.Call) and ast.unparse(around.func).endswith("as_completed"):
             all_of_them, around = around, above[around]
