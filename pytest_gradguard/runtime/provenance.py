@@ -133,10 +133,16 @@ def _ship_inherited(call: calls.Call) -> None:
             call.remember_shipped(item, "")
 
 
+def _known(tensor: Any) -> Severed | None:
+    """What `tensor` came back as, if it is such a result."""
+    known = _severed.get(id(tensor))
+    return known[1] if known is not None and known[0]() is tensor else None
+
+
 def _is_result(tensor: Any, call: calls.Call) -> bool:
     """Whether `tensor` came back from `call`, and can lie where an equal leaf lay in the worker."""
-    known = _severed.get(id(tensor))
-    return known is not None and known[0]() is tensor and known[1].call is call
+    known = _known(tensor)
+    return known is not None and known.call is call
 
 
 def _mark(tensor: Any, severed: Severed) -> None:
@@ -171,8 +177,8 @@ def _apply() -> None:
 
 def is_buried(tensor: Any) -> bool:
     """Whether `tensor` came back inside another object, such as an estimator's last loss."""
-    known = _severed.get(id(tensor))
-    return known is not None and known[0]() is tensor and not known[1].note.plain
+    known = _known(tensor)
+    return known is not None and not known.note.plain
 
 
 class _Backward:
@@ -240,11 +246,11 @@ def _look_through(outputs: Any, backward: _Backward) -> None:
     try:
         asked = backward.asked
         for leaf in tensors.leaves_of(outputs):
-            known = _severed.get(id(leaf))
-            if known is None or known[0]() is not leaf or id(leaf) in asked:
+            known = _known(leaf)
+            if known is None or id(leaf) in asked:
                 continue
-            if asked & known[1].call.shipped.keys():
-                backward.stopped.append(known[1])
+            if asked & known.call.shipped.keys():
+                backward.stopped.append(known)
     except Exception as error:
         fault(error)
 
@@ -267,10 +273,10 @@ def _copying(original: Callable[..., Any]) -> Callable[..., Any]:
     def __deepcopy__(self: Any, memo: Any) -> Any:
         copied = original(self, memo)
         try:
-            known = _severed.get(id(self))
+            known = _known(self)
             fresh = id(copied) not in _severed and tensors.requires_grad(copied)
-            if known is not None and known[0]() is self and fresh:
-                _mark(copied, known[1])
+            if known is not None and fresh:
+                _mark(copied, known)
         except Exception as error:
             fault(error)
         return copied
@@ -281,8 +287,7 @@ def _copying(original: Callable[..., Any]) -> Callable[..., Any]:
 def _retaining(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def retain_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
-        known = _severed.get(id(self))
-        if known is not None and known[0]() is self:
+        if _known(self) is not None:
             _retained.add(id(self))
         return original(self, *args, **kwargs)
 
@@ -292,13 +297,13 @@ def _retaining(original: Callable[..., Any]) -> Callable[..., Any]:
 def _pickling(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def __reduce_ex__(self: Any, proto: Any) -> Any:
-        known = _severed.get(id(self))
+        known = _known(self)
         by_the_program = transfer.active.transfer is None
-        if known is not None and known[0]() is self and by_the_program:
+        if known is not None and by_the_program:
             try:
                 values = digest(self)
                 if values is not None:
-                    _pickled[threading.get_ident(), values] = known[1]
+                    _pickled[threading.get_ident(), values] = known
                 while len(_pickled) > _PICKLED:
                     del _pickled[next(iter(_pickled))]
             except Exception as error:
@@ -485,7 +490,7 @@ def severed_among(references: Iterable[Reference]) -> list[Severed]:
     found = []
     for reference in list(references):
         tensor = reference()
-        known = None if tensor is None else _severed.get(id(tensor))
-        if known is not None and known[0]() is tensor:
-            found.append(known[1])
+        known = None if tensor is None else _known(tensor)
+        if known is not None:
+            found.append(known)
     return found
