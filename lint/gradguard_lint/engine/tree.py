@@ -65,6 +65,11 @@ def is_fixed(index: ast.expr) -> bool:
     return all(isinstance(part, kinds) for part in descend(index))
 
 
+def parents_in(node: ast.AST) -> dict[ast.AST, ast.AST]:
+    """What stands below `node`, each with what it stands in."""
+    return {part: it for it in ast.walk(node) for part in ast.iter_child_nodes(it)}
+
+
 def last_name(node: ast.AST) -> str:
     """The name that `node` is, or that it ends in as an attribute; "" where it is neither."""
     return node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from gradguard_lint.domain.values import Site
+from gradguard_lint.engine.tree import parents_in
 from gradguard_lint.fixes.later import way_to
 from gradguard_lint.fixes.written import keyword
 
@@ -21,7 +22,7 @@ def asked(site: Site) -> list[ast.Call]:
         return []
     way = way_to(site.module.tree, site.node)
     scope = next((it for it in reversed(way) if isinstance(it, _FUNCTIONS)), way[0])
-    above = {part: it for it in ast.walk(scope) for part in ast.iter_child_nodes(it)}
+    above = parents_in(scope)
     made = above.get(site.node)
     if isinstance(made, ast.Attribute):
         return _all([_asking(site.node, above)])

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection
 
 from gradguard_lint.domain.effects import ParallelCall
-from gradguard_lint.engine.tree import OWN_SCOPES, last_name, stored_names
+from gradguard_lint.engine.tree import OWN_SCOPES, last_name, parents_in, stored_names
 from gradguard_lint.fixes.written import dotted
 from gradguard_lint.reading.source import Module
 from gradguard_lint.words import words
@@ -39,7 +39,7 @@ class Uses:
         self.module = module
         self.code = code
         self.call = call
-        self.parents = {it: node for node in ast.walk(code) for it in ast.iter_child_nodes(node)}
+        self.parents = parents_in(code)
         self.seen: set[str] = set()
 
     def is_local(self, node: ast.Name) -> bool:

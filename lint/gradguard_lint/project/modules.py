@@ -515,9 +515,7 @@ class Reader:
         known = self._roots.get(folder)
         if known is None:
             project = self._project_around(folder)
-            within = folder + os.sep
-            tops = [top for top in self.tops if within.startswith(os.path.join(top, ""))]
-            homes = [project] if project else (tops or [folder])
+            homes = [project] if project else (self._tops_around(folder) or [folder])
             known = self._roots[folder] = tuple(
                 os.path.join(home, name) if name else home
                 for home in homes
@@ -525,14 +523,18 @@ class Reader:
             )
         return known
 
+    def _tops_around(self, folder: str) -> list[str]:
+        """The folders that were asked for and `folder` is in, or is."""
+        within = folder + os.sep
+        return [top for top in self.tops if within.startswith(os.path.join(top, ""))]
+
     def packages_around(self, root: str) -> Mapping[str, str]:
         """What the modules of `root` may be imported as a part of, without a file that says so:
         the names of the folders around them, up to that of the project, or the outermost one that
         was asked for; each with the folder that it is in, the nearest where names are equal."""
         known = self._around.get(root)
         if known is None:
-            within = root + os.sep
-            tops = [top for top in self.tops if within.startswith(os.path.join(top, ""))]
+            tops = self._tops_around(root)
             last = self._project_around(root) or min(tops, key=len, default=root)
             known = self._around[root] = {}
             folder = root

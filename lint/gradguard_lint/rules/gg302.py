@@ -22,10 +22,12 @@ def check(program: Program) -> Iterator[Report]:
         if call.start != "thread":
             continue
         alike = call.many and not program.in_turn(call, *_WRITES, "backward")
-        for effect in _writes(task.effects):
+        written = [*_writes(task.effects)]
+        meanwhile = _meanwhile(program, call) if written and not task.waits else []
+        for effect in written:
             if alike and _shared(effect, task):
                 said = f"all {call.workers} share: the threads"
-            elif not task.waits and (other := _beside(program, effect, call)):
+            elif other := _beside(effect, call, meanwhile):
                 name = f"{code(other.worker.name)} in another thread" if other.worker else ""
                 said = f"{name or 'the program itself'} changes meanwhile: they"
             else:
@@ -42,9 +44,9 @@ def _writes(effects: Iterable[Effect]) -> Iterator[Effect]:
     return (it for it in effects if _is_write(it) and not it.modes.locked)
 
 
-def _beside(program: Program, effect: Effect, call: ParallelCall) -> Effect | None:
-    """What changes the same object while `call`, which has `effect`, may run: another call of that
-    turn of the loops around, or the program itself; none that waits for others to go on."""
+def _meanwhile(program: Program, call: ParallelCall) -> list[Effect]:
+    """What is changed while `call` may run, by another call of that turn of the loops around, or by
+    the program itself; by none that waits for others to go on."""
     calls = [
         it
         for it in program.calls
@@ -52,11 +54,16 @@ def _beside(program: Program, effect: Effect, call: ParallelCall) -> Effect | No
     ]
     others = [_writes(task.effects) for it in calls for task in it.tasks if not task.waits]
     own = [it for it in program.effects if it.worker is call.worker and call.ident in it.beside]
+    return [*chained.from_iterable(others), *_writes(own)]
+
+
+def _beside(effect: Effect, call: ParallelCall, meanwhile: list[Effect]) -> Effect | None:
+    """What of `meanwhile` changes the same object as `effect`, which a task of `call` has."""
     changed = _own_idents(effect)
     return next(
         (
             other
-            for other in chained.from_iterable((*others, _writes(own)))
+            for other in meanwhile
             if not changed.isdisjoint(_own_idents(other))
             and consistent(effect.when, other.when, call.when)
         ),

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from gradguard_lint.domain.effects import Effect, TaskRun
 from gradguard_lint.domain.values import Bound, Const, Function, Unknown
+from gradguard_lint.engine.tree import last_name
 
 _ORDERING = ("permutation", "permuted", "randperm", "shuffle")
 """The draws that put something in order."""
@@ -105,7 +106,7 @@ def _given(
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             yield from filter(None, (_called(scope, it) for it in targets))
     elif isinstance(node, ast.Call):
-        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        name = last_name(node.func)
         places = {place for place, it in enumerate(node.args) if _reads(scope, it, own)}
         words = {it.arg for it in node.keywords if _reads(scope, it.value, own)}
         for _, code in parts if places or words else ():

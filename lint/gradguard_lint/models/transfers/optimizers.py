@@ -9,6 +9,7 @@ from gradguard_lint.domain.values import NOTHING, UNKNOWN, Atom, Frame, Instance
 from gradguard_lint.engine.attributes import belonging
 from gradguard_lint.engine.machine import Machine
 from gradguard_lint.engine.ports import Args
+from gradguard_lint.engine.tree import parents_in
 from gradguard_lint.models.transfers.torch_modules import optimizer_method
 
 KIND = "optimizer"
@@ -75,7 +76,7 @@ def other_parameters(node: ast.AST, statement: ast.AST | None) -> bool:
     only their options are read or set, as a learning rate is."""
     if statement is None:
         return True
-    above = {part: whole for whole in ast.walk(statement) for part in ast.iter_child_nodes(whole)}
+    above = parents_in(statement)
     around = above.get(node)
     if isinstance(around, ast.Subscript) and around.value is node:  # one of the groups
         return _beyond_options(around, above)
