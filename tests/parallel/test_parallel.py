@@ -259,6 +259,71 @@ def test_derivatives_inside_the_task() -> None:
     equal_in_workers(program)
 
 
+def _gradients_of_gradients(parallel: Any) -> Any:
+    x, y = leaves(3, 3)
+    outs = parallel()(delayed(tasks.polynomial)(x * y, k) for k in range(2))
+    (grad,) = torch.autograd.grad((outs[0] * outs[1]).sum() + (x**2).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(grad.pow(2).sum(), y, create_graph=True)
+    second.exp().sum().backward()
+    return [grad, second, x.grad, y.grad]
+
+
+def _penalty(parallel: Any) -> Any:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    data = torch.randn(2, 5, 3)
+    losses = parallel()(delayed(tasks.forward)(net, x) for x in data)
+    weights = list(net.parameters())
+    grads = torch.autograd.grad(torch.cat(losses).pow(2).mean(), weights, create_graph=True)
+    sum(one.pow(2).sum() for one in grads).backward(inputs=weights[:1])
+    return [weights[0].grad, weights[2].grad, *grads]
+
+
+def _meta_learning(parallel: Any) -> Any:
+    (w,) = leaves(3)
+    inner = sum(parallel()(delayed(tasks.polynomial)(w, k) for k in range(2))).sum()
+    (grad,) = torch.autograd.grad(inner, w, create_graph=True)
+    outer = parallel()(delayed(tasks.same_mask)(w - 0.1 * grad) for _ in range(1))
+    outer[0].pow(2).sum().backward()
+    return [w.grad]
+
+
+def _functional(name: str) -> Any:
+    def program(parallel: Any) -> Any:
+        (x,) = leaves(3)
+
+        def total(x: Any) -> Any:
+            outs = parallel()(delayed(tasks.polynomial)(x, k) for k in range(2))
+            return (outs[0] * outs[1]).sum()
+
+        given = (x.detach(), torch.ones(3)) if name in {"hvp", "vhp"} else (x.detach(),)
+        found = getattr(torch.autograd.functional, name)(total, *given)
+        return [found[1] if isinstance(found, tuple) else found]
+
+    return program
+
+
+DOUBLE = {
+    "nested": _gradients_of_gradients,
+    "penalty": _penalty,
+    "maml": _meta_learning,
+    **{name: _functional(name) for name in ("hessian", "hvp", "vhp")},
+}
+
+
+@pytest.mark.parametrize("name", DOUBLE)
+def test_derivatives_of_the_gradients(name: str) -> None:
+    equal_in_workers(DOUBLE[name])
+
+
+@pytest.mark.parametrize("options", [{"backend": "multiprocessing"}, {"return_as": "generator"}])
+def test_derivatives_of_the_gradients_everywhere(options: Any) -> None:
+    def program(parallel: Any) -> Any:
+        return _gradients_of_gradients(lambda: lambda tasks: list(parallel()(tasks)))
+
+    equal_in_workers(program, **options)
+
+
 def test_gradcheck() -> None:
     (x, y) = leaves((2, 2), 2, dtype=torch.double)
 
@@ -422,14 +487,6 @@ def test_globals_are_refused() -> None:
     assert "`weight`" in refused(delayed(tasks.reads_global)(1.0))
     Parallel(n_jobs=2)([delayed(tasks.reads_global_values)(x)])[0].sum().backward()
     assert x.grad.tolist() == [4.0, 4.0]
-
-
-def test_derivatives_of_the_gradients_are_refused() -> None:
-    (x,) = leaves(3)
-    (out,) = Parallel(n_jobs=2)([delayed(tasks.polynomial)(x, 2.0)])
-    (grad,) = torch.autograd.grad(out.sum(), x, create_graph=True)
-    with pytest.raises(UnsupportedGradientError, match="differentiated once"):
-        grad.sum().backward()
 
 
 def test_transforms_are_refused() -> None:
