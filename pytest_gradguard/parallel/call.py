@@ -55,7 +55,8 @@ class Shipped:
     """
 
     def __init__(self, spec: Spec, packer: Any, task: Any) -> None:
-        self.spec, self.payloads = spec, []
+        self.spec = spec
+        self.payloads: list[Any] = []
         self.found, self.modules = packer.found, packer.modules
         self._task = task
         self._versions = [version(one) for one in self.found]
@@ -105,7 +106,7 @@ class Shipped:
         path = refusals.path_to(one, refusals.parameters(*self._task))
         raise UnsupportedGradientError(
             f"Parallel: `{path}`, an argument of `{refusals.name_of(self._task[0])}`, was changed "
-            f"in place {when}; send a clone of it."
+            f"in place {when}; send a copy of it."
         )
 
     def again(self, level: Level, cotangents: list[Any]) -> Shipped:
@@ -244,17 +245,19 @@ class Call:
             raise answer
         if not isinstance(answer, Answer) or not answer.outputs:
             return None
-        return TaskNode(self._backward, self._shipped.get(answer.task), answer, last=last)
+        with torch.enable_grad():
+            return TaskNode(self._backward, self._shipped.get(answer.task), answer, last=last)
 
     def _result(self, answer: Any, node: TaskNode | None) -> Any:
         if not isinstance(answer, Answer):
             return answer
-        shipped = self._shipped.pop(answer.task, None)
+        shipped: Any = self._shipped.pop(answer.task, None)
         values: dict[Any, Any] = {}
         for index, (payload, leaf) in enumerate(zip(answer.payloads, answer.leaves, strict=True)):
             values[index] = payload if leaf is None else rebuilt(payload, leaf)
         if node is not None:
-            outs = node.outputs([values[index] for index in answer.outputs])
+            with torch.enable_grad():  # the task may have recorded a graph in spite of `no_grad`
+                outs = node.outputs([values[index] for index in answer.outputs])
             values.update(zip(answer.outputs, outs, strict=True))
         for index in answer.views:
             values[index] = values[index].unsqueeze(0).unbind(0)[0]
@@ -296,7 +299,7 @@ def _run_again(parallel: Any, tasks: list[Shipped]) -> list[Any]:
     """
     call = Call(parallel)
     call._shipped = {one.spec.task: one for one in tasks}
-    sent = [(worker.run, (one.spec, *one.payloads), {}) for one in tasks]
+    sent: Any = [(worker.run, (one.spec, *one.payloads), {}) for one in tasks]
     if getattr(parallel, "_running", False):
         return call.restored([function(*args) for function, args, _ in sent])
     return call.restored(list(joblib.Parallel.__call__(parallel, sent)))

@@ -95,7 +95,7 @@ class TaskNode:
         inputs = [shipped.found[index] for index, uses in answer.inputs for _ in range(uses)]
         anchor = torch.zeros((), requires_grad=True)
         self._ticket = _Arguments.apply(self, anchor, *inputs)
-        if last and self.index is not None and hasattr(self._ticket.grad_fn, "_set_sequence_nr"):
+        if last and self.index >= 0 and hasattr(self._ticket.grad_fn, "_set_sequence_nr"):
             self._ticket.grad_fn._set_sequence_nr(self.index)
 
     def outputs(self, values: list[Any]) -> tuple[Any, ...]:

@@ -52,13 +52,7 @@ class Arguments:
 
     def differentiable(self) -> dict[Any, int]:
         """The node of the graph at which each argument that requires grad enters it."""
-        from torch.autograd.graph import get_gradient_edge
-
-        return {
-            get_gradient_edge(one).node: index
-            for index, one in self.given.items()
-            if one.requires_grad
-        }
+        return {_node(one): index for index, one in self.given.items() if one.requires_grad}
 
     def changed_buffers(self) -> Iterator[tuple[int, str, Any]]:
         """Module, name and value of each buffer that the task has changed."""
@@ -94,6 +88,17 @@ class Arguments:
 
     def name(self, index: int) -> str:
         return refusals.path_to(self.given[index], self.roots())
+
+
+def _node(tensor: Any) -> Any:
+    """The node at which a tensor enters a graph."""
+    import torch
+    from torch.autograd.graph import get_gradient_edge
+
+    if tensor.grad_fn is None and tensor.layout is not torch.strided:  # it has no views
+        with torch.enable_grad():
+            return tensor.clone().grad_fn.next_functions[0][0]
+    return get_gradient_edge(tensor).node
 
 
 class Results(shipping.Packer):

@@ -31,8 +31,8 @@ class Usage(NamedTuple):
         """The arguments that results depend on, and how many gradients go back for each."""
         uses = {}
         for index, nodes in self.consumers.items():
-            count = len(nodes)
-            size = arguments.given[index].nbytes * count
+            count, tensor = len(nodes), arguments.given[index]
+            size = count * tensor.numel() * tensor.element_size()
             uses[index] = count if 0 < count <= _USES and size <= _USES_BYTES else 1
         return sorted(uses.items())
 
@@ -65,19 +65,26 @@ def usage(outs: list[Any], arguments: Arguments | None = None) -> Usage:
 
 
 def refuse_captured(arguments: Arguments, found: Usage) -> None:
-    """Refuse tensors that came with the function, and are not arguments.
+    """Refuse tensors that came with the function, or that the task has put into a module.
 
     Raises:
         UnsupportedGradientError: results depend on one.
     """
-    sent = len(arguments.spec.leaves) if not arguments.spec.levels else 0
-    for index in range(arguments.spec.captured, sent):
+    function = refusals.name_of(arguments.function)
+    for index in range(arguments.spec.captured, len(arguments.spec.leaves)):
         if index in found.consumers:
-            tensor = arguments.given[index]
-            what = refusals.path_to(tensor, [("", arguments.function)])
+            what = refusals.path_to(arguments.given[index], [("", arguments.function)])
             what = re.sub(r".*\.(?:closure|globals)\['(\w+)'\]", r"\1", what)
             what = re.sub(r".*\.defaults\[\d+\]", "a default of its parameters", what)
-            raise _not_an_argument(refusals.name_of(arguments.function), what)
+            raise _not_an_argument(function, what)
+    held = {id(one) for module in arguments.modules for one in module._parameters.values()}
+    for node in found.leaves:
+        if id(node.variable) in held:
+            path = refusals.path_to(node.variable, arguments.roots())
+            raise UnsupportedGradientError(
+                f"Parallel: `{function}` replaces the parameter `{path}`, which only its copy in "
+                "the worker would show; replace it before the call."
+            )
 
 
 def refuse_hidden(function: str, leaves: list[Any], returned: list[Any]) -> str | None:

@@ -22,7 +22,7 @@ class Answer(NamedTuple):
     """What a task has returned, without its tensors.
 
     Attributes:
-        task: its number in the call; None where only its result is of interest.
+        task: its number in the call; -1 where it cannot run again.
         data: the result, and the buffers of modules that the task has changed.
         leaves: what is kept apart; None for an array.
         payloads: the tensors and arrays.
@@ -39,7 +39,7 @@ class Answer(NamedTuple):
         lost: why no gradient can pass the outputs.
     """
 
-    task: int | None
+    task: int
     data: bytes
     leaves: list[Leaf | None]
     payloads: list[Any]
@@ -89,7 +89,7 @@ def call(the_modes: Any, own_process: bool, function: Any, args: Any, kwargs: An
         lost = usage.refuse_hidden(refusals.name_of(function), leaves, packer.found)
     except UnsupportedGradientError as error:
         return error
-    return Answer(None, packer.file.getvalue(), *_apart(packer), outputs, lost=lost)
+    return Answer(-1, packer.file.getvalue(), *_apart(packer), outputs, lost=lost)
 
 
 def _first(spec: Spec, payloads: tuple[Any, ...]) -> Answer:
@@ -109,8 +109,8 @@ def _first(spec: Spec, payloads: tuple[Any, ...]) -> Answer:
     outs = [packer.found[index] for index in outputs]
     found = usage.usage(outs, arguments)
     inputs = found.inputs(arguments)
+    usage.refuse_captured(arguments, found)
     if inputs:
-        usage.refuse_captured(arguments, found)
         _refuse(arguments, outs, [one for _, _, one in buffers])
     name, clears = refusals.name_of(arguments.function), False
     left = [
