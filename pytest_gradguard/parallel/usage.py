@@ -12,7 +12,7 @@ from pytest_gradguard.parallel import refusals
 from pytest_gradguard.parallel.received import Arguments
 from pytest_gradguard.parallel.refusals import UnsupportedGradientError
 
-_USES, _USES_BYTES = 1000, 1 << 20
+_NODES, _USES_BYTES = 1000, 1 << 20
 """Up to here, the gradients of a tensor's uses go back one by one, to be added up as ever."""
 
 
@@ -22,10 +22,12 @@ class Usage(NamedTuple):
     Attributes:
         consumers: the nodes, and which of their inputs, that use each argument.
         leaves: the nodes of tensors at which the graph ends, arguments apart.
+        nodes: the nodes of the graph.
     """
 
     consumers: dict[int, list[tuple[Any, int]]]
     leaves: list[Any]
+    nodes: set[Any]
 
     def inputs(self, arguments: Arguments) -> list[tuple[int, int]]:
         """The arguments that results depend on, and how many gradients go back for each."""
@@ -33,21 +35,23 @@ class Usage(NamedTuple):
         for index, nodes in self.consumers.items():
             count, tensor = len(nodes), arguments.given[index]
             size = count * tensor.numel() * tensor.element_size()
-            uses[index] = count if 0 < count <= _USES and size <= _USES_BYTES else 1
+            uses[index] = count if count > 0 and size <= _USES_BYTES else 1
+        if len(self.nodes) > _NODES:
+            uses = dict.fromkeys(uses, 1)
         return sorted(uses.items())
 
 
 def usage(outs: list[Any], arguments: Arguments | None = None) -> Usage:
     """What the graph of some results leads to."""
     targets = arguments.differentiable() if arguments and outs else {}
-    found = Usage({}, [])
-    queue = []
+    found = Usage({}, [], set())
+    queue, seen = [], found.nodes
     for out in outs:
         if out.grad_fn in targets:  # a result may itself be the node at which an argument enters
             found.consumers[targets[out.grad_fn]] = []
         else:
             queue.append(out.grad_fn)
-    seen = set(queue)
+    seen.update(queue)
     while queue:
         node = queue.pop()
         edges = node.next_functions

@@ -37,8 +37,10 @@ def leaves(*sizes: Any, dtype: Any = None) -> list[Any]:
     return [one.requires_grad_() for one in made]
 
 
-def equal_in_workers(program: Callable[[Any], Any], **options: Any) -> None:
-    """The program gives the same with one process and with workers."""
+def equal_in_workers(
+    program: Callable[[Any], Any], *, rounded: bool = False, **options: Any
+) -> None:
+    """The program gives the same with one process and with workers (rounded: but for rounding)."""
     alone = program(partial(Parallel, n_jobs=1))
     for _ in range(2):  # the second time with what was learnt of the first
         there = program(partial(Parallel, n_jobs=2, **options))
@@ -48,8 +50,8 @@ def equal_in_workers(program: Callable[[Any], Any], **options: Any) -> None:
             if one is not None:
                 assert one.dtype == other.dtype
                 assert one.requires_grad == other.requires_grad
-                if options.get("backend") == "threading":  # threads add up in any order
-                    assert torch.allclose(one, other)
+                if rounded or options.get("backend") == "threading":  # threads add in any order
+                    torch.testing.assert_close(one, other)
                 else:
                     assert torch.equal(one, other), (one, other)
 
@@ -313,7 +315,7 @@ DOUBLE = {
 
 @pytest.mark.parametrize("name", DOUBLE)
 def test_derivatives_of_the_gradients(name: str) -> None:
-    equal_in_workers(DOUBLE[name])
+    equal_in_workers(DOUBLE[name], rounded=True)
 
 
 @pytest.mark.parametrize("options", [{"backend": "multiprocessing"}, {"return_as": "generator"}])
@@ -321,7 +323,178 @@ def test_derivatives_of_the_gradients_everywhere(options: Any) -> None:
     def program(parallel: Any) -> Any:
         return _gradients_of_gradients(lambda: lambda tasks: list(parallel()(tasks)))
 
-    equal_in_workers(program, **options)
+    equal_in_workers(program, rounded=True, **options)
+
+
+def test_gradgradcheck() -> None:
+    (x,) = leaves(2, dtype=torch.double)
+
+    def together(x: Any) -> Any:
+        return tuple(Parallel(n_jobs=2)(delayed(tasks.polynomial)(x, k) for k in (1.0, 2.0)))
+
+    assert torch.autograd.gradgradcheck(together, (x,))
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_many_gradients_at_once(create_graph: bool) -> None:
+    def program(parallel: Any) -> Any:
+        (x,) = leaves(3)
+
+        def stacked(x: Any) -> Any:
+            outs = parallel()(delayed(tasks.polynomial)(x, k) for k in range(2))
+            return (outs[0] * outs[1]).cos()
+
+        options = {"vectorize": True, "create_graph": create_graph}
+        found = torch.autograd.functional.jacobian(stacked, x, **options)
+        if create_graph:
+            found.exp().sum().backward()
+        return [found, x.grad]
+
+    equal_in_workers(program, rounded=create_graph)
+
+
+def _sparse(kind: str) -> Callable[[Any], Any]:
+    def program(parallel: Any) -> Any:
+        torch.manual_seed(0)
+        net, (a, b) = tasks.Graph(), leaves((3, 3), (3, 2))
+        given: dict[str, Any] = {
+            "buffer": (tasks.forward, net, torch.ones(3, 3)),
+            "argument": (tasks.product, torch.eye(3).to_sparse(), b),
+            "leaf": (tasks.product, a.detach().to_sparse().requires_grad_(), b),
+            "upstream": (tasks.product, a.to_sparse(), b),
+            "gradient": (tasks.forward, nn.EmbeddingBag(3, 2, sparse=True), torch.eye(3).long()),
+        }
+        function, one, other = given[kind]
+        outs = parallel()(delayed(function)(one, other) for _ in range(2))
+        sum(out.sum() for out in outs).backward()
+        grads = [a.grad, b.grad, net.layer.weight.grad, getattr(one, "grad", None)]
+        return [one if one is None else one.to_dense() for one in grads]
+
+    return program
+
+
+@pytest.mark.parametrize("kind", ["buffer", "argument", "leaf", "upstream", "gradient"])
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+def test_sparse_tensors(kind: str) -> None:
+    equal_in_workers(_sparse(kind))
+
+
+def test_tensors_of_the_inference_mode() -> None:
+    (w,) = leaves((3, 1))
+    with torch.inference_mode():
+        batch, net = torch.ones(2, 3), nn.Linear(3, 1)
+        for given in (batch, net.weight):
+            (out,) = Parallel(n_jobs=2)([delayed(tasks.product)(given, w)])
+            assert out.is_inference()
+    with pytest.raises(RuntimeError, match="Inference tensors cannot be saved"):
+        Parallel(n_jobs=2)([delayed(tasks.product)(batch, w)])
+
+
+@pytest.mark.parametrize("cache", [False, True])
+def test_autocast_and_its_cache(cache: bool) -> None:
+    """One process adds up the gradients of a cached weight in the lower precision."""
+
+    def program(parallel: Any) -> Any:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+        with torch.autocast("cpu", torch.bfloat16, cache_enabled=cache):
+            outs = parallel()(delayed(tasks.half)(net, x) for x in torch.randn(2, 4, 3))
+        sum(outs).backward()
+        return [one.grad for one in net.parameters()]
+
+    if not cache:
+        equal_in_workers(program)
+        return
+    for one, other in zip(*(program(partial(Parallel, n_jobs=n)) for n in (1, 2)), strict=True):
+        torch.testing.assert_close(one, other, rtol=0.01, atol=0.01)
+
+
+def test_models_that_a_task_makes_for_itself() -> None:
+    def program(parallel: Any) -> Any:
+        points, (x,) = tasks.Points(), leaves(3)
+        outs = parallel()(delayed(points.loss)(count) for count in (4, 5))
+        outs += parallel()(delayed(tasks.model_of_its_own)(one) for one in (x, torch.ones(3)))
+        sum(out.sum() for out in outs).backward()
+        assert not outs[-1].is_leaf
+        return [points.net.weight.grad, x.grad, *outs]
+
+    equal_in_workers(program)
+
+
+def test_a_graph_that_the_task_records_itself() -> None:
+    def program(parallel: Any) -> Any:
+        (w,) = leaves(3)
+        with torch.no_grad():
+            outs = parallel()(delayed(tasks.enables)(w) for _ in range(2))
+        (outs[0] * outs[1]).backward()
+        return [w.grad]
+
+    equal_in_workers(program)
+
+
+# A second run that is the first
+
+
+def test_arguments_are_those_of_the_forward_pass() -> None:
+    def program(parallel: Any) -> Any:
+        w, x, y = torch.zeros(1000, requires_grad=True), np.arange(1000.0), np.arange(1000.0)
+        listed = [y]
+
+        def late() -> Any:
+            for k in range(2):
+                x[:] = x[::-1] * (k + 1)
+                yield delayed(tasks.times)(w, x)
+                yield delayed(tasks.times)(w, {"x": listed})
+
+        outs = parallel()(late())
+        x[:], y[:], listed[0] = 0, 1, None
+        sum(out.sum() for out in outs).backward()
+        return [w.grad]
+
+    equal_in_workers(program)
+
+
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_memory_that_results_share_is_refused_once_changed(as_tensor: bool) -> None:
+    w, x = torch.zeros(1000, requires_grad=True), np.arange(1000, dtype="float32")
+    task, given = (tasks.polynomial, torch.from_numpy(x)) if as_tensor else (tasks.times_alias, x)
+    (out,) = Parallel(n_jobs=2)([delayed(task)(w, given)])
+    x[:] = x[::-1].copy()
+    with pytest.raises(UnsupportedGradientError, match="was changed in place"):
+        out.sum().backward()
+
+
+@pytest.mark.parametrize("task", ["shuffled", "masked", "in_order_of"])
+def test_results_that_differ_a_little_in_the_second_run_are_refused(task: str) -> None:
+    w = torch.ones(1000, requires_grad=True)
+    named = {str(k): one for k, one in enumerate(torch.arange(8.0).requires_grad_())}
+    given = {
+        "shuffled": (w, torch.arange(10_000.0).reshape(10, 1000)),
+        "masked": (w,),
+        "in_order_of": (named, set(named)),
+    }[task]
+    (out,) = Parallel(n_jobs=2)([delayed(getattr(tasks, task))(*given)])
+    message = "computed something else when it ran again"
+    if task == "in_order_of":  # the second run may find the same worker
+        try:
+            out.pow(2).sum().backward()
+        except UnsupportedGradientError as error:
+            assert message in str(error)
+        return
+    with pytest.raises(UnsupportedGradientError, match=message):
+        out.pow(2).sum().backward()
+
+
+def test_what_may_differ_and_generators_that_are_sent() -> None:
+    def program(parallel: Any) -> Any:
+        (w,) = leaves(3)
+        ((loss, _),) = parallel()([delayed(tasks.timed)(w)])
+        one, other = torch.Generator().manual_seed(1), np.random.default_rng(1)
+        (out,) = parallel()([delayed(tasks.with_generators)(w, one, other)])
+        (loss + out.exp().sum()).pow(2).backward()
+        return [w.grad]
+
+    equal_in_workers(program)
 
 
 def test_gradcheck() -> None:
@@ -487,6 +660,41 @@ def test_globals_are_refused() -> None:
     assert "`weight`" in refused(delayed(tasks.reads_global)(1.0))
     Parallel(n_jobs=2)([delayed(tasks.reads_global_values)(x)])[0].sum().backward()
     assert x.grad.tolist() == [4.0, 4.0]
+
+
+HIDDEN: dict[str, Any] = {
+    "call": tasks.Registered(),
+    "classmethod": tasks.Registered.of_class,
+    "import": tasks.imports_inside,
+    "name": tasks.by_its_name,
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"backend": "multiprocessing"}], ids=str)
+@pytest.mark.parametrize("how", HIDDEN)
+def test_hidden_globals_are_refused(how: str, options: Any) -> None:
+    function, (x,) = HIDDEN[how], leaves((1, 3))
+    for given in (x, x.detach()):
+        message = refused(delayed(function)(given), **options)
+        assert "`net.weight`, which requires grad and is not among its" in message
+    with torch.no_grad():
+        assert Parallel(n_jobs=2, **options)([delayed(function)(x)])[0].shape == (1, 1)
+
+
+def test_cached_and_replaced_models_are_refused() -> None:
+    (x,) = leaves((1, 3))
+    assert "`from_a_cache` uses a tensor, which requires" in refused(delayed(tasks.from_a_cache)(x))
+    message = refused(delayed(tasks.replaces)(nn.Linear(3, 1), x))
+    assert "`replaces` replaces the parameter `module.weight`" in message
+
+
+@pytest.mark.parametrize("upstream", [False, True])
+def test_results_beside_the_model_that_made_them(upstream: bool) -> None:
+    x = torch.ones(1, 3, requires_grad=upstream)
+    ((made, loss),) = Parallel(n_jobs=2)([delayed(tasks.makes_and_returns)(x)])
+    assert torch.allclose(made(x).sum(), loss)
+    with pytest.raises(UnsupportedGradientError, match="returns a tensor that it has made"):
+        loss.backward()
 
 
 def test_transforms_are_refused() -> None:
